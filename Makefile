@@ -1,0 +1,55 @@
+# make demo, make test: each creates .venv and installs what it needs; a second call is fast.
+#   PYTHON=python3.11          the interpreter that .venv is made of (3.10 or newer)
+#   INDEX=URL                  package index instead of PyPI, EXTRA_INDEX=URL one beside it. Without a GPU:
+#   EXTRA_INDEX=https://download.pytorch.org/whl/cpu    takes torch's CPU wheel instead of gigabytes of CUDA
+PYTHON ?= python3
+INDEX ?=
+EXTRA_INDEX ?=
+
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip
+INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
+
+.PHONY: help install demo test check wheel clean
+help:
+	@echo "make demo     train a small Llama under two layouts, three times each, and compare them"
+	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
+	@echo "make check    ruff, mypy, shellcheck, shfmt"
+	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv and dist"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.embedded: $(VENV)/bin/python pyproject.toml
+	$(PIP) install --quiet $(INDEXES) -e '.[embedded]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.embedded pyproject.toml
+	$(PIP) install --quiet $(INDEXES) -e '.[dev]'
+	@touch $@
+
+install: $(VENV)/.embedded
+
+demo: $(VENV)/.embedded
+	$(VENV)/bin/python launch.py platform=cpu grid=layouts gpus_per_node=2 repeat=3 name=demo
+	$(VENV)/bin/python -m compare runs/demo -o runs/demo/compare
+	@printf '%s\n' '' 'The same on a box with GPUs (see the plan first, with dry_run=true, on any machine):' \
+	  '  python launch.py model=llama platform=nvidia repeat=3' \
+	  '  python launch.py model=llama platform=amd repeat=3' \
+	  '  python -m compare runs/llama31_8b-nvidia runs/llama31_8b-amd -o compare'
+
+test: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest
+
+check: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/shellcheck shell/*.sh .ci/run
+	$(VENV)/bin/shfmt -i 2 -d shell/*.sh .ci/run
+
+wheel: $(VENV)/.dev
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .
+
+clean:
+	rm -rf $(VENV) dist

@@ -1,0 +1,162 @@
+"""The Hydra edge: override strings → one plain, resolved mapping. No DictConfig leaves this file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_origin
+
+from conf.errors import ConfigError, Problem, closest, listed
+from conf.freeze import field_types, unknown_key
+from conf.schema import Request
+
+CONF = Path(__file__).parent
+SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
+_ENV = re.compile(r"\$\{\s*oc\.env\s*:\s*([A-Za-z0-9_]+)")
+
+
+def choices(group: str) -> tuple[str, ...]:
+    """The names that `group=` takes, from the files in conf/GROUP."""
+    return tuple(sorted(p.stem for p in (CONF / group).glob("*.yaml")))
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """conf/config.yaml with `overrides` (Hydra's grammar) as plain containers, interpolations resolved.
+
+    The same overrides give the same object again (composing takes a quarter of a second): do not change it.
+
+    Raises:
+        ConfigError: unknown groups, choices and keys (all of them), a bad override, a secret in an interpolation.
+    """
+    return _composed(tuple(overrides))
+
+
+@cache
+def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    checked = checked_overrides(overrides)
+    try:
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+            config = hydra_compose("config", overrides=checked)
+        _refuse_secrets(OmegaConf.to_container(config, resolve=False))
+        plain = OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException) as e:
+        raise ConfigError(Problem("config", _first_lines(e), hint="python launch.py --cfg job shows the config")) from e
+    assert isinstance(plain, dict)
+    return {str(k): v for k, v in plain.items()}
+
+
+def checked_overrides(overrides: Sequence[str]) -> list[str]:
+    """`overrides` with `++` put before keys of open mappings (prices, per_platform), which Hydra wants there.
+
+    Raises:
+        ConfigError: with every key and choice that does not exist.
+    """
+    problems: list[Problem] = []
+    checked = [_checked(override, problems) for override in overrides]
+    if problems:
+        raise ConfigError(*problems)
+    return checked
+
+
+def _checked(override: str, problems: list[Problem]) -> str:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException as e:
+        hint = "write KEY=VALUE; quote a value with commas, brackets or spaces: 'KEY=\"a,b\"'"
+        problems.append(Problem(override, _first_lines(e), hint=hint))
+        return override
+    key = parsed.key_or_group
+    if key.startswith("hydra") or "@" in override.partition("=")[0]:
+        return override
+    if parsed.is_delete():
+        problems.append(Problem(override, "a key cannot be deleted", hint="set it to null"))
+    is_choice = "." not in key and (CONF / key).is_dir()
+    problems.extend(choice_problems(key, parsed.value()) if is_choice else key_problems(key))
+    return f"++{override.lstrip('+')}" if _is_open(key) else override.lstrip("+")
+
+
+def choice_problems(group: str, value: object) -> Iterator[Problem]:
+    """A choice that the group does not have. Sweeps (a,b) are Hydra's to refuse outside `-m`."""
+    if isinstance(value, str | bool | int) and str(value) not in choices(group):
+        valid = choices(group)
+        yield Problem(f"{group}={value}", "no such choice", allowed=listed(valid), hint=closest(str(value), valid))
+
+
+def key_problems(key: str) -> Iterator[Problem]:
+    """A dotted key that the schema does not have. Under per_platform.SIDE any key of the experiment is valid."""
+    if key.startswith("per_platform."):
+        _, side, *rest = key.split(".")
+        sides = ("amd", "cpu", "nvidia")
+        if side not in sides:
+            yield Problem(key, "no such platform", allowed=listed(sides), hint=closest(side, sides))
+        if rest and not (len(rest) == 1 and (CONF / rest[0]).is_dir()):
+            yield from key_problems(".".join(rest))
+        return
+    kind: Any = Request
+    for i, part in enumerate(parts := key.split(".")):
+        if get_origin(kind) is Mapping or kind is Any:
+            return
+        if not is_dataclass(kind) or part not in field_types(kind):
+            valid = field_types(kind) if is_dataclass(kind) else {}
+            yield unknown_key(".".join(parts[: i + 1]), valid)
+            return
+        kind = field_types(kind)[part]
+
+
+def _is_open(key: str) -> bool:
+    kind: Any = Request
+    for part in key.split(".")[:-1]:
+        kind = field_types(kind).get(part) if is_dataclass(kind) else kind
+        if get_origin(kind) is Mapping:
+            return True
+    return False
+
+
+def flattened(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """A nested mapping as override strings, for per_platform.SIDE."""
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={_quoted(value)}"
+
+
+def _quoted(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = str(value)
+    plain = isinstance(value, int | float) or re.fullmatch(r"[A-Za-z0-9_./-]+", text)
+    return text if plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _refuse_secrets(value: object, where: str = "") -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_secrets(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _refuse_secrets(item, f"{where}[{i}]")
+    elif isinstance(value, str):
+        for name in filter(SECRET.search, _ENV.findall(value)):
+            hint = f"add {name} to cluster.forward_env: it is passed on by name and never read"
+            raise ConfigError(Problem(where, f"would read the secret {name} into the config", hint=hint))
+
+
+def _first_lines(error: BaseException) -> str:
+    """Its message; Hydra wraps some errors in one that has none."""
+    text = " ".join(line.strip() for line in str(error).splitlines()[:4] if line.strip())
+    return text or (_first_lines(error.__cause__) if error.__cause__ else type(error).__name__)

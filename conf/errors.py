@@ -1,0 +1,59 @@
+"""What goes wrong because of what a user typed or gave: one Problem each, collected, shown without a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    where: config key, or file:line. what: the broken rule, with its numbers. found / allowed: the value and the valid
+    ones, empty where `what` says it all. hint: one thing to try.
+    """
+
+    where: str
+    what: str
+    found: str = ""
+    allowed: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.where}: {self.what}"]
+        parts += [f"    {label}: {text}" for label, text in self._details() if text]
+        return "\n".join(parts)
+
+    def _details(self) -> tuple[tuple[str, str], ...]:
+        return ("found", self.found), ("allowed", self.allowed), ("try", self.hint)
+
+
+class UserError(Exception):
+    """Bad input. `problems` holds all that was found; the command line prints them and exits with `exit_code`."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems: tuple[Problem, ...] = problems
+        super().__init__("\n".join(str(p) for p in problems))
+
+
+class ConfigError(UserError, ValueError):
+    """The experiment asked for is not valid, or cannot run here."""
+
+
+class InputError(UserError, ValueError):
+    """A file or directory that was given cannot be used."""
+
+
+def closest(name: str, choices: Iterable[str]) -> str:
+    """A `try:` text naming the nearest of `choices`, or an empty string."""
+    match = get_close_matches(name, list(choices), n=1)
+    return f"did you mean {match[0]}?" if match else ""
+
+
+def listed(choices: Sequence[object]) -> str:
+    """`choices` as one readable line."""
+    return ", ".join(str(c) for c in choices)

@@ -1,0 +1,176 @@
+"""Facts kept as data: the layout table, and the rule that no fact enters without a source. Derives nothing."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import inf, log2
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ConfigError, Problem, listed
+from conf.freeze import field_types, freeze
+
+LAYOUTS = Path(__file__).parent / "tables" / "layouts.csv"
+
+_FROM_MEMORY = re.compile(r"\b(recalled|unverified)\b", re.IGNORECASE)
+_POSITIVE = (
+    "memory_gb",
+    "memory_bandwidth_tb_s",
+    "link_gb_s_per_gpu_unidirectional",
+    "gpus_per_domain",
+    "gpus_per_node",
+    "devices_per_package",
+    "tdp_w",
+    "launch_year",
+)
+_NEAREST = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRow:
+    """One layout that somebody publishes, or ours that serves both sides. None in hardware or precision: any."""
+
+    table: str
+    model: str
+    hardware: str | None
+    gpus: int
+    precision: str | None
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    virtual_pipeline_model_parallel_size: int | None
+    context_parallel_size: int
+    expert_model_parallel_size: int
+    sequence_parallel: bool
+    micro_batch_size: int
+    recompute_granularity: str | None
+    recompute_method: str | None
+    recompute_num_layers: int | None
+    use_distributed_optimizer: bool | None
+    overlap_grad_reduce: bool | None
+    overlap_param_gather: bool | None
+    source: str
+    note: str
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.gpus} × {self.hardware or 'any GPU'} in {self.precision or 'any precision'}"
+
+    @property
+    def key(self) -> tuple[str, str, str | None, int, str | None]:
+        return self.table, self.model, self.hardware, self.gpus, self.precision
+
+
+def check_hardware(mapping: Mapping[str, Any]) -> list[Problem]:
+    """What keeps a hardware entry (as YAML gives it) from being believed: no source, from memory, or no real figure."""
+    name = f"hardware {mapping.get('name') or 'without a name'}"
+    return [*_sourced(name, mapping, ("source", "status", "note")), *_figures(name, mapping)]
+
+
+@cache
+def layout_rows() -> tuple[LayoutRow, ...]:
+    """All rows of conf/tables/layouts.csv.
+
+    Raises:
+        ConfigError: with every row that has no source, a wrong cell, or a double.
+    """
+    with LAYOUTS.open(newline="", encoding="utf-8") as file:
+        return read_rows(file)
+
+
+def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
+    """The rows of a layout table given as CSV lines with a header. Raises as `layout_rows`."""
+    reader = csv.DictReader(lines, restkey="a cell beyond the header")
+    rows: list[LayoutRow] = []
+    problems: list[Problem] = []
+    for cells in reader:
+        where = f"conf/tables/layouts.csv:{reader.line_num}"
+        problems += _sourced(where, cells, ("source", "note"))
+        row = freeze(LayoutRow, _typed(cells), where, problems)
+        if row is not None and any(row.key == other.key for other in rows):
+            problems.append(Problem(where, "second row for the same case", found=str(row)))
+        if row is not None:
+            rows.append(row)
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(rows)
+
+
+def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> LayoutRow:
+    """The row of `table` for this case; one that names the hardware and the precision beats one for any.
+
+    Raises:
+        ConfigError: no such row; names the nearest ones.
+    """
+    rows = [row for row in layout_rows() if row.table == table]
+    fits = [
+        row
+        for row in rows
+        if (row.model, row.gpus) == (model, gpus)
+        and row.hardware in (None, hardware)
+        and row.precision in (None, precision)
+    ]
+    if fits:
+        return max(fits, key=lambda row: (row.hardware is not None, row.precision is not None))
+    raise ConfigError(_no_row(table, rows, (model, hardware, gpus, precision)))
+
+
+def _no_row(table: str, rows: list[LayoutRow], case: tuple[str, str, int, str]) -> Problem:
+    model, hardware, gpus, precision = case
+
+    def distance(row: LayoutRow) -> tuple[bool, float, bool, bool]:
+        factor = abs(log2(row.gpus / gpus)) if gpus > 0 else inf
+        return row.model != model, factor, row.hardware not in (None, hardware), row.precision not in (None, precision)
+
+    return Problem(
+        where="layout",
+        what=f"no row for this case in table {table} of conf/tables/layouts.csv",
+        found=f"{model} on {gpus} × {hardware} in {precision}",
+        allowed=listed(sorted(rows, key=distance)[:_NEAREST]),
+        hint="give the sizes yourself, e.g. layout.tensor_model_parallel_size=2 layout.pipeline_model_parallel_size=1",
+    )
+
+
+def _sourced(where: str, mapping: Mapping[str, Any], keys: tuple[str, ...]) -> list[Problem]:
+    problems = []
+    if not str(mapping.get("source") or "").strip():
+        problems.append(Problem(where, "a fact without a source", hint="name the document or file that it was read in"))
+    for key in keys:
+        if word := _FROM_MEMORY.search(str(mapping.get(key) or "")):
+            problems.append(
+                Problem(
+                    where, f"`{key}` says that the fact is from memory", word[0], hint="look it up, or leave it empty"
+                )
+            )
+    return problems
+
+
+def _figures(where: str, mapping: Mapping[str, Any]) -> list[Problem]:
+    figures = [(key, mapping[key]) for key in _POSITIVE if mapping.get(key) is not None]
+    for group in ("peak_dense_tflops", "achievable_tflops"):
+        figures += [(f"{group}.{precision}", value) for precision, value in (mapping.get(group) or {}).items()]
+    return [
+        Problem(where, f"`{key}` is not a positive number", repr(value), hint="leave out what is not known")
+        for key, value in figures
+        if not _is_positive(value)
+    ]
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+
+
+def _typed(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """CSV text as Python values: empty is None; what cannot be read stays text, and `freeze` then refuses it."""
+    kinds = field_types(LayoutRow)
+    return {key: _value(str(kinds[key]), text) if key in kinds else text for key, text in cells.items()}
+
+
+def _value(kind: str, text: str | None) -> Any:
+    if not text:
+        return None
+    if "bool" in kind:
+        return {"true": True, "false": False}.get(text, text)
+    return int(text) if "int" in kind and text.isascii() and text.isdigit() else text

@@ -1,0 +1,104 @@
+"""Plain mapping → frozen dataclass, with every wrong key and type collected instead of the first one raised."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from conf.errors import Problem, closest, listed
+
+_MISSING = object()
+
+
+def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
+    """`value` (what YAML gives) as `kind` (a dataclass or any of its field types).
+
+    Appends to `problems` what does not fit and returns None in its place, so that one call finds all of them.
+    """
+    if is_dataclass(kind):
+        return _freeze_dataclass(kind, value, where, problems)
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else freeze(_without_none(kind), value, where, problems)
+    if origin is Literal:
+        return value if value in get_args(kind) else _wrong(kind, value, where, problems)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(freeze(get_args(kind)[0], item, f"{where}[{i}]", problems) for i, item in enumerate(value))
+    if origin is not None and isinstance(value, Mapping) and origin is Mapping:
+        return {str(k): freeze(get_args(kind)[1], v, f"{where}.{k}", problems) for k, v in value.items()}
+    if not _is(kind, value):
+        return _wrong(kind, value, where, problems)
+    return float(value) if kind is float else value  # 1 and 1.0 in YAML are the same request
+
+
+def _freeze_dataclass(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
+    if not isinstance(value, Mapping):
+        return _wrong(kind, value, where, problems)
+    hints = field_types(kind)
+    for key in value:
+        if key not in hints:
+            problems.append(unknown_key(f"{where}.{key}" if where else str(key), hints))
+    found = len(problems)
+    frozen = {}
+    for name, hint in hints.items():
+        key = f"{where}.{name}" if where else name
+        if value.get(name, _MISSING) is _MISSING:
+            problems.append(Problem(key, "missing", hint=f"add `{name}:` to the YAML file; null where it is unknown"))
+        else:
+            frozen[name] = freeze(hint, value[name], key, problems)
+    return kind(**frozen) if len(problems) == found else None
+
+
+def field_types(kind: Any) -> Mapping[str, Any]:
+    """The fields of a dataclass with their resolved types."""
+    return _field_types(kind)
+
+
+@cache
+def _field_types(kind: Any) -> Mapping[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+def unknown_key(where: str, valid: Mapping[str, Any]) -> Problem:
+    """The problem of a key that its group does not have."""
+    return Problem(where, "no such key", allowed=listed(sorted(valid)), hint=closest(where.rpartition(".")[2], valid))
+
+
+def _without_none(kind: Any) -> Any:
+    rest = tuple(a for a in get_args(kind) if a is not type(None))
+    return rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007 - a type made at run time
+
+
+def _is(kind: Any, value: Any) -> bool:
+    if kind is Any:
+        return True
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind) if isinstance(kind, type) else False
+
+
+def _wrong(kind: Any, value: Any, where: str, problems: list[Problem]) -> None:
+    problems.append(Problem(where, "wrong type or value", f"{value!r} ({type(value).__name__})", described(kind)))
+
+
+def described(kind: Any) -> str:
+    """A type as a user reads it: `int`, `one of full, selective, null`, `list of text`."""
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    if kind in words:
+        return words[kind]
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return described(_without_none(kind)) + ", or null"
+    if origin is Literal:
+        return "one of " + listed(args)
+    if origin is tuple:
+        return f"a list of {described(args[0])}"
+    if origin is Mapping:
+        return f"keys with {described(args[1])} each"
+    return f"a group with {listed(sorted(field_types(kind)))}" if is_dataclass(kind) else str(kind)

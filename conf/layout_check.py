@@ -1,0 +1,205 @@
+"""Does the experiment divide? Every rule that Megatron would enforce after minutes of start-up, all checked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import log
+
+from conf.errors import ConfigError, Problem, listed
+from conf.schema import Hardware, LayoutChoice, Model, Optimizer, Precision, Training
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the rules look at; sizes of `layout` and `training` are filled in."""
+
+    model: Model
+    hardware: Hardware
+    layout: LayoutChoice
+    training: Training
+    optimizer: Optimizer
+    precision: Precision
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def tp(self) -> int:
+        return self.layout.tensor_model_parallel_size or 1
+
+    @property
+    def pp(self) -> int:
+        return self.layout.pipeline_model_parallel_size or 1
+
+    @property
+    def vp(self) -> int:
+        return self.layout.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def cp(self) -> int:
+        return self.layout.context_parallel_size or 1
+
+    @property
+    def ep(self) -> int:
+        return self.layout.expert_model_parallel_size or 1
+
+
+def check_layout(case: Case) -> tuple[int, tuple[Problem, ...]]:
+    """data_parallel_size and the warnings.
+
+    Raises:
+        ConfigError: with every violated rule, its equation, its numbers and the nearest valid values.
+    """
+    from conf.setting_check import SETTING_RULES, WARNINGS
+
+    problems = list(_positive(case))
+    if not problems:
+        problems = [problem for rule in (*LAYOUT_RULES, *SETTING_RULES) for problem in rule(case)]
+    if problems:
+        raise ConfigError(*problems)
+    return data_parallel_size(case) or 1, tuple(p for rule in WARNINGS for p in rule(case))
+
+
+def data_parallel_size(case: Case) -> int | None:
+    """World size / (TP × PP × CP), None where that is no whole number."""
+    size, rest = divmod(case.world_size, case.tp * case.pp * case.cp)
+    return size if rest == 0 and size > 0 else None
+
+
+def divisors(n: int) -> list[int]:
+    """All divisors of n, ascending."""
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def nearest(target: float, valid: list[int], count: int = 4) -> list[int]:
+    """The `count` values of `valid` that are nearest to `target`, ascending."""
+    return sorted(sorted(valid, key=lambda v: (abs(v - target), v))[:count])
+
+
+def _positive(case: Case) -> Iterator[Problem]:
+    layout, training = case.layout, case.training
+    sizes = (name for name in layout.__slots__ if name.endswith("_parallel_size"))
+    counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters")
+    values = {f"layout.{name}": getattr(layout, name) for name in sizes}
+    values |= {f"training.{name}": getattr(training, name) for name in counts}
+    values |= {"nodes": case.nodes, "gpus_per_node": case.gpus_per_node}
+    for key, value in values.items():
+        if value is not None and value < 1:
+            yield Problem(key, "must be at least 1", str(value))
+
+
+def _world(case: Case) -> Iterator[Problem]:
+    size = case.tp * case.pp * case.cp
+    if case.world_size % size:
+        what = (
+            f"TP {case.tp} × PP {case.pp} × CP {case.cp} = {size} does not divide {case.world_size} GPUs "
+            f"({case.nodes} × {case.gpus_per_node}): TP × PP × CP × DP = GPUs"
+        )
+        valid = [f"TP {tp} × PP {pp} × CP {case.cp}" for tp, pp in _nearest_splits(case)]
+        multiple = -(-case.world_size // size) * size
+        yield Problem("layout", what, allowed=listed(valid), hint=f"one of these, or {multiple} GPUs for this layout")
+
+
+def _nearest_splits(case: Case) -> list[tuple[int, int]]:
+    """Pairs (TP, PP) that divide the world and the model, nearest first."""
+    model, world = case.model, case.world_size
+    fits = [
+        (tp, pp)
+        for tp, pp in product(divisors(world), repeat=2)
+        if world % (tp * pp * case.cp) == 0 and tp in tensor_sizes(model) and model.num_layers % pp == 0
+    ]
+    return sorted(fits, key=lambda s: abs(log(s[0] / case.tp)) + abs(log(s[1] / case.pp)))[:3]
+
+
+def tensor_sizes(model: Model) -> list[int]:
+    """Tensor-parallel sizes that divide heads, KV groups, MLP width and padded vocabulary of `model`."""
+    wide = (model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size, model.padded_vocab_size)
+    return [tp for tp in divisors(model.num_attention_heads) if all(n % tp == 0 for n in wide)]
+
+
+def _tensor(case: Case) -> Iterator[Problem]:
+    model = case.model
+    widths = {
+        "attention heads": model.num_attention_heads,
+        "KV groups": model.num_query_groups,
+        "MLP columns (ffn_hidden_size)": model.ffn_hidden_size,
+        "rows of the padded vocabulary": model.padded_vocab_size,
+    }
+    for word, n in widths.items():
+        if n % case.tp:
+            what = f"{model.name} has {n} {word}, which TP {case.tp} does not divide"
+            equation = f"({n} / {case.tp} = {n / case.tp:g})"
+            key = "layout.tensor_model_parallel_size"
+            yield Problem(key, f"{what} {equation}", allowed=listed(tensor_sizes(model)))
+
+
+def _pipeline(case: Case) -> Iterator[Problem]:
+    layers, stages = case.model.num_layers, case.pp * case.vp
+    key = "layout.pipeline_model_parallel_size"
+    if layers % stages:
+        virtual = f" × VP {case.vp}" if case.vp > 1 else ""
+        what = f"{case.model.name} has {layers} layers, which PP {case.pp}{virtual} does not divide"
+        equation = f"({layers} / {stages} = {layers / stages:g})"
+        valid = nearest(case.pp, [pp for pp in divisors(layers) if layers % (pp * case.vp) == 0])
+        yield Problem(key, f"{what} {equation}", allowed=listed(valid))
+    if case.vp > 1 and case.pp == 1:
+        key = "layout.virtual_pipeline_model_parallel_size"
+        yield Problem(key, "virtual stages need PP above 1", str(case.vp), hint=f"{key}=null, or PP above 1")
+
+
+def _sequence(case: Case) -> Iterator[Problem]:
+    training, model = case.training, case.model
+    length = training.seq_length
+    by_tp = case.layout.sequence_parallel and case.tp in tensor_sizes(model)  # another TP is refused anyway
+    parts = (2 * case.cp if case.cp > 1 else 1) * (case.tp if by_tp else 1)
+    if length % parts:
+        valid = [length // parts * parts, -(-length // parts) * parts]
+        how = f"2 × CP {case.cp}" if case.cp > 1 else ""
+        how += (" × " if how else "") + (f"TP {case.tp} (sequence parallel)" if by_tp else "")
+        allowed = listed([v for v in valid if v])
+        yield Problem("training.seq_length", f"must divide by {how} = {parts}", str(length), allowed)
+    if length > model.max_position_embeddings:
+        limit = f"at most {model.max_position_embeddings}"
+        yield Problem("training.seq_length", f"longer than {model.name} was made for", str(length), limit)
+    if case.layout.sequence_parallel and case.tp == 1:
+        what = "sequence parallel splits over the TP ranks: it needs TP above 1"
+        yield Problem("layout.sequence_parallel", what, hint="layout.sequence_parallel=null")
+
+
+def _experts(case: Case) -> Iterator[Problem]:
+    key, experts = "layout.expert_model_parallel_size", case.model.num_experts
+    if case.ep == 1:
+        return
+    if experts is None:
+        yield Problem(key, f"{case.model.name} has no experts", str(case.ep), "1")
+    elif experts % case.ep:
+        valid = listed(nearest(case.ep, divisors(experts)))
+        yield Problem(key, f"{experts} experts do not divide by EP {case.ep}", str(case.ep), valid)
+    if case.world_size % (case.tp * case.pp * case.ep):
+        what = f"TP {case.tp} × EP {case.ep} × PP {case.pp} does not divide {case.world_size} GPUs"
+        yield Problem(key, what, str(case.ep), listed(nearest(case.ep, divisors(case.world_size))))
+
+
+def _batch(case: Case) -> Iterator[Problem]:
+    dp, training = data_parallel_size(case), case.training
+    if dp is None:
+        return
+    micro, batch = training.micro_batch_size or 1, training.global_batch_size
+    if batch % (micro * dp):
+        step = micro * dp
+        what = f"{batch} does not divide by micro-batch {micro} × DP {dp} = {step} (GBS = MBS × DP × accumulation)"
+        valid = [v for v in (batch // step * step, -(-batch // step) * step) if v]
+        yield Problem("training.global_batch_size", what, str(batch), listed(valid))
+    elif case.vp > 1 and batch // (micro * dp) % case.pp:
+        count = f"{batch} / ({micro} × DP {dp}) = {batch // (micro * dp)}"
+        what = f"interleaving needs a multiple of PP {case.pp} micro-batches; {count}"
+        yield Problem("training.global_batch_size", what, str(batch), f"a multiple of {micro * dp * case.pp}")
+
+
+Rule = Callable[[Case], Iterator[Problem]]
+LAYOUT_RULES: tuple[Rule, ...] = (_world, _tensor, _pipeline, _sequence, _experts, _batch)

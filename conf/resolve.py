@@ -1,0 +1,222 @@
+"""Request → Experiment: the layout row, the defaults and the derived sizes filled in, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conf.errors import ConfigError, Problem
+from conf.facts import LayoutRow, find_row
+from conf.layout_check import Case, check_layout
+from conf.schema import (
+    Cluster,
+    Data,
+    Framework,
+    Grid,
+    Hardware,
+    LayoutChoice,
+    Model,
+    Optimizer,
+    Platform,
+    Precision,
+    Price,
+    Request,
+    Training,
+)
+from conf.setting_check import SETTING_RULES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the job is cut: TP × PP × CP × DP = world_size; sizes in ranks. source: where a table's row came from."""
+
+    name: str
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    virtual_pipeline_model_parallel_size: int | None
+    context_parallel_size: int
+    expert_model_parallel_size: int
+    sequence_parallel: bool
+    data_parallel_size: int
+    num_micro_batches: int
+    world_size: int
+    source: str | None
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of one replica in a step: global_batch_size / (micro_batch_size × DP)."""
+        return self.num_micro_batches
+
+    def __str__(self) -> str:
+        parts = [("TP", self.tensor_model_parallel_size), ("PP", self.pipeline_model_parallel_size)]
+        parts += [("VP", self.virtual_pipeline_model_parallel_size or 1), ("CP", self.context_parallel_size)]
+        parts += [("EP", self.expert_model_parallel_size)]
+        shown = [f"{name}{size}" for name, size in parts if size > 1] + [f"DP{self.data_parallel_size}"]
+        return " ".join(shown) + (" SP" if self.sequence_parallel else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A setting that one platform was given on purpose."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """The whole request, frozen and valid. `reasons` say why a derived value is what it is; `warnings` what to mind."""
+
+    name: str
+    model: Model
+    platform: Platform
+    hardware: Hardware
+    framework: Framework
+    image: str | None
+    layout: Layout
+    training: Training
+    precision: Precision
+    optimizer: Optimizer
+    data: Data
+    cluster: Cluster
+    price: Price
+    grid: Grid
+    nodes: int
+    gpus_per_node: int
+    repeat: int
+    runs_dir: str
+    hang_after_s: float
+    dry_run: bool
+    rerun: bool
+    declared: tuple[Declared, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[Problem, ...]
+
+
+def resolve(request: Request, declared: tuple[Declared, ...], reasons: tuple[str, ...]) -> Experiment:
+    """The experiment that `request` means.
+
+    Raises:
+        ConfigError: no row for the layout asked for, or everything that is wrong with layout, batch and schedule.
+    """
+    gpus_per_node = request.gpus_per_node or default_gpus_per_node(request.hardware)
+    request = replace(request, layout=_explicit(request.layout))
+    row = _row(request, gpus_per_node)
+    training = _filled(request.training, row, _TRAINING_DEFAULTS)
+    if training.recompute_granularity == "none":
+        training = replace(training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
+    choice = _filled(request.layout, row, _LAYOUT_DEFAULTS)
+    if choice.sequence_parallel is None:
+        choice = replace(choice, sequence_parallel=(choice.tensor_model_parallel_size or 1) > 1)
+    optimizer = request.optimizer
+    if optimizer.lr_decay_iters is None:
+        optimizer = replace(optimizer, lr_decay_iters=training.train_iters)
+    r = request
+    case = Case(r.model, r.hardware, choice, training, optimizer, r.precision, r.nodes, gpus_per_node)
+    data_parallel_size, warnings = check_layout(case)
+    layout = _layout(case, data_parallel_size, row)
+    same = {f: getattr(request, f) for f in _UNCHANGED}
+    return Experiment(
+        **same,
+        name=request.name or f"{request.model.name}-{request.platform.name}",
+        layout=layout,
+        training=training,
+        optimizer=optimizer,
+        gpus_per_node=gpus_per_node,
+        declared=declared,
+        reasons=(*reasons, *_layout_reasons(case, layout, request), *_row_reasons(row)),
+        warnings=warnings,
+    )
+
+
+def _row_reasons(row: LayoutRow | None) -> tuple[str, ...]:
+    return (f"layout {row.table}: {row.note.partition(';')[0]} [{row.source}]",) if row else ()
+
+
+_UNCHANGED = (
+    *("model", "platform", "hardware", "framework", "image", "precision", "data", "cluster", "price", "grid"),
+    *("nodes", "repeat", "runs_dir", "hang_after_s", "dry_run", "rerun"),
+)
+_TRAINING_DEFAULTS: Mapping[str, Any] = {
+    "micro_batch_size": 1,
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+}
+_LAYOUT_DEFAULTS: Mapping[str, Any] = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+}
+
+
+def default_gpus_per_node(hardware: Hardware) -> int:
+    """Devices that software sees in a standard node."""
+    return hardware.gpus_per_node * hardware.devices_per_package
+
+
+def _explicit(choice: LayoutChoice) -> LayoutChoice:
+    """Sizes that the user typed beat a table: half a vendor's row is nobody's recipe."""
+    sizes = (f for f in choice.__slots__ if f.endswith("_size"))
+    if choice.table and any(getattr(choice, f) is not None for f in sizes):
+        return replace(choice, name="explicit", table=None)
+    return choice
+
+
+def _row(request: Request, gpus_per_node: int) -> LayoutRow | None:
+    """The table's row. Where there is none, what else is wrong is told with it."""
+    if request.layout.table is None:
+        return None
+    gpus = request.nodes * gpus_per_node
+    try:
+        return find_row(request.layout.table, request.model.name, request.hardware.name, gpus, request.precision.name)
+    except ConfigError as error:
+        r = request
+        case = Case(r.model, r.hardware, r.layout, r.training, r.optimizer, r.precision, r.nodes, gpus_per_node)
+        others = (problem for rule in SETTING_RULES for problem in rule(case))
+        raise ConfigError(*error.problems, *others) from None
+
+
+def _filled(group: Any, row: LayoutRow | None, defaults: Mapping[str, Any]) -> Any:
+    """`group` with its None fields from the row, then from the defaults. What the user set stays."""
+    names = [f for f in group.__slots__ if getattr(group, f) is None]
+    values = {f: getattr(row, f, None) for f in names}
+    return replace(group, **{f: defaults.get(f) if v is None else v for f, v in values.items()})
+
+
+def _layout(case: Case, data_parallel_size: int, row: LayoutRow | None) -> Layout:
+    choice, training = case.layout, case.training
+    sizes = {f: getattr(choice, f) for f in choice.__slots__ if f not in ("table",)}
+    micro_batches = training.global_batch_size // ((training.micro_batch_size or 1) * data_parallel_size)
+    return Layout(
+        **sizes,
+        data_parallel_size=data_parallel_size,
+        num_micro_batches=micro_batches,
+        world_size=case.world_size,
+        source=row.source if row else None,
+    )
+
+
+def _layout_reasons(case: Case, layout: Layout, request: Request) -> tuple[str, ...]:
+    training, choice = case.training, request.layout
+    split = [("TP", layout.tensor_model_parallel_size), ("PP", layout.pipeline_model_parallel_size)]
+    split += [("CP", layout.context_parallel_size)] if layout.context_parallel_size > 1 else []
+    one, many = ("GPU", "GPUs") if case.hardware.vendor else ("process", "processes")
+    word = one if layout.world_size == 1 else many
+    equation = f"{layout.world_size} {word}" + "".join(f" / {name} {size}" for name, size in split)
+    reasons = [
+        f"DP = {layout.data_parallel_size}: {equation}",
+        f"gradient accumulation = {layout.num_micro_batches}: global batch {training.global_batch_size} / "
+        f"(micro-batch {training.micro_batch_size} × DP {layout.data_parallel_size})",
+    ]
+    if request.gpus_per_node is None:
+        reasons.append(f"gpus_per_node = {case.gpus_per_node}: a standard node of {case.hardware.name}")
+    if choice.sequence_parallel is None and layout.tensor_model_parallel_size > 1:
+        reasons.append("sequence parallel on: TP > 1, and nothing said otherwise")
+    return tuple(reasons)
+
+
+__all__ = ["Declared", "Experiment", "Layout", "LayoutChoice", "default_gpus_per_node", "resolve"]

@@ -1,0 +1,232 @@
+"""The shape of an experiment: one frozen dataclass a Hydra group. Field names are Megatron's, units are in the names.
+
+`Request` is what `conf/` composes to, with None where the layout table or the hardware decides; `Experiment`
+(`conf/experiment.py`) is the same with everything settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Vendor = Literal["nvidia", "amd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder-only transformer, exact to the config file named in `source`. Sizes in elements, not bytes."""
+
+    name: str
+    source: str
+    hf_id: str | None
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int
+    kv_channels: int
+    vocab_size: int
+    make_vocab_size_divisible_by: int
+    max_position_embeddings: int
+    rotary_base: float
+    use_rope_scaling: bool
+    rope_scaling_factor: float | None
+    normalization: Literal["RMSNorm"]
+    norm_epsilon: float
+    swiglu: bool
+    add_bias_linear: bool
+    add_qkv_bias: bool
+    untie_embeddings_and_output_weights: bool
+    num_experts: int | None
+    init_method_std: float
+    hidden_dropout: float
+    attention_dropout: float
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the embedding: vocab_size rounded up to make_vocab_size_divisible_by, the same in every layout.
+
+        Megatron pads to a multiple of that times TP, so its model depends on the layout; ours does not, and the
+        layout check asks that TP divides it.
+        """
+        return -(-self.vocab_size // self.make_vocab_size_divisible_by) * self.make_vocab_size_divisible_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """Which side of the comparison: a vendor's GPUs, or this machine's CPU."""
+
+    name: str
+    vendor: Vendor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """Facts of one device, from its vendor's data sheet where there is one; None is unknown.
+
+    peak_dense_tflops and achievable_tflops map a precision (fp32, tf32, bf16, fp8, fp4) to TFLOP/s of one package
+    without sparsity, vendor spec and best measured matmul. A package may show several devices to software
+    (MI250X: 2 dies). gpus_per_domain: packages joined by the fast link.
+    """
+
+    name: str
+    vendor: Vendor | None
+    device_names: tuple[str, ...]
+    architecture: str | None
+    peak_dense_tflops: Mapping[str, float]
+    achievable_tflops: Mapping[str, float]
+    achievable_note: str | None
+    memory_gb: float | None
+    memory_bandwidth_tb_s: float | None
+    link: str | None
+    link_gb_s_per_gpu_unidirectional: float | None
+    gpus_per_domain: int | None
+    gpus_per_node: int
+    devices_per_package: int
+    tdp_w: float | None
+    launch_year: int | None
+    source: str
+    status: Literal["data sheet", "verified", "host"]
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """The training stack, what it needs in the environment that runs it, and the line that installs it."""
+
+    name: str
+    distributions: tuple[str, ...]
+    install: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChoice:
+    """A layout by name or by sizes. `table` names the rows of conf/tables/layouts.csv that fill what is None."""
+
+    name: str
+    table: Literal["identical", "max_performance"] | None
+    tensor_model_parallel_size: int | None
+    pipeline_model_parallel_size: int | None
+    virtual_pipeline_model_parallel_size: int | None
+    context_parallel_size: int | None
+    expert_model_parallel_size: int | None
+    sequence_parallel: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Batch, length, seed, memory and communication switches. None: the layout's row decides, else off or 1.
+
+    recompute_granularity "none" switches off what a row switches on.
+    """
+
+    micro_batch_size: int | None
+    global_batch_size: int
+    seq_length: int
+    train_iters: int
+    seed: int
+    recompute_granularity: Literal["full", "selective", "none"] | None
+    recompute_method: Literal["uniform", "block"] | None
+    recompute_num_layers: int | None
+    use_distributed_optimizer: bool | None
+    overlap_grad_reduce: bool | None
+    overlap_param_gather: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """What is computed and kept in which type. Main parameters and optimizer states are fp32 everywhere."""
+
+    name: str
+    params_dtype: Literal["float32", "bfloat16"]
+    accumulate_allreduce_grads_in_fp32: bool
+    fp8: Literal["e4m3", "hybrid"] | None
+    fp8_recipe: Literal["delayed", "tensorwise", "mxfp8"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """AdamW and the one schedule: warm-up of W steps at lr (s+1)/(W+1), then cosine to min_lr."""
+
+    optimizer: Literal["adam"]
+    lr: float
+    min_lr: float
+    lr_warmup_iters: int
+    lr_decay_iters: int | None
+    lr_decay_style: str
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_eps: float
+    clip_grad: float
+
+    @property
+    def lr_warmup_init(self) -> float:
+        """Megatron's start of the warm-up that makes step 0 use lr / (W + 1), as NeMo does by itself."""
+        return self.lr / (self.lr_warmup_iters + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What is trained on. synthetic: learnable, a pure function of (training.seed, global sample index)."""
+
+    name: Literal["synthetic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where the processes start, and paths there. forward_env: variables passed on by name, never read by us."""
+
+    name: str
+    master_addr: str
+    master_port: int
+    node_rank: int
+    primus_path: str
+    hf_home: str
+    forward_env: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """The user's own prices: hardware name to USD per GPU-hour; their date and source as the user gives them."""
+
+    usd_per_gpu_hour: Mapping[str, float]
+    date: str | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A named matrix of runs: override key to its values, expanded like `-m key=a,b`."""
+
+    name: str
+    axes: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """All of conf/config.yaml, one field a group or a root key. per_platform: overrides for one side only."""
+
+    name: str | None
+    model: Model
+    platform: Platform
+    hardware: Hardware
+    framework: Framework
+    image: str | None
+    layout: LayoutChoice
+    training: Training
+    precision: Precision
+    optimizer: Optimizer
+    data: Data
+    cluster: Cluster
+    price: Price
+    grid: Grid
+    nodes: int
+    gpus_per_node: int | None
+    repeat: int
+    runs_dir: str
+    hang_after_s: float
+    dry_run: bool
+    rerun: bool
+    per_platform: Mapping[str, Any]

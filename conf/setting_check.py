@@ -1,0 +1,83 @@
+"""Schedule, switches, precision and hardware: rules that are not about dividing. Same form as conf/layout_check.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conf.errors import Problem
+from conf.layout_check import Case, Rule
+
+
+def _schedule(case: Case) -> Iterator[Problem]:
+    optimizer, iters = case.optimizer, case.training.train_iters
+    decay = optimizer.lr_decay_iters or iters
+    if optimizer.lr_decay_style != "cosine":
+        what = "only the cosine decay was shown to be equal on every stack"
+        yield Problem("optimizer.lr_decay_style", what, optimizer.lr_decay_style, "cosine")
+    if not 0 <= optimizer.lr_warmup_iters < min(iters, decay):
+        what = "the warm-up must end before the iterations and the decay do"
+        allowed = f"0 to {min(iters, decay) - 1}"
+        yield Problem("optimizer.lr_warmup_iters", what, str(optimizer.lr_warmup_iters), allowed)
+    if not 0 <= optimizer.min_lr < optimizer.lr:
+        what = "must be at least 0 and below optimizer.lr, or nothing decays"
+        yield Problem("optimizer.min_lr", what, str(optimizer.min_lr), f"0 to {optimizer.lr}")
+
+
+def _constants(case: Case) -> Iterator[Problem]:
+    optimizer = case.optimizer
+    for name in ("lr", "adam_eps"):
+        if getattr(optimizer, name) <= 0:
+            yield Problem(f"optimizer.{name}", "must be above 0", str(getattr(optimizer, name)))
+    for name in ("weight_decay", "clip_grad"):
+        if getattr(optimizer, name) < 0:
+            yield Problem(f"optimizer.{name}", "must not be negative", str(getattr(optimizer, name)))
+    for name in ("adam_beta1", "adam_beta2"):
+        if not 0 <= getattr(optimizer, name) < 1:
+            yield Problem(f"optimizer.{name}", "must be at least 0 and below 1", str(getattr(optimizer, name)))
+    if case.training.seed < 0:
+        yield Problem("training.seed", "must not be negative", str(case.training.seed))
+
+
+def _recompute(case: Case) -> Iterator[Problem]:
+    training = case.training
+    full = training.recompute_granularity == "full"
+    for name in ("recompute_method", "recompute_num_layers"):
+        value = getattr(training, name)
+        if full and value is None:
+            yield Problem(f"training.{name}", "full recompute needs it", "null", hint="method uniform, num_layers 1")
+        if not full and value is not None:
+            yield Problem(f"training.{name}", "only for training.recompute_granularity=full", str(value), "null")
+
+
+def _overlap(case: Case) -> Iterator[Problem]:
+    training = case.training
+    for name in ("use_distributed_optimizer", "overlap_grad_reduce"):
+        if training.overlap_param_gather and not getattr(training, name):
+            need = f"training.{name}=true"
+            yield Problem("training.overlap_param_gather", f"needs {need}", "true", hint=need)
+
+
+def _precision(case: Case) -> Iterator[Problem]:
+    hardware, precision = case.hardware, case.precision
+    if precision.fp8 and hardware.peak_dense_tflops and "fp8" not in hardware.peak_dense_tflops:
+        yield Problem("precision", f"{hardware.name} has no fp8 units", precision.name, "bf16, fp32", "precision=bf16")
+
+
+def _rccl(case: Case) -> Iterator[Problem]:
+    bad = (5, 6, 7)
+    if case.hardware.vendor == "amd" and case.gpus_per_node in bad:
+        what = "RCCL's all-reduce falls from 357 to 45 GB/s with 5, 6 or 7 GPUs of a node (MI355X): no fair figure"
+        yield Problem("gpus_per_node", what, str(case.gpus_per_node), "1, 2, 4, 8")
+
+
+def _tensor_leaves_node(case: Case) -> Iterator[Problem]:
+    if case.tp > case.gpus_per_node:
+        what = (
+            f"TP {case.tp} leaves the node ({case.gpus_per_node} GPUs): every layer's all-reduce then crosses the "
+            "network, an order of magnitude slower than the links inside"
+        )
+        yield Problem("layout.tensor_model_parallel_size", what, hint=f"TP {case.gpus_per_node} or less, and more PP")
+
+
+SETTING_RULES: tuple[Rule, ...] = (_schedule, _constants, _recompute, _overlap, _precision, _rccl)
+WARNINGS: tuple[Rule, ...] = (_tensor_leaves_node,)

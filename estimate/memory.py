@@ -1,0 +1,100 @@
+"""Memory of the model states: parameters, gradients, optimizer. Activations, buffers and the runtime come on top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conf.compose import choices
+from conf.errors import Problem, listed
+from conf.parameters import per_rank
+from conf.resolve import Experiment
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStates:
+    """Bytes on the fullest rank, and the parameters it holds."""
+
+    parameters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    def __str__(self) -> str:
+        kinds = (
+            ("parameters", self.parameter_bytes),
+            ("gradients", self.gradient_bytes),
+            ("optimizer", self.optimizer_bytes),
+        )
+        parts = ", ".join(f"{kind} {_size(n)}" for kind, n in kinds)
+        return f"{_size(self.total_bytes)} of model states on the fullest rank ({parts}); activations come on top"
+
+
+def model_states(e: Experiment) -> ModelStates:
+    """Model states of the fullest rank, in bytes.
+
+    Megatron's own count (docs/source/api-guide/dist_optimizer.md): bf16 parameters with fp32 gradients take
+    18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP.
+    """
+    n = per_rank(
+        e.model,
+        tensor_model_parallel_size=e.layout.tensor_model_parallel_size,
+        pipeline_model_parallel_size=e.layout.pipeline_model_parallel_size,
+    )
+    half = e.precision.params_dtype == "bfloat16"
+    gradient = 4 if e.precision.accumulate_allreduce_grads_in_fp32 or not half else 2
+    shards = e.layout.data_parallel_size * e.layout.context_parallel_size if e.training.use_distributed_optimizer else 1
+    return ModelStates(n, (2 if half else 4) * n, gradient * n, (12 if half else 8) * n // shards)
+
+
+def memory_problems(e: Experiment, host_memory_bytes: int) -> list[Problem]:
+    """Empty where the model states fit the GPU, or on a CPU all processes together the host. Unknown memory: empty."""
+    states = model_states(e)
+    if e.hardware.vendor is None:
+        needed, room, where = states.total_bytes * e.gpus_per_node, float(host_memory_bytes), "this host"
+    elif e.hardware.memory_gb is not None:
+        per_device = e.hardware.memory_gb * GB / e.hardware.devices_per_package
+        needed, room, where = states.total_bytes, per_device, f"one {e.hardware.name}"
+    else:
+        return []
+    if needed <= room:
+        return []
+    what = (
+        f"{e.model.name} needs {_size(needed)} for its model states alone; {where} has {_size(room)}. "
+        f"{states.parameters:,} parameters a rank: {states}"
+    )
+    return [Problem("model", what, allowed=_fitting(e, room), hint=_hint(e))]
+
+
+def _fitting(e: Experiment, room: float) -> str:
+    """The models of conf/model whose states would fit in place of this one."""
+    if e.hardware.vendor is not None:
+        return ""
+    states = model_states(e)
+    most = int(states.parameters * room / (states.total_bytes * e.gpus_per_node))
+    names = [name for name in choices("model") if _parameters(name) <= most]
+    return f"up to {most:,} parameters a process: {listed(names)}"
+
+
+def _parameters(name: str) -> int:
+    from conf.compose import compose
+    from conf.freeze import freeze
+    from conf.parameters import count
+    from conf.schema import Model
+
+    return count(freeze(Model, compose([f"model={name}"])["model"], "model", [])).total
+
+
+def _hint(e: Experiment) -> str:
+    if e.hardware.vendor is None:
+        return "model=llama_tiny, or dry_run=true to plan for a GPU: platform=nvidia dry_run=true"
+    return "more TP or PP, the distributed optimizer, or more GPUs"
+
+
+def _size(n: float) -> str:
+    return f"{n / GB:,.1f} GB" if n >= GB else f"{n / 1e6:,.1f} MB"

@@ -1,0 +1,34 @@
+"""A Plan: all that a run needs, as plain data that can be printed, kept, compared and executed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a renderer must know of the machine that will run the plan. python: the interpreter to start."""
+
+    python: str
+    cpu_count: int
+    ci: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """files: path (relative to the run directory) → text. env: set on top of the environment, the reason of each in
+    env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run directory."""
+
+    argv: tuple[str, ...]
+    files: Mapping[str, str]
+    env: Mapping[str, str]
+    env_reasons: Mapping[str, str] = field(default_factory=dict)
+    forward_env: tuple[str, ...] = ()
+    log: str = "train.log"
+
+    def command(self) -> str:
+        """The plan as one line for a shell."""
+        env = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items())]
+        return " ".join([*env, shlex.join(self.argv)])

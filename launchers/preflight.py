@@ -1,0 +1,57 @@
+"""Can this plan run here and now? Everything that can be known without starting it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from conf import devices
+from conf.errors import Problem
+from conf.load import hardware_named
+from conf.resolve import Experiment
+
+
+def problems(e: Experiment) -> list[Problem]:
+    """What keeps `e` from running on this machine; empty if nothing does."""
+    return [*_platform(e), *_framework(e)]
+
+
+def _platform(e: Experiment) -> Iterator[Problem]:
+    vendor = e.platform.vendor
+    if vendor is None:
+        return
+    found = devices.find()
+    if found.vendor != vendor:
+        what = f"no {vendor} GPU is here ({'nvidia-smi' if vendor == 'nvidia' else 'rocm-smi'} finds none)"
+        yield Problem("platform", what, vendor, hint="dry_run=true plans for it all the same; platform=cpu runs here")
+        return
+    name = hardware_named(found.names[0], vendor)
+    if e.hardware.name != name:
+        hint = "leave hardware= out, or dry_run=true to plan for it"
+        yield Problem("hardware", f"this machine has {found.names[0]}", e.hardware.name, name, hint)
+    if e.gpus_per_node > found.count:
+        yield Problem("gpus_per_node", "more GPUs than there are", str(e.gpus_per_node), f"1 to {found.count}")
+
+
+def _framework(e: Experiment) -> Iterator[Problem]:
+    missing = [name for name in e.framework.distributions if not _installed(name)]
+    if missing:
+        what = f"{' and '.join(missing)} missing in {sys.executable}"
+        yield Problem("framework", what, e.framework.name, hint=e.framework.install)
+    if e.framework.name == "megatron" and not sys.platform.startswith("linux"):
+        what = "Megatron-Core has no wheel for this system: the engine runs on Linux"
+        yield Problem("framework", what, sys.platform, "linux")
+
+
+def _installed(distribution: str) -> bool:
+    """Also true for a module without a distribution, as in containers that build Megatron from source."""
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        try:
+            return find_spec(distribution.replace("-", ".")) is not None
+        except ModuleNotFoundError:
+            return False
+    return True

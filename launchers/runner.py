@@ -1,0 +1,157 @@
+"""Execute a Plan: start it, follow its log, pass signals on, end it when it hangs, and leave no process behind.
+
+Does not judge what happened: that is parsers.outcome, from the log and the Ending.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import psutil
+
+from launchers.plan import Plan
+
+GRACE_S = 8.0  # between SIGTERM and SIGKILL: torchrun forwards the first to its ranks and waits for them
+POLL_S = 0.2
+FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks should have
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the processes ended. exit_code is negative for a signal; signal: what we passed on; wall_time_s of it all."""
+
+    exit_code: int
+    signal: str | None
+    hung: bool
+    wall_time_s: float
+
+
+class _Run:
+    """State of one running plan, shared by the loop, the signal handlers and the reader thread."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.family: dict[int, psutil.Process] = {}
+        self.last_output = time.monotonic()
+        self.signal: str | None = None
+        self.hung = False
+
+    def note_family(self) -> None:
+        """Remember every descendant: once torchrun is gone, its ranks can no longer be found through it."""
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                self.family[child.pid] = child
+
+    def alive(self) -> list[psutil.Process]:
+        return [p for p in self.family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    def end(self) -> None:
+        """SIGTERM to torchrun and to every rank, SIGKILL to what is left after the grace."""
+        self.note_family()
+        ours = [psutil.Process(self.process.pid)] if self.process.poll() is None else []
+        for process in (*ours, *self.alive()):
+            _signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        while (self.process.poll() is None or self.alive()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self.kill_rest()
+
+    def kill_rest(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        for process in self.alive():
+            _signal(process, signal.SIGKILL)
+
+
+def execute(plan: Plan, directory: Path, hang_after_s: float, on_line: Callable[[str], None]) -> Ending:
+    """Run `plan` in `directory`, where its files already are; each line goes to the log first, then to `on_line`.
+
+    Returns when every process has ended. SIGINT and SIGTERM end the run; no output for `hang_after_s` seconds too.
+
+    Raises:
+        OSError: the program cannot be started, or the log cannot be written.
+    """
+    started = time.monotonic()
+    with (directory / plan.log).open("wb", buffering=0) as log:
+        process = subprocess.Popen(
+            plan.argv,
+            cwd=directory,
+            env=environment(plan, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
+        )
+        run = _Run(process)
+        with _signals(run):
+            failure = _follow(run, log, hang_after_s, on_line)
+    if failure is not None:
+        raise failure
+    return Ending(process.returncode, run.signal, run.hung, time.monotonic() - started)
+
+
+def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The child's environment: what is inherited, then the plan's own."""
+    return {**inherited, **plan.env}
+
+
+def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[str], None]) -> Exception | None:
+    failures: list[Exception] = []
+    reader = threading.Thread(target=_read, args=(run, log, on_line, failures), daemon=True)
+    reader.start()
+    noted = 0.0
+    try:
+        while run.process.poll() is None and run.signal is None and not run.hung and not failures:
+            if time.monotonic() - noted > FAMILY_S:
+                run.note_family()
+                noted = time.monotonic()
+            run.hung = time.monotonic() - run.last_output > hang_after_s
+            time.sleep(POLL_S)
+    finally:
+        run.end()
+        run.process.wait()
+        reader.join(timeout=GRACE_S)
+    return failures[0] if failures else None
+
+
+def _read(run: _Run, log: IO[bytes], on_line: Callable[[str], None], failures: list[Exception]) -> None:
+    """Reader thread. A full disk or a fault in `on_line` ends the run instead of being lost with the thread."""
+    assert run.process.stdout is not None
+    try:
+        for line in run.process.stdout:
+            run.last_output = time.monotonic()
+            log.write(line)
+            on_line(line.decode("utf-8", "replace"))
+    except Exception as e:  # noqa: BLE001 - re-raised by execute()
+        failures.append(e)
+
+
+@contextmanager
+def _signals(run: _Run) -> Iterator[None]:
+    def note(number: int, frame: FrameType | None) -> None:
+        run.signal = signal.Signals(number).name
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)

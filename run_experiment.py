@@ -1,0 +1,127 @@
+"""One run from plan to record: the edge where launchers, parsers and metrics meet. Every way out leaves a record."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+import parsers
+from conf.compose import SECRET
+from conf.errors import InputError, Problem
+from conf.resolve import Experiment
+from conf.vocabulary import requested
+from launchers import run_dir, runner, where
+from launchers.plan import Plan
+from launchers.progress import Shown
+from metrics.summary import summarise
+from parsers import Declaration, Ending, Outcome, Record
+
+
+def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
+    """Run `e` (one seed) unless it is done already; the record that came of it and its directory.
+
+    Raises:
+        InputError: the directory cannot be written, or another process is running this very run.
+    """
+    commit = where.commit()
+    path = run_dir.directory(e, commit)
+    earlier = _earlier(path)
+    if earlier and earlier.status == "completed" and not e.rerun:
+        print(f"{path}: completed before; rerun=true runs it again", file=sys.stderr)
+        return earlier, path
+    run_dir.prepare(path, e, plan)
+    about = _about(e, path, commit)
+    try:
+        parsers.write(about, path)
+        ending = _execute(e, plan, path)
+    except OSError as error:
+        return _close(about, path, plan, None, f"{error.strerror or error}: {error.filename or path}"), path
+    return _close(about, path, plan, ending, None), path
+
+
+def _execute(e: Experiment, plan: Plan, path: Path) -> runner.Ending:
+    title = f"{e.name} {e.layout} seed {e.training.seed}"
+    tokens = e.training.global_batch_size * e.training.seq_length
+    with Shown(title, e.training.train_iters, tokens) as shown:
+
+        def on_line(line: str) -> None:
+            step = parsers.live(line)
+            if step is not None:
+                shown.step(step.iteration, step.loss, step.step_time_s)
+
+        return runner.execute(plan, path, e.hang_after_s, on_line)
+
+
+def _about(e: Experiment, path: Path, commit: str | None) -> Record:
+    """The record of a run that has just started: if nothing else is ever written, this row remains."""
+    return Record(
+        id=path.name,
+        name=e.name,
+        provenance="measured",
+        status="running",
+        started_at=where.now(),
+        framework=e.framework.name,
+        platform=e.platform.name,
+        vendor=e.platform.vendor,
+        hardware=e.hardware.name,
+        image=e.image,
+        requested=requested(e),
+        declared=tuple(Declaration(d.key, d.value, d.reason) for d in e.declared),
+        environment={**where.facts(), "launcher_commit": commit, "launcher_pid": os.getpid()},
+        log="train.log",
+    )
+
+
+def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, fault: str | None) -> Record:
+    """Read the log, judge, summarise, write. `fault`: what kept us from running or logging at all."""
+    log = path / plan.log
+    parsed = parsers.parse(log if log.exists() else ())
+    seen = Ending()
+    if ending:
+        seen = Ending(exit_code=ending.exit_code, signal_sent=ending.signal, hung=ending.hung)
+    outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
+    known = replace(
+        about,
+        ended_at=where.now(),
+        exit_code=ending.exit_code if ending else None,
+        wall_time_s=ending.wall_time_s if ending else None,
+    )
+    record = _without_secrets(parsers.assemble(parsed, outcome, known))
+    record = replace(record, summary={name: q.to_json() for name, q in summarise(record).items()})
+    try:
+        parsers.write(record, path)
+    except OSError as error:
+        print(f"{path}: the record could not be written: {error.strerror}", file=sys.stderr)
+    return record
+
+
+def _earlier(path: Path) -> Record | None:
+    """The record of an earlier attempt, None if there is none that can be read."""
+    try:
+        record = parsers.read(path)
+    except InputError:
+        return None
+    pid, host = record.environment.get("launcher_pid"), record.environment.get("host")
+    here = host == socket.gethostname() and isinstance(pid, int) and pid != os.getpid()
+    if record.status == "running" and here and psutil.pid_exists(pid):
+        hint = "wait for it, or end it"
+        raise InputError(Problem(str(path), f"process {pid} is running this very run", hint=hint))
+    return record
+
+
+def _without_secrets(record: Record) -> Record:
+    """The texts that come from a log, with the values of secret variables blotted out."""
+    secrets = [v for name, v in os.environ.items() if SECRET.search(name) and len(v) >= 8]
+
+    def blot(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "[secret]")
+        return text
+
+    cause = blot(record.cause) if record.cause else None
+    return replace(record, cause=cause, last_lines=tuple(map(blot, record.last_lines)))

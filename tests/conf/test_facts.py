@@ -1,0 +1,257 @@
+"""No fact without a source: the shipped hardware and layout rows pass, planted ones without one do not."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from conf import facts
+from conf.compose import compose
+from conf.errors import ConfigError, Problem
+from conf.facts import LayoutRow, check_hardware, find_row, layout_rows, read_rows
+from conf.freeze import freeze
+from conf.schema import Hardware, Model
+
+CONF = Path(__file__).parents[2] / "conf"
+COLLECTED = Path("/work/shared/data/hardware.csv")
+HARDWARE = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (CONF / "hardware").glob("*.yaml")}
+CSV_NAMES = {
+    "a100": "A100-SXM-80",
+    "a100_40gb": "A100-SXM-40",
+    "h100": "H100-SXM",
+    "h100_pcie": "H100-PCIe",
+    "h200": "H200-SXM",
+    "gh200": "GH200",
+    "b200": "B200-SXM",
+    "gb200": "GB200-NVL72",
+    "b300": "B300-SXM",
+    "gb300": "GB300-NVL72",
+    **{name: name.upper() for name in ("mi250x", "mi300x", "mi325x", "mi350x", "mi355x")},
+}
+CSV_COLUMNS = {
+    "memory_gb": "hbm_gb",
+    "memory_bandwidth_tb_s": "hbm_tb_s",
+    "link_gb_s_per_gpu_unidirectional": "link_gb_s_per_gpu_unidir",
+    "gpus_per_domain": "domain_gpus",
+    "tdp_w": "tdp_w",
+    "launch_year": "launch_year",
+    "achievable_tflops.bf16": "mamf_bf16_tflops",
+    "achievable_tflops.fp8": "mamf_fp8_tflops",
+    **{f"peak_dense_tflops.{p}": f"{p}_tflops" for p in ("fp32", "tf32")},
+    **{f"peak_dense_tflops.{p}": f"{p}_dense_tflops" for p in ("bf16", "fp8", "fp4")},
+}
+HEADER = ",".join(LayoutRow.__slots__)
+ROW = "identical,llama31_8b,,8,,2,1,,1,1,true,1,,,,true,true,true,{source},{note}"
+
+
+def models() -> Mapping[str, Model]:
+    loaded: dict[str, Model] = {}
+    for path in (CONF / "model").glob("*.yaml"):
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        problems: list[Problem] = []
+        if "model" in config:
+            loaded[path.stem] = freeze(Model, config["model"], path.stem, problems)
+        assert not problems, problems
+    return loaded
+
+
+MODELS = models()
+
+
+def figure(entry: Mapping[str, Any], key: str) -> float | None:
+    group, _, precision = key.partition(".")
+    value: float | None = entry[group].get(precision) if precision else entry[group]
+    return value
+
+
+# Hardware
+
+
+def test_every_collected_gpu_is_shipped() -> None:
+    assert set(CSV_NAMES) | {"cpu"} <= set(HARDWARE)
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_shipped_hardware_is_sourced_and_fits_the_schema(name: str) -> None:
+    problems = check_hardware(HARDWARE[name])
+    freeze(Hardware, HARDWARE[name], name, problems)
+    assert not problems, problems
+    assert HARDWARE[name]["name"] == name
+
+
+def test_no_device_name_is_in_two_entries() -> None:
+    names = [n.lower() for entry in HARDWARE.values() for n in entry["device_names"]]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", CSV_NAMES)
+def test_precisions_halve_in_order(name: str) -> None:
+    peaks = HARDWARE[name]["peak_dense_tflops"]
+    assert sorted(peaks.values()) == [peaks[p] for p in ("fp32", "tf32", "bf16", "fp8", "fp4") if p in peaks]
+    for precision, best in HARDWARE[name]["achievable_tflops"].items():
+        assert best < peaks[precision]
+
+
+@pytest.mark.skipif(not COLLECTED.is_file(), reason="the collected table is not part of the repository")
+@pytest.mark.parametrize("name", CSV_NAMES)
+def test_figures_are_the_collected_ones_or_the_note_names_the_other(name: str) -> None:
+    with COLLECTED.open(newline="", encoding="utf-8") as file:
+        row = next(r for r in csv.DictReader(file) if r["gpu"] == CSV_NAMES[name])
+    assert "UNVERIFIED" not in row["confidence"]
+    for key, column in CSV_COLUMNS.items():
+        ours, theirs = figure(HARDWARE[name], key), row[column]
+        if ours is None:
+            continue
+        assert theirs, f"{key} is in no source"
+        if ours != pytest.approx(float(theirs), rel=0.01):
+            assert theirs in HARDWARE[name]["note"], f"{key}: {ours}, collected {theirs}"
+
+
+GOOD = {"name": "x", "source": "a data sheet", "status": "data sheet", "note": None, "peak_dense_tflops": {"bf16": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": None},
+        {"source": "  "},
+        {"source": "recalled AMD datasheet"},
+        {"source": "a blog, UNVERIFIED"},
+        {"status": "Unverified"},
+        {"note": "tdp recalled"},
+        {"peak_dense_tflops": {"bf16": 0.0}},
+        {"peak_dense_tflops": {"bf16": -989.0}},
+        {"peak_dense_tflops": {"bf16": None}},
+        {"achievable_tflops": {"fp8": float("nan")}},
+        {"achievable_tflops": {"fp8": "1402"}},
+        {"memory_gb": 0},
+        {"tdp_w": True},
+    ],
+)
+def test_planted_hardware_is_refused(change: dict[str, Any]) -> None:
+    assert not check_hardware(GOOD)
+    problems = check_hardware(GOOD | change)
+    assert len(problems) == 1
+    assert "hardware x" in str(problems[0])
+
+
+def test_a_missing_source_key_is_refused() -> None:
+    assert check_hardware({k: v for k, v in GOOD.items() if k != "source"})
+
+
+# Models
+
+
+@pytest.mark.parametrize(("alias", "name"), [("llama", "llama31_8b"), ("qwen", "qwen25_7b")])
+def test_an_alias_composes_to_the_same(alias: str, name: str) -> None:
+    composed = compose([f"model={alias}"])
+    assert composed == compose([f"model={name}"])
+    assert composed["model"]["name"] == name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_sets_only_what_is_the_same_on_every_platform(name: str) -> None:
+    config = yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert {group: set(config[group]) for group in config if group != "model"} == {
+        "training": {"seq_length", "global_batch_size", "train_iters"},
+        "optimizer": {"lr", "min_lr", "lr_warmup_iters"},
+    }
+    assert config["model"]["name"] == name
+    assert config["training"]["seq_length"] <= MODELS[name].max_position_embeddings
+    assert all(isinstance(config["optimizer"][key], float) for key in ("lr", "min_lr"))
+    composed = compose([f"model={name}"])
+    assert composed["model"] == config["model"]
+    assert composed["optimizer"] | config["optimizer"] == composed["optimizer"]
+    assert composed["training"] | config["training"] == composed["training"]
+
+
+# Layouts
+
+
+@pytest.mark.parametrize("row", layout_rows(), ids=str)
+def test_shipped_layout_divides(row: LayoutRow) -> None:
+    model = MODELS[row.model]
+    tp, pp, vp = (
+        row.tensor_model_parallel_size,
+        row.pipeline_model_parallel_size,
+        row.virtual_pipeline_model_parallel_size or 1,
+    )
+    assert row.gpus % (tp * pp * row.context_parallel_size) == 0
+    assert model.num_attention_heads % tp == model.num_query_groups % tp == model.padded_vocab_size % tp == 0
+    assert model.num_layers % (pp * vp) == 0
+    assert vp == 1 or pp > 1
+    assert not row.sequence_parallel or tp > 1
+    assert (row.recompute_granularity == "full") == (row.recompute_num_layers is not None)
+
+
+@pytest.mark.parametrize("row", layout_rows(), ids=str)
+def test_shipped_layout_says_where_it_is_from(row: LayoutRow) -> None:
+    assert row.hardware is None or row.hardware in HARDWARE
+    if row.table == "identical":
+        assert (row.source, row.hardware) == ("TensorPrimat", None)
+        assert "bytes =" in row.note
+    else:
+        assert row.table == "max_performance"
+        assert "@" in row.source
+        assert row.note.startswith("vendor recipe, not tuned by us")
+
+
+def test_a_row_is_found_by_its_case() -> None:
+    row = find_row("max_performance", "llama31_8b", "h100", 8, "bf16")
+    assert (row.tensor_model_parallel_size, row.context_parallel_size, row.micro_batch_size) == (1, 2, 1)
+    assert find_row("max_performance", "llama31_8b", "mi300x", 8, "bf16").micro_batch_size == 2
+
+
+@pytest.mark.parametrize("hardware", ["h100", "mi300x", "unknown_amd"])
+def test_identical_is_the_same_row_for_both_sides(hardware: str) -> None:
+    row = find_row("identical", "llama31_70b", hardware, 64, "bf16")
+    assert row is find_row("identical", "llama31_70b", "b200", 64, "fp8")
+
+
+def test_a_row_for_this_gpu_beats_one_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    for_any = ROW.format(source="any", note="n")
+    for_h100 = ROW.format(source="h100", note="n").replace("llama31_8b,", "llama31_8b,h100", 1)
+    rows = read_rows([HEADER, for_any, for_h100])
+    monkeypatch.setattr(facts, "layout_rows", lambda: rows)
+    assert find_row("identical", "llama31_8b", "h100", 8, "bf16").source == "h100"
+    assert find_row("identical", "llama31_8b", "h200", 8, "bf16").source == "any"
+
+
+def test_no_row_names_the_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_row("max_performance", "llama31_70b", "h100", 128, "bf16")
+    (problem,) = caught.value.problems
+    assert problem.where == "layout"
+    assert "no row" in problem.what
+    assert problem.found == "llama31_70b on 128 × h100 in bf16"
+    assert problem.allowed.startswith("llama31_70b on 64 × h100 in bf16")
+    assert problem.hint
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("no_such_model", 8), ("llama31_8b", 0)])
+def test_no_row_is_said_for_any_case(model: str, gpus: int) -> None:
+    with pytest.raises(ConfigError, match="no row"):
+        find_row("identical", model, "h100", gpus, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (ROW.format(source="", note="n"), "without a source"),
+        (ROW.format(source="recalled", note="n"), "from memory"),
+        (ROW.format(source="s", note="Unverified"), "from memory"),
+        (ROW.format(source="s", note="n").replace(",8,", ",eight,", 1), "gpus"),
+        (ROW.format(source="s", note="n").replace("true", "yes", 1), "sequence_parallel"),
+        (ROW.format(source="s", note="n") + ",more", "no such key"),
+        (ROW.format(source="s", note="n") + "\n" + ROW.format(source="s", note="n"), "second row"),
+    ],
+)
+def test_planted_layout_row_is_refused_with_its_line(line: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=word) as caught:
+        read_rows([HEADER, *line.split("\n")])
+    assert f"layouts.csv:{2 + line.count(chr(10))}" in str(caught.value)

@@ -1,0 +1,144 @@
+"""Which platform, hardware and defaults an experiment gets, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conf import devices, load_experiment
+from conf.errors import ConfigError
+from conf.summary import summary
+
+NVIDIA_SMI = "echo 'NVIDIA H200, 143771, 570.86.15'\n" * 2
+ROCM_SMI = """cat <<'JSON'
+{"card0": {"Card Series": "AMD Instinct MI300X", "VRAM Total Memory (B)": "206141652992"},
+ "card1": {"Card Series": "AMD Instinct MI300X", "VRAM Total Memory (B)": "206141652992"},
+ "system": {"Driver version": "6.10.5"}}
+JSON
+"""
+
+
+@pytest.fixture(autouse=True)
+def fresh_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices.find.cache_clear()
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """tool(name, body): a program of that name on PATH, as the vendor's would print."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def make(name: str, body: str) -> None:
+        path = tmp_path / name
+        path.write_text("#!/bin/sh\n" + body, encoding="utf-8")
+        path.chmod(0o755)
+
+    return make
+
+
+@pytest.mark.usefixtures("tool")
+def test_without_an_accelerator_it_is_the_cpu_and_the_tiny_model() -> None:
+    e = load_experiment()
+    assert (e.platform.name, e.model.name, e.hardware.name, e.precision.name) == ("cpu", "llama_tiny", "cpu", "fp32")
+    assert "platform cpu: no accelerator found" in e.reasons
+
+
+def test_a_found_nvidia_gpu_decides_platform_hardware_and_count(tool: Callable[[str, str], None]) -> None:
+    tool("nvidia-smi", NVIDIA_SMI)
+    e = load_experiment("layout=data_parallel")
+    assert (e.platform.name, e.model.name, e.hardware.name, e.gpus_per_node) == ("nvidia", "llama31_8b", "h200", 2)
+    assert devices.find().memory_bytes == 143771 * 2**20
+    assert devices.find().driver == "570.86.15"
+
+
+def test_a_found_amd_gpu_too(tool: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    tool("rocm-smi", ROCM_SMI)
+    e = load_experiment("layout=data_parallel")
+    assert (e.platform.name, e.hardware.name, e.gpus_per_node) == ("amd", "mi300x", 2)
+    devices.find.cache_clear()
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1")
+    assert devices.find().count == 1
+
+
+def test_hidden_gpus_are_not_there(tool: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    tool("nvidia-smi", NVIDIA_SMI)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert load_experiment().platform.name == "cpu"
+
+
+@pytest.mark.parametrize("body", ["exit 9\n", "echo 'No devices were found'\n", "echo\n", "printf '\\377\\376'\n"])
+def test_a_tool_that_fails_or_finds_nothing_is_no_gpu(tool: Callable[[str, str], None], body: str) -> None:
+    tool("nvidia-smi", body)
+    tool("rocm-smi", body)
+    assert load_experiment().platform.name == "cpu"
+
+
+def test_an_unknown_gpu_runs_without_a_peak(tool: Callable[[str, str], None]) -> None:
+    tool("nvidia-smi", "echo 'NVIDIA Z999, 1000, 1.0'\n")
+    e = load_experiment("layout=data_parallel")
+    assert e.hardware.name == "unknown_nvidia"
+    assert e.hardware.peak_dense_tflops == {}
+
+
+@pytest.mark.usefixtures("tool")
+def test_without_a_gpu_a_plan_takes_the_platforms_own() -> None:
+    assert load_experiment("platform=nvidia").hardware.name == "h100"
+    assert load_experiment("platform=amd").hardware.name == "mi300x"
+
+
+def test_per_platform_overrides_one_side_and_is_declared() -> None:
+    overrides = ("model=llama", "per_platform.amd.precision=fp32", "per_platform.amd.training.seed=7", "layout=tp2")
+    amd, nvidia = (load_experiment(f"platform={side}", *overrides) for side in ("amd", "nvidia"))
+    assert (amd.precision.name, amd.training.seed) == ("fp32", 7)
+    assert (nvidia.precision.name, nvidia.training.seed) == ("bf16", 1234)
+    assert [(d.key, d.value) for d in amd.declared] == [("precision", "fp32"), ("training.seed", "7")]
+    assert nvidia.declared == ()
+
+
+def test_the_users_own_price_for_a_gpu() -> None:
+    assert load_experiment("platform=cpu", "price.usd_per_gpu_hour.mi355x=3.10").price.usd_per_gpu_hour == {
+        "mi355x": 3.1
+    }
+
+
+def test_layouts_from_the_table_are_the_same_on_both_sides() -> None:
+    sizes = {
+        str(load_experiment(f"platform={side}", "model=llama", "layout=identical").layout) for side in ("nvidia", "amd")
+    }
+    assert len(sizes) == 1
+
+
+def test_max_performance_comes_from_a_vendors_recipe() -> None:
+    e = load_experiment("platform=amd", "model=llama", "layout=max_performance")
+    assert "rimus" in (e.layout.source or "")
+    assert any("vendor recipe, not tuned by us" in reason for reason in e.reasons)
+
+
+def test_no_row_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="llama31_70b on 64") as caught:
+        load_experiment(
+            "platform=amd", "model=llama31_70b", "layout=max_performance", "optimizer.lr_decay_style=linear"
+        )
+    assert "lr_decay_style" in str(caught.value), "what else is wrong is told with it"
+
+
+def test_typed_sizes_beat_the_table() -> None:
+    e = load_experiment("platform=nvidia", "model=llama", "layout.tensor_model_parallel_size=4")
+    assert (e.layout.name, str(e.layout), e.layout.source) == ("explicit", "TP4 DP2 SP", None)
+
+
+def test_the_summary_fits_a_screen_and_gives_reasons() -> None:
+    text = summary(load_experiment("platform=nvidia", "model=llama", "layout=tp2_pp2"))
+    assert len(text.splitlines()) <= 24
+    assert "DP = 2: 8 GPUs / TP 2 / PP 2" in text
+    assert "8,030,261,248 parameters" in text
+
+
+def test_the_experiment_is_frozen() -> None:
+    e = load_experiment("platform=cpu")
+    with pytest.raises(AttributeError):
+        e.training.seed = 3  # type: ignore[misc]
