@@ -18,6 +18,7 @@ def told(*overrides: str) -> str:
     return str(caught.value)
 
 
+VP2 = "layout.virtual_pipeline_model_parallel_size=2"
 LLAMA = ("model=llama", "platform=nvidia", "gpus_per_node=8")
 TP, PP = "layout.tensor_model_parallel_size", "layout.pipeline_model_parallel_size"
 
@@ -68,7 +69,7 @@ def test_gbs_100_on_dp_8() -> None:
         (["layout=tp2", "optimizer.lr_warmup_iters=50"], "warm-up must end before"),
         (["layout=tp2", "optimizer.lr_decay_iters=10"], "0 to 9"),
         (["layout=tp2", "optimizer.lr_decay_style=linear"], "cosine"),
-        (["layout=tp2", "optimizer.min_lr=1"], "between 0 and optimizer.lr"),
+        (["layout=tp2", "optimizer.min_lr=1"], "below optimizer.lr"),
         (["layout=tp2", "optimizer.adam_beta2=1"], "below 1"),
         (["layout=tp2", "optimizer.clip_grad=-1"], "not be negative"),
         (["layout=tp2", "training.recompute_granularity=full"], "full recompute needs it"),
@@ -125,6 +126,7 @@ def _choice() -> Any:
 
 
 SIZE = st.integers(1, 16)
+NODES = st.integers(1, 8)
 
 
 @settings(max_examples=60, deadline=None)
