@@ -36,16 +36,26 @@ def commit() -> str | None:
 def facts() -> dict[str, Any]:
     """Host, operating system, and the accelerators as the driver's tool reports them."""
     found = devices.find()
-    where: dict[str, Any] = {"host": socket.gethostname(), "os": platform.platform(), "launcher_commit": commit()}
+    where: dict[str, Any] = {"host": socket.gethostname(), "os": platform.platform(), **_environment()}
     if found.vendor:
         where |= {"device_name": found.names[0], "device_count": found.count, "driver": found.driver}
         where |= {"device_memory_bytes": found.memory_bytes}
     return where
 
 
+def _environment() -> dict[str, str]:
+    """What shell/environment.sh finds: the same facts that a box without our Python reports."""
+    lines = _output("bash", str(ROOT / "shell" / "environment.sh")).splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
 def _git(*arguments: str) -> str:
+    return _output("git", "-C", str(ROOT), *arguments)
+
+
+def _output(*argv: str) -> str:
+    """What the command prints; nothing if it is missing, fails or hangs."""
     try:
-        argv = ["git", "-C", str(ROOT), *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""

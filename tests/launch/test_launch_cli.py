@@ -1,0 +1,100 @@
+"""launch.py as its user types it: exit codes, no traceback, nothing touched by a dry run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def launch(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(ROOT / "launch.py"), *arguments]
+    return subprocess.run(argv, cwd=directory, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["modle=llama"], "modle: no such key"),
+        (["model=lama", "training.seed=1"], "model=lama: no such choice"),
+        (["a b"], "write KEY=VALUE"),
+        (["training.seed=abc", "platform=cpu"], "training.seed: wrong type"),
+        (["-m", "model=llama_tiny,nope", "dry_run=true"], "model=nope: no such choice"),
+        (["platform=nvidia", "layout.tensor_model_parallel_size=3"], "TP 3"),
+        (["platform=cpu", "model=llama"], "llama31_8b needs 128.5 GB for its model states alone"),
+        (["platform=nvidia"], "no nvidia GPU is here"),
+        (["platform=amd"], "no amd GPU is here"),
+        (["platform=cpu", "runs_dir=/proc/nowhere"], "runs_dir: cannot write"),
+        (["--cfg", "job", "modle=llama"], "modle: no such key"),
+    ],
+)
+def test_bad_input_is_exit_2_with_a_reason_and_no_traceback(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = launch(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
+    done = launch(tmp_path, "platform=nvidia", "model=llama", "dry_run=true")
+    assert done.returncode == 0
+    for part in ("8,030,261,248 parameters", "DP = 4: 8 GPUs / TP 2 / PP 1", "GB of model states", "torch.distributed.run"):
+        assert part in done.stdout
+    assert '"global_batch_size": 128' in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_as_json(tmp_path: Path) -> None:
+    done = launch(tmp_path, "-m", "model=llama_tiny,llama", "platform=amd", "dry_run=true", "--json")
+    shown = json.loads(done.stdout)
+    assert [job["experiment"]["model"]["name"] for job in shown] == ["llama_tiny", "llama31_8b"]
+    assert shown[0]["plan"]["argv"][0] == sys.executable
+
+
+def test_a_grid_is_a_sweep_by_name(tmp_path: Path) -> None:
+    arguments = ("gpus_per_node=2", "platform=cpu", "dry_run=true", "--json")
+    by_grid = launch(tmp_path, "grid=layouts", *arguments)
+    by_hand = launch(tmp_path, "-m", "layout=data_parallel,tp2", *arguments)
+    plans = [[job["plan"] for job in json.loads(done.stdout)] for done in (by_grid, by_hand)]
+    assert plans[0] == plans[1]
+    assert len(plans[0]) == 2
+
+
+def test_the_composed_config_can_be_seen(tmp_path: Path) -> None:
+    done = launch(tmp_path, "--cfg", "job", "platform=amd", "training.seed=7")
+    assert done.returncode == 0
+    assert "seed: 7" in done.stdout
+    assert "name: mi300x" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_fits_a_screen_and_names_the_choices(tmp_path: Path) -> None:
+    done = launch(tmp_path, "--help")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) <= 24
+    assert "llama31_8b" in done.stdout
+
+
+def test_a_missing_engine_names_the_one_command(tmp_path: Path) -> None:
+    """An interpreter without site-packages has neither torch nor megatron-core; our own packages come by PYTHONPATH."""
+    light = tmp_path / "light"
+    light.mkdir()
+    import hydra
+
+    site = Path(hydra.__file__).parent.parent
+    for needed in ("hydra", "omegaconf", "antlr4", "yaml", "rich", "psutil", "packaging", "pygments", "markdown_it", "mdurl"):
+        (light / needed).symlink_to(site / needed)
+    argv = [sys.executable, "-S", str(ROOT / "launch.py"), "platform=cpu", f"runs_dir={tmp_path}/runs"]
+    env = {**os.environ, "PYTHONPATH": str(light)}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "torch and megatron-core missing" in done.stderr
+    assert "[embedded]" in done.stderr
+    assert "Traceback" not in done.stderr

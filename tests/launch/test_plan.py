@@ -1,0 +1,87 @@
+"""Experiment → Plan: goldens for what is rendered, and what a renderer refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from conf import load_experiment
+from conf.errors import ConfigError
+from launchers import FRAMEWORKS, plan
+from launchers.megatron import ENGINE
+from launchers.plan import Host
+from launchers.run_dir import identity, run_id
+
+HOST = Host(python="python", cpu_count=64)
+
+PLANS = {
+    "cpu_llama_tiny": ("platform=cpu",),
+    "cpu_llama_tiny_tp2": ("platform=cpu", "layout=tp2", "gpus_per_node=2"),
+    "nvidia_llama_8_gpus": ("platform=nvidia", "model=llama"),
+    "amd_llama_8_gpus": ("platform=amd", "model=llama"),
+    "amd_llama31_70b_4_nodes": ("platform=amd", "model=llama31_70b", "nodes=4", "cluster.node_rank=2"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_golden_plan(name: str, golden: Callable[[str, str], None]) -> None:
+    made = plan(load_experiment(*PLANS[name], "cluster.master_addr=head", "cluster.master_port=29500"), HOST)
+    text = f"{made.command()}\n\n".replace(str(ENGINE), "ENGINE")
+    text += "".join(f"{key}: {reason}\n" for key, reason in sorted(made.env_reasons.items()))
+    text += "".join(f"\n--- {path}\n{content}" for path, content in made.files.items())
+    golden(f"plans/{name}.txt", text)
+
+
+def test_both_vendors_get_the_same_settings() -> None:
+    nvidia, amd = (plan(load_experiment(f"platform={p}", "model=llama"), HOST) for p in ("nvidia", "amd"))
+    assert json.loads(nvidia.files["settings.json"]) == json.loads(amd.files["settings.json"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["precision=fp8"], "fp8 needs TransformerEngine"),
+        (["layout.context_parallel_size=2"], "layout.context_parallel_size"),
+        (["layout=pp2", "layout.virtual_pipeline_model_parallel_size=2"], "virtual_pipeline"),
+    ],
+)
+def test_the_engine_refuses_what_it_cannot_do(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan(load_experiment("platform=nvidia", "model=llama", *overrides), HOST)
+
+
+def test_every_framework_file_has_a_renderer() -> None:
+    from conf.compose import choices
+
+    assert set(choices("framework")) == set(FRAMEWORKS)
+
+
+def test_threads_share_the_cores() -> None:
+    made = plan(load_experiment("platform=cpu", "gpus_per_node=4"), Host(python="python", cpu_count=2))
+    assert made.env["OMP_NUM_THREADS"] == "1"
+    assert made.env["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_a_secret_goes_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret_value")
+    made = plan(load_experiment("platform=cpu"), HOST)
+    assert "HF_TOKEN" in made.forward_env
+    assert "hf_very_secret_value" not in repr(made)
+
+
+def test_the_identity_is_what_decides_a_run_and_nothing_else() -> None:
+    base = load_experiment("platform=cpu")
+    same = load_experiment("platform=cpu", "name=other", "repeat=3", "price.usd_per_gpu_hour.h100=2", "runs_dir=x")
+    assert identity(base, "c") == identity(same, "c")
+    for change in ("training.seed=1", "image=a", "optimizer.lr=2.0e-3", "precision=bf16", "gpus_per_node=2"):
+        assert identity(load_experiment("platform=cpu", change), "c") != identity(base, "c"), change
+    assert identity(base, "other commit") != identity(base, "c")
+
+
+def test_a_run_id_can_be_read_and_is_one_file_name() -> None:
+    made = run_id(load_experiment("platform=cpu", "layout=tp2", "gpus_per_node=4", "training.seed=7"), "c")
+    assert made.startswith("tp2-dp2-sp-seed7-")
+    assert "/" not in made
+    assert " " not in made

@@ -1,0 +1,168 @@
+"""Real runs through launch.py on this CPU: the record of each ending, and that no process outlives its run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.engine
+SMALL = ("platform=cpu", "name=t", "training.train_iters=8", "optimizer.lr_warmup_iters=2")
+LONG = ("platform=cpu", "name=t", "training.train_iters=5000", "gpus_per_node=2", "layout=tp2")
+
+
+def start(runs: Path, *arguments: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, str(ROOT / "launch.py"), f"runs_dir={runs}", *arguments]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 120) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout_s)
+    return process.returncode, out, err
+
+
+def records(runs: Path) -> list[dict[str, Any]]:
+    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted(runs.glob("t/*/run.json"))]
+
+
+def wait_for_step(runs: Path, iteration: int = 3) -> Path:
+    """The run's directory, once its log tells of `iteration`."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        for log in runs.glob("t/*/train.log"):
+            if f'"iteration": {iteration},' in log.read_text(encoding="utf-8"):
+                return log.parent
+        time.sleep(0.1)
+    raise TimeoutError(f"no iteration {iteration} in {list(runs.glob('t/*/train.log'))}")
+
+
+def engine_ranks(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    family = psutil.Process(process.pid).children(recursive=True)
+    return [p for p in family if any(a.endswith("engine.py") for a in p.cmdline()) and "torch.distributed.run" not in p.cmdline()]
+
+
+def assert_gone(family: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_run_becomes_a_record_and_is_not_run_twice(tmp_path: Path) -> None:
+    code, out, err = finish(start(tmp_path, *SMALL, "repeat=2"))
+    assert code == 0, err
+    found = records(tmp_path)
+    assert [r["status"] for r in found] == ["completed", "completed"]
+    assert [r["requested"]["seed"] for r in found] == [1234, 1235]
+    record = found[0]
+    assert record["differences"] == []
+    missing = [name for name in record["requested"] if name not in record["effective"]]
+    assert missing == [], "every requested setting is read back from the log's own dump"
+    environment = record["environment"]
+    for fact in ("torch", "megatron_core", "host", "device_name", "device_memory_bytes", "launcher_commit", "kernel"):
+        assert environment[fact], fact
+    assert record["summary"]["tokens_per_s"]["value"] > 0
+    assert not (set(environment) & set(os.environ)), "no environment variable is copied into a record"
+
+    before = (tmp_path / "t").stat().st_mtime_ns
+    code, out, err = finish(start(tmp_path, *SMALL, "repeat=2"), timeout_s=20)
+    assert code == 0
+    assert "completed before" in err
+    assert (tmp_path / "t").stat().st_mtime_ns == before
+
+    code, out, err = finish(start(tmp_path, *SMALL, "rerun=true"))
+    assert code == 0
+    assert len(list(tmp_path.glob("t/*/attempts/1/run.json"))) == 1
+
+
+def test_a_rank_that_dies_is_noticed_within_ten_seconds(tmp_path: Path) -> None:
+    process = start(tmp_path, *LONG)
+    wait_for_step(tmp_path)
+    family = psutil.Process(process.pid).children(recursive=True)
+    killed_at = time.monotonic()
+    engine_ranks(process)[1].kill()
+    code, _, _ = finish(process)
+    assert time.monotonic() - killed_at < 10
+    assert code == 1
+    assert_gone(family)
+    (record,) = records(tmp_path)
+    assert record["status"] == "failed"
+    assert "SIGKILL" in record["cause"]
+    assert record["last_lines"]
+
+
+def test_a_rank_that_hangs_ends_as_hung(tmp_path: Path) -> None:
+    process = start(tmp_path, *LONG, "hang_after_s=20")
+    wait_for_step(tmp_path)
+    family = psutil.Process(process.pid).children(recursive=True)
+    stopped_at = time.monotonic()
+    engine_ranks(process)[1].suspend()
+    code, _, _ = finish(process)
+    assert 15 < time.monotonic() - stopped_at < 45
+    assert code == 1
+    assert_gone(family)
+    (record,) = records(tmp_path)
+    assert record["status"] == "hung"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_with_a_record(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, *LONG, "repeat=3")
+    wait_for_step(tmp_path)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    code, out, err = finish(process, timeout_s=30)
+    assert code == 1
+    assert "Traceback" not in err
+    assert_gone(family)
+    (record,) = records(tmp_path)
+    assert (record["status"], number.name in record["cause"]) == ("killed", True), "and the other repeats are not started"
+
+
+def test_a_loss_that_is_not_a_number_is_diverged(tmp_path: Path) -> None:
+    code, _, _ = finish(start(tmp_path, *SMALL, "optimizer.lr=1.0e+30", "optimizer.clip_grad=0"))
+    assert code == 1
+    (record,) = records(tmp_path)
+    assert record["status"] == "diverged"
+
+
+def test_a_launcher_that_is_killed_leaves_a_row_and_no_ranks(tmp_path: Path) -> None:
+    process = start(tmp_path, *LONG)
+    wait_for_step(tmp_path)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    finish(process)
+    assert_gone(family)
+    (record,) = records(tmp_path)
+    assert record["status"] == "running", "nobody was left to write another"
+
+
+def test_a_secret_in_a_log_is_blotted_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import run_experiment
+    from parsers import Record
+
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret_value")
+    record = Record(id="x", name="x", provenance="measured", status="failed", cause="bad hf_very_secret_value")
+    assert run_experiment._without_secrets(record).cause == "bad [secret]"
+
+
+def test_the_same_bytes_go_to_the_log_and_the_record_validates(
+    tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    import jsonschema
+
+    code, _, err = finish(start(tmp_path, *SMALL))
+    assert code == 0, err
+    (directory,) = tmp_path.glob("t/*/")
+    schema = json.loads((ROOT / "parsers" / "run.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(json.loads((directory / "run.json").read_text(encoding="utf-8")), schema)
+    names = sorted(p.name for p in directory.iterdir())
+    assert names == ["experiment.yaml", "plan.json", "run.json", "settings.json", "steps.jsonl", "train.log"]

@@ -1,0 +1,143 @@
+"""Fault drills with real processes: whatever happens, the run ends, the log is kept and nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launchers import runner
+from launchers.plan import Plan
+
+# Stands for torchrun: two ranks in sessions of their own, as torchrun starts them; it waits for both.
+PARENT = """
+import subprocess, sys, pathlib
+ranks = [subprocess.Popen([sys.executable, "rank.py", *sys.argv[1:]], start_new_session=True) for _ in range(2)]
+pathlib.Path("pids").write_text(" ".join(str(r.pid) for r in ranks))
+print("started", flush=True)
+sys.exit(max(r.wait() for r in ranks))
+"""
+RANK = """
+import signal, sys, time
+if "deaf" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for i in range(600 if "stay" in sys.argv else 3):
+    if "silent" not in sys.argv: print("line", i, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "GRACE_S", 1.5)
+    monkeypatch.setattr(runner, "FAMILY_S", 0.2)
+
+
+def run(directory: Path, *words: str, hang_after_s: float = 60.0, lines: list[str] | None = None) -> runner.Ending:
+    (directory / "parent.py").write_text(PARENT, encoding="utf-8")
+    (directory / "rank.py").write_text(RANK, encoding="utf-8")
+    plan = Plan(argv=(sys.executable, "-u", "parent.py", *words), files={}, env={"OF_THE_PLAN": "1"})
+    return runner.execute(plan, directory, hang_after_s, (lines if lines is not None else []).append)
+
+
+def ranks(directory: Path) -> list[int]:
+    return [int(pid) for pid in (directory / "pids").read_text(encoding="utf-8").split()]
+
+
+def assert_nobody_left(directory: Path) -> None:
+    deadline = time.monotonic() + 3
+    while (alive := [pid for pid in ranks(directory) if _alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert alive == []
+
+
+def _alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def later(seconds: float, act: object) -> None:
+    threading.Timer(seconds, act).start()  # type: ignore[arg-type]
+
+
+def test_a_run_that_ends_by_itself(tmp_path: Path) -> None:
+    lines: list[str] = []
+    ending = run(tmp_path, lines=lines)
+    assert (ending.exit_code, ending.signal, ending.hung) == (0, None, False)
+    assert len(lines) == 7
+    assert (tmp_path / "train.log").read_text(encoding="utf-8") == "".join(lines)
+    assert 0.3 <= ending.wall_time_s < 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_every_rank(tmp_path: Path, number: signal.Signals) -> None:
+    later(0.8, lambda: os.kill(os.getpid(), number))
+    ending = run(tmp_path, "stay")
+    assert ending.signal == number.name
+    assert ending.wall_time_s < 10
+    assert_nobody_left(tmp_path)
+
+
+def test_ranks_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
+    later(0.8, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    ending = run(tmp_path, "stay", "deaf")
+    assert ending.signal == "SIGTERM"
+    assert_nobody_left(tmp_path)
+
+
+def test_silence_is_a_hang(tmp_path: Path) -> None:
+    ending = run(tmp_path, "stay", "silent", hang_after_s=1.0)
+    assert ending.hung
+    assert ending.wall_time_s < 10
+    assert_nobody_left(tmp_path)
+
+
+def test_a_parent_that_is_killed_leaves_no_ranks(tmp_path: Path) -> None:
+    def kill_parent() -> None:
+        psutil.Process(ranks(tmp_path)[0]).parent().kill()
+
+    later(1.0, kill_parent)
+    ending = run(tmp_path, "stay")
+    assert ending.exit_code == -signal.SIGKILL
+    assert ending.wall_time_s < 10
+    assert_nobody_left(tmp_path)
+
+
+def test_a_full_disk_ends_the_run_and_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.log").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path, "stay")
+    assert_nobody_left(tmp_path)
+
+
+def test_a_fault_of_our_own_in_a_line_is_not_lost(tmp_path: Path) -> None:
+    class Broken(list[str]):
+        def append(self, line: str) -> None:
+            raise ZeroDivisionError(line)
+
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, "stay", lines=Broken())
+    assert_nobody_left(tmp_path)
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    plan = Plan(argv=("/no/such/program",), files={}, env={})
+    with pytest.raises(FileNotFoundError):
+        runner.execute(plan, tmp_path, 60.0, print)
+
+
+def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
+    code = r"import sys; sys.stdout.buffer.write(b'\xff\xfe\x00 bytes\n')"
+    lines: list[str] = []
+    runner.execute(Plan(argv=(sys.executable, "-c", code), files={}, env={}), tmp_path, 60.0, lines.append)
+    assert (tmp_path / "train.log").read_bytes() == b"\xff\xfe\x00 bytes\n"
+    assert len(lines) == 1
+
+
+def test_the_plans_environment_wins_over_the_inherited() -> None:
+    plan = Plan(argv=("x",), files={}, env={"A": "plan"})
+    assert runner.environment(plan, {"A": "shell", "B": "shell"}) == {"A": "plan", "B": "shell"}
