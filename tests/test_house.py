@@ -1,0 +1,90 @@
+"""The house rules that a machine can hold: arrows between folders, sizes, what an import may cost, shell scripts."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("conf", "launchers", "parsers", "metrics", "compare", "estimate")
+MAY_IMPORT = {
+    "conf": {"conf"},
+    "launchers": {"conf", "launchers"},
+    "parsers": {"conf", "parsers"},
+    "metrics": {"conf", "parsers", "metrics"},
+    "compare": {"conf", "parsers", "metrics", "compare"},
+    "estimate": {"conf", "parsers", "metrics", "estimate"},
+}
+EDGE = {"launch", "run_experiment", "tprimat"}
+HEAVY = ("torch", "matplotlib", "scipy", "numpy", "hydra", "megatron")
+
+
+def sources() -> Iterator[Path]:
+    yield from (ROOT / f"{name}.py" for name in sorted(EDGE))
+    for folder in FOLDERS:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def ours(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.partition(".")[0])
+    return names & {*FOLDERS, *EDGE}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_arrow_returns(folder: str) -> None:
+    wrong = {p.relative_to(ROOT): bad for p in (ROOT / folder).rglob("*.py") if (bad := ours(p) - MAY_IMPORT[folder])}
+    assert wrong == {}
+
+
+def test_programs_inside_the_ranks_import_nothing_of_ours_and_shadow_nothing() -> None:
+    ranks = sorted((ROOT / "launchers" / "ranks").glob("*.py"))
+    assert ranks
+    assert {p.name: ours(p) for p in ranks if ours(p)} == {}
+    assert {p.stem for p in ranks} & {"torch", "megatron", "nemo", "primus", "numpy", "json"} == set()
+
+
+def test_files_and_functions_stay_small() -> None:
+    long_files = {str(p): n for p in sources() if (n := len(p.read_text(encoding="utf-8").splitlines())) > 300}
+    long_functions = {}
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and (n := (node.end_lineno or 0) - node.lineno + 1) > 40:
+                long_functions[f"{path.name}:{node.name}"] = n
+    assert long_files == {}
+    assert {name: n for name, n in long_functions.items() if n > 45} == {}
+
+
+def test_importing_is_light() -> None:
+    code = "import sys, launchers, parsers, metrics, compare; print([m for m in sys.argv[1:] if m in sys.modules])"
+    command = [sys.executable, "-c", code, *HEAVY]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)  # bytecode is there from now on
+    started = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+    assert time.monotonic() - started < 5, "0.3 s on an idle machine; this bound only catches a heavy import"
+
+
+def test_shell_scripts_are_strict_bash() -> None:
+    for path in [*ROOT.glob("shell/*.sh"), ROOT / ".ci" / "run"]:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("#!/usr/bin/env bash\n")
+        assert "set -euo pipefail" in text
+        subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_the_environment_script_prints_key_value_lines() -> None:
+    done = subprocess.run(["bash", str(ROOT / "shell" / "environment.sh")], check=True, capture_output=True, text=True)
+    assert all("=" in line for line in done.stdout.splitlines())
+    assert "kernel=" in done.stdout
