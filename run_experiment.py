@@ -18,7 +18,7 @@ from conf.vocabulary import requested
 from launchers import run_dir, runner, where
 from launchers.plan import Plan
 from launchers.progress import Shown
-from metrics.summary import summarise
+from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record
 
 
@@ -92,7 +92,7 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
         wall_time_s=ending.wall_time_s if ending else None,
     )
     record = _without_secrets(parsers.assemble(parsed, outcome, known))
-    record = replace(record, summary={name: q.to_json() for name, q in summarise(record).items()})
+    record = replace(record, summary=summary_json(record))
     try:
         parsers.write(record, path)
     except OSError as error:

@@ -1,0 +1,9 @@
+"""Records to a verdict: may they be compared, by how much do they differ, and how sure is that.
+
+Not here: reading logs (parsers/), making numbers of steps (metrics/).
+"""
+
+from compare.comparison import Comparison, compare, to_json
+from compare.find import Run, find_runs
+
+__all__ = ["Comparison", "Run", "compare", "find_runs", "to_json"]

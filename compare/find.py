@@ -1,0 +1,86 @@
+"""Where the runs are: directories with a run.json, below what the user named."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import InputError, Problem, UserError
+from parsers import Record, read
+from parsers.storage import RUN_FILE
+
+# Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
+_NOT_RUNS = "attempts"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A record, and the directory that it came from."""
+
+    path: str
+    record: Record
+
+
+def find_runs(named: Sequence[str]) -> tuple[Run, ...]:
+    """All runs in or below the directories, run.json files and globs `named`, each once, in natural order of paths.
+
+    InputError: nothing there, or records that cannot be used, all of them listed.
+    """
+    problems: list[Problem] = []
+    runs: list[Run] = []
+    for directory in _directories(named, problems):
+        try:
+            runs.append(Run(str(directory), read(directory)))
+        except UserError as error:
+            problems.extend(error.problems)
+    problems.extend(_copies(runs))
+    if problems:
+        raise InputError(*problems)
+    return tuple(runs)
+
+
+def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for name in named:
+        below = [directory for path in _expanded(name) for directory in _below(path)]
+        if not below:
+            hint = "give a run directory, a directory above runs, or a glob in quotes"
+            problems.append(Problem(name, "no run there", allowed=f"directories with a {RUN_FILE}", hint=hint))
+        found.update({directory.resolve(): directory for directory in below})
+    return sorted(found.values(), key=_natural)
+
+
+def _expanded(name: str) -> list[Path]:
+    path = Path(name)
+    return [path] if path.exists() else [Path(match) for match in glob.glob(name, recursive=True)]  # noqa: PTH207
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        if path.name == RUN_FILE:
+            yield path.parent
+        return
+    for directory, inner, files in os.walk(path):
+        inner[:] = [name for name in inner if name != _NOT_RUNS]
+        if RUN_FILE in files:
+            yield Path(directory)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """run2 before run10."""
+    parts = re.split(r"(\d{1,18})", str(path))
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _copies(runs: Iterable[Run]) -> Iterator[Problem]:
+    """One run in two places would count as two repeats."""
+    seen: dict[tuple[str, str | None], Run] = {}
+    for run in runs:
+        first = seen.setdefault((run.record.id, run.record.started_at), run)
+        if first is not run:
+            what = f"is the same run as {first.path}: one id and one start"
+            yield Problem(run.path, what, found=run.record.id, hint="name only one of the two")

@@ -1,0 +1,112 @@
+"""Runs that repeat each other, and a short name for each such group that says what sets it apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compare.find import Run
+from conf.vocabulary import vocabulary
+from parsers import Record
+
+SEED = "seed"
+_FACTS = ("provenance", "platform", "hardware", "framework", "image")
+_SIZES: Mapping[str, str] = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "virtual_pipeline_model_parallel_size": "VP",
+    "context_parallel_size": "CP",
+    "expert_model_parallel_size": "EP",
+    "data_parallel_size": "DP",
+}
+# Consequences of other settings: they name a group only where nothing else does.
+_LAST = ("micro_batch_size", "num_micro_batches", "world_size", "lr_warmup_init", "lr_decay_iters", "padded_vocab_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Repeats of one experiment: everything asked alike but the seed."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def usable(self) -> tuple[Run, ...]:
+        """The runs that carry numbers into a verdict."""
+        return tuple(run for run in self.runs if carries_numbers(run.record))
+
+
+def carries_numbers(record: Record) -> bool:
+    """Completed, and run for real: a rehearsal has no speed, an estimate no say."""
+    return record.status == "completed" and record.provenance in ("measured", "imported")
+
+
+def group(runs: Sequence[Run]) -> tuple[Group, ...]:
+    """The groups, in the order of their first runs."""
+    members: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        members.setdefault(_key(run.record), []).append(run)
+    labels = _labels([found[0].record for found in members.values()])
+    return tuple(Group(label, tuple(found)) for label, found in zip(labels, members.values(), strict=True))
+
+
+def asked(record: Record) -> Mapping[str, Any]:
+    """What was asked for; of a log from elsewhere, where nobody knows, what it says that it ran."""
+    return record.requested or {name: reading.value for name, reading in record.effective.items()}
+
+
+def _key(record: Record) -> tuple[str, ...]:
+    facts = [repr(getattr(record, name)) for name in _FACTS]
+    settings = [f"{name}={value!r}" for name, value in sorted(asked(record).items()) if name != SEED]
+    return (*facts, *settings)
+
+
+def _labels(firsts: Sequence[Record]) -> list[str]:
+    """Columns that vary, most telling first, until every group has a name of its own."""
+    if len(firsts) == 1:
+        return [_place(firsts[0]) or firsts[0].name]
+    parts: list[list[str]] = [[] for _ in firsts]
+    for column in _columns(firsts):
+        cells = [column(record) for record in firsts]
+        if len(set(cells)) > 1:
+            for labels, cell in zip(parts, cells, strict=True):
+                labels.extend([cell] if cell else [])
+        if len({" ".join(labels) for labels in parts}) == len(parts):
+            break
+    return _unique([" ".join(labels) or "other" for labels in parts])
+
+
+def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:
+    varying = [name for name in _SIZES if len({repr(asked(record).get(name)) for record in firsts}) > 1]
+    names = [name for name in vocabulary() if name not in (*_SIZES, *_LAST, SEED)]
+    settings = [_setting(name) for name in (*names, *_LAST)]
+    facts = [_fact(name) for name in ("framework", "image", "provenance")]
+    return [_place, lambda record: _layout(record, varying), *settings, *facts]
+
+
+def _place(record: Record) -> str:
+    return " ".join(dict.fromkeys(part for part in (record.platform, record.hardware) if part))
+
+
+def _layout(record: Record, varying: Sequence[str]) -> str:
+    sizes = [(_SIZES[name], asked(record).get(name)) for name in varying]
+    large = [f"{short}{size}" for short, size in sizes if type(size) is int and size > 1]
+    return " ".join(large) or ("no parallelism" if varying else "")
+
+
+def _setting(name: str) -> Callable[[Record], str]:
+    return lambda record: f"{name}={asked(record)[name]}" if name in asked(record) else f"{name} unknown"
+
+
+def _fact(name: str) -> Callable[[Record], str]:
+    return lambda record: str(getattr(record, name) or f"{name} unknown")
+
+
+def _unique(labels: Sequence[str]) -> list[str]:
+    seen: dict[str, int] = {}
+    unique = []
+    for label in labels:
+        seen[label] = seen.get(label, 0) + 1
+        unique.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return unique

@@ -1,0 +1,88 @@
+"""The embedded engine: pre-trains a GPT with Megatron-Core on CPU, CUDA or ROCm. One process of it is one rank.
+
+    python -m torch.distributed.run --standalone --nproc-per-node N engine.py --settings FILE.json
+
+Exit codes: 0 the training ran to its end, 2 the settings were refused, 3 the loss was not finite. It saves no
+checkpoints and reads no data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+import warnings
+
+from engine_settings import Settings, SettingsError, read_settings
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main() -> int:
+    """Run this rank and return its exit code."""
+    _die_with_torchrun()
+    parser = argparse.ArgumentParser(description="one rank of the embedded engine; start it with torchrun")
+    parser.add_argument("--settings", required=True, metavar="FILE.json")
+    path = parser.parse_args().settings
+    try:
+        settings = read_settings(path)
+    except SettingsError as refusal:
+        return _stop(2, str(refusal))
+    return _train(settings)
+
+
+def _train(settings: Settings) -> int:
+    _quiet()
+    gc.disable()  # train() switches it on again: imports make a million objects and no garbage to search them for
+    try:  # imported here and in this order: a refusal of settings takes no time, and the stand-in comes before Megatron
+        import cuda_standin
+
+        stand_in = cuda_standin.install()
+        import engine_train
+    except ImportError as error:
+        return _stop(2, f"engine: cannot import what it runs on: {error}")
+
+    try:
+        stopped = engine_train.train(settings, stand_in)
+    except engine_train.DeviceError as error:
+        return _stop(2, f"engine: {error}", speaker="LOCAL_RANK")
+    return _stop(3, f"engine: {stopped}; try a smaller lr or a longer warm-up") if stopped else 0
+
+
+def _die_with_torchrun() -> None:
+    """Ask Linux to kill this process when torchrun dies: killed by SIGKILL (a batch system, the OOM killer), torchrun
+    forwards nothing, and its ranks would keep the machine busy."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _quiet() -> None:
+    # megatron/core tells at import what it lacks; the engine brings its own modules, and does no inference
+    quiet = ("Transformer Engine and Apex", "Apex is not", "Failed to create unified memory", "If you are using transf")
+    for message in quiet:
+        warnings.filterwarnings("ignore", message=message)
+    # since torch 2.13 for the names that Megatron uses in every layout
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
+    # "fused_indices_to_multihot has reached end of life" (megatron/core/utils.py:130), from one of its own imports
+    logging.getLogger("megatron.core.utils").setLevel(logging.ERROR)
+    # tensor_parallel/layers.py relies on it to overlap its collectives, and warns where it is not set
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+
+
+def _stop(code: int, message: str, speaker: str = "RANK") -> int:
+    """Say why where the variable `speaker` is 0, and return `code`. The others wait for that: torchrun ends all ranks
+    as soon as one has ended."""
+    if os.environ.get(speaker, "0") == "0":
+        print(message, file=sys.stderr, flush=True)
+    else:
+        time.sleep(2)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

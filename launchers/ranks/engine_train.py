@@ -1,0 +1,163 @@
+"""The engine's training: process groups, the objects of a run, and the loop over Megatron-Core's pipeline schedules."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from engine_data import SyntheticData
+from engine_effective import Built, effective_arguments
+from engine_log import Step, print_arguments, print_end, print_facts, print_step, say
+from engine_model import build_model
+from engine_optimizer import build_optimizer, build_scheduler
+from engine_settings import Settings
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+from megatron.core.utils import get_model_config
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Tokens and labels, [micro-batch size, sequence length] each."""
+
+
+class DeviceError(Exception):
+    """This machine has accelerators, but fewer than ranks."""
+
+
+def train(settings: Settings, stand_in: bool) -> str | None:
+    """Run the whole training in this rank; `stand_in` says whether torch.cuda is the CPU stand-in.
+
+    Returns None after the last iteration, or, where the loss was not finite, what it was and when. Equal on all ranks.
+
+    Raises:
+        DeviceError: this machine has fewer accelerators than ranks.
+    """
+    _set_up_groups(settings)
+    if dist.get_rank() == 0:
+        print_facts(stand_in)
+    built = _build(settings)
+    if dist.get_rank() == 0:
+        print_arguments(effective_arguments(built))
+    _print_parameter_count(built.model)
+    gc.freeze()  # what is here now stays to the end; searched at exit as well, it would cost a second there
+    gc.enable()
+    stopped = _loop(built)
+    if dist.get_rank() == 0 and not stopped:
+        print_end()
+    dist.barrier()  # torchrun ends all ranks as soon as one fails: all must have printed
+    dist.destroy_process_group()
+    return stopped
+
+
+def _set_up_groups(s: Settings) -> None:
+    gpu = torch.cuda.is_available()
+    if gpu:
+        ranks, devices = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+        if ranks > devices:
+            raise DeviceError(f"{ranks} ranks on a machine with {devices} visible GPUs; try --nproc-per-node {devices}")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if gpu else "gloo")  # "nccl" is RCCL on ROCm
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=s.tensor_model_parallel_size,
+        pipeline_model_parallel_size=s.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=s.virtual_pipeline_model_parallel_size,
+        context_parallel_size=s.context_parallel_size,
+        expert_model_parallel_size=s.expert_model_parallel_size,
+        create_gloo_process_groups=False,
+    )
+    # as megatron/training/initialize.py: pipeline stages hold different layers, so their dropout differs
+    seed = s.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
+    torch.manual_seed(seed)
+    model_parallel_cuda_manual_seed(seed)
+
+
+def _build(s: Settings) -> Built:
+    model = build_model(s)
+    optimizer = build_optimizer(s, model)
+    config = get_model_config(model)
+    config.finalize_model_grads_func = finalize_model_grads
+    config.grad_scale_func = optimizer.scale_loss
+    data = SyntheticData(s.vocab_size, s.seq_length, s.micro_batch_size, s.global_batch_size, s.seed)
+    return Built(s, model, optimizer, build_scheduler(s, optimizer), data)
+
+
+def _print_parameter_count(model: Any) -> None:
+    if parallel_state.get_data_parallel_rank() == 0:
+        tp, pp = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank()
+        count = sum(parameter.numel() for parameter in model.parameters())
+        say(f" > number of parameters on (tensor, pipeline) model parallel rank ({tp}, {pp}): {count}")
+
+
+def _loop(built: Built) -> str | None:
+    logs = dist.get_rank() == dist.get_world_size() - 1
+    last_end = time.monotonic()
+    for index in range(built.settings.train_iters):
+        lr_used = built.optimizer.param_groups[0]["lr"]
+        loss, skipped, grad_norm = _step(built, index)
+        end = time.monotonic()
+        if logs:
+            lr_next, scale = built.optimizer.param_groups[0]["lr"], built.optimizer.get_loss_scale().item()
+            step = Step(index + 1, lr_used, lr_next, loss, grad_norm, scale, skipped, end - last_end, end)
+            print_step(step, built.settings.train_iters, built.settings.global_batch_size)
+        last_end = end
+        if not math.isfinite(loss):
+            return f"loss is {loss} at iteration {index + 1} of {built.settings.train_iters}"
+    return None
+
+
+def _step(built: Built, index: int) -> tuple[float, bool, float | None]:
+    """One step; returns the loss, whether the update was skipped, and the gradient norm. Equal on all ranks."""
+    built.model.zero_grad_buffer()
+    built.optimizer.zero_grad()
+    reports = get_forward_backward_func()(
+        forward_step_func=_forward,
+        data_iterator=_batches(built, index),
+        model=built.model,
+        num_microbatches=built.settings.num_micro_batches,
+        seq_length=built.settings.seq_length,
+        micro_batch_size=built.settings.micro_batch_size,
+        forward_only=False,
+    )
+    updated, grad_norm, _ = built.optimizer.step()
+    built.scheduler.step(1)
+    return _global_loss(reports), not updated, None if grad_norm is None else float(grad_norm)
+
+
+def _batches(built: Built, index: int) -> Iterator[Batch]:
+    rank, size = parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for batch in torch.from_numpy(built.data.rank_batches(index, rank, size)).to(device):
+        yield batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+
+
+def _forward(batches: Iterator[Batch], model: Any) -> tuple[torch.Tensor, Any]:
+    """Megatron's forward_step_func: the output, and the function that makes the loss of it on the last stage."""
+    tokens, labels = next(batches)
+    # RoPE needs no position ids, and causal SDPA no mask
+    return model(tokens, None, None, labels=labels), _loss
+
+
+def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # schedules.py divides the first by the number of micro-batches, in place
+    mean = losses.float().mean()
+    return mean, mean.detach().clone()
+
+
+def _global_loss(reports: list[torch.Tensor]) -> float:
+    """The mean over the global batch, on every rank; `reports` has this rank's micro-batches on the last stage."""
+    if parallel_state.is_pipeline_last_stage():
+        loss = torch.stack(reports).mean()
+        dist.all_reduce(loss, group=parallel_state.get_data_parallel_group())
+        loss /= parallel_state.get_data_parallel_world_size()
+    else:
+        loss = torch.zeros((), device=torch.cuda.current_device())
+    last = parallel_state.get_pipeline_model_parallel_last_rank()
+    dist.broadcast(loss, last, group=parallel_state.get_pipeline_model_parallel_group())
+    return loss.item()  # waits for the whole step on a GPU: the collectives above come after the optimizer

@@ -1,0 +1,5 @@
+import sys
+
+from parsers.cli import main
+
+sys.exit(main())

@@ -1,0 +1,76 @@
+"""The lines that our own programs add to any framework's log: `[tprimat] facts {…}` and `[tprimat] step {…}`.
+
+They refine what the dialect reads: full precision, the rate of the very step, a monotonic clock, memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from parsers.record import Step
+
+LOOKS_FOR = "our own marks: '[tprimat] facts {…}', '[tprimat] step {…}'"
+
+_PREFIX = "[tprimat] "
+_NUMBERS = ("lr_used", "loss", "grad_norm", "end_monotonic_s")
+
+
+def read_facts(text: str) -> Mapping[str, Any] | None:
+    """The facts in this line."""
+    return _read("facts", text)
+
+
+def read_step(text: str) -> Mapping[str, Any] | None:
+    """The fields of one step in this line, `iteration` among them."""
+    values = _read("step", text)
+    return values if values is not None and type(values.get("iteration")) is int else None
+
+
+def refine(step: Step, mark: Mapping[str, Any]) -> Step:
+    """`step` with what `mark` says; a field that the mark lacks or holds in a wrong type stays as it was."""
+    known: dict[str, Any] = {name: float(mark[name]) for name in _NUMBERS if _is_number(mark.get(name))}
+    if type(mark.get("memory_bytes")) is int and mark["memory_bytes"] >= 0 and isinstance(mark.get("memory_kind"), str):
+        known.update(memory_bytes=mark["memory_bytes"], memory_kind=mark["memory_kind"])
+    if mark.get("nonfinite") is True:
+        gone = {name for name in ("loss", "grad_norm") if name in mark and mark[name] is None}
+        known.update(dict.fromkeys(gone), nonfinite=tuple(sorted(gone | set(step.nonfinite))))
+    return replace(step, **known)
+
+
+def step_of(mark: Mapping[str, Any], line: int) -> Step:
+    """The step that a mark tells on its own, where the framework's line is lost."""
+    iteration = mark["iteration"]
+    return refine(Step(step=iteration - 1, line=line, iteration=iteration), mark)
+
+
+def _read(kind: str, text: str) -> Mapping[str, Any] | None:
+    _, found, rest = text.partition(f"{_PREFIX}{kind} ")
+    if not found:
+        return None
+    try:
+        values, _ = json.JSONDecoder(parse_constant=lambda _: None).raw_decode(rest.lstrip())
+    except (ValueError, RecursionError):
+        return None
+    return _clean(values) if isinstance(values, dict) else None
+
+
+def _clean(value: Any) -> Any:
+    """Without what cannot be written again as UTF-8 JSON: lone surrogates, numbers beyond a float, whole numbers
+    beyond 64 bits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return None if isinstance(value, int) and abs(value) >= 2**63 else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,129 @@
+"""What became of a run: judged from what its launcher saw and what its log says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from parsers.faults import signal_name
+from parsers.reader import Parsed
+from parsers.record import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What the launcher saw; all unknown for a log that was brought from elsewhere.
+
+    signal_sent: the signal that the launcher or the user sent (SIGTERM …). hung: ended for want of progress.
+    """
+
+    exit_code: int | None = None
+    signal_sent: str | None = None
+    hung: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The state of a run that has ended, its first cause where it did not complete, and remarks."""
+
+    status: Status
+    cause: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def judge(ending: Ending, parsed: Parsed) -> Outcome:
+    """Completed only if every step was done and the loss stayed finite; else the first cause that is told."""
+    status, cause = _judge(ending, parsed)
+    notes = _teardown(ending, parsed) if status == "completed" else _short(parsed)
+    return Outcome(status, cause, (*notes, *_nan_notes(parsed)))
+
+
+def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
+    faults = parsed.faults
+    diverged = _diverged(parsed)
+    if diverged is not None:
+        return "diverged", diverged
+    if _all_done(parsed):
+        return "completed", None
+    if faults.out_of_memory is not None:
+        return "out_of_memory", faults.out_of_memory
+    if ending.hung:
+        return "hung", f"no progress after {_reached(parsed)}"
+    killer = _killer(ending)
+    if killer is not None:
+        return "killed", killer
+    cause = faults.root or faults.death or faults.aftermath
+    if faults.interrupted is not None and faults.root is None:
+        return "killed", faults.interrupted
+    if cause is not None:
+        return "failed", cause
+    if ending.exit_code is None:
+        return "unknown", None
+    return "failed", _without_error(ending.exit_code, parsed)
+
+
+def _diverged(parsed: Parsed) -> str | None:
+    """A loss that is not finite where the log ends: earlier ones were overcome."""
+    at = None
+    for step in reversed(parsed.steps):
+        if not _not_finite(step.nonfinite, step.loss, step.nan):
+            break
+        at = step
+    if at is not None:
+        return f"loss is not finite at iteration {at.iteration} (line {at.line})"
+    return parsed.faults.not_finite if not _all_done(parsed) else None
+
+
+def _not_finite(nonfinite: tuple[str, ...], loss: float | None, nan: int | None) -> bool:
+    return "loss" in nonfinite or (loss is None and bool(nan))
+
+
+def _all_done(parsed: Parsed) -> bool:
+    if parsed.train_iters is None or parsed.reached == 0:
+        return False
+    if parsed.reached >= parsed.train_iters:
+        return True
+    # The last iterations print no line where train_iters is no multiple of the logging interval.
+    interval = parsed.arguments.get("log_interval")
+    every = interval.value if interval is not None and isinstance(interval.value, int) else 1
+    return parsed.completed and parsed.reached + every > parsed.train_iters
+
+
+def _killer(ending: Ending) -> str | None:
+    if ending.signal_sent is not None:
+        return f"ended by {ending.signal_sent} from its launcher"
+    code = ending.exit_code
+    if code is None or not (code < 0 or 128 < code < 160):
+        return None
+    return f"ended by {signal_name(-code if code < 0 else code - 128)} from outside"
+
+
+def _without_error(exit_code: int, parsed: Parsed) -> str:
+    last = f"; last line: {parsed.tail[-1]}" if parsed.tail else "; the log is empty"
+    return f"exit code {exit_code} after {_reached(parsed)}{last}"
+
+
+def _reached(parsed: Parsed) -> str:
+    total = "" if parsed.train_iters is None else f" of {parsed.train_iters}"
+    return f"iteration {parsed.reached}{total}" if parsed.reached else "no iteration"
+
+
+def _teardown(ending: Ending, parsed: Parsed) -> Iterator[str]:
+    if ending.exit_code not in (0, None) or ending.hung:
+        why = parsed.faults.root or parsed.faults.death or "nothing is said of it"
+        how = "a hang" if ending.hung else f"exit code {ending.exit_code}"
+        yield f"all {parsed.train_iters} iterations were done; {how} came after them: {why}"
+
+
+def _short(parsed: Parsed) -> Iterator[str]:
+    if parsed.steps:
+        yield f"the log ends at {_reached(parsed)}"
+
+
+def _nan_notes(parsed: Parsed) -> Iterator[str]:
+    bad = [step for step in parsed.steps if _not_finite(step.nonfinite, step.loss, step.nan)]
+    if bad:
+        yield f"{len(bad)} steps with a loss that is not finite, the first at iteration {bad[0].iteration}"
+    skipped = sum(step.skipped or 0 for step in parsed.steps)
+    if skipped:
+        yield f"{skipped} skipped iterations"

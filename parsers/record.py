@@ -1,0 +1,156 @@
+"""The record of one run: what was asked, what ran, where, and what came of it. It holds no logic about the numbers.
+
+On disk it is `run.json` and, a line a step, `steps.jsonl` (see `parsers/storage.py`). None is unknown, never a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+Provenance = Literal["measured", "rehearsed", "estimated", "imported"]
+Status = Literal["running", "completed", "failed", "killed", "out_of_memory", "diverged", "hung", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step line. step counts from 0; iteration and lr are as printed; line is where the log says it.
+
+    step_time_s is what the line prints: where a framework logs every k-th iteration, the mean over those k.
+    lr_used is the rate of this very step. nonfinite names the fields that were printed as nan or inf; they are None.
+    """
+
+    step: int
+    line: int
+    iteration: int
+    lr: float | None = None
+    lr_used: float | None = None
+    step_time_s: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    loss_scale: float | None = None
+    global_batch_size: int | None = None
+    consumed_samples: int | None = None
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    memory_bytes: int | None = None
+    memory_kind: str | None = None
+    end_monotonic_s: float | None = None
+    skipped: int | None = None
+    nan: int | None = None
+    nonfinite: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value that the log states, and the number of its line (from 1)."""
+
+    value: Any
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting that ran otherwise than it was asked for."""
+
+    setting: str
+    requested: Any
+    effective: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A setting that one side has on purpose, and why. key: canonical name, or its path in the config."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One run. requested, effective: by canonical name (conf/vocabulary.yaml). environment: free facts of host, GPU
+    and versions. summary: metric to Quantity as an object. started_at, ended_at: ISO 8601, UTC."""
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    name: str
+    provenance: Provenance
+    status: Status
+    cause: str | None = None
+    notes: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    exit_code: int | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    wall_time_s: float | None = None
+    framework: str | None = None
+    framework_version: str | None = None
+    platform: str | None = None
+    vendor: str | None = None
+    hardware: str | None = None
+    image: str | None = None
+    requested: Mapping[str, Any] = field(default_factory=dict)
+    effective: Mapping[str, Reading] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    declared: tuple[Declaration, ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    log: str | None = None
+    steps: tuple[Step, ...] = ()
+
+    def setting(self, name: str) -> Any:
+        """The effective value of a canonical setting; None where the log does not say (or says None)."""
+        reading = self.effective.get(name)
+        return None if reading is None else reading.value
+
+
+STEP_FIELDS = tuple(f.name for f in fields(Step))
+_OBJECTS: Mapping[str, type] = {"differences": Difference, "declared": Declaration}
+_TEXTS = ("notes", "last_lines")
+
+
+def step_to_json(step: Step) -> dict[str, Any]:
+    """One line of steps.jsonl, every field present."""
+    entry = {name: getattr(step, name) for name in STEP_FIELDS}
+    return {**entry, "nonfinite": list(step.nonfinite)}
+
+
+def step_from_json(entry: Mapping[str, Any]) -> Step:
+    """Fields of later, additive versions are passed over."""
+    known = {name: entry[name] for name in STEP_FIELDS if name in entry}
+    return Step(**{**known, "nonfinite": tuple(known.get("nonfinite", ()))})
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """run.json: all but the steps."""
+    entry = {f.name: getattr(record, f.name) for f in fields(Record) if f.name != "steps"}
+    for name in _OBJECTS:
+        entry[name] = [_plain(item) for item in entry[name]]
+    for name in _TEXTS:
+        entry[name] = list(entry[name])
+    entry["effective"] = {name: _plain(reading) for name, reading in record.effective.items()}
+    return entry
+
+
+def from_json(entry: Mapping[str, Any], steps: Iterable[Step] = ()) -> Record:
+    """The record in an object of the current schema version that `run.schema.json` accepts."""
+    names = {f.name for f in fields(Record)} - {"steps"}
+    known = {name: value for name, value in entry.items() if name in names}
+    for name, kind in _OBJECTS.items():
+        known[name] = tuple(_build(kind, item) for item in known.get(name, ()))
+    for name in _TEXTS:
+        known[name] = tuple(known.get(name, ()))
+    known["effective"] = {name: _build(Reading, item) for name, item in known.get("effective", {}).items()}
+    return Record(**known, steps=tuple(steps))
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    return {f.name: getattr(item, f.name) for f in fields(item)}
+
+
+def _build(kind: Any, item: Mapping[str, Any]) -> Any:
+    return kind(**{f.name: item[f.name] for f in fields(kind)})

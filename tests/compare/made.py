@@ -1,0 +1,84 @@
+"""Records made by hand for these tests: plausible, and with numbers that are easy to follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conf.vocabulary import vocabulary
+from parsers import Reading, Record, Step, differences, write
+
+SETTINGS: Mapping[str, Any] = {
+    **dict.fromkeys(vocabulary(), 1),
+    "seq_length": 100,
+    "global_batch_size": 8,
+    "world_size": 2,
+    "data_parallel_size": 2,
+    "train_iters": 12,
+    "lr": 0.003,
+    "seed": 1,
+    "params_dtype": "float32",
+    "fp8": None,
+    "fp8_recipe": None,
+    "recompute_granularity": None,
+    "attention_backend": "sdpa",
+}
+TP2 = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "num_micro_batches": 2}
+
+
+def made(name: str, seconds: float = 2.0, asked: Mapping[str, Any] | None = None, **known: Any) -> Record:
+    """A completed run of 12 steps of `seconds` each; asked: what is other than in SETTINGS."""
+    settings = {**SETTINGS, **(asked or {})}
+    steps = tuple(
+        Step(
+            step=i,
+            line=i + 1,
+            iteration=i + 1,
+            loss=6.0 - 0.1 * i,
+            step_time_s=seconds,
+            consumed_samples=8 * (i + 1),
+            end_monotonic_s=100 + seconds * i,
+            memory_bytes=2_000_000_000,
+            memory_kind="rss",
+        )
+        for i in range(12)
+    )
+    record = Record(
+        id=name,
+        name=name,
+        provenance="measured",
+        status="completed",
+        framework="megatron",
+        platform="cpu",
+        hardware="cpu",
+        requested=settings,
+        effective={key: Reading(value, 3) for key, value in settings.items()},
+        environment={"host": "box", "device_name": "a processor"},
+        steps=steps,
+    )
+    return replace(record, **known)
+
+
+def ran(record: Record, **effective: Any) -> Record:
+    """`record` as if its log told other values than were asked for; None of a name: the log does not tell."""
+    told = {**record.effective, **{name: Reading(value, 4) for name, value in effective.items()}}
+    return replace(record, effective=told, differences=differences(record.requested, told))
+
+
+def silent(record: Record, *names: str) -> Record:
+    """`record` as if its log did not tell these settings."""
+    return replace(record, effective={k: v for k, v in record.effective.items() if k not in names})
+
+
+def save(directory: Path, *records: Record) -> None:
+    """Each in a directory of its own name."""
+    for record in records:
+        write(record, directory / record.name)
+
+
+def repeats(name: str, times: tuple[float, ...], asked: Mapping[str, Any] | None = None) -> list[Record]:
+    """A group of runs that differ in seed and pace."""
+    seeds = enumerate(times, start=1)
+    return [made(f"{name}_{seed}", seconds, {**(asked or {}), "seed": seed}) for seed, seconds in seeds]

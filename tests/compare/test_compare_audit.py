@@ -1,0 +1,177 @@
+"""What may be compared: each state of a setting, and each verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from made import TP2, made, ran, silent
+
+from compare import Run
+from compare.audit import Audit, audit, expand
+from compare.groups import group
+from conf.errors import InputError
+from parsers import Declaration, Record, Step
+
+
+def audited(*records: Record, vary: tuple[str, ...] = ("platform",)) -> Audit:
+    return audit(group([Run(record.name, record) for record in records]), vary)
+
+
+def state(of: Audit, setting: str) -> str:
+    return next(row.state for row in of.rows if row.setting == setting)
+
+
+def labels(*records: Record) -> list[str]:
+    return [g.label for g in group([Run(record.name, record) for record in records])]
+
+
+def test_layouts_of_one_platform_are_comparable_out_of_the_box() -> None:
+    found = audited(made("a"), made("b", asked=TP2))
+    assert found.verdict.word == "comparable"
+    assert {row.setting for row in found.rows if row.state == "varied"} == set(TP2)
+    assert all(row.state == "identical" for row in found.rows if row.setting not in TP2 and row.kind != "fact")
+
+
+def test_one_other_learning_rate_is_not_comparable() -> None:
+    found = audited(made("a"), made("b", asked={**TP2, "lr": 0.004}))
+    assert found.verdict.word == "not comparable"
+    assert any(reason.startswith("lr: ") for reason in found.verdict.reasons)
+
+
+def test_what_is_named_as_varied_is_no_objection() -> None:
+    pair = made("a"), made("b", asked={"lr": 0.004, "lr_warmup_init": 2})
+    assert audited(*pair, vary=("lr",)).verdict.word == "comparable"
+    assert audited(*pair, vary=("optimizer",)).verdict.word == "comparable"
+    assert audited(made("a"), made("b", asked=TP2), vary=("lr",)).verdict.word == "not comparable"
+
+
+def test_a_setting_that_a_side_does_not_tell_leaves_it_open() -> None:
+    found = audited(made("a"), silent(made("b", asked=TP2), "norm_epsilon"))
+    assert found.verdict.word == "cannot tell"
+    assert found.verdict.reasons == ("norm_epsilon: unknown, not told by TP2",)
+
+
+@pytest.mark.parametrize("name", ["attention_backend", "num_micro_batches", "fp8_recipe"])
+def test_kernels_layout_and_settings_without_effect_may_be_unknown(name: str) -> None:
+    assert audited(made("a"), silent(made("b", asked=TP2), name)).verdict.word == "comparable"
+
+
+def test_another_kernel_is_allowed_and_shown() -> None:
+    found = audited(made("a"), ran(made("b", asked={**TP2, "attention_backend": "flash"})))
+    assert (state(found, "attention_backend"), found.verdict.word) == ("allowed", "comparable")
+
+
+def test_a_declared_difference_is_shown_with_its_reason() -> None:
+    declared = Declaration("adam_eps", 2, "the recipe's own")
+    found = audited(made("a"), made("b", asked={**TP2, "adam_eps": 2}, declared=(declared,)))
+    assert (state(found, "adam_eps"), found.verdict.word) == ("declared", "comparable")
+    other = replace(declared, key="optimizer.adam_eps")
+    assert audited(made("a", declared=(other,)), made("b", asked={"adam_eps": 2})).verdict.word == "comparable"
+    silent_third = made("c", asked={"adam_eps": 3})
+    third = audited(made("a"), made("b", asked={"adam_eps": 2}, declared=(declared,)), silent_third)
+    assert third.verdict.word == "not comparable"
+
+
+def test_what_did_not_run_as_requested_decides() -> None:
+    found = audited(made("a"), ran(made("b", asked=TP2), clip_grad=0))
+    assert found.verdict.word == "not comparable"
+    assert "clip_grad of b: requested 1, ran 0" in found.verdict.reasons
+    both = audited(ran(made("a"), clip_grad=0), ran(made("b", asked=TP2), clip_grad=0))
+    assert both.verdict.word == "not comparable"
+    declared = Declaration("clip_grad", 0, "not read by this stack")
+    allowed = [ran(made(n, asked=a, declared=(declared,)), clip_grad=0) for n, a in (("a", {}), ("b", TP2))]
+    assert audited(*allowed).verdict.word == "comparable"
+
+
+def test_true_is_not_one() -> None:
+    assert audited(made("a"), made("b", asked={"swiglu": True})).verdict.word == "not comparable"
+
+
+def test_repeats_that_ran_differently_are_no_repeats() -> None:
+    unasked = [made("a"), ran(made("b", asked={"seed": 2}), overlap_grad_reduce=0)]
+    requests = [{k: v for k, v in r.requested.items() if k != "overlap_grad_reduce"} for r in unasked]
+    found = audited(*(replace(r, requested=q) for r, q in zip(unasked, requests, strict=True)))
+    assert found.verdict.reasons == ("overlap_grad_reduce: cpu 0, 1 (differs between the repeats of cpu)",)
+
+
+def test_the_sets_of_seeds_are_held_against_each_other() -> None:
+    left = [made(f"a{s}", asked={"seed": s}) for s in (1, 2)]
+    right = [made(f"b{s}", asked={**TP2, "seed": s}) for s in (1, 2)]
+    assert audited(*left, *right).verdict.word == "comparable"
+    failed = replace(silent(right[1], *right[1].effective), status="failed")
+    assert audited(*left, right[0], failed).verdict.word == "comparable"
+    assert audited(*left, right[0]).verdict.word == "not comparable"
+
+
+def test_other_clocks_are_not_comparable() -> None:
+    printed = made("b", asked=TP2)
+    unstamped: tuple[Step, ...] = tuple(replace(step, end_monotonic_s=None) for step in printed.steps)
+    found = audited(made("a"), replace(printed, steps=unstamped))
+    assert found.verdict.reasons == ("clock: DP2 measured; TP2 log",)
+
+
+def test_platforms_bring_their_hardware_framework_and_layout() -> None:
+    amd = made("b", asked=TP2, platform="amd", hardware="mi300x", framework="primus", image="rocm/primus")
+    assert audited(made("a"), amd).verdict.word == "comparable"
+    assert audited(made("a"), amd, vary=("layout",)).verdict.word == "not comparable"
+
+
+@pytest.mark.parametrize("status", ["failed", "killed", "out_of_memory", "diverged", "hung", "running", "unknown"])
+def test_only_completed_runs_carry_numbers(status: str) -> None:
+    found = audited(made("a"), made("b", asked=TP2, status=status))
+    assert found.verdict.word == "cannot tell"
+    assert "TP2" in found.verdict.reasons[0]
+
+
+@pytest.mark.parametrize("provenance", ["rehearsed", "estimated"])
+def test_only_real_runs_carry_numbers(provenance: str) -> None:
+    assert audited(made("a"), made("b", asked=TP2, provenance=provenance)).verdict.word == "cannot tell"
+
+
+def test_one_group_alone_and_none_at_all() -> None:
+    assert audited(made("a"), made("b", asked={"seed": 2})).verdict.word == "nothing to compare"
+    assert audited(made("a", status="failed")).verdict.word == "cannot tell"
+
+
+def test_an_unknown_key_is_refused() -> None:
+    with pytest.raises(InputError, match="did you mean layout"):
+        expand(["layouts"])
+    assert {"hardware", "tensor_model_parallel_size", "num_micro_batches"} <= expand(["platform"])
+
+
+def test_groups_are_named_by_what_sets_them_apart() -> None:
+    nvidia = made("a", platform="nvidia", hardware="h100")
+    amd = made("b", platform="amd", hardware="mi300x")
+    assert labels(nvidia, amd) == ["nvidia h100", "amd mi300x"]
+    assert labels(made("a"), made("b", asked=TP2)) == ["DP2", "TP2"]
+    assert labels(made("a"), made("b", asked={"lr": 0.1}), made("c", asked=TP2)) == [
+        "DP2 lr=0.003",
+        "DP2 lr=0.1",
+        "TP2 lr=0.003",
+    ]
+    assert labels(made("a"), made("b", image="x")) == ["image unknown", "x"]
+    assert labels(made("a"), made("b", asked={"unheard_of": 1})) == ["other", "other (2)"]
+
+
+def test_runs_brought_from_elsewhere_group_by_what_they_ran() -> None:
+    logs = [made("a", requested={}), made("b", requested={}, asked={"seed": 2}), made("c", requested={}, asked=TP2)]
+    logs = [replace(log, provenance="imported", requested={}) for log in logs]
+    assert labels(*logs) == ["DP2", "TP2"]
+
+
+def test_a_reason_that_only_one_repeat_gives_is_none() -> None:
+    declared = (Declaration("adam_eps", 2, "the recipe's own"),)
+    other = {**TP2, "adam_eps": 2}
+    left = [made(f"a{s}", asked={"seed": s}) for s in (1, 2)]
+    right = [made(f"b{s}", asked={**other, "seed": s}, declared=declared if s == 1 else ()) for s in (1, 2)]
+    assert audited(*left, *right).verdict.word == "not comparable"
+
+
+def test_a_setting_whose_switch_is_on_decides() -> None:
+    on = {"fp8": "e4m3", "fp8_recipe": "delayed"}
+    assert audited(made("a", asked=on), made("b", asked={**on, **TP2})).verdict.word == "comparable"
+    assert (
+        audited(made("a", asked=on), silent(made("b", asked={**on, **TP2}), "fp8_recipe")).verdict.word == "cannot tell"
+    )
+    assert audited(made("a", asked=on), made("b", asked={**on, "fp8_recipe": "mxfp8"})).verdict.word == "not comparable"

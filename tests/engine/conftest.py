@@ -1,0 +1,144 @@
+"""Real runs of the embedded engine under torchrun, each made once per session and shared by the tests.
+
+torch stays out of the test process: it takes seconds to import, and the engine runs in processes of its own anyway.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run of the engine: what it was asked for and everything it said."""
+
+    settings: dict[str, Any]
+    code: int
+    out: str
+    err: str
+
+    def marks(self, kind: str) -> list[dict[str, Any]]:
+        """The JSON objects of our own lines of this kind."""
+        start = f"[tprimat] {kind} "
+        return [json.loads(line[len(start) :]) for line in self.out.splitlines() if line.startswith(start)]
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of every step."""
+        return [step["loss"] for step in self.marks("step")]
+
+    @property
+    def iteration_lines(self) -> list[str]:
+        """Megatron's iteration lines."""
+        return [line for line in self.out.splitlines() if "] iteration " in line]
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Megatron's argument dump, as printed."""
+        dump = self.out.partition(" arguments ")[2].partition(" end of arguments ")[0]
+        rows = [line.split(maxsplit=2) for line in dump.splitlines()[1:-1]]
+        return {name: value for name, _, value in rows}
+
+
+@pytest.fixture(scope="session")
+def settings_of() -> Callable[..., dict[str, Any]]:
+    """A function from changed settings to all settings of a small model, world size included."""
+
+    small = json.loads(Path(__file__).with_name("small.json").read_text())
+
+    def settings(**changes: Any) -> dict[str, Any]:
+        merged = {**small, **changes}
+        names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
+        tensor, pipeline, data = (merged[name] for name in names)
+        micro_batches = merged["global_batch_size"] // (merged["micro_batch_size"] * data)
+        return {**merged, "world_size": tensor * pipeline * data, "num_micro_batches": micro_batches, **changes}
+
+    return settings
+
+
+@pytest.fixture(scope="session")
+def engine() -> str:
+    """The engine's path; the test is skipped where Megatron-Core is not installed."""
+    try:
+        importlib.metadata.version("megatron-core")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("megatron-core is not installed")
+    return str(_RANKS / "engine.py")
+
+
+@pytest.fixture(scope="session")
+def torchrun(engine: str) -> Callable[[Path, int], list[str]]:
+    """A function from a settings file and a number of processes to the engine's command line."""
+
+    def command(path: Path, processes: int) -> list[str]:
+        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        return [*start, engine, "--settings", str(path)]
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def run(
+    tmp_path_factory: pytest.TempPathFactory,
+    settings_of: Callable[..., dict[str, Any]],
+    torchrun: Callable[[Path, int], list[str]],
+) -> Callable[..., Run]:
+    """A function from changed settings to the finished run under torchrun; equal changes give the same run."""
+    done: dict[str, Run] = {}
+
+    def get(**changes: Any) -> Run:
+        settings = settings_of(**changes)
+        key = json.dumps(settings, sort_keys=True)
+        if key not in done:
+            path = tmp_path_factory.mktemp("engine") / "settings.json"
+            path.write_text(key)
+            command = torchrun(path, settings["world_size"])
+            ended = subprocess.run(command, env=_one_thread(), check=False, capture_output=True, text=True, timeout=180)
+            done[key] = Run(settings, ended.returncode, ended.stdout, ended.stderr)
+        return done[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def in_rank(engine: str) -> Callable[[str], str]:
+    """A function that runs Python code where the engine's modules can be imported, and returns what it printed."""
+
+    def execute(code: str) -> str:
+        env = {**_one_thread(), "PYTHONPATH": str(Path(engine).parent)}
+        ended = subprocess.run(
+            [sys.executable, "-c", code], env=env, check=False, capture_output=True, text=True, timeout=120
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    return execute
+
+
+@pytest.fixture
+def rank_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test import modules of launchers/ranks that need no torch."""
+    monkeypatch.syspath_prepend(str(_RANKS))
+
+
+@pytest.fixture(scope="session")
+def engine_without_torch() -> str:
+    """The engine's path, for what it does before it needs Megatron-Core."""
+    return str(_RANKS / "engine.py")
+
+
+def _one_thread() -> dict[str, str]:
+    """This process's environment, with one OpenMP thread per rank."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}

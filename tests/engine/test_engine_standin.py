@@ -1,0 +1,64 @@
+"""The CPU stand-in for torch.cuda: nothing where there is an accelerator, and only what the pinned Megatron has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytestmark = pytest.mark.engine
+SEEN = """
+import sys, torch
+import cuda_standin
+owners = [entry for entry in cuda_standin.REPLACEMENTS if entry.owner.startswith("torch")]
+def seen():
+    return [getattr(cuda_standin._resolve(entry.owner), entry.name) for entry in owners] + [torch.compile]
+"""
+
+
+def test_nothing_is_replaced_where_an_accelerator_is_found(in_rank: Callable[[str], str]) -> None:
+    code = """
+torch.cuda.is_available = lambda: True
+before = seen()
+assert cuda_standin.install() is False
+assert all(a is b for a, b in zip(before, seen(), strict=True))
+assert not any(name.startswith("megatron") for name in sys.modules)
+print("untouched")
+"""
+    assert in_rank(SEEN + code) == "untouched\n"
+
+
+def test_every_name_is_replaced_and_exists_in_the_pinned_release(in_rank: Callable[[str], str]) -> None:
+    code = """
+import importlib
+names = [(e, cuda_standin._resolve(e.owner)) for e in cuda_standin.REPLACEMENTS]
+before = [getattr(owner, e.name) for e, owner in names]
+compile_before = torch.compile
+assert cuda_standin.install() is True
+assert all(getattr(o, e.name) is not b for (e, o), b in zip(names, before, strict=True))
+assert torch.compile is compile_before
+for name in cuda_standin.DEVICE_LITERALS:
+    source = open(importlib.import_module(name).__file__).read()
+    assert 'device="cuda"' in source or "device='cuda'" in source, name
+assert torch.zeros(1).type() == "torch.FloatTensor"
+assert torch.cuda.is_available() is False
+print(importlib.import_module("megatron.core").__version__ == cuda_standin.MEGATRON_VERSION)
+"""
+    assert in_rank(SEEN + code) == "True\n"
+
+
+def test_another_release_is_refused_by_name(in_rank: Callable[[str], str]) -> None:
+    code = """
+cuda_standin.REPLACEMENTS += (cuda_standin.Replacement("torch.cuda", "no_such_name", lambda _: None, "a test"),)
+def refused():
+    try:
+        cuda_standin.install()
+    except cuda_standin.StandInError as error:
+        print(error)
+refused()
+cuda_standin.MEGATRON_VERSION = "0.15.2"
+refused()
+"""
+    missing, other = in_rank(SEEN + code).splitlines()
+    assert "megatron-core 0.15.3 only: torch.cuda has no no_such_name" in missing
+    assert "megatron-core 0.15.2 only: found 0.15.3" in other

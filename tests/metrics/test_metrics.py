@@ -1,0 +1,209 @@
+"""Quantities, warm-up and the summary of a run: numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics import METRICS, Quantity, find_warmup, shown, summarise, summary_json
+from metrics.cli import main
+from parsers import Reading, Record, Step, write
+
+SETTINGS = {"seq_length": 100, "world_size": 4, "global_batch_size": 8}
+
+
+def record(steps: list[Step], settings: dict[str, Any] | None = None, **known: Any) -> Record:
+    effective = {name: Reading(value, 1) for name, value in (SETTINGS if settings is None else settings).items()}
+    base = Record(id="a", name="a", provenance="measured", status="completed", effective=effective, steps=tuple(steps))
+    return replace(base, **known)
+
+
+def step(iteration: int, seconds: float | None = 2.0, **more: Any) -> Step:
+    return Step(step=iteration - 1, line=iteration, iteration=iteration, step_time_s=seconds, **more)
+
+
+def values(of: Record) -> dict[str, Any]:
+    return {name: quantity.value for name, quantity in summarise(of).items()}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "unknown"),
+        (float("nan"), "unknown"),
+        (0, "0"),
+        (12345.678, "12,350"),
+        (0.0123456, "0.01235"),
+        (3, "3"),
+        (28804800, "28,804,800"),
+        (0.99999, "1.0000"),
+        (1.5e-9, "1.500e-09"),
+        (-2.5, "-2.500"),
+    ],
+)
+def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_a_quantity_survives_json_and_holds_no_nan() -> None:
+    quantity = Quantity(1.5, "s", "log", (1.0, 2.0))
+    assert Quantity.from_json(json.loads(json.dumps(quantity.to_json()))) == quantity
+    assert Quantity.of(float("inf"), "s", "log").value is None
+    assert str(Quantity.of(None, "s", "log")) == "unknown"
+
+
+def test_warmup_is_found_where_it_ends() -> None:
+    noise = random.Random(1)
+    series = [noise.uniform(12, 37) for _ in range(8)] + [3.2 * noise.gauss(1, 0.01) for _ in range(92)]
+    assert find_warmup(series).count == 8
+    assert "White 1997" in find_warmup(series).reason
+
+
+def test_without_warmup_about_the_minimum_is_dropped() -> None:
+    counts = []
+    for seed in range(200):
+        noise, state, series = random.Random(seed), 0.0, []
+        for _ in range(200):
+            state = 0.6 * state + noise.gauss(0, 0.01)
+            series.append(1 + state)
+        counts.append(find_warmup(series).count)
+    assert statistics.median(counts) <= 10
+    assert min(counts) == 2
+
+
+@pytest.mark.parametrize(("length", "count"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 2)])
+def test_short_series_lose_two_at_least(length: int, count: int) -> None:
+    assert find_warmup([1.0] * length).count == count
+
+
+@given(st.lists(st.floats(1e-6, 1e6), max_size=60))
+def test_warmup_is_two_to_half(series: list[float]) -> None:
+    count = find_warmup(series).count
+    assert min(len(series), 2) <= count <= max(2, len(series) // 2)
+
+
+def test_throughput_is_tokens_over_wall_time_after_the_warmup() -> None:
+    found = values(record([step(1, 9.0), step(2, 9.0), step(3), step(4), step(5)]))
+    assert found["warmup_steps"] == 2
+    assert found["counted_steps"] == 3
+    assert found["tokens_per_s"] == 8 * 100 / 2.0
+    assert found["tokens_per_s_per_gpu"] == 100.0
+    assert found["step_time_mean_s"] == 2.0
+
+
+def test_our_clock_is_preferred_to_the_printed_time() -> None:
+    of = record([step(i, 2.0, end_monotonic_s=100.0 + 4 * i) for i in range(1, 9)])
+    assert summarise(of)["tokens_per_s"] == Quantity(200.0, "tokens/s", "measured")
+
+
+def test_lines_that_print_the_mean_over_ten_iterations() -> None:
+    found = values(record([step(i, 2.0, global_batch_size=8) for i in range(10, 90, 10)]))
+    assert found["tokens_per_s"] == 400.0
+    assert found["counted_steps"] == 60
+    assert found["step_time_mean_s"] == 2.0
+    assert found["step_time_median_s"] is None
+    assert found["step_time_stdev_s"] is None
+
+
+def test_a_lost_line_is_no_longer_step() -> None:
+    lost = [step(i, consumed_samples=8 * i) for i in (1, 2, 3, 4, 5, 7, 8)]
+    found = values(record(lost))
+    assert found["tokens_per_s"] == 400.0
+    assert found["counted_steps"] == 4
+
+
+def test_a_restart_is_no_negative_step() -> None:
+    stamps = [
+        step(i, 2.0, end_monotonic_s=float(at)) for i, at in [(1, 2), (2, 4), (3, 6), (4, 8), (3, 1), (4, 3), (5, 5)]
+    ]
+    assert values(record(stamps))["tokens_per_s"] == 400.0
+
+
+def test_a_batch_that_is_ramped_up_counts_what_was_consumed() -> None:
+    consumed = [8, 16, 24, 40, 56]
+    of = record([step(i, consumed_samples=at) for i, at in enumerate(consumed, start=1)])
+    assert values(of)["tokens_per_s"] == (56 - 16) * 100 / 6.0
+
+
+@pytest.mark.parametrize(
+    ("missing", "unknown"),
+    [
+        ("seq_length", ["tokens_per_s", "tokens_per_s_per_gpu"]),
+        ("world_size", ["tokens_per_s_per_gpu"]),
+        ("global_batch_size", ["tokens_per_s", "tokens_per_s_per_gpu"]),
+    ],
+)
+def test_what_is_not_known_is_not_guessed(missing: str, unknown: list[str]) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != missing}
+    known = {"tokens_per_s", "tokens_per_s_per_gpu", "step_time_mean_s"} - set(unknown)
+    found = values(record([step(i) for i in range(1, 9)], settings, requested=SETTINGS))
+    assert all(found[name] is None for name in unknown)
+    assert all(found[name] is not None for name in known)
+
+
+@pytest.mark.parametrize("steps", [[], [step(1)], [step(1), step(2)], [step(i, None) for i in range(1, 9)]])
+def test_too_little_gives_no_speed(steps: list[Step]) -> None:
+    found = values(record(steps))
+    assert found["tokens_per_s"] is None
+    assert found["step_time_mean_s"] is None
+
+
+def test_a_rehearsal_has_losses_and_no_speed() -> None:
+    found = values(record([step(i, loss=3.0 / i) for i in range(1, 9)], provenance="rehearsed"))
+    assert (found["tokens_per_s"], found["loss_first"], found["loss_last"]) == (None, 3.0, 3.0 / 8)
+
+
+def test_memory_of_two_kinds_is_not_mixed() -> None:
+    one = [step(i, memory_bytes=i, memory_kind="rss") for i in (1, 2)]
+    assert summarise(record(one))["peak_memory_bytes"] == Quantity(2, "bytes (rss)", "measured")
+    assert values(record([*one, step(3, memory_bytes=9, memory_kind="allocated")]))["peak_memory_bytes"] is None
+
+
+def test_a_last_loss_that_is_not_finite_is_unknown() -> None:
+    assert values(record([step(1, loss=2.0), step(2, nonfinite=("loss",))]))["loss_last"] is None
+
+
+def test_the_tail_needs_twenty_steps() -> None:
+    assert values(record([step(i) for i in range(1, 21)]))["step_time_p95_s"] is None
+    assert values(record([step(i) for i in range(1, 30)]))["step_time_p95_s"] == 2.0
+
+
+def test_a_record_without_steps_keeps_its_summary() -> None:
+    estimate = record([], summary={"tokens_per_s": Quantity(5.0, "tokens/s", "computed").to_json()})
+    assert summarise(estimate) == {"tokens_per_s": Quantity(5.0, "tokens/s", "computed")}
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of = record([step(i) for i in range(1, 9)])
+    write(replace(of, summary=summary_json(of)), tmp_path / "run")
+    assert main([str(tmp_path / "run")]) == 0
+    assert "400.0 tokens/s" in capsys.readouterr().out
+    assert main([str(tmp_path / "run" / "run.json"), "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)[0]["metrics"]) == list(METRICS)
+    assert main([str(tmp_path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_clock_that_was_set_back_tells_no_interval() -> None:
+    stamps = [(1, 2), (2, 4), (3, 6), (4, 8), (5, 1), (6, 3), (7, 5)]
+    of = record([step(i, 2.0, end_monotonic_s=float(at)) for i, at in stamps])
+    assert values(of)["tokens_per_s"] == 400.0
+    assert values(of)["warmup_steps"] + values(of)["counted_steps"] == 6
+
+
+def test_the_first_line_of_a_resumed_run_covers_an_unknown_number_of_iterations() -> None:
+    found = values(record([step(i) for i in (25, 26, 27, 28)]))
+    assert found["warmup_steps"] + found["counted_steps"] == 3
+
+
+def test_one_step_without_a_stamp_makes_the_printed_times_count() -> None:
+    of = [step(i, 2.0, end_monotonic_s=4.0 * i) for i in range(1, 9)]
+    assert summarise(record([*of[:-1], step(8)]))["tokens_per_s"] == Quantity(400.0, "tokens/s", "log")

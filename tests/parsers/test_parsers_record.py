@@ -1,0 +1,179 @@
+"""Records on disk: whole or not at all, the schema, older and newer versions, foreign files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conf.errors import InputError
+from parsers import (
+    Declaration,
+    Difference,
+    Ending,
+    Reading,
+    Record,
+    Step,
+    assemble,
+    differences,
+    judge,
+    parse,
+    read,
+    write,
+)
+from parsers.conform import violations
+from parsers.record import from_json, step_from_json, step_to_json, to_json
+from parsers.storage import dumps, schema, upgrade
+
+ENGINE = Path(__file__).parent / "fixtures" / "engine.log"
+BARE = Record(id="a1", name="tiny", provenance="measured", status="running")
+FULL = replace(
+    BARE,
+    notes=("one",),
+    last_lines=("lone \ud800 surrogate",),
+    wall_time_s=1.5,
+    requested={"lr": 0.1, "fp8": None},
+    effective={"lr": Reading(0.1, 7)},
+    differences=(Difference("seed", 1, 2),),
+    declared=(Declaration("adam_eps", 1e-5, "the recipe's"),),
+    environment={"host": "box"},
+    summary={"tokens_per_s": {"value": 1.0, "unit": "tokens/s", "source": "log", "interval": None}},
+    steps=(Step(step=0, line=3, iteration=1, loss=2.5, nonfinite=("grad_norm",)),),
+)
+
+
+@pytest.mark.parametrize("record", [BARE, FULL], ids=["bare", "full"])
+def test_what_is_written_is_read_again_and_fits_the_schema(record: Record, tmp_path: Path) -> None:
+    write(record, tmp_path)
+    assert read(tmp_path) == record
+    jsonschema.validate(json.loads((tmp_path / "run.json").read_text()), schema("run.schema.json"))
+    for line in (tmp_path / "steps.jsonl").read_text().splitlines():
+        jsonschema.validate(json.loads(line), schema("steps.schema.json"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "steps.jsonl"]
+
+
+def test_the_schemas_name_every_field() -> None:
+    assert set(schema("run.schema.json")["properties"]) == set(to_json(FULL))
+    assert set(schema("steps.schema.json")["properties"]) == set(step_to_json(FULL.steps[0]))
+
+
+def test_a_run_from_its_log(tmp_path: Path) -> None:
+    parsed = parse(ENGINE)
+    about = replace(BARE, requested={"lr": 0.003, "seed": 5, "num_layers": 4, "unheard_of": 1}, exit_code=0)
+    record = assemble(parsed, judge(Ending(exit_code=0), parsed), about)
+    write(record, tmp_path)
+    assert record.status == "completed"
+    assert [d.setting for d in record.differences] == ["seed"]
+    assert read(tmp_path) == record
+
+
+def test_nan_is_never_written(tmp_path: Path) -> None:
+    write(
+        replace(FULL, wall_time_s=float("inf"), steps=(Step(step=0, line=1, iteration=1, loss=float("nan")),)), tmp_path
+    )
+    again = read(tmp_path)
+    assert (again.wall_time_s, again.steps[0].loss) == (None, None)
+
+
+def test_a_full_disk_leaves_the_old_record_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(FULL, tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write(replace(FULL, name="new", steps=()), tmp_path)
+    assert read(tmp_path) == FULL
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ("{}", "has no schema_version"),
+        ('{"schema_version": "1"}', "has no schema_version"),
+        ('{"schema_version": 2}', "update TensorPrimat"),
+        ('{"schema_version": 0}', "not known here"),
+        ('{"schema_version": 1}', "status: is missing"),
+        ('{"schema_version": NaN}', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        (dumps({**to_json(BARE), "status": "fine"}), "must be one of"),
+        (dumps({**to_json(BARE), "exit_code": True}), "must be integer, null"),
+        (dumps({**to_json(BARE), "effective": {"lr": 3}}), "effective.lr: must be object"),
+        (dumps({**to_json(BARE), "notes": [3]}), "notes[0]"),
+    ],
+)
+def test_foreign_files_are_refused_with_a_reason(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(InputError) as refused:
+        read(tmp_path)
+    assert says in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path)
+    (tmp_path / "run.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path)
+
+
+def test_a_damaged_step_is_named_by_its_line(tmp_path: Path) -> None:
+    write(FULL, tmp_path)
+    with (tmp_path / "steps.jsonl").open("a") as stream:
+        stream.write('{"step": 1, "line": 4, "iteration": 2, "loss": "low"}\n')
+    with pytest.raises(InputError, match=r"steps\.jsonl:2: loss: must be number, null"):
+        read(tmp_path)
+
+
+def test_later_additions_are_passed_over() -> None:
+    assert from_json({**to_json(FULL), "colour": "red"}).id == "a1"
+    assert step_from_json({**step_to_json(FULL.steps[0]), "colour": "red"}) == FULL.steps[0]
+
+
+def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = {-1: lambda e: {**e, "schema_version": 0}, 0: lambda e: {**e, "schema_version": 1, "status": "unknown"}}
+    monkeypatch.setattr("parsers.storage.UPGRADES", older)
+    assert upgrade({"schema_version": -1}, "x") == {"schema_version": 1, "status": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran", "differ"),
+    [
+        (1, 1.0, False),
+        (500000.0, 500000, False),
+        (0.1, 0.1, False),
+        (1e-5, 1.0000001e-5, True),
+        (True, 1, True),
+        (0, False, True),
+        (None, None, False),
+        (None, 0, True),
+        ("bfloat16", "bfloat16", False),
+    ],
+)
+def test_requested_against_effective(asked: Any, ran: Any, differ: bool) -> None:
+    assert bool(differences({"x": asked, "only": 1}, {"x": Reading(ran, 1), "other": Reading(1, 2)})) is differ
+
+
+def _spoiled() -> st.SearchStrategy[dict[str, Any]]:
+    value = st.one_of(st.none(), st.booleans(), st.integers(-2, 2), st.floats(0.1, 0.9), st.text(max_size=2))
+    value = st.one_of(value, st.lists(value, max_size=2), st.dictionaries(st.sampled_from(["value", "line"]), value))
+    names = st.sampled_from([*to_json(FULL), "unheard_of"])
+    return st.dictionaries(names, value, max_size=3).map(lambda changes: {**to_json(FULL), **changes})
+
+
+@given(_spoiled())
+def test_our_validator_agrees_with_jsonschema(entry: dict[str, Any]) -> None:
+    ours = not list(violations(entry, schema("run.schema.json")))
+    assert ours == jsonschema.Draft202012Validator(schema("run.schema.json")).is_valid(entry)
