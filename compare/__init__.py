@@ -4,6 +4,6 @@ Not here: reading logs (parsers/), making numbers of steps (metrics/).
 """
 
 from compare.comparison import Comparison, compare, to_json
-from compare.find import Run, find_runs
+from parsers import Run, find_runs
 
 __all__ = ["Comparison", "Run", "compare", "find_runs", "to_json"]

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from compare.find import Run
 from compare.groups import SEED, Group
-from conf.errors import InputError, Problem, closest, listed
+from compare.vary import FACTS, LAYOUT, TOKENS, Varied, choose, expand
+from conf.errors import listed
 from conf.vocabulary import vocabulary
 from metrics.pace import pace
-from parsers import Record
+from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
 
 # allowed: another kernel for the same mathematics, or a setting without effect.
 State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexplained"]
 Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
 
-DEFAULT_VARY = ("platform",)
-# Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
-_FACTS = ("platform", "hardware", "framework", "framework_version", "image", "clock")
-_IMPLIED: Mapping[str, tuple[str, ...]] = {
-    "platform": ("hardware", "framework", "framework_version", "image", "layout"),
-    "framework": ("framework_version", "image"),
-    "layout": ("micro_batch_size", "num_micro_batches"),
-    "lr": ("lr_warmup_init",),
-    "lr_warmup_iters": ("lr_warmup_init",),
-    "train_iters": ("lr_decay_iters",),
-}
 # A setting that has no effect while its switch is None or False in every group.
 _SWITCHES: Mapping[str, str] = {
     "fp8_recipe": "fp8",
@@ -36,6 +25,7 @@ _SWITCHES: Mapping[str, str] = {
     "recompute_num_layers": "recompute_granularity",
     "rope_scaling_factor": "use_rope_scaling",
 }
+_A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment
 Values = Mapping[str, tuple[Any, ...] | None]
 
 
@@ -75,59 +65,65 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """rows: every setting; unlike: requested against effective, run by run."""
+    """rows: every setting; unlike: requested against effective, run by run; varied: what is compared."""
 
     rows: tuple[Row, ...]
     unlike: tuple[Unlike, ...]
     verdict: Verdict
+    varied: Varied
 
 
-def audit(groups: Sequence[Group], vary: Sequence[str] = DEFAULT_VARY) -> Audit:
-    """Hold the groups that carry numbers against each other. vary: what is being compared (settings, kinds, facts)."""
-    varied = expand(vary)
+def audit(groups: Sequence[Group], vary: Sequence[str] | None = None) -> Audit:
+    """Hold the groups that carry numbers against each other. vary: what is being compared (settings, kinds, facts);
+    None: what the groups themselves suggest. InputError."""
     carrying = [group for group in groups if group.usable]
-    rows = (*_fact_rows(carrying, varied), *_setting_rows(carrying, varied)) if carrying else ()
+    compared = choose(carrying, vary)
+    may = compared.settings
+    rows = (*_fact_rows(carrying, may), *_layout_row(carrying, may), *_setting_rows(carrying, may)) if carrying else ()
     unlike = tuple(_unlike(run) for group in carrying for run in group.usable)
     flat = tuple(item for items in unlike for item in items)
-    return Audit(rows, flat, _verdict(groups, rows, flat))
-
-
-def expand(vary: Iterable[str]) -> frozenset[str]:
-    """All settings and facts that `vary` names, by themselves, by their kind, or as a consequence. InputError."""
-    kinds: dict[str, list[str]] = {}
-    for setting in vocabulary().values():
-        kinds.setdefault(setting.kind, []).append(setting.name)
-    known = {*kinds, *vocabulary(), *_FACTS}
-    unknown = [name for name in vary if name not in known]
-    if unknown:
-        first = unknown[0]
-        allowed = listed([*_FACTS, *kinds]) + ", or a setting of conf/vocabulary.yaml"
-        raise InputError(Problem("--vary", "no such setting", listed(unknown), allowed, closest(first, sorted(known))))
-    found: set[str] = set()
-    left = list(vary)
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            left += [*_IMPLIED.get(name, ()), *kinds.get(name, ())]
-    return frozenset(found)
+    return Audit(rows, flat, _verdict(groups, rows, flat), compared)
 
 
 def _fact_rows(groups: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
-    for name in _FACTS:
-        values = {group.label: _told([_fact(run.record, name) for run in group.usable]) for group in groups}
+    for name in FACTS:
+        values = {group.label: _told([_fact(run.record, name) for run in _counting(group, name)]) for group in groups}
         yield _row(name, "fact", values, varied, groups)
 
 
+def _counting(group: Group, name: str) -> Sequence[Run]:
+    """The set of seeds, and what follows from each, was planned: a run that died counts."""
+    return group.runs if name in _A_SEED else group.usable
+
+
 def _fact(record: Record, name: str) -> tuple[bool, Any]:
-    value = pace(record).clock if name == "clock" else getattr(record, name)
+    if name == "clock":
+        value: Any = pace(record).clock
+    else:
+        value = record.environment.get(name) if name == TOKENS else getattr(record, name)
     return value is not None, value
 
 
+def _layout_row(groups: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
+    """How a layout was asked for: no log tells it, and alone it decides nothing, for the sizes are rows themselves."""
+    asked = [(group.label, [run.record.requested for run in group.usable]) for group in groups]
+    values = {label: _told([(LAYOUT in one, one.get(LAYOUT)) for one in requests]) for label, requests in asked}
+    first = next(iter(values.values()))
+    if all(_alike(first, found) for found in values.values()):
+        yield Row(LAYOUT, LAYOUT, "identical", values, "", decides=False)
+    elif any(values.values()):
+        state: State = "varied" if LAYOUT in varied else "allowed"
+        yield Row(LAYOUT, LAYOUT, state, values, "" if state == "varied" else "a name; its sizes decide", decides=False)
+
+
 def _setting_rows(groups: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
-    values = {name: {group.label: _values(group, name) for group in groups} for name in vocabulary()}
-    for name, setting in vocabulary().items():
+    settings = {name: setting for name, setting in vocabulary().items() if setting.dump}
+    values = {name: {group.label: _values(group, name) for group in groups} for name in settings}
+    same_tokens = any(row.setting == TOKENS and row.state == "identical" for row in _fact_rows(groups, varied))
+    for name, setting in settings.items():
         row = _row(name, setting.kind, values[name], varied, groups)
+        if setting.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
+            row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
         if row.state in ("unknown", "unexplained") and _is_off(values.get(_SWITCHES.get(name, ""))):
             row = replace(row, state="allowed", reason=f"no effect: {_SWITCHES[name]} is off", decides=False)
         yield row
@@ -175,7 +171,7 @@ def _state(name: str, kind: str, values: Values, varied: frozenset[str], groups:
     silent = [label for label, found in values.items() if found is None]
     if silent:
         return "unknown", f"not told by {listed(silent)}"
-    mixed = [label for label, found in values.items() if found is not None and len(found) > 1 and name != SEED]
+    mixed = [label for label, found in values.items() if found is not None and len(found) > 1 and name not in _A_SEED]
     if mixed and kind != "kernels":
         return "unexplained", f"differs between the repeats of {listed(mixed)}"
     first = next(iter(values.values()))
@@ -186,8 +182,10 @@ def _state(name: str, kind: str, values: Values, varied: frozenset[str], groups:
         return "varied", ""
     if kind == "kernels":
         return "allowed", "another kernel"
-    declared = _declared(name, apart, groups)
-    return ("declared", declared) if declared else ("unexplained", "")
+    declared = _declared(name, values, groups)
+    if declared:
+        return "declared", declared
+    return "unexplained", f"layouts are compared with --vary {LAYOUT}" if name in expand((LAYOUT,)) else ""
 
 
 def _alike(first: tuple[Any, ...] | None, found: tuple[Any, ...] | None) -> bool:
@@ -196,20 +194,29 @@ def _alike(first: tuple[Any, ...] | None, found: tuple[Any, ...] | None) -> bool
     return all(same(a, b) for a, b in zip(first, found, strict=True))
 
 
-def _declared(name: str, apart: Sequence[str], groups: Sequence[Group]) -> str:
-    """The reasons given for a setting, if each group that is apart gives one, or the first group does for itself."""
+def _declared(name: str, values: Values, groups: Sequence[Group]) -> str:
+    """The reasons given for a setting, where the groups that give none have it alike."""
     given = {group.label: _declared_by(group.usable, name) for group in groups}
-    first = next(iter(given.values()))
-    if first is None and not all(given[label] for label in apart):
+    silent = [values[label] for label, reason in given.items() if not reason]
+    if not all(_alike(silent[0], found) for found in silent):
         return ""
     return "; ".join(f"{label}: {reason}" for label, reason in given.items() if reason)
 
 
 def _declared_by(runs: Sequence[Run], name: str) -> str | None:
-    setting = vocabulary().get(name)
-    keys = {name, setting.request if setting is not None else name}
-    reasons = [[d.reason for d in run.record.declared if d.key in keys] for run in runs]
+    reasons = [[d.reason for d in run.record.declared if _speaks_of(d, name, run.record)] for run in runs]
     return reasons[0][0] if reasons and all(reasons) else None
+
+
+def _speaks_of(declaration: Declaration, name: str, record: Record) -> bool:
+    """Under its canonical name the value that is declared must be the one that ran. Older records hold paths of the
+    config, with values as they were typed."""
+    setting = vocabulary().get(name)
+    if setting is None:
+        return declaration.key == name
+    if declaration.key == name:
+        return same(declaration.value, record.setting(name))
+    return declaration.key == setting.request
 
 
 def _unlike(run: Run) -> Iterator[Unlike]:

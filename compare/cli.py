@@ -7,25 +7,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare.audit import DEFAULT_VARY
 from compare.comparison import Comparison, compare, to_json
-from compare.find import find_runs
-from conf.errors import InputError, Problem, UserError
+from conf.errors import InputError, Problem, command
+from parsers import find_runs
 from parsers.storage import dumps, replace_file
 
 NOT_COMPARABLE = 3
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     options = _options(argv)
-    try:
-        comparison = compare(find_runs(options.runs), tuple(options.vary), options.baseline)
-        if options.output is not None:
-            _save(comparison, Path(options.output))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    comparison = compare(find_runs(options.runs), _keys(options.vary), options.baseline)
+    if options.output is not None:
+        _save(comparison, Path(options.output))
     _print(comparison, options.json)
     return 0 if comparison.audit.verdict.word in ("comparable", "nothing to compare") else NOT_COMPARABLE
 
@@ -36,18 +32,25 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", dest="output", metavar="DIR", help="write compare.json and compare.png there")
     parser.add_argument("--json", action="store_true", help="print what compare.json holds")
     parser.add_argument("--baseline", metavar="LABEL", help="the group that ratios are against (default: the first)")
-    vary = "what is being compared: a setting, a kind (layout, precision …), platform, image … (default: platform)"
-    parser.add_argument("--vary", nargs="+", metavar="KEY", default=list(DEFAULT_VARY), help=vary)
+    vary = (
+        "what is being compared: settings, kinds (layout, precision …), platform, image …, with commas or repeated "
+        "(default: platform where the runs differ in it, else layout)"
+    )
+    parser.add_argument("--vary", action="append", metavar="KEY,…", help=vary)
     return parser.parse_args(argv)
 
 
+def _keys(vary: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if vary is None else tuple(key.strip() for text in vary for key in text.split(",") if key.strip())
+
+
 def _save(comparison: Comparison, directory: Path) -> None:
-    from compare.plot import save_plot
+    from compare.plot import png
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / "compare.json", dumps(to_json(comparison), indent=1) + "\n")
-        save_plot(comparison, directory / "compare.png")
+        replace_file(directory / "compare.png", png(comparison))
     except OSError as error:
         raise InputError(Problem(str(directory), "cannot be written", error.strerror or str(error))) from error
 

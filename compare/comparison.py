@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from compare.audit import DEFAULT_VARY, Audit, audit
-from compare.find import Run
+from compare.audit import Audit, audit
 from compare.groups import Group, carries_numbers, group
 from compare.statistics import Better, Ratio, mean_of, ratio_of
 from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity, summarise
+from parsers.find import Run, copies
 
 SCHEMA_VERSION = 1
 
@@ -50,7 +50,6 @@ class Compared:
 class Comparison:
     """run_figures: by run path; group_figures: by group label. ratios: none unless comparable."""
 
-    vary: tuple[str, ...]
     groups: tuple[Group, ...]
     baseline: str
     audit: Audit
@@ -59,8 +58,11 @@ class Comparison:
     ratios: tuple[Compared, ...]
 
 
-def compare(runs: Sequence[Run], vary: Sequence[str] = DEFAULT_VARY, baseline: str | None = None) -> Comparison:
-    """Group, audit and, as far as the verdict allows, compare. InputError: no such baseline or setting."""
+def compare(runs: Sequence[Run], vary: Sequence[str] | None = None, baseline: str | None = None) -> Comparison:
+    """Group, audit and, as far as the verdict allows, compare. InputError: a run twice, no such baseline or setting."""
+    problems = tuple(copies(runs))
+    if problems:
+        raise InputError(*problems)
     groups = group(runs)
     base = _baseline(groups, baseline)
     audited = audit(groups, vary)
@@ -69,7 +71,6 @@ def compare(runs: Sequence[Run], vary: Sequence[str] = DEFAULT_VARY, baseline: s
     others = [g for g in groups if g.label != base.label and g.usable]
     may = audited.verdict.word == "comparable" and base.usable
     return Comparison(
-        vary=tuple(vary),
         groups=groups,
         baseline=base.label,
         audit=audited,
@@ -128,7 +129,8 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": {"word": audited.verdict.word, "reasons": list(audited.verdict.reasons)},
-        "vary": list(comparison.vary),
+        "vary": list(audited.varied.keys),
+        "vary_reason": audited.varied.reason,
         "baseline": comparison.baseline,
         "audit": [
             {

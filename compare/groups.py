@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compare.find import Run
 from conf.vocabulary import vocabulary
-from parsers import Record
+from parsers import Record, Run
 
 SEED = "seed"
 _FACTS = ("provenance", "platform", "hardware", "framework", "image")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 from textwrap import wrap
 from typing import Any
 
 from compare.comparison import Comparison
-from compare.find import Run
-from compare.table import plain
 from metrics.pace import pace
+from parsers.find import Run
+from parsers.terminal import plain
 
 # Okabe and Ito's palette (2008), told apart with every common colour blindness; markers and dashes repeat the message.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -33,12 +33,13 @@ _SHOWN_REASONS = 3
 _TITLE_WIDTH, _CAPTION_WIDTH = 130, 185
 
 
-def save_plot(comparison: Comparison, path: Path) -> None:
-    """Write the picture to `path` (PNG). OSError passes through."""
+def png(comparison: Comparison) -> bytes:
+    """The picture, as a file in PNG."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    file = BytesIO()
     with rc_context(_STYLE):
         figure = Figure(figsize=(12.5, 4.9), dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
@@ -47,9 +48,10 @@ def save_plot(comparison: Comparison, path: Path) -> None:
         _draw_loss(loss, comparison)
         _draw_step_times(times, comparison)
         _draw_legend(loss, comparison)
-        figure.suptitle(_title(comparison), x=0.008, ha="left", fontsize=12.5, fontweight="bold")
+        figure.suptitle(title(comparison), x=0.008, ha="left", fontsize=12.5, fontweight="bold")
         figure.supxlabel(_caption(comparison), x=0.008, ha="left", fontsize=8.5, color="#444444")
-        figure.savefig(path, format="png")
+        figure.savefig(file, format="png")
+    return file.getvalue()
 
 
 def _draw_throughput(axes: Any, comparison: Comparison) -> None:
@@ -122,8 +124,8 @@ def _draw_legend(axes: Any, comparison: Comparison) -> None:
         axes.legend(handles=handles, loc="upper right", fontsize=9)
 
 
-def _title(comparison: Comparison) -> str:
-    """What the first ratio says, in words."""
+def title(comparison: Comparison) -> str:
+    """What the first ratio says, in words; and that it is not the only one."""
     ratios = [r for r in comparison.ratios if r.metric == "tokens_per_s_per_gpu" and r.result is not None]
     result = ratios[0].result if ratios else None
     if result is None:
@@ -135,6 +137,8 @@ def _title(comparison: Comparison) -> str:
     text = (
         f"{ratios[0].group} is {word} {comparison.baseline}: {result.ratio:.3f} times its tokens/s per device ({sure})"
     )
+    if len(ratios) > 1:
+        text += f". First of {len(ratios)} groups held against {comparison.baseline}: the table has all"
     return "\n".join(wrap(plain(text), _TITLE_WIDTH))
 
 

@@ -10,6 +10,8 @@ from compare.audit import Row
 from compare.comparison import FIGURES, Compared, Comparison
 from conf.errors import listed
 from metrics import Quantity, shown
+from parsers import Record
+from parsers.terminal import plain
 
 _PLAIN_WIDTH = 120
 _MARKS: Mapping[str, tuple[str, str]] = {
@@ -50,6 +52,9 @@ def _print_verdict(console: Any, comparison: Comparison) -> None:
     _say(console, f"{verdict.word}" + (f" ({counts})" if counts else ""), style.get(verdict.word, "bold"))
     for reason in verdict.reasons:
         _say(console, f"  - {reason}")
+    if len(comparison.groups) > 1:
+        varied = comparison.audit.varied
+        _say(console, f"compared: {listed(varied.keys)} ({varied.reason})")
 
 
 def _print_differences(console: Any, comparison: Comparison) -> None:
@@ -112,8 +117,13 @@ def _ratio_cells(item: Compared) -> Iterable[str]:
 def _print_left_out(console: Any, comparison: Comparison) -> None:
     left_out = [(group.label, run.record) for group in comparison.groups for run in group.runs]
     left_out = [(label, r) for label, r in left_out if r.status != "completed" or r.provenance == "rehearsed"]
-    cells = [[label, r.id, r.provenance, r.status, r.cause or "no cause told"] for label, r in left_out]
+    cells = [[label, r.id, r.provenance, _status(r), r.cause or "no cause told"] for label, r in left_out]
     _table(console, "Runs without numbers", ["group", "run", "", "status", "cause"], cells)
+
+
+def _status(record: Record) -> str:
+    """A launcher that is killed cannot write down that it is gone."""
+    return "running (or its launcher died)" if record.status == "running" else record.status
 
 
 def _table(
@@ -130,7 +140,7 @@ def _table(
         right = numbers_from is not None and index >= numbers_from
         table.add_column(Text(plain(head)), justify="right" if right else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
+        table.add_row(*(Text(plain(cell, keep="\n")) for cell in row))
     console.print()
     console.print(table)
 
@@ -138,10 +148,4 @@ def _table(
 def _say(console: Any, text: str, style: str = "") -> None:
     from rich.text import Text
 
-    console.print(Text(plain(text), style=style))
-
-
-def plain(text: str) -> str:
-    """Text of a log or a record cannot steer the terminal, and can be written in UTF-8."""
-    kept = "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
-    return kept.encode("utf-8", "replace").decode()
+    console.print(Text(plain(text, keep="\n"), style=style))

@@ -12,6 +12,7 @@ from conf.errors import InputError, Problem
 from parsers import marks
 from parsers.assemble import assemble, differences
 from parsers.dialects import DIALECTS, load
+from parsers.find import Run, find_runs
 from parsers.outcome import Ending, Outcome, judge
 from parsers.reader import Parsed, Parser, lines_of
 from parsers.record import SCHEMA_VERSION, Declaration, Difference, Reading, Record, Step
@@ -28,10 +29,12 @@ __all__ = [
     "Parser",
     "Reading",
     "Record",
+    "Run",
     "Step",
     "assemble",
     "detect",
     "differences",
+    "find_runs",
     "judge",
     "live",
     "looked_for",

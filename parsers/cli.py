@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from conf.errors import InputError, Problem, UserError
-from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, looked_for, parse, write
+from conf.errors import InputError, Problem, command
+from parsers import DIALECTS, Ending, Parsed, Record, assemble, differences, judge, looked_for, parse, write
 from parsers.record import step_to_json, to_json
 from parsers.storage import dumps
+from parsers.terminal import plain
 
 _SHOWN_SETTINGS = (
     "tensor_model_parallel_size",
@@ -32,17 +32,14 @@ _SHOWN_SETTINGS = (
 )
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """0: read, whatever became of the run; 2: bad input."""
     options = _options(argv)
-    try:
-        records = [imported(Path(log), options.dialect) for log in options.logs]
-        for record, directory in zip(records, _directories(options), strict=True):
-            if directory is not None:
-                _write(record, directory)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    records = [imported(Path(log), options.dialect) for log in options.logs]
+    for record, directory in zip(records, _directories(options), strict=True):
+        if directory is not None:
+            _write(record, directory)
     _print(records, options.json)
     return 0
 
@@ -99,8 +96,8 @@ def _print(records: Sequence[Record], as_json: bool) -> None:
         print(dumps([_with_steps(record) for record in records], indent=1))
         return
     for record in records:
-        for label, text in _rows(record):
-            print(f"{label:<29} {_plain(text)}".rstrip())
+        for label, text in rows(record):
+            print(f"{label:<29} {plain(text)}".rstrip())
         print()
 
 
@@ -108,7 +105,8 @@ def _with_steps(record: Record) -> dict[str, Any]:
     return {**to_json(record), "steps": [step_to_json(step) for step in record.steps]}
 
 
-def _rows(record: Record) -> Iterator[tuple[str, str]]:
+def rows(record: Record) -> Iterator[tuple[str, str]]:
+    """What is shown of a record, each with its label."""
     yield "log", record.log or "unknown"
     yield "status", record.status if record.cause is None else f"{record.status}: {record.cause}"
     yield "framework", " ".join(part for part in (record.framework, record.framework_version) if part) or "unknown"
@@ -122,14 +120,11 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
         reading = record.effective.get(name)
         if reading is not None:
             yield name, f"{reading.value} (line {reading.line})"
+    for difference in differences(record.requested, record.effective):
+        yield "difference", str(difference)
     for note in record.notes:
         yield "note", note
 
 
 def _or_unknown(value: float | None) -> str:
     return "unknown" if value is None else f"{value:g}"
-
-
-def _plain(text: str) -> str:
-    """Log text cannot steer the terminal."""
-    return "".join(c if c.isprintable() else "�" for c in text).encode("utf-8", "replace").decode()

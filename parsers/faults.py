@@ -1,6 +1,7 @@
 """The lines of a log that tell why a run died: the first of each sort, in constant memory.
 
-A fault after which training went on was handled, and is forgotten.
+Only a line that ends a program counts (an exception, an abort, a refusal) and the lines that its message goes on in:
+a warning may name the same fault, overcome. A fault after which training went on was handled, and is forgotten.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 
 # Ranks write on their own: the step line of the last rank can follow a fault of another rank that ended the run.
 _STEPS_AFTER = 2
-_LONGEST = 300
+_LONGEST, _LONGEST_JOINED = 300, 500
+# "Last error: Cuda failure 'out of memory'" stands in the third line after NCCL's exception.
+_MESSAGE_LINES = 4
 
 _PREFIX = re.compile(r"(?:\s{0,40}(?:\[[^\]]{1,60}\]:?|\d{1,5}:)){0,4}\s{0,40}")
 _EXCEPTION = re.compile(r"(?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception|KeyboardInterrupt)(?::\s|$)")
@@ -20,11 +23,14 @@ _FATAL = re.compile(
     r"|slurmstepd: error|srun: error|what\(\): "
 )
 _OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|DefaultCPUAllocator: can't allocate memory"
+    r"MemoryError|ErrorOutOfMemory|out of memory|cudaErrorMemoryAllocation|DefaultCPUAllocator: can't allocate memory"
     r"|DefaultCPUAllocator: not enough memory|bad_alloc|Cannot allocate memory|OOM Killed|oom[-_]kill",
     re.IGNORECASE,
 )
-_NOT_FINITE = re.compile(r"found NaN|found Inf|loss is (?:nan|inf)|loss is not finite", re.IGNORECASE)
+_OVERCOME = re.compile(r"falling back|retrying", re.IGNORECASE)
+_NOT_FINITE = re.compile(r"found (?:NaN|Inf) in local|loss is (?:nan|-?inf)|loss is not finite", re.IGNORECASE)
+# megatron/core/rerun_state_machine.py and, before it, the assertions of megatron/core/pipeline_parallel/schedules.py.
+_MEGATRON_CHECKS = re.compile(r"\bRank \d{1,6}[,:] |Unexpected result ")
 # What the surviving ranks and the launchers say once another rank is gone: never the first cause.
 _AFTERMATH = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process exited|ncclRemoteError"
@@ -34,6 +40,7 @@ _CHILD_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,
 _SUMMARY_RANK = re.compile(r"^\s{0,20}rank\s{1,10}: (\d{1,6}) ")
 _SUMMARY_EXIT = re.compile(r"^\s{0,20}exitcode\s{1,10}: (-?\d{1,5}) ")
 _CHEAP = re.compile(r"rror|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf")
+_ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,38 +63,70 @@ class FaultFinder:
         self._steps_since = 0
         self._summary = False
         self._summary_rank: str | None = None
+        self._message = ""
+        self._message_left = 0
+        self._refusal = False
 
     def found(self) -> Faults:
         return Faults(**self._first)
 
     def stepped(self) -> None:
         """Training went on."""
+        self._message_left, self._refusal = 0, False
         self._steps_since += 1
         if self._steps_since >= _STEPS_AFTER:
             self._first.clear()
 
     def feed(self, text: str) -> None:
+        if self._refusal and self._read_refusal(text):
+            return
         if self._summary:
             self._read_summary(text)
         elif "Root Cause (first observed failure)" in text:
             self._summary = True
         elif "exitcode: " in text:
             self._read_child(text)
-        elif _CHEAP.search(text):
+        elif self._message_left or _CHEAP.search(text):
             self._read_fault(text)
 
     def _read_fault(self, text: str) -> None:
         body = _PREFIX.sub("", text, count=1)
         shown = text.strip()[:_LONGEST]
         raised = _EXCEPTION.match(body)
+        if _OVERCOME.search(text):
+            self._message_left = 0
+        elif raised or _FATAL.match(body):
+            self._read_end(text, shown, interrupted=raised is not None and "SignalException" in raised[0])
+            self._message, self._message_left = shown, _MESSAGE_LINES
+            self._refusal = body.startswith("engine: ") and self._first.get("root") == shown
+        elif _NOT_FINITE.search(text) and _MEGATRON_CHECKS.search(text):
+            self._keep("not_finite", shown)
+        elif self._message_left:
+            self._read_message(text, body)
+
+    def _read_end(self, text: str, shown: str, interrupted: bool) -> None:
+        """A line that ends a program."""
         if _OUT_OF_MEMORY.search(text):
             self._keep("out_of_memory", shown)
         if _NOT_FINITE.search(text):
             self._keep("not_finite", shown)
-        if raised and "SignalException" in raised[0]:
+        if interrupted:
             self._keep("interrupted", shown)
-        if raised or _FATAL.match(body):
-            self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
+        self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
+
+    def _read_message(self, text: str, body: str) -> None:
+        """A line that the message of such a line goes on in, unless somebody else speaks."""
+        self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
+        if self._message_left and _OUT_OF_MEMORY.search(text):
+            self._keep("out_of_memory", _joined(self._message, body, " "))
+
+    def _read_refusal(self, text: str) -> bool:
+        """The engine lists what it refuses in indented lines below."""
+        body = _PREFIX.sub("", text, count=1)
+        self._refusal = bool(body) and text[: len(text) - len(body)].endswith("  ")
+        if self._refusal:
+            self._first["root"] = _joined(self._first["root"], body, " | ")
+        return self._refusal
 
     def _read_child(self, text: str) -> None:
         child = _CHILD_FAILED.search(text)
@@ -114,6 +153,10 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _joined(first: str, rest: str, between: str) -> str:
+    return f"{first}{between}{rest.strip()}"[:_LONGEST_JOINED]
 
 
 def _death(who: str, exit_code: int) -> str:

@@ -1,4 +1,4 @@
-"""The lines that our own programs add to any framework's log: `[tprimat] facts {…}` and `[tprimat] step {…}`.
+"""The lines that our own programs add to any framework's log: `[tprimat] facts {…}`, `… step {…}`, `… resumed {…}`.
 
 They refine what the dialect reads: full precision, the rate of the very step, a monotonic clock, memory.
 """
@@ -28,6 +28,12 @@ def read_step(text: str) -> Mapping[str, Any] | None:
     """The fields of one step in this line, `iteration` among them."""
     values = _read("step", text)
     return values if values is not None and type(values.get("iteration")) is int else None
+
+
+def read_resumed(text: str) -> int | None:
+    """The iterations that were done where the run goes on from a checkpoint."""
+    done = (_read("resumed", text) or {}).get("iteration")
+    return done if type(done) is int else None
 
 
 def refine(step: Step, mark: Mapping[str, Any]) -> Step:

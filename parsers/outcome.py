@@ -15,11 +15,13 @@ class Ending:
     """What the launcher saw; all unknown for a log that was brought from elsewhere.
 
     signal_sent: the signal that the launcher or the user sent (SIGTERM …). hung: ended for want of progress.
+    oom_kills: processes that the kernel's OOM killer ended during the run.
     """
 
     exit_code: int | None = None
     signal_sent: str | None = None
     hung: bool = False
+    oom_kills: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ def judge(ending: Ending, parsed: Parsed) -> Outcome:
 
 def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
     faults = parsed.faults
+    if (ending.oom_kills or 0) > 0 and not _all_done(parsed):
+        processes = "1 process" if ending.oom_kills == 1 else f"{ending.oom_kills} processes"
+        return "out_of_memory", f"the kernel's OOM killer ended {processes}"
     diverged = _diverged(parsed)
     if diverged is not None:
         return "diverged", diverged

@@ -56,6 +56,9 @@ class Parser:
         self.dialect = dialect
         self._steps: list[Step] = []
         self._mark_only = False
+        self._resumed: list[str] = []
+        self._joint_s: float | None = None
+        self._shift_s = 0.0
         self._facts: dict[str, Any] = {}
         self._arguments: dict[str, Reading] = {}
         self._contradicted: set[str] = set()
@@ -139,22 +142,41 @@ class Parser:
             self._facts[fact.name] = fact.value
 
     def _mark(self, text: str) -> Step | None:
-        facts, step = marks.read_facts(text), marks.read_step(text)
+        facts, step, resumed = marks.read_facts(text), marks.read_step(text), marks.read_resumed(text)
+        if resumed is not None:
+            self._resume(resumed)
         for name, value in (facts or {}).items():
             self._learn(Fact(name, value, self._lines))
         if step is None:
             return None
         if self._steps and self._steps[-1].iteration == step["iteration"]:
-            self._steps[-1] = marks.refine(self._steps[-1], step)
+            self._steps[-1] = self._clocked(marks.refine(self._steps[-1], step))
         else:
             self._faults.stepped()
-            self._steps.append(marks.step_of(step, self._lines))
+            self._steps.append(self._clocked(marks.step_of(step, self._lines)))
             self._mark_only = True
         return self._steps[-1]
+
+    def _resume(self, done: int) -> None:
+        """The run goes on in the same log: what came after its checkpoint is done again, and no fault ended it."""
+        self._steps = [step for step in self._steps if step.iteration <= done]
+        self._mark_only, self._completed, self._faults = False, False, FaultFinder()
+        self._joint_s, self._shift_s = self._steps[-1].end_monotonic_s if self._steps else None, 0.0
+        self._resumed.append(f"resumed after iteration {done} (line {self._lines})")
+
+    def _clocked(self, step: Step) -> Step:
+        """`step` on the clock of the log's first part: what lies between two parts is no training."""
+        if step.end_monotonic_s is None:
+            return step
+        if self._joint_s is not None:
+            self._shift_s = self._joint_s + (step.step_time_s or 0.0) - step.end_monotonic_s
+            self._joint_s = None
+        return replace(step, end_monotonic_s=step.end_monotonic_s + self._shift_s) if self._shift_s else step
 
     def _notes(self) -> Iterator[str]:
         if not self._steps:
             yield "the log has no step lines"
+        yield from self._resumed
         if self._contradicted:
             names = ", ".join(sorted(self._contradicted)[:8])
             yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
@@ -162,7 +184,7 @@ class Parser:
 
 def canonical(arguments: Mapping[str, Reading], framework: str) -> dict[str, Reading]:
     """What a framework's argument dump says of the settings of our vocabulary."""
-    named = ((setting.name, setting.key(framework)) for setting in vocabulary().values())
+    named = ((setting.name, setting.key(framework)) for setting in vocabulary().values() if setting.dump)
     return {name: arguments[key] for name, key in named if key in arguments}
 
 

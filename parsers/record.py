@@ -60,6 +60,9 @@ class Difference:
     requested: Any
     effective: Any
 
+    def __str__(self) -> str:
+        return f"{self.setting}: requested {self.requested}, ran {self.effective}"
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:

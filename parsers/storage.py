@@ -62,12 +62,13 @@ def dumps(value: Any, indent: int | None = None) -> str:
     return json.dumps(_finite(value), allow_nan=False, indent=indent, default=str)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Put `text` at `path` in one piece: whoever reads sees the old file or the new one."""
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Put `content` at `path` in one piece: whoever reads sees the old file or the new one."""
+    whole = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with temporary.open("wb") as stream:
+            stream.write(whole)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

@@ -24,6 +24,7 @@ SETTINGS: Mapping[str, Any] = {
     "fp8_recipe": None,
     "recompute_granularity": None,
     "attention_backend": "sdpa",
+    "layout": "explicit",
 }
 TP2 = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "num_micro_batches": 2}
 
@@ -54,7 +55,7 @@ def made(name: str, seconds: float = 2.0, asked: Mapping[str, Any] | None = None
         platform="cpu",
         hardware="cpu",
         requested=settings,
-        effective={key: Reading(value, 3) for key, value in settings.items()},
+        effective={key: Reading(value, 3) for key, value in settings.items() if key != "layout"},
         environment={"host": "box", "device_name": "a processor"},
         steps=steps,
     )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from made import TP2, made, ran, silent
 
 from compare import Run
-from compare.audit import Audit, audit, expand
+from compare.audit import Audit, audit
 from compare.groups import group
+from compare.vary import expand
 from conf.errors import InputError
 from parsers import Declaration, Record, Step
 
 
-def audited(*records: Record, vary: tuple[str, ...] = ("platform",)) -> Audit:
+def audited(*records: Record, vary: tuple[str, ...] | None = None) -> Audit:
     return audit(group([Run(record.name, record) for record in records]), vary)
 
 
@@ -111,10 +113,64 @@ def test_other_clocks_are_not_comparable() -> None:
     assert found.verdict.reasons == ("clock: DP2 measured; TP2 log",)
 
 
-def test_platforms_bring_their_hardware_framework_and_layout() -> None:
-    amd = made("b", asked=TP2, platform="amd", hardware="mi300x", framework="primus", image="rocm/primus")
-    assert audited(made("a"), amd).verdict.word == "comparable"
-    assert audited(made("a"), amd, vary=("layout",)).verdict.word == "not comparable"
+def on_amd(**asked: Any) -> Record:
+    return made("b", asked=asked, platform="amd", hardware="mi300x", framework="primus", image="rocm/primus")
+
+
+def test_platforms_bring_their_hardware_and_framework_but_not_another_layout() -> None:
+    found = audited(made("a"), on_amd())
+    assert (found.verdict.word, found.varied.keys) == ("comparable", ("platform",))
+    assert found.varied.reason == "the groups differ in platform, hardware, framework"
+    found = audited(made("a"), on_amd(**TP2, micro_batch_size=2))
+    assert found.verdict.word == "not comparable"
+    assert {reason.partition(":")[0] for reason in found.verdict.reasons} == {*TP2, "micro_batch_size"}
+    assert all("--vary layout" in reason for reason in found.verdict.reasons)
+    assert audited(made("a"), on_amd(**TP2), vary=("platform", "layout")).verdict.word == "comparable"
+    assert audited(made("a"), on_amd(**TP2), vary=("layout",)).verdict.word == "not comparable"
+
+
+def test_each_platform_may_have_its_own_best_layout() -> None:
+    best = {"layout": "max_performance"}
+    found = audited(made("a", asked=best), on_amd(**best, **TP2, recompute_granularity="full"))
+    assert found.verdict.word == "comparable"
+    assert "layout=max_performance" in found.varied.reason
+    assert state(found, "recompute_granularity") == "varied"
+    for other in ("identical", "explicit", "tp2"):
+        found = audited(made("a", asked=best), on_amd(**TP2, layout=other))
+        assert (found.verdict.word, state(found, "layout")) == ("not comparable", "allowed")
+    unequal = audited(made("a", asked=best), on_amd(**best, **TP2, lr=0.1))
+    assert unequal.verdict.word == "not comparable"
+    assert audited(made("a", asked=best), on_amd(**best, **TP2), vary=("platform",)).verdict.word == "comparable"
+
+
+def test_how_a_layout_was_asked_for_is_shown_and_decides_nothing() -> None:
+    named = [made("a", asked={"layout": "dp2"}), made("b", asked={**TP2, "layout": "tp2"})]
+    found = audited(*named)
+    assert (found.verdict.word, found.varied.keys, state(found, "layout")) == ("comparable", ("layout",), "varied")
+    assert found.varied.reason == "no difference in platform, hardware, framework is told"
+    unasked = [replace(r, requested={k: v for k, v in r.requested.items() if k != "layout"}) for r in named]
+    assert all(row.setting != "layout" for row in audited(*unasked).rows)
+    half = audited(named[0], unasked[1])
+    assert (half.verdict.word, state(half, "layout")) == ("comparable", "varied")
+
+
+def test_settings_given_to_one_platform_on_purpose() -> None:
+    given = {"lr": 0.002, "lr_warmup_init": 0.002 / 3, "params_dtype": "bfloat16"}
+    declared = tuple(Declaration(key, value, "per_platform.amd") for key, value in given.items())
+    amd = replace(on_amd(**given), declared=declared)
+    found = audited(made("a"), amd)
+    assert found.verdict.word == "comparable"
+    assert {state(found, name) for name in given} == {"declared"}
+    ignored = ran(amd, lr=0.003)  # the stack went on with its own rate
+    assert audited(made("a", asked={"lr": 0.001}), ignored).verdict.word == "not comparable"
+
+
+def test_groups_that_declare_nothing_must_agree_with_each_other() -> None:
+    declared = (Declaration("adam_eps", 2, "the recipe's own"),)
+    first = made("a", asked={"adam_eps": 2}, declared=declared)
+    assert state(audited(first, made("b")), "adam_eps") == "declared"
+    third = made("c", asked={"adam_eps": 3})
+    assert state(audited(first, made("b"), third), "adam_eps") == "unexplained"
 
 
 @pytest.mark.parametrize("status", ["failed", "killed", "out_of_memory", "diverged", "hung", "running", "unknown"])
@@ -137,7 +193,8 @@ def test_one_group_alone_and_none_at_all() -> None:
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(InputError, match="did you mean layout"):
         expand(["layouts"])
-    assert {"hardware", "tensor_model_parallel_size", "num_micro_batches"} <= expand(["platform"])
+    assert {"hardware", "framework", "image"} <= expand(["platform"])
+    assert {"tensor_model_parallel_size", "num_micro_batches"} <= expand(["layout"]) - expand(["platform"])
 
 
 def test_groups_are_named_by_what_sets_them_apart() -> None:
@@ -175,3 +232,45 @@ def test_a_setting_whose_switch_is_on_decides() -> None:
         audited(made("a", asked=on), silent(made("b", asked={**on, **TP2}), "fp8_recipe")).verdict.word == "cannot tell"
     )
     assert audited(made("a", asked=on), made("b", asked={**on, "fp8_recipe": "mxfp8"})).verdict.word == "not comparable"
+
+
+def reading(record: Record, tokens: str) -> Record:
+    return replace(record, environment={**record.environment, "data_first_batch": tokens})
+
+
+def test_other_tokens_are_not_comparable_and_unknown_ones_decide_nothing() -> None:
+    one, other = made("a"), made("b", asked=TP2)
+    assert audited(reading(one, "1f"), reading(other, "1f")).verdict.word == "comparable"
+    assert audited(reading(one, "1f"), other).verdict.word == "comparable"
+    found = audited(reading(one, "1f"), reading(other, "2e"))
+    assert found.verdict.word == "not comparable"
+    assert any(reason.startswith("data_first_batch: ") for reason in found.verdict.reasons)
+
+
+def test_every_seed_has_tokens_of_its_own() -> None:
+    runs = [
+        reading(made(f"{asked}{seed}", asked={**asked, "seed": seed}), f"{seed}f")
+        for asked in ({}, TP2)
+        for seed in (1, 2)
+    ]
+    found = audited(*runs)
+    assert found.verdict.word == "comparable"
+    assert state(found, "data_first_batch") == "identical"
+
+
+def test_the_same_tokens_excuse_another_path_but_not_another_batch_size() -> None:
+    one, other = made("a"), made("b", asked={**TP2, "data_path": "/elsewhere", "split": "99,1,0"})
+    assert audited(one, other).verdict.word == "not comparable"
+    found = audited(reading(one, "1f"), reading(other, "1f"))
+    assert (found.verdict.word, state(found, "data_path"), state(found, "split")) == (
+        "comparable",
+        "allowed",
+        "allowed",
+    )
+    changed = reading(made("c", asked={**TP2, "lr": 0.004}), "1f")
+    assert audited(reading(one, "1f"), changed).verdict.word == "not comparable"
+
+
+def test_tokens_follow_from_what_is_varied() -> None:
+    one, other = reading(made("a"), "1f"), reading(made("b", asked={"seq_length": 50}), "2e")
+    assert audited(one, other, vary=("seq_length",)).verdict.word == "comparable"

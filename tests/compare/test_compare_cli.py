@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +16,11 @@ import pytest
 from made import TP2, made, repeats, save, silent
 
 import compare
+from compare import find_runs
 from compare.cli import main
-from compare.find import find_runs
+from compare.plot import title
 
+ROOT = Path(__file__).parent.parent.parent
 SCHEMA = json.loads(Path(compare.__file__).with_name("compare.schema.json").read_text())
 Golden = Callable[[str, str], None]
 
@@ -117,6 +123,64 @@ def test_foreign_records(text: str, runs: Path, capsys: pytest.CaptureFixture[st
     (runs / "b" / "run.json").write_text(text)
     assert main(["runs"]) == 2
     assert "runs/b/run.json" in capsys.readouterr().err
+
+
+def test_what_is_varied_may_be_named_with_commas_or_again(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(runs, made("a"), made("b", asked={**TP2, "lr": 0.1, "params_dtype": "bfloat16"}))
+    assert main(["--vary", "layout,precision", "--vary", "lr", "runs"]) == 0
+    assert "compared: layout, precision, lr (--vary)" in capsys.readouterr().out
+    assert main(["runs", "--json", "--vary", "lr, layout,params_dtype"]) == 0
+    assert json.loads(capsys.readouterr().out)["vary"] == ["lr", "layout", "params_dtype"]
+    assert main(["--vary", "layout", "runs"]) == 3
+
+
+def test_what_is_varied_is_said_with_its_reason(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(runs, made("a"), made("b", asked=TP2))
+    assert main(["runs"]) == 0
+    assert "compared: layout (no difference in platform, hardware, framework is told)" in capsys.readouterr().out
+    save(runs, made("b", platform="amd", hardware="mi300x"))
+    assert main(["runs"]) == 0
+    assert "compared: platform (the groups differ in platform, hardware)" in capsys.readouterr().out
+
+
+def test_a_run_without_an_end_may_have_lost_its_launcher(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(runs, made("a"), made("b", asked=TP2, status="running", steps=()))
+    assert main(["runs"]) == 3
+    assert "running (or its launcher died)" in capsys.readouterr().out
+
+
+def test_the_picture_is_replaced_whole_or_not_at_all(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_groups(runs)
+    Path("out").mkdir()
+    Path("out/compare.png").write_bytes(b"old")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", no_space)
+        assert main(["runs", "-o", "out"]) == 2
+    assert Path("out/compare.png").read_bytes() == b"old"
+    assert [path.name for path in Path("out").iterdir()] == ["compare.png"]
+
+
+def no_space(_: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_title_says_that_there_are_more_groups() -> None:
+    groups = repeats("dp2", (2.0, 2.02, 1.98)), repeats("tp2", (2.5, 2.52, 2.49), TP2)
+    pair = [compare.Run(r.name, r) for group in groups for r in group]
+    assert "groups" not in title(compare.compare(pair))
+    third = repeats("pp2", (3.0, 3.1, 3.2), {"pipeline_model_parallel_size": 2, "data_parallel_size": 1})
+    three = compare.compare([*pair, *(compare.Run(r.name, r) for r in third)])
+    assert "First of 2 groups held against DP2" in title(three).replace("\n", " ")
+
+
+def test_a_reader_that_goes_away_sees_no_traceback(tmp_path: Path) -> None:
+    save(tmp_path, *(made(f"run{i}", asked={**TP2, "seed": i}) for i in range(40)))
+    command = [sys.executable, "-m", "compare", str(tmp_path), "--json"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdout is not None and reading.stderr is not None
+        reading.stdout.close()
+        assert reading.stderr.read() == b""
+    assert reading.returncode == 0
 
 
 def test_a_copy_of_a_run_is_no_repeat(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,8 +188,30 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "400.0 tokens/s" in capsys.readouterr().out
     assert main([str(tmp_path / "run" / "run.json"), "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)[0]["metrics"]) == list(METRICS)
-    assert main([str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert main([str(tmp_path / "missing")]) == 2
+    assert "no run there" in capsys.readouterr().err
+
+
+def test_runs_below_a_directory_each_with_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of = record([step(i) for i in range(1, 9)])
+    for place in ("run2", "run10", "run2/attempts/1"):
+        write(of, tmp_path / place)
+    assert main([str(tmp_path)]) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if "measured, completed" in line]
+    assert [Path(head.partition(" (")[0]).name for head in heads] == ["run2", "run10"]
+
+
+def test_what_did_not_run_as_requested_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = record([step(1)], {"lr": 0.2, "data": "\x1b[2J", "seed": 1})
+    write(replace(other, requested={"lr": 0.1, "data": "mock", "seed": 1, "clip_grad": 1.0}), tmp_path)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "lr: requested 0.1, ran 0.2" in out
+    assert "\x1b" not in out
+    assert main([str(tmp_path), "--json"]) == 0
+    unlike = json.loads(capsys.readouterr().out)[0]["differences"]
+    assert unlike[0] == {"setting": "lr", "requested": 0.1, "effective": 0.2}
+    assert len(unlike) == 2
 
 
 def test_a_clock_that_was_set_back_tells_no_interval() -> None:

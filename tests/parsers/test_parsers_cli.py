@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from parsers import read
-from parsers.cli import main
+from parsers.cli import imported, main, rows
 
+ROOT = Path(__file__).parent.parent.parent
 ENGINE = Path(__file__).parent / "fixtures" / "engine.log"
 
 
@@ -52,6 +56,23 @@ def test_paths_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main([str(ENGINE), "-o", str(tmp_path / "file" / "below")]) == 2
     assert main([str(ENGINE), str(ENGINE), "-o", str(tmp_path / "out")]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_sees_no_traceback() -> None:
+    command = [sys.executable, "-m", "parsers", "--json", *[str(ENGINE)] * 9]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdout is not None and reading.stderr is not None
+        assert reading.stdout.readline() == b"[\n"
+        reading.stdout.close()
+        assert reading.stderr.read() == b""
+    assert reading.returncode == 0
+
+
+def test_what_did_not_run_as_requested_is_shown() -> None:
+    record = replace(imported(ENGINE), requested={"lr": 0.1, "seed": 1})
+    assert ("difference", "lr: requested 0.1, ran 0.003") in rows(record)
+    assert [label for label, _ in rows(record)].count("difference") == 1
+    assert all(label != "difference" for label, _ in rows(imported(ENGINE)))
 
 
 def test_without_steps_the_log_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,7 @@ def test_the_argument_dump() -> None:
         "norm_epsilon": 1e-5,
         "lr": 0.0003,
         "params_dtype": "bfloat16",
+        "data_path": "['a b', 1]",
         "recompute_method": None,
     }
     assert parsed.effective["lr"].line == 3

@@ -66,6 +66,10 @@ def test_the_last_iterations_need_no_line_of_their_own() -> None:
         "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried",
         "terminate called after throwing an instance of 'std::bad_alloc'",
         "OSError: [Errno 12] Cannot allocate memory",
+        "RuntimeError: HIP error: hipErrorOutOfMemory",
+        "torch.AcceleratorError: CUDA error: out of memory",
+        "MemoryError",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.",
     ],
 )
 def test_out_of_memory(text: str) -> None:
@@ -73,6 +77,53 @@ def test_out_of_memory(text: str) -> None:
     assert judge(Ending(exit_code=1), read(*lines)) == Outcome(
         "out_of_memory", text, ("the log ends at iteration 1 of 3",)
     )
+
+
+def test_out_of_memory_in_the_message_below_an_exception() -> None:
+    raised = "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled cuda error"
+    last = ("[rank0]: Last error:", "[rank0]: Cuda failure 2 'out of memory'")
+    outcome = judge(Ending(exit_code=1), read(raised, *last))
+    assert (outcome.status, outcome.cause) == ("out_of_memory", f"{raised} Cuda failure 2 'out of memory'")
+    late = ["[rank0]: a line"] * 4
+    assert judge(Ending(exit_code=1), read(raised, *late, *last)).status == "failed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING: Cannot allocate memory for the pinned buffer, falling back to pageable memory",
+        "/a/b.py:12: UserWarning: CUDA out of memory in the autotuner",
+        "OSError: [Errno 12] Cannot allocate memory, falling back to a copy",
+        "  raise RuntimeError('CUDA out of memory')",
+        "  description ..................................... CUDA out of memory, found NaN in local grad norm",
+        "--note=found NaN in local forward loss calculation",
+    ],
+)
+def test_talk_of_memory_or_nan_is_not_the_cause_of_another_fault(text: str) -> None:
+    for lines in ((text, "ValueError: real"), ("ValueError: real", "Traceback (most recent call last):", text)):
+        outcome = judge(Ending(exit_code=1), read(*steps(1), *lines))
+        assert (outcome.status, outcome.cause) == ("failed", "ValueError: real")
+
+
+def test_what_the_kernel_killed() -> None:
+    cut = read(*steps(1), *TORCHRUN)
+    outcome = judge(Ending(exit_code=1, oom_kills=2, hung=True), cut)
+    assert (outcome.status, outcome.cause) == ("out_of_memory", "the kernel's OOM killer ended 2 processes")
+    assert judge(Ending(exit_code=1, oom_kills=1), cut).cause == "the kernel's OOM killer ended 1 process"
+    assert judge(Ending(exit_code=1, oom_kills=0), cut).cause == "rank 1 died by SIGKILL"
+    assert judge(Ending(exit_code=0, oom_kills=1), read(*steps(1, 2, 3))).status == "completed"
+
+
+def test_a_refusal_of_the_engine_is_told_whole() -> None:
+    head = "engine: settings refused, 2 problems"
+    first = "settings.json: num_attention_heads: found 8; allowed: a multiple of num_query_groups = 3; try: 6"
+    second = "settings.json: lr: found 0; allowed: a number > 0; try: write a plain number, without quotes"
+    for prefix in ("", "[default0]:"):
+        lines = (head, f"  {first}", f"  {second}", "E1121 failed", "  File 'x.py', line 1", *TORCHRUN)
+        outcome = judge(Ending(exit_code=1), read(*(prefix + line for line in lines)))
+        assert (outcome.status, outcome.cause) == ("failed", f"{prefix}{head} | {first} | {second}")
+    many = judge(Ending(exit_code=1), read(head, *[f"  {first}"] * 50))
+    assert len(many.cause or "") == 500
 
 
 def test_the_first_cause_is_not_what_the_others_say_of_it() -> None:
@@ -98,10 +149,15 @@ def test_diverged() -> None:
     assert nan.status == "diverged"
     assert nan.cause == "loss is not finite at iteration 2 (line 2)"
     assert judge(Ending(exit_code=0), read(*steps(1, 2), *steps(3, loss="inf"))).status == "diverged"
-    told = "RuntimeError: Rank 0, node a: found NaN in local forward loss calculation"
-    assert judge(Ending(exit_code=1), read(*steps(1), told)) == Outcome(
-        "diverged", told, ("the log ends at iteration 1 of 3",)
-    )
+    for told in (
+        "RuntimeError: Rank 0, node a: found NaN in local forward loss calculation",
+        "AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel communication",
+        "ERROR:megatron.core.rerun_state_machine:Unexpected result tensor(nan, device='cuda:0') on rank 0 at iteration "
+        "#2 invokation #1 (message='found NaN in local forward loss calculation')!",
+        "engine: loss is nan at iteration 2 of 3; try a smaller lr or a longer warm-up",
+    ):
+        outcome = judge(Ending(exit_code=1), read(*steps(1), told))
+        assert outcome == Outcome("diverged", told, ("the log ends at iteration 1 of 3",))
 
 
 def test_a_loss_that_recovered_is_a_note() -> None:

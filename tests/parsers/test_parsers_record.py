@@ -177,3 +177,35 @@ def _spoiled() -> st.SearchStrategy[dict[str, Any]]:
 def test_our_validator_agrees_with_jsonschema(entry: dict[str, Any]) -> None:
     ours = not list(violations(entry, schema("run.schema.json")))
     assert ours == jsonschema.Draft202012Validator(schema("run.schema.json")).is_valid(entry)
+
+
+TOLD = {
+    "host": "box",
+    "os": "Linux",
+    "device_name": "NVIDIA H200",
+    "device_count": 8,
+    "driver": "570",
+    "device_memory_bytes": 150_754_820_096,
+}
+
+
+@pytest.mark.parametrize(
+    ("log", "notes"),
+    [
+        ({"device_name": "AMD EPYC"}, ["device_name: the driver says NVIDIA H200, the log AMD EPYC"]),
+        ({"host": "other"}, ["host: the launcher says box, the log other"]),
+        ({"device_count": 4, "driver": None}, ["device_count: the driver says 8, the log 4"]),
+        ({**TOLD, "kernel": "6.1", "torch": "2.13"}, []),
+        ({"device_memory_bytes": 148_000_000_000}, []),
+        (
+            {"device_memory_bytes": 80_000_000_000},
+            ["device_memory_bytes: the driver says 150754820096, the log 80000000000"],
+        ),
+        ({"device_memory_bytes": "much"}, ["device_memory_bytes: the driver says 150754820096, the log much"]),
+    ],
+)
+def test_what_launcher_and_log_tell_differently_is_a_note(log: dict[str, Any], notes: list[str]) -> None:
+    parsed = parse([f"[tprimat] facts {json.dumps(log)}"])
+    record = assemble(parsed, judge(Ending(exit_code=1), parsed), replace(BARE, environment=TOLD))
+    assert [note for note in record.notes if " the log " in note and "says" in note] == notes
+    assert record.environment == {**TOLD, **log}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import InputError, Problem, UserError
-from parsers import Record, read
-from parsers.storage import RUN_FILE
+from parsers.record import Record
+from parsers.storage import RUN_FILE, read
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
 _NOT_RUNS = "attempts"
@@ -37,7 +37,6 @@ def find_runs(named: Sequence[str]) -> tuple[Run, ...]:
             runs.append(Run(str(directory), read(directory)))
         except UserError as error:
             problems.extend(error.problems)
-    problems.extend(_copies(runs))
     if problems:
         raise InputError(*problems)
     return tuple(runs)
@@ -76,8 +75,8 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _copies(runs: Iterable[Run]) -> Iterator[Problem]:
-    """One run in two places would count as two repeats."""
+def copies(runs: Iterable[Run]) -> Iterator[Problem]:
+    """One run in two places, which would count as two repeats."""
     seen: dict[tuple[str, str | None], Run] = {}
     for run in runs:
         first = seen.setdefault((run.record.id, run.record.started_at), run)
