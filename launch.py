@@ -16,40 +16,34 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from conf import devices
-from conf.compose import choices
-from conf.errors import ConfigError, UserError
-from conf.load import load, settle
+from conf.compose import checked_overrides, choices, compose
+from conf.errors import ConfigError, command
+from conf.load import settle
+from conf.overview import summary
 from conf.resolve import Experiment
-from conf.summary import summary
+from conf.sweep import experiments
 from estimate.memory import memory_problems, model_states
-from launchers import plan as make_plan
-from launchers import preflight
+from launchers import make_plan, preflight
 from launchers.plan import Host, Plan
 from launchers.run_dir import plain
+from parsers import Record
 from run_experiment import run_once
 
 HYDRA_FLAGS = {"--cfg", "-c", "--info", "-i", "--package", "-p", "--resolve", "--hydra-help", "--shell-completion"}
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code of the command line `argv` (sys.argv without the program by default)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _dispatch(arguments)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-
-
-def _dispatch(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(_help())
         return 0
@@ -58,30 +52,36 @@ def _dispatch(arguments: list[str]) -> int:
     flags = {a for a in arguments if a in ("-m", "--multirun", "--json")}
     overrides = [a for a in arguments if a not in flags]
     as_json = "--json" in flags
-    jobs = _sweep(overrides) if flags & {"-m", "--multirun"} else [overrides]
-    experiments = [e for job in jobs for e in _with_grid(job)]
-    if all(e.dry_run for e in experiments):
-        return _show_plans(experiments, as_json)
-    return _run_all(experiments, as_json)
+    asked = experiments(overrides, multirun=bool(flags & {"-m", "--multirun"}))
+    planned, runs = [e for e in asked if e.dry_run], [e for e in asked if not e.dry_run]
+    if planned:
+        _show_plans(planned, as_json)
+    return _run_all(runs, as_json) if runs else 0
 
 
-def _run_all(experiments: Sequence[Experiment], as_json: bool) -> int:
+def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
     """Check every experiment, then run each; one that fails does not keep the others from running, a signal does."""
     host, memory = _host(), devices.host_memory_bytes()
-    problems = [p for e in experiments for p in (*preflight.problems(e), *memory_problems(e, memory))]
+    problems = [p for e in asked for p in (*preflight.problems(e), *memory_problems(e, memory))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    runs = [(run, make_plan(run, host)) for e in experiments for run in _repeats(e)]
-    for warning in dict.fromkeys(w for e in experiments for w in e.warnings):
+    runs = [(run, make_plan(run, host)) for e in asked for run in _repeats(e)]
+    for warning in dict.fromkeys(w for e in asked for w in e.warnings):
         print(f"warning: {warning}", file=sys.stderr)
-    records = []
-    for run, plan in runs:
-        record, path = run_once(run, plan)
-        records.append({"run": str(path), "status": record.status, "cause": record.cause})
-        if record.status == "killed":
-            break
-    print(json.dumps(records, indent=2) if as_json else _table(records))
-    return 0 if all(r["status"] == "completed" for r in records) else 1
+    rows: list[dict[str, Any]] = []
+    try:
+        for run, plan in runs:
+            rows.append(_row(*run_once(run, plan)))
+            if rows[-1]["status"] == "killed":
+                break
+    finally:
+        print(json.dumps(rows, indent=2) if as_json else _table(rows))
+    return 0 if all(row["status"] == "completed" for row in rows) else 1
+
+
+def _row(record: Record, path: Path) -> dict[str, Any]:
+    different = [f"{d.setting}: asked {d.requested}, ran {d.effective}" for d in record.differences]
+    return {"run": str(path), "status": record.status, "cause": record.cause, "differences": different}
 
 
 def _repeats(e: Experiment) -> Iterator[Experiment]:
@@ -89,12 +89,14 @@ def _repeats(e: Experiment) -> Iterator[Experiment]:
         yield replace(e, training=replace(e.training, seed=e.training.seed + k), repeat=1)
 
 
-def _table(records: Sequence[dict[str, Any]]) -> str:
-    lines = [f"{r['status']:<14}{r['run']}" + (f"\n{'':14}{r['cause']}" if r["cause"] else "") for r in records]
-    done = [r["run"] for r in records if r["status"] == "completed"]
-    if len(done) > 1:
-        common = os.path.commonpath([Path(d).parent for d in done])
-        lines.append(f"compare them: python -m compare {common} -o compare")
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        more = [*filter(None, [row["cause"]]), *row["differences"]]
+        lines += [f"{row['status']:<14}{row['run']}", *(f"{'':14}{text}" for text in more)]
+    done = {str(Path(row["run"]).parent) for row in rows if row["status"] == "completed"}
+    if len(rows) > 1 and done:
+        lines.append(f"compare them: python -m compare {shlex.join(sorted(done))} -o compare")
     return "\n".join(lines)
 
 
@@ -103,14 +105,12 @@ def _host() -> Host:
     return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
 
 
-def _show_plans(experiments: Sequence[Experiment], as_json: bool) -> int:
-    plans = [make_plan(e, _host()) for e in experiments]
+def _show_plans(asked: Sequence[Experiment], as_json: bool) -> None:
+    pairs = [(e, make_plan(e, _host())) for e in asked]
     if as_json:
-        shown = [{"experiment": plain(asdict(e)), "plan": asdict(p)} for e, p in zip(experiments, plans, strict=True)]
-        print(json.dumps(shown, indent=2))
+        print(json.dumps([{"experiment": plain(asdict(e)), "plan": asdict(p)} for e, p in pairs], indent=2))
     else:
-        print("\n\n".join(_plan_text(e, p) for e, p in zip(experiments, plans, strict=True)))
-    return 0
+        print("\n\n".join(_plan_text(e, p) for e, p in pairs))
 
 
 def _plan_text(e: Experiment, p: Plan) -> str:
@@ -126,48 +126,15 @@ def _plan_text(e: Experiment, p: Plan) -> str:
     return "\n".join(lines)
 
 
-def _sweep(overrides: Sequence[str]) -> list[list[str]]:
-    """`a=1,2 b=3,4` → the four lists of overrides, in Hydra's order."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser = OverridesParser.create()
-    axes = []
-    for text in overrides:
-        try:
-            override = parser.parse_override(text)
-        except HydraException:
-            axes.append([text])  # conf.compose says what is wrong with it
-            continue
-        key = text.partition("=")[0]
-        values = override.sweep_string_iterator() if override.is_sweep_override() else ()
-        axes.append([f"{key}={value}" for value in values] or [text])
-    return [list(job) for job in product(*axes)]
-
-
-def _with_grid(overrides: list[str]) -> list[Experiment]:
-    """The experiment, or one for each cell of its grid. Bad cells are all reported."""
-    _, config, _ = settle(overrides)
-    axes = [[f"{key}={value}" for value in values] for key, values in (config["grid"]["axes"] or {}).items()]
-    experiments, problems = [], []
-    for cell in product(*axes):
-        try:
-            experiments.append(load([*overrides, *cell]))
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(*dict.fromkeys(problems))
-    return experiments
-
-
 def _show_config(arguments: list[str]) -> int:
     """Hydra's own --cfg and its kin, for the config as it would run (platform and hardware settled)."""
     import hydra
 
     flags = [a for a in arguments if a.startswith("-") or "=" not in a]
-    settled, _, _ = settle([a for a in arguments if a not in flags])
+    common, side, _ = settle([a for a in arguments if a not in flags])
+    compose([*common, *side])  # a bad one is told in our words
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = [sys.argv[0], *flags, *settled]
+    sys.argv = [sys.argv[0], *flags, *checked_overrides([*common, *side])]
     try:
         hydra.main(config_path="conf", config_name="config", version_base="1.3")(lambda config: None)()
     except SystemExit as end:
@@ -181,9 +148,4 @@ def _help() -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(0)
+    sys.exit(main())

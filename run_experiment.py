@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
 import parsers
 from conf.compose import SECRET
-from conf.errors import InputError, Problem
+from conf.errors import InputError
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import run_dir, runner, where
@@ -30,21 +27,29 @@ def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
     """
     commit = where.commit()
     path = run_dir.directory(e, commit)
-    earlier = _earlier(path)
-    if earlier and earlier.status == "completed" and not e.rerun:
-        print(f"{path}: completed before; rerun=true runs it again", file=sys.stderr)
-        return earlier, path
-    run_dir.prepare(path, e, plan)
-    about = _about(e, path, commit)
+    with run_dir.claimed(path):
+        earlier = _earlier(path)
+        if earlier and earlier.status == "completed" and not e.rerun:
+            print(f"{path}: completed before; rerun=true runs it again", file=sys.stderr)
+            return earlier, path
+        unfinished = earlier is None or earlier.status != "completed"
+        go_on = e.resume and unfinished and run_dir.has_checkpoint(path)
+        if e.resume and earlier and not go_on:
+            print(f"{path}: no checkpoint to resume from; begins anew", file=sys.stderr)
+        run_dir.prepare(path, e, plan, go_on)
+        return _run(e, plan, path, _about(e, path, commit), go_on), path
+
+
+def _run(e: Experiment, plan: Plan, path: Path, about: Record, go_on: bool) -> Record:
     try:
         parsers.write(about, path)
-        ending = _execute(e, plan, path)
+        ending = _execute(e, plan, path, go_on)
     except OSError as error:
-        return _close(about, path, plan, None, f"{error.strerror or error}: {error.filename or path}"), path
-    return _close(about, path, plan, ending, None), path
+        return _close(about, path, plan, None, f"{error.strerror or error}: {error.filename or path}")
+    return _close(about, path, plan, ending, None)
 
 
-def _execute(e: Experiment, plan: Plan, path: Path) -> runner.Ending:
+def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> runner.Ending:
     title = f"{e.name} {e.layout} seed {e.training.seed}"
     tokens = e.training.global_batch_size * e.training.seq_length
     with Shown(title, e.training.train_iters, tokens) as shown:
@@ -54,7 +59,7 @@ def _execute(e: Experiment, plan: Plan, path: Path) -> runner.Ending:
             if step is not None:
                 shown.step(step.iteration, step.loss, step.step_time_s)
 
-        return runner.execute(plan, path, e.hang_after_s, on_line)
+        return runner.execute(plan, path, e.hang_after_s, on_line, go_on)
 
 
 def _about(e: Experiment, path: Path, commit: str | None) -> Record:
@@ -72,7 +77,7 @@ def _about(e: Experiment, path: Path, commit: str | None) -> Record:
         image=e.image,
         requested=requested(e),
         declared=tuple(Declaration(d.key, d.value, d.reason) for d in e.declared),
-        environment={**where.facts(), "launcher_commit": commit, "launcher_pid": os.getpid()},
+        environment={**where.facts(), "launcher_commit": commit},
         log="train.log",
     )
 
@@ -83,7 +88,8 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
     parsed = parsers.parse(log if log.exists() else ())
     seen = Ending()
     if ending:
-        seen = Ending(exit_code=ending.exit_code, signal_sent=ending.signal, hung=ending.hung)
+        how = {"signal_sent": ending.signal, "hung": ending.hung, "oom_kills": ending.oom_kills}
+        seen = Ending(exit_code=ending.exit_code, **how)
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
     known = replace(
         about,
@@ -93,25 +99,31 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
     )
     record = _without_secrets(parsers.assemble(parsed, outcome, known))
     record = replace(record, summary=summary_json(record))
+    _keep(record, path)
+    return record
+
+
+def _keep(record: Record, path: Path) -> None:
+    """Write the record; on a full disk without its steps, which the log still holds."""
+    run_dir.release_reserve(path)
     try:
         parsers.write(record, path)
     except OSError as error:
-        print(f"{path}: the record could not be written: {error.strerror}", file=sys.stderr)
-    return record
+        note = (
+            f"the steps could not be written ({error.strerror}): python -m parsers {record.log} reads them from the log"
+        )
+        try:
+            parsers.write(replace(record, steps=(), notes=(*record.notes, note)), path)
+        except OSError:
+            print(f"{path}: the record could not be written: {error.strerror}", file=sys.stderr)
 
 
 def _earlier(path: Path) -> Record | None:
     """The record of an earlier attempt, None if there is none that can be read."""
     try:
-        record = parsers.read(path)
+        return parsers.read(path)
     except InputError:
         return None
-    pid, host = record.environment.get("launcher_pid"), record.environment.get("host")
-    here = host == socket.gethostname() and isinstance(pid, int) and pid != os.getpid()
-    if record.status == "running" and here and psutil.pid_exists(pid):
-        hint = "wait for it, or end it"
-        raise InputError(Problem(str(path), f"process {pid} is running this very run", hint=hint))
-    return record
 
 
 def _without_secrets(record: Record) -> Record:
@@ -124,4 +136,5 @@ def _without_secrets(record: Record) -> Record:
         return text
 
     cause = blot(record.cause) if record.cause else None
-    return replace(record, cause=cause, last_lines=tuple(map(blot, record.last_lines)))
+    notes, lines = tuple(map(blot, record.notes)), tuple(map(blot, record.last_lines))
+    return replace(record, cause=cause, notes=notes, last_lines=lines)

@@ -1,8 +1,10 @@
 """The Python door: the same frozen Experiment as the command line, and the lists of what can be asked for.
 
-from conf import load_experiment
+from conf import load_experiment, problems, summary
 e = load_experiment("model=llama", "platform=nvidia")
 e.training.global_batch_size, e.layout.data_parallel_size, e.hardware.peak_dense_tflops["bf16"]
+print(summary(e))
+problems("model=qwen", "platform=amd", "layout.tensor_model_parallel_size=8")     # what the layout check says
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from conf.errors import Problem
     from conf.resolve import Experiment
 
 
@@ -22,6 +25,24 @@ def load_experiment(*overrides: str) -> Experiment:
     from conf.load import load
 
     return load(overrides)
+
+
+def problems(*overrides: str) -> tuple[Problem, ...]:
+    """The check by itself: everything that is wrong with such an experiment, its layout above all; empty if nothing."""
+    from conf.errors import ConfigError
+
+    try:
+        load_experiment(*overrides)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def summary(experiment: Experiment) -> str:
+    """`experiment` on one screen, each derived number with its reason."""
+    from conf.overview import summary as overview
+
+    return overview(experiment)
 
 
 def models() -> tuple[str, ...]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, get_origin
 
 from conf.errors import ConfigError, Problem, closest, listed
-from conf.freeze import field_types, unknown_key
+from conf.freeze import field_types, required, unknown_key
 from conf.schema import Request
 
 CONF = Path(__file__).parent
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
-_ENV = re.compile(r"\$\{\s*oc\.env\s*:\s*([A-Za-z0-9_]+)")
+SECRET = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:^|_)KEY(?:_|$)|APIKEY|PRIVATE", re.IGNORECASE
+)
 
 
 def choices(group: str) -> tuple[str, ...]:
@@ -38,22 +40,55 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     checked = checked_overrides(overrides)
     try:
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-            config = hydra_compose("config", overrides=checked)
-        _refuse_secrets(OmegaConf.to_container(config, resolve=False))
-        plain = OmegaConf.to_container(config, resolve=True)
+        with _undisturbed() as secrets, initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+            plain = OmegaConf.to_container(hydra_compose("config", overrides=checked), resolve=True)
     except (HydraException, OmegaConfBaseException) as e:
-        raise ConfigError(Problem("config", _first_lines(e), hint="python launch.py --cfg job shows the config")) from e
+        if secrets:
+            what = f"would read the secret {secrets[0]} into the config"
+            hint = f"add {secrets[0]} to cluster.forward_env: it is passed on by name and never read"
+            raise ConfigError(Problem(getattr(e, "full_key", None) or "config", what, hint=hint)) from e
+        raise ConfigError(_hydra_problem(_first_lines(e))) from e
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
+
+
+@contextmanager
+def _undisturbed() -> Iterator[list[str]]:
+    """Hydra and OmegaConf are global: the caller's are as before afterwards. Meanwhile oc.env refuses secrets, and
+    lists them."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.singleton import Singleton
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    def env(key: str, *default: Any) -> Any:
+        if SECRET.search(key):
+            refused.append(key)
+            raise ValueError(key)
+        return oc.env(key, *default)
+
+    refused: list[str] = []
+    state = Singleton.get_state()
+    GlobalHydra.instance().clear()
+    OmegaConf.register_new_resolver("oc.env", env, replace=True)
+    try:
+        yield refused
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+        Singleton.set_state(state)
+
+
+def _hydra_problem(text: str) -> Problem:
+    if found := re.search(r"Could not override '([^']+)'", text):  # the key is in the schema, so a part of it is null
+        part = found[1].rpartition(".")[0]
+        return Problem(found[1], f"{part} is null in what was chosen", hint=f"a choice that has {part}")
+    return Problem("config", text, hint="python launch.py --cfg job shows the config")
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
@@ -81,6 +116,8 @@ def _checked(override: str, problems: list[Problem]) -> str:
         return override
     key = parsed.key_or_group
     if key.startswith("hydra") or "@" in override.partition("=")[0]:
+        what = "Hydra's own settings have no effect here" if key.startswith("hydra") else "packages are fixed"
+        problems.append(Problem(override, what, hint="leave it out"))
         return override
     if parsed.is_delete():
         problems.append(Problem(override, "a key cannot be deleted", hint="set it to null"))
@@ -103,7 +140,9 @@ def key_problems(key: str) -> Iterator[Problem]:
         sides = ("amd", "cpu", "nvidia")
         if side not in sides:
             yield Problem(key, "no such platform", allowed=listed(sides), hint=closest(side, sides))
-        if rest and not (len(rest) == 1 and (CONF / rest[0]).is_dir()):
+        if rest == ["platform"]:
+            yield Problem(key, "a side cannot be another platform", hint="leave it out")
+        elif rest and not (len(rest) == 1 and (CONF / rest[0]).is_dir()):
             yield from key_problems(".".join(rest))
         return
     kind: Any = Request
@@ -114,7 +153,7 @@ def key_problems(key: str) -> Iterator[Problem]:
             valid = field_types(kind) if is_dataclass(kind) else {}
             yield unknown_key(".".join(parts[: i + 1]), valid)
             return
-        kind = field_types(kind)[part]
+        kind = required(field_types(kind)[part])
 
 
 def _is_open(key: str) -> bool:
@@ -136,24 +175,13 @@ def flattened(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _quoted(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_quoted, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)
     plain = isinstance(value, int | float) or re.fullmatch(r"[A-Za-z0-9_./-]+", text)
     return text if plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _refuse_secrets(value: object, where: str = "") -> None:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _refuse_secrets(item, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            _refuse_secrets(item, f"{where}[{i}]")
-    elif isinstance(value, str):
-        for name in filter(SECRET.search, _ENV.findall(value)):
-            hint = f"add {name} to cluster.forward_env: it is passed on by name and never read"
-            raise ConfigError(Problem(where, f"would read the secret {name} into the config", hint=hint))
 
 
 def _first_lines(error: BaseException) -> str:

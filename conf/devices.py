@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,21 @@ def find() -> Found:
 
 def _visible(vendor: Vendor | None) -> int | None:
     """How many devices the user's environment leaves visible, None for all: the smallest of the lists that are set."""
-    names = {"nvidia": ("CUDA_VISIBLE_DEVICES",), "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
+    hip = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")  # HIP honours CUDA's, too
+    names = {"nvidia": ("CUDA_VISIBLE_DEVICES",), "amd": hip}
     lists = [os.environ[name] for name in names.get(vendor or "", ()) if name in os.environ]
-    return min((len([item for item in text.split(",") if item.strip()]) for text in lists), default=None)
+    return min(map(_listed, lists), default=None)
+
+
+def _listed(text: str) -> int:
+    """Devices in such a list. As CUDA's documentation says, it ends at the first entry that names no device."""
+    items = (item.strip() for item in text.split(","))
+    return len(list(takewhile(lambda item: item and not item.startswith("-"), items)))
+
+
+def silent_tools() -> tuple[str, ...]:
+    """The vendors' tools that are installed; where `find` found nothing, they told of no GPU or failed."""
+    return tuple(tool for tool in ("nvidia-smi", "rocm-smi") if shutil.which(tool))
 
 
 def _nvidia() -> Found | None:
@@ -63,16 +76,21 @@ def _amd() -> Found | None:
     """rocm-smi is in every ROCm image, also where amd-smi is not. It prints one object a card, and the driver's."""
     text = _run("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
     try:
-        cards: Mapping[str, Any] = json.loads(text)
+        cards: Mapping[str, Any] = json.loads(text[text.find("{") :])  # warnings about idle GPUs come before it
     except ValueError:
         return None
     devices = [card for key, card in sorted(cards.items()) if key.startswith("card") and isinstance(card, Mapping)]
     if not devices:
         return None
-    names = tuple(str(_first(card, ("Card Series", "Card series", "Card Model", "Card model"))) for card in devices)
+    names = tuple(_name(card) for card in devices)
     memory = _first(devices[0], ("VRAM Total Memory (B)",))
     driver = _first(cards.get("system", {}), ("Driver version",))
     return Found("amd", names, int(memory) if str(memory).isdigit() else None, driver)
+
+
+def _name(card: Mapping[str, Any]) -> str:
+    told = (str(card[key]) for key in ("Card Series", "Card series", "Card Model", "Card model") if key in card)
+    return next((name for name in told if name not in ("", "N/A")), "unknown AMD GPU")
 
 
 def _first(mapping: Mapping[str, Any], keys: Iterable[str]) -> Any:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
+
+Main = Callable[[Sequence[str] | None], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +62,27 @@ def closest(name: str, choices: Iterable[str]) -> str:
 def listed(choices: Sequence[object]) -> str:
     """`choices` as one readable line."""
     return ", ".join(str(c) for c in choices)
+
+
+def command(main: Main) -> Main:
+    """A command line's main(argv) that tells user errors without a traceback and returns their exit code.
+
+    A reader that goes away (`| head -1`) is no error; Ctrl-C ends with 1.
+    """
+
+    @wraps(main)
+    def guarded(argv: Sequence[str] | None = None) -> int:
+        try:
+            code = main(argv)
+            sys.stdout.flush()
+        except UserError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at exit
+            return 0
+        except KeyboardInterrupt:
+            return 1
+        return code
+
+    return guarded

@@ -117,6 +117,14 @@ def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -
     raise ConfigError(_no_row(table, rows, (model, hardware, gpus, precision)))
 
 
+def has_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> bool:
+    """Whether `find_row` finds one."""
+    try:
+        return find_row(table, model, hardware, gpus, precision) is not None
+    except ConfigError:
+        return False
+
+
 def _no_row(table: str, rows: list[LayoutRow], case: tuple[str, str, int, str]) -> Problem:
     model, hardware, gpus, precision = case
 

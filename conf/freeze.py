@@ -6,6 +6,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from math import isfinite
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from conf.errors import Problem, closest, listed
@@ -22,7 +23,7 @@ def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
         return _freeze_dataclass(kind, value, where, problems)
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else freeze(_without_none(kind), value, where, problems)
+        return None if value is None else freeze(required(kind), value, where, problems)
     if origin is Literal:
         return value if value in get_args(kind) else _wrong(kind, value, where, problems)
     if origin is tuple and isinstance(value, list | tuple):
@@ -68,7 +69,10 @@ def unknown_key(where: str, valid: Mapping[str, Any]) -> Problem:
     return Problem(where, "no such key", allowed=listed(sorted(valid)), hint=closest(where.rpartition(".")[2], valid))
 
 
-def _without_none(kind: Any) -> Any:
+def required(kind: Any) -> Any:
+    """A type without its `| None`."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
     rest = tuple(a for a in get_args(kind) if a is not type(None))
     return rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007 - a type made at run time
 
@@ -77,7 +81,7 @@ def _is(kind: Any, value: Any) -> bool:
     if kind is Any:
         return True
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, kind) if isinstance(kind, type) else False
@@ -89,12 +93,12 @@ def _wrong(kind: Any, value: Any, where: str, problems: list[Problem]) -> None:
 
 def described(kind: Any) -> str:
     """A type as a user reads it: `int`, `one of full, selective, null`, `list of text`."""
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    words = {int: "a whole number", float: "a number that is finite", str: "text", bool: "true or false"}
     if kind in words:
         return words[kind]
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return described(_without_none(kind)) + ", or null"
+        return described(required(kind)) + ", or null"
     if origin is Literal:
         return "one of " + listed(args)
     if origin is tuple:

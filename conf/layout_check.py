@@ -1,4 +1,4 @@
-"""Does the experiment divide? Every rule that Megatron would enforce after minutes of start-up, all checked at once."""
+"""Does the experiment divide? The rules that Megatron would enforce after minutes of start-up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import log
 
-from conf.errors import ConfigError, Problem, listed
-from conf.schema import Hardware, LayoutChoice, Model, Optimizer, Precision, Training
+from conf.architecture import Model, tensor_widths
+from conf.errors import Problem, listed
+from conf.schema import Hardware, LayoutChoice, Optimizer, Precision, Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +50,7 @@ class Case:
         return self.layout.expert_model_parallel_size or 1
 
 
-def check_layout(case: Case) -> tuple[int, tuple[Problem, ...]]:
-    """data_parallel_size and the warnings.
-
-    Raises:
-        ConfigError: with every violated rule, its equation, its numbers and the nearest valid values.
-    """
-    from conf.setting_check import SETTING_RULES, WARNINGS
-
-    problems = list(_positive(case))
-    if not problems:
-        problems = [problem for rule in (*LAYOUT_RULES, *SETTING_RULES) for problem in rule(case)]
-    if problems:
-        raise ConfigError(*problems)
-    return data_parallel_size(case) or 1, tuple(p for rule in WARNINGS for p in rule(case))
+Rule = Callable[[Case], Iterator[Problem]]
 
 
 def data_parallel_size(case: Case) -> int | None:
@@ -79,18 +67,6 @@ def divisors(n: int) -> list[int]:
 def nearest(target: float, valid: list[int], count: int = 4) -> list[int]:
     """The `count` values of `valid` that are nearest to `target`, ascending."""
     return sorted(sorted(valid, key=lambda v: (abs(v - target), v))[:count])
-
-
-def _positive(case: Case) -> Iterator[Problem]:
-    layout, training = case.layout, case.training
-    sizes = (name for name in layout.__slots__ if name.endswith("_parallel_size"))
-    counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters")
-    values = {f"layout.{name}": getattr(layout, name) for name in sizes}
-    values |= {f"training.{name}": getattr(training, name) for name in counts}
-    values |= {"nodes": case.nodes, "gpus_per_node": case.gpus_per_node}
-    for key, value in values.items():
-        if value is not None and value < 1:
-            yield Problem(key, "must be at least 1", str(value))
 
 
 def _world(case: Case) -> Iterator[Problem]:
@@ -117,25 +93,37 @@ def _nearest_splits(case: Case) -> list[tuple[int, int]]:
 
 
 def tensor_sizes(model: Model) -> list[int]:
-    """Tensor-parallel sizes that divide heads, KV groups, MLP width and padded vocabulary of `model`."""
-    wide = (model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size, model.padded_vocab_size)
-    return [tp for tp in divisors(model.num_attention_heads) if all(n % tp == 0 for n in wide)]
+    """Tensor-parallel sizes that divide heads, KV groups, MLP and expert width and padded vocabulary of `model`."""
+    widths = tensor_widths(model).values()
+    return [tp for tp in divisors(model.num_attention_heads) if all(n % tp == 0 for n in widths)]
+
+
+_WORDS = {
+    "num_attention_heads": "attention heads",
+    "num_query_groups": "KV groups",
+    "ffn_hidden_size": "MLP columns (ffn_hidden_size)",
+    "moe_ffn_hidden_size": "columns of an expert (moe_ffn_hidden_size)",
+    "moe_shared_expert_intermediate_size": "columns of the shared experts (moe_shared_expert_intermediate_size)",
+    "hidden_size": "columns to join for multi-token prediction (hidden_size)",
+    "padded_vocab_size": "rows of the padded vocabulary",
+}
 
 
 def _tensor(case: Case) -> Iterator[Problem]:
     model = case.model
-    widths = {
-        "attention heads": model.num_attention_heads,
-        "KV groups": model.num_query_groups,
-        "MLP columns (ffn_hidden_size)": model.ffn_hidden_size,
-        "rows of the padded vocabulary": model.padded_vocab_size,
-    }
-    for word, n in widths.items():
+    for name, n in tensor_widths(model).items():
         if n % case.tp:
-            what = f"{model.name} has {n} {word}, which TP {case.tp} does not divide"
+            what = f"{model.name} has {n} {_WORDS[name]}, which TP {case.tp} does not divide"
             equation = f"({n} / {case.tp} = {n / case.tp:g})"
             key = "layout.tensor_model_parallel_size"
             yield Problem(key, f"{what} {equation}", allowed=listed(tensor_sizes(model)))
+
+
+def _groups(case: Case) -> Iterator[Problem]:
+    heads, groups = case.model.num_attention_heads, case.model.num_query_groups
+    if heads % groups:
+        what = f"{heads} attention heads do not divide into {groups} groups of equal size"
+        yield Problem("model.num_query_groups", what, str(groups), listed(nearest(groups, divisors(heads))))
 
 
 def _pipeline(case: Case) -> Iterator[Problem]:
@@ -171,20 +159,6 @@ def _sequence(case: Case) -> Iterator[Problem]:
         yield Problem("layout.sequence_parallel", what, hint="layout.sequence_parallel=null")
 
 
-def _experts(case: Case) -> Iterator[Problem]:
-    key, experts = "layout.expert_model_parallel_size", case.model.num_experts
-    if case.ep == 1:
-        return
-    if experts is None:
-        yield Problem(key, f"{case.model.name} has no experts", str(case.ep), "1")
-    elif experts % case.ep:
-        valid = listed(nearest(case.ep, divisors(experts)))
-        yield Problem(key, f"{experts} experts do not divide by EP {case.ep}", str(case.ep), valid)
-    if case.world_size % (case.tp * case.pp * case.ep):
-        what = f"TP {case.tp} × EP {case.ep} × PP {case.pp} does not divide {case.world_size} GPUs"
-        yield Problem(key, what, str(case.ep), listed(nearest(case.ep, divisors(case.world_size))))
-
-
 def _batch(case: Case) -> Iterator[Problem]:
     dp, training = data_parallel_size(case), case.training
     if dp is None:
@@ -201,5 +175,4 @@ def _batch(case: Case) -> Iterator[Problem]:
         yield Problem("training.global_batch_size", what, str(batch), f"a multiple of {micro * dp * case.pp}")
 
 
-Rule = Callable[[Case], Iterator[Problem]]
-LAYOUT_RULES: tuple[Rule, ...] = (_world, _tensor, _pipeline, _sequence, _experts, _batch)
+LAYOUT_RULES: tuple[Rule, ...] = (_world, _groups, _tensor, _pipeline, _sequence, _batch)

@@ -2,56 +2,117 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from conf import devices
-from conf.compose import choices, compose, flattened
-from conf.errors import ConfigError, Problem
-from conf.facts import check_hardware
+from conf.compose import CONF, choices, compose, flattened
+from conf.data_choice import data_problems, spelled_out
+from conf.errors import ConfigError, Problem, listed
+from conf.facts import check_hardware, has_row
 from conf.freeze import freeze
-from conf.resolve import Declared, Experiment, resolve
+from conf.resolve import Declared, Experiment, default_gpus_per_node, resolve
 from conf.schema import Request
+from conf.vocabulary import requested
 
 
 def load(overrides: Sequence[str]) -> Experiment:
     """See conf.load_experiment."""
-    _, config, reasons = settle(overrides)
-    problems: list[Problem] = []
-    request = freeze(Request, config, "", problems)
-    problems += check_hardware(config["hardware"])
-    if request is None or problems:
-        raise ConfigError(*problems)
-    side = config["per_platform"].get(request.platform.name) or {}
-    pairs = (entry.split("=", 1) for entry in flattened(side))
-    declared = [Declared(key, value, f"per_platform.{request.platform.name}") for key, value in pairs]
-    return resolve(request, tuple(declared), tuple(reasons))
+    common, side, reasons = settle(overrides)
+    request = _request(compose([*common, *side]))
+    experiment = resolve(request, (), tuple(reasons))
+    if not side:
+        return experiment
+    without = _request(compose(common))
+    declared = _declared(experiment, request, without, f"per_platform.{request.platform.name}")
+    return resolve(request, declared, tuple(reasons))
 
 
-def settle(overrides: Sequence[str]) -> tuple[list[str], dict[str, Any], list[str]]:
-    """The overrides with platform, hardware and per-platform values settled, the composed config, and the reasons."""
-    settled, reasons = list(overrides), []
+def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """The overrides with platform and hardware settled, those for this platform alone, and the reasons."""
+    settled, reasons = spelled_out(overrides), []
     if _platform_is_auto(settled):
         vendor = devices.find().vendor or "cpu"
         reasons.append(f"platform {vendor}: {_seen()}")
-        settled = [o for o in settled if not o.startswith("platform=")] + [f"platform={vendor}"]
+        settled = [o for o in settled if _key(o) != "platform"] + [f"platform={vendor}"]
     config = compose(settled)
     if config["platform"]["vendor"] is not None:
         added, why = _found_hardware(config["platform"]["vendor"], settled)
         settled, reasons = settled + added, reasons + why
-        config = compose(settled) if added else config
-    side = list(flattened(config["per_platform"].get(config["platform"]["name"]) or {}))
-    if side:
-        settled += side
-        config = compose(settled)
-    return settled, config, reasons
+        settled += _small_model(settled, reasons)
+    if any(re.fullmatch(r"\+{0,2}layout\.\w+_size", _key(o, plus=True)) for o in settled):
+        settled.append("layout.name=explicit")  # tp2 with TP 4 is no longer tp2
+    config = compose(settled)
+    side = spelled_out(flattened(config["per_platform"].get(config["platform"]["name"]) or {}))
+    return settled, side, reasons
+
+
+def _request(config: dict[str, Any]) -> Request:
+    """The validated request. ConfigError: every wrong key, type and fact."""
+    problems: list[Problem] = []
+    request = freeze(Request, config, "", problems)
+    problems += check_hardware(config["hardware"])
+    if request is not None:
+        problems += [*data_problems(request.data), *_vendor_problems(request), *_plain_problems(request)]
+    if request is None or problems:
+        raise ConfigError(*problems)
+    return request  # type: ignore[no-any-return]
+
+
+def _vendor_problems(request: Request) -> list[Problem]:
+    hardware, platform = request.hardware, request.platform
+    if hardware.vendor == platform.vendor:
+        return []
+    valid = [name for name in choices("hardware") if _facts(name)["vendor"] == platform.vendor]
+    what = f"{hardware.name} is no hardware of platform {platform.name}"
+    return [Problem("hardware", what, allowed=listed(valid))]
+
+
+def _plain_problems(request: Request) -> list[Problem]:
+    """Root keys and prices that are numbers without sense, or a name that is no folder."""
+    problems = [Problem("repeat", "must be at least 1", str(request.repeat))] if request.repeat < 1 else []
+    if request.hang_after_s <= 0:
+        problems.append(Problem("hang_after_s", "must be above 0 seconds", str(request.hang_after_s)))
+    for name, price in request.price.usd_per_gpu_hour.items():
+        if price <= 0:
+            problems.append(Problem(f"price.usd_per_gpu_hour.{name}", "must be above 0", str(price)))
+        if name not in choices("hardware"):
+            problems.append(
+                Problem(f"price.usd_per_gpu_hour.{name}", "no such hardware", name, listed(choices("hardware")))
+            )
+    if request.name is not None and not re.fullmatch(r"\w[\w.-]*", request.name):
+        what = "is the name of a folder in runs_dir: letters, digits, '.', '_' and '-'"
+        problems.append(Problem("name", what, repr(request.name)))
+    return problems
+
+
+def _declared(e: Experiment, request: Request, without: Request, reason: str) -> tuple[Declared, ...]:
+    """The settings that the side's overrides changed, groups and derived values included."""
+    try:
+        before, after = requested(resolve(without, (), ())), requested(e)
+    except ConfigError:  # what all sides are asked for may not fit this one: hence the override
+        before, after = requested(without, partial=True), requested(request, partial=True)
+    changed = (name for name in after if name in before and before[name] != after[name])
+    return tuple(Declared(name, after[name], reason) for name in changed)
+
+
+def _key(override: str, plus: bool = False) -> str:
+    key = override.partition("=")[0]
+    return key if plus else key.lstrip("+")
+
+
+def _chosen(overrides: Sequence[str], key: str) -> str | None:
+    """The last value that the user gave `key`, None if none."""
+    values = [o.partition("=")[2].strip("'\"") for o in overrides if _key(o) == key]
+    return values[-1] if values else None
 
 
 def _platform_is_auto(overrides: Sequence[str]) -> bool:
-    chosen = [o.partition("=")[2] for o in overrides if o.startswith("platform=")]
-    if not chosen and any(o.startswith("experiment=") for o in overrides):
+    chosen = _chosen(overrides, "platform")
+    if chosen is None and _chosen(overrides, "experiment") is not None:
         return bool(compose(overrides)["platform"]["name"] == "auto")  # the experiment's file may choose
-    return not chosen or chosen[-1] == "auto"
+    return chosen in (None, "auto")
 
 
 def _found_hardware(vendor: str, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -60,29 +121,50 @@ def _found_hardware(vendor: str, overrides: Sequence[str]) -> tuple[list[str], l
     if found.vendor != vendor:
         return [], [f"hardware as configured: no {vendor} GPU is here"]
     added, reasons = [], []
-    if not any(o.startswith("hardware=") for o in overrides):
+    if _chosen(overrides, "hardware") is None:
         name = hardware_named(found.names[0], vendor)
         added.append(f"hardware={name}")
         reasons.append(f"hardware {name}: {found.names[0]} is here")
-    if not any(o.startswith("gpus_per_node=") for o in overrides):
+    if _chosen(overrides, "gpus_per_node") is None:
         added.append(f"gpus_per_node={found.count}")
         reasons.append(f"gpus_per_node = {found.count}: all that are here")
     return added, reasons
 
 
+def _small_model(overrides: Sequence[str], reasons: list[str]) -> list[str]:
+    """On GPUs for which the default model has no layout, and nothing was chosen: the model that fits everywhere."""
+    if any(_chosen(overrides, key) is not None for key in ("model", "layout", "experiment")):
+        return []
+    if any(_key(o).startswith("layout.") for o in overrides):
+        return []
+    request = _request(compose(overrides))
+    layout, per_node = request.layout, request.gpus_per_node
+    gpus = request.nodes * (default_gpus_per_node(request.hardware) if per_node is None else per_node)
+    if layout.table and has_row(layout.table, request.model.name, request.hardware.name, gpus, request.precision.name):
+        return []
+    reasons.append(f"model llama_tiny: no layout of {request.model.name} for {gpus} × {request.hardware.name} is known")
+    return ["model=llama_tiny"]
+
+
 def hardware_named(device_name: str, vendor: str) -> str:
     """The hardware entry that lists `device_name` (as the driver spells it), else the vendor's unknown GPU."""
-    import yaml
-
-    from conf.compose import CONF
-
     for entry in choices("hardware"):
-        facts = yaml.safe_load((CONF / "hardware" / f"{entry}.yaml").read_text(encoding="utf-8"))
+        facts = _facts(entry)
         if device_name.lower() in (name.lower() for name in facts["device_names"]):
             return str(facts["name"])
     return f"unknown_{vendor}"
 
 
+def _facts(hardware: str) -> dict[str, Any]:
+    import yaml
+
+    facts: dict[str, Any] = yaml.safe_load((CONF / "hardware" / f"{hardware}.yaml").read_text(encoding="utf-8"))
+    return facts
+
+
 def _seen() -> str:
     found = devices.find()
-    return f"{found.count} × {found.names[0]} found" if found.vendor else "no accelerator found"
+    if found.vendor:
+        return f"{found.count} × {found.names[0]} found"
+    silent = devices.silent_tools()
+    return "no accelerator found" + (f" ({' and '.join(silent)} tell of none)" if silent else "")

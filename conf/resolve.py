@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from conf.check import check_layout, setting_problems
+from conf.data_choice import settled
 from conf.errors import ConfigError, Problem
 from conf.facts import LayoutRow, find_row
-from conf.layout_check import Case, check_layout
+from conf.layout_check import Case
 from conf.schema import (
     Cluster,
     Data,
@@ -24,7 +26,6 @@ from conf.schema import (
     Request,
     Training,
 )
-from conf.setting_check import SETTING_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class Experiment:
     hang_after_s: float
     dry_run: bool
     rerun: bool
+    resume: bool
     declared: tuple[Declared, ...]
     reasons: tuple[str, ...]
     warnings: tuple[Problem, ...]
@@ -101,7 +103,8 @@ def resolve(request: Request, declared: tuple[Declared, ...], reasons: tuple[str
     Raises:
         ConfigError: no row for the layout asked for, or everything that is wrong with layout, batch and schedule.
     """
-    gpus_per_node = request.gpus_per_node or default_gpus_per_node(request.hardware)
+    per_node = request.gpus_per_node
+    gpus_per_node = default_gpus_per_node(request.hardware) if per_node is None else per_node
     request = replace(request, layout=_explicit(request.layout))
     row = _row(request, gpus_per_node)
     training = _filled(request.training, row, _TRAINING_DEFAULTS)
@@ -115,7 +118,7 @@ def resolve(request: Request, declared: tuple[Declared, ...], reasons: tuple[str
         optimizer = replace(optimizer, lr_decay_iters=training.train_iters)
     r = request
     case = Case(r.model, r.hardware, choice, training, optimizer, r.precision, r.nodes, gpus_per_node)
-    data_parallel_size, warnings = check_layout(case)
+    data_parallel_size, warnings = _checked(case, row)
     layout = _layout(case, data_parallel_size, row)
     same = {f: getattr(request, f) for f in _UNCHANGED}
     return Experiment(
@@ -124,20 +127,35 @@ def resolve(request: Request, declared: tuple[Declared, ...], reasons: tuple[str
         layout=layout,
         training=training,
         optimizer=optimizer,
+        data=settled(request.data),
         gpus_per_node=gpus_per_node,
         declared=declared,
-        reasons=(*reasons, *_layout_reasons(case, layout, request), *_row_reasons(row)),
+        reasons=(*reasons, *_layout_reasons(case, layout, request), *_row_reasons(row, training)),
         warnings=warnings,
     )
 
 
-def _row_reasons(row: LayoutRow | None) -> tuple[str, ...]:
-    return (f"layout {row.table}: {row.note.partition(';')[0]} [{row.source}]",) if row else ()
+def _checked(case: Case, row: LayoutRow | None) -> tuple[int, tuple[Problem, ...]]:
+    """check_layout; where a table's row does not fit the experiment, what the row was made for is told with it."""
+    try:
+        return check_layout(case)
+    except ConfigError as error:
+        told = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row else []
+        raise ConfigError(*error.problems, *told) from None
+
+
+def _row_reasons(row: LayoutRow | None, training: Training) -> tuple[str, ...]:
+    if row is None:
+        return ()
+    kept = (f for f in row.__slots__ if hasattr(training, f) and getattr(row, f) is not None)
+    changed = [f for f in kept if getattr(row, f) != getattr(training, f)]
+    note = row.note.partition(";")[0] + (f", but changed: {', '.join(changed)}" if changed else "")
+    return (f"layout {row.table}: {note} [{row.source}]",)
 
 
 _UNCHANGED = (
-    *("model", "platform", "hardware", "framework", "image", "precision", "data", "cluster", "price", "grid"),
-    *("nodes", "repeat", "runs_dir", "hang_after_s", "dry_run", "rerun"),
+    *("model", "platform", "hardware", "framework", "image", "precision", "cluster", "price", "grid"),
+    *("nodes", "repeat", "runs_dir", "hang_after_s", "dry_run", "rerun", "resume"),
 )
 _TRAINING_DEFAULTS: Mapping[str, Any] = {
     "micro_batch_size": 1,
@@ -176,8 +194,7 @@ def _row(request: Request, gpus_per_node: int) -> LayoutRow | None:
     except ConfigError as error:
         r = request
         case = Case(r.model, r.hardware, r.layout, r.training, r.optimizer, r.precision, r.nodes, gpus_per_node)
-        others = (problem for rule in SETTING_RULES for problem in rule(case))
-        raise ConfigError(*error.problems, *others) from None
+        raise ConfigError(*error.problems, *setting_problems(case)) from None
 
 
 def _filled(group: Any, row: LayoutRow | None, defaults: Mapping[str, Any]) -> Any:
@@ -214,7 +231,7 @@ def _layout_reasons(case: Case, layout: Layout, request: Request) -> tuple[str, 
     ]
     if request.gpus_per_node is None:
         reasons.append(f"gpus_per_node = {case.gpus_per_node}: a standard node of {case.hardware.name}")
-    if choice.sequence_parallel is None and layout.tensor_model_parallel_size > 1:
+    if choice.sequence_parallel is None and layout.source is None and layout.tensor_model_parallel_size > 1:
         reasons.append("sequence parallel on: TP > 1, and nothing said otherwise")
     return tuple(reasons)
 

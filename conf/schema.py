@@ -1,7 +1,7 @@
 """The shape of an experiment: one frozen dataclass a Hydra group. Field names are Megatron's, units are in the names.
 
 `Request` is what `conf/` composes to, with None where the layout table or the hardware decides; `Experiment`
-(`conf/experiment.py`) is the same with everything settled.
+(`conf/resolve.py`) is the same with everything settled.
 """
 
 from __future__ import annotations
@@ -10,47 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from conf.architecture import Model as Model  # the group model/ is long enough for a file of its own
+
 Vendor = Literal["nvidia", "amd"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A decoder-only transformer, exact to the config file named in `source`. Sizes in elements, not bytes."""
-
-    name: str
-    source: str
-    hf_id: str | None
-    num_layers: int
-    hidden_size: int
-    ffn_hidden_size: int
-    num_attention_heads: int
-    num_query_groups: int
-    kv_channels: int
-    vocab_size: int
-    make_vocab_size_divisible_by: int
-    max_position_embeddings: int
-    rotary_base: float
-    use_rope_scaling: bool
-    rope_scaling_factor: float | None
-    normalization: Literal["RMSNorm"]
-    norm_epsilon: float
-    swiglu: bool
-    add_bias_linear: bool
-    add_qkv_bias: bool
-    untie_embeddings_and_output_weights: bool
-    num_experts: int | None
-    init_method_std: float
-    hidden_dropout: float
-    attention_dropout: float
-
-    @property
-    def padded_vocab_size(self) -> int:
-        """Rows of the embedding: vocab_size rounded up to make_vocab_size_divisible_by, the same in every layout.
-
-        Megatron pads to a multiple of that times TP, so its model depends on the layout; ours does not, and the
-        layout check asks that TP divides it.
-        """
-        return -(-self.vocab_size // self.make_vocab_size_divisible_by) * self.make_vocab_size_divisible_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +80,8 @@ class LayoutChoice:
 class Training:
     """Batch, length, seed, memory and communication switches. None: the layout's row decides, else off or 1.
 
-    recompute_granularity "none" switches off what a row switches on.
+    recompute_granularity "none" switches off what a row switches on. attention: torch's scaled_dot_product_attention
+    or Megatron's own, which writes out all scores. save_interval: a checkpoint every so many steps, None: none.
     """
 
     micro_batch_size: int | None
@@ -132,6 +95,8 @@ class Training:
     use_distributed_optimizer: bool | None
     overlap_grad_reduce: bool | None
     overlap_param_gather: bool | None
+    attention: Literal["sdpa", "unfused"]
+    save_interval: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +134,15 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What is trained on. synthetic: learnable, a pure function of (training.seed, global sample index)."""
+    """What is trained on. synthetic: a corpus made for the run; prefix: one of the user's; mock: each stack's own.
 
-    name: Literal["synthetic"]
+    path: of .bin and .idx, without those endings; a relative one is in the run's directory. split: Megatron's weights
+    of training, validation and test.
+    """
+
+    name: Literal["synthetic", "mock", "prefix"]
+    path: str | None
+    split: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,4 +200,5 @@ class Request:
     hang_after_s: float
     dry_run: bool
     rerun: bool
+    resume: bool
     per_platform: Mapping[str, Any]

@@ -10,7 +10,7 @@ from conf.layout_check import Case, Rule
 
 def _schedule(case: Case) -> Iterator[Problem]:
     optimizer, iters = case.optimizer, case.training.train_iters
-    decay = optimizer.lr_decay_iters or iters
+    decay = iters if optimizer.lr_decay_iters is None else optimizer.lr_decay_iters
     if optimizer.lr_decay_style != "cosine":
         what = "only the cosine decay was shown to be equal on every stack"
         yield Problem("optimizer.lr_decay_style", what, optimizer.lr_decay_style, "cosine")
@@ -34,8 +34,9 @@ def _constants(case: Case) -> Iterator[Problem]:
     for name in ("adam_beta1", "adam_beta2"):
         if not 0 <= getattr(optimizer, name) < 1:
             yield Problem(f"optimizer.{name}", "must be at least 0 and below 1", str(getattr(optimizer, name)))
-    if case.training.seed < 0:
-        yield Problem("training.seed", "must not be negative", str(case.training.seed))
+    if not 0 <= case.training.seed < 2**32:
+        what = "numpy, which shuffles for every stack, takes 32 bits"
+        yield Problem("training.seed", what, str(case.training.seed), f"0 to {2**32 - 1}")
 
 
 def _recompute(case: Case) -> Iterator[Problem]:

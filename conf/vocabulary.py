@@ -13,12 +13,17 @@ TABLE = Path(__file__).with_name("vocabulary.yaml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One canonical setting. request: attribute path in an Experiment, None if it is only read back."""
+    """One canonical setting. request: attribute path in an Experiment, None if it is only read back. dump: whether it
+    is a setting of the training program, which its argument dump tells; else a fact of the request alone.
+
+    A path through a part that the model does not have (model.moe of a dense one) gives None.
+    """
 
     name: str
     kind: str
     unit: str
     request: str | None = None
+    dump: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
 
     def key(self, framework: str) -> str:
@@ -35,12 +40,25 @@ def vocabulary() -> Mapping[str, Setting]:
     return {name: Setting(name=name, **entry) for name, entry in table.items()}
 
 
-def requested(experiment: object) -> dict[str, Any]:
-    """Every setting that `experiment` asks for, by canonical name."""
-    return {s.name: _follow(experiment, s.request) for s in vocabulary().values() if s.request}
+def requested(experiment: object, partial: bool = False) -> dict[str, Any]:
+    """Every setting that `experiment` asks for, by canonical name. partial: of a Request, what it settles already."""
+    found = {}
+    for setting in vocabulary().values():
+        try:
+            if setting.request:
+                found[setting.name] = _follow(experiment, setting.request)
+        except AttributeError:
+            if not partial:
+                raise
+    return found
+
+
+def program_settings(experiment: object) -> dict[str, Any]:
+    """What a training program is told: `requested` without the facts of the request alone."""
+    return {name: value for name, value in requested(experiment).items() if vocabulary()[name].dump}
 
 
 def _follow(value: Any, path: str) -> Any:
     for attribute in path.split("."):
-        value = getattr(value, attribute)
+        value = None if value is None else getattr(value, attribute)
     return value

@@ -39,17 +39,23 @@ def model_states(e: Experiment) -> ModelStates:
     """Model states of the fullest rank, in bytes.
 
     Megatron's own count (docs/source/api-guide/dist_optimizer.md): bf16 parameters with fp32 gradients take
-    18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP.
+    18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP. Experts are on EP times
+    fewer ranks, so their optimizer states are sharded over DP/EP.
     """
-    n = per_rank(
+    held = per_rank(
         e.model,
         tensor_model_parallel_size=e.layout.tensor_model_parallel_size,
         pipeline_model_parallel_size=e.layout.pipeline_model_parallel_size,
+        expert_model_parallel_size=e.layout.expert_model_parallel_size,
     )
+    n = held.total
     half = e.precision.params_dtype == "bfloat16"
     gradient = 4 if e.precision.accumulate_allreduce_grads_in_fp32 or not half else 2
     shards = e.layout.data_parallel_size * e.layout.context_parallel_size if e.training.use_distributed_optimizer else 1
-    return ModelStates(n, (2 if half else 4) * n, gradient * n, (12 if half else 8) * n // shards)
+    expert_shards = max(1, shards // e.layout.expert_model_parallel_size)
+    state = 12 if half else 8
+    optimizer = state * held.dense // shards + state * held.experts // expert_shards
+    return ModelStates(n, (2 if half else 4) * n, gradient * n, optimizer)
 
 
 def memory_problems(e: Experiment, host_memory_bytes: int) -> list[Problem]:
@@ -77,17 +83,21 @@ def _fitting(e: Experiment, room: float) -> str:
         return ""
     states = model_states(e)
     most = int(states.parameters * room / (states.total_bytes * e.gpus_per_node))
-    names = [name for name in choices("model") if _parameters(name) <= most]
+    names = [name for name in choices("model") if 0 < _parameters(name) <= most]
     return f"up to {most:,} parameters a process: {listed(names)}"
 
 
 def _parameters(name: str) -> int:
-    from conf.compose import compose
+    """Of the model in conf/model/NAME.yaml; 0 for another name of one. Composing them all would take seconds."""
+    import yaml
+
+    from conf.compose import CONF
     from conf.freeze import freeze
     from conf.parameters import count
     from conf.schema import Model
 
-    return count(freeze(Model, compose([f"model={name}"])["model"], "model", [])).total
+    file = yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return count(freeze(Model, file["model"], "model", [])).total if "model" in file else 0
 
 
 def _hint(e: Experiment) -> str:

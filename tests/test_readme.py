@@ -20,13 +20,13 @@ def test_adding_a_model_as_the_readme_says(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("launch.py", "run_experiment.py"):
         shutil.copy(ROOT / name, tmp_path)
-    model = yaml.safe_load((tmp_path / "conf/model/llama31_8b.yaml").read_text(encoding="utf-8"))
+    model = yaml.safe_load((tmp_path / "conf/model/qwen25_7b.yaml").read_text(encoding="utf-8"))
     model["model"] |= yaml.safe_load(block)
     header = "# @package _global_\n"
-    (tmp_path / "conf/model/llama32_1b.yaml").write_text(header + yaml.safe_dump(model), encoding="utf-8")
-    (command,) = re.findall(r"^python (launch.py model=llama32_1b .*)$", text, re.MULTILINE)
+    (tmp_path / "conf/model/qwen25_1p5b.yaml").write_text(header + yaml.safe_dump(model), encoding="utf-8")
+    (command,) = re.findall(r"^python (launch.py model=qwen25_1p5b .*)$", text, re.MULTILINE)
     done = subprocess.run(
         [sys.executable, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "1,235,814,400 parameters" in done.stdout
+    assert "1,543,714,304 parameters" in done.stdout

@@ -31,6 +31,10 @@ def problems(*overrides: str) -> str:
         (["a b"], ["a b:", "write KEY=VALUE"]),
         (["~training.seed"], ["cannot be deleted"]),
         (["model=llama,qwen"], ["--multirun"]),
+        (["model=moe_tiny", "model.moe.num_expert=8"], ["num_expert: no such key", "did you mean num_experts?"]),
+        (["model=moe_tiny", "model.moe.num_experts=x"], ["model.moe.num_experts: wrong type", "a whole number"]),
+        (["model=moe_tiny", "model.moe=4"], ["model.moe: wrong type", "a group with"]),
+        (["model=llama", "model.moe.num_experts=8"], ["model.moe is null in what was chosen"]),
         (["image='${oc.env:NO_SUCH_VARIABLE}'"], ["NO_SUCH_VARIABLE"]),
     ],
 )
@@ -45,10 +49,35 @@ def test_all_unknown_keys_are_told_at_once() -> None:
     assert all(part in text for part in ("layout.tp:", "trainin:", "layout=tp3:"))
 
 
-def test_a_secret_is_never_read_into_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_can_be_taken_out_of_a_model() -> None:
+    e = load_experiment("platform=cpu", "model=moe_tiny", "model.moe=null")
+    assert e.model.moe is None
+
+
+def test_every_setting_has_its_place_in_the_experiment() -> None:
+    from conf.vocabulary import requested
+
+    asked = requested(load_experiment("platform=nvidia", "model=deepseek_v3", "layout=data_parallel"))
+    expected = {"num_experts": 256, "moe_router_topk": 8, "q_lora_rank": 1536, "mtp_num_layers": 1}
+    assert expected.items() <= asked.items()
+    assert asked["multi_latent_attention"] is True
+
+
+def test_a_setting_of_a_part_that_the_model_lacks_is_none() -> None:
+    from conf.vocabulary import requested
+
+    dense = requested(load_experiment("platform=cpu", "model=llama_tiny"))
+    assert {dense[name] for name in ("num_experts", "moe_aux_loss_coeff", "v_head_dim", "mtp_num_layers")} == {None}
+    assert dense["multi_latent_attention"] is False
+    assert set(dense) == set(requested(load_experiment("platform=cpu", "model=moe_tiny")))
+
+
+@pytest.mark.parametrize("spelling", ["HF_TOKEN", '"HF_TOKEN"', "HF_TOKEN,nothing", "${oc.env:WHICH}"])
+def test_a_secret_is_never_read_into_the_config(monkeypatch: pytest.MonkeyPatch, spelling: str) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
-    text = problems("image='${oc.env:HF_TOKEN}'")
-    assert "HF_TOKEN" in text
+    monkeypatch.setenv("WHICH", "HF_TOKEN")
+    text = problems(f"image='${{oc.env:{spelling}}}'")
+    assert text.startswith("image: would read the secret HF_TOKEN")
     assert "hf_very_secret" not in text
 
 
@@ -71,10 +100,41 @@ def test_llama_is_llama31_8b_and_qwen_is_qwen25_7b() -> None:
 
 @pytest.mark.parametrize("hardware", choices("hardware"))
 def test_every_hardware_file_composes(hardware: str) -> None:
-    e = load_experiment(
-        "platform=cpu", "model=llama_tiny", f"hardware={hardware}", "gpus_per_node=1", "layout=data_parallel"
-    )
+    vendor = compose([f"hardware={hardware}"])["hardware"]["vendor"] or "cpu"
+    e = load_experiment(f"platform={vendor}", f"hardware={hardware}", "model=llama_tiny", "gpus_per_node=1")
     assert e.hardware.name == hardware
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["platform=cpu", "hardware=h100"], "h100 is no hardware of platform cpu"),
+        (["platform=nvidia", "hardware=mi300x"], "mi300x is no hardware of platform nvidia"),
+        (["platform=cpu", "repeat=0"], "repeat: must be at least 1"),
+        (["platform=cpu", "gpus_per_node=0"], "gpus_per_node: must be at least 1"),
+        (["platform=cpu", "hang_after_s=-1"], "hang_after_s"),
+        (["platform=cpu", "hang_after_s=nan"], "a number that is finite"),
+        (["platform=cpu", "optimizer.lr=inf"], "a number that is finite"),
+        (["platform=cpu", "optimizer.lr_decay_iters=0"], "optimizer.lr_decay_iters: must be at least 1"),
+        (["platform=cpu", "price.usd_per_gpu_hour.h100=-3"], "must be above 0"),
+        (["platform=cpu", "price.usd_per_gpu_hour.h1000=3"], "no such hardware"),
+        (["platform=cpu", "model.num_attention_heads=0"], "model.num_attention_heads: must be at least 1"),
+        (["platform=cpu", "model.make_vocab_size_divisible_by=0"], "must be at least 1"),
+        (["platform=cpu", "model.num_layers=0"], "model.num_layers: must be at least 1"),
+        (["platform=cpu", "model.num_query_groups=3"], "8 attention heads do not divide into 3 groups"),
+        (["platform=cpu", "name=../../elsewhere"], "the name of a folder"),
+        (["platform=cpu", "name="], "the name of a folder"),
+        (["hydra.run.dir=/x"], "no effect here"),
+        (["per_platform.amd.platform=nvidia"], "cannot be another platform"),
+    ],
+)
+def test_values_without_sense_are_refused(overrides: list[str], said: str) -> None:
+    assert said in problems(*overrides)
+
+
+@pytest.mark.parametrize("spelling", ["platform=nvidia", "+platform=nvidia", "++platform=nvidia", "platform='nvidia'"])
+def test_every_spelling_of_an_override_counts(spelling: str) -> None:
+    assert load_experiment(spelling, "model=llama").platform.name == "nvidia"
 
 
 @pytest.mark.parametrize(
@@ -92,5 +152,5 @@ def test_every_file_of_a_group_is_a_valid_choice(group: str) -> None:
 
 
 def test_the_lists_for_the_python_door() -> None:
-    assert {"llama", "qwen", "llama31_70b", "llama_tiny"} <= set(models())
+    assert {"llama", "qwen", "llama31_70b", "llama_tiny", "mixtral_8x7b", "moe_tiny"} <= set(models())
     assert {"nvidia", "amd", "cpu", "auto"} == set(platforms())

@@ -83,6 +83,58 @@ def test_each_rule_speaks(overrides: list[str], said: str) -> None:
     assert said in told(*LLAMA, *overrides)
 
 
+EP = "layout.expert_model_parallel_size"
+MOE = ("model=mixtral_8x7b", "platform=nvidia", "gpus_per_node=8", "layout=data_parallel")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([f"{EP}=3"], ["8 experts do not divide by EP 3", "1, 2, 4, 8"]),
+        ([f"{EP}=8", f"{TP}=2"], ["TP 2 × EP 8 × PP 1 does not divide 8 GPUs"]),
+        ([f"{TP}=2", "layout.sequence_parallel=false"], ["experts with TP 2 need sequence parallel"]),
+        ([f"{TP}=3", "model.moe.moe_shared_expert_intermediate_size=4"], ["4 columns of the shared experts", "TP 3"]),
+        ([f"{TP}=8", "model.moe.moe_ffn_hidden_size=12"], ["12 columns of an expert (moe_ffn_hidden_size)"]),
+        (["model=gpt_oss_20b", f"{TP}=2"], ["gpt_oss_20b's experts have biases", "TP 1 and up to EP 32"]),
+        (["model=qwen3_30b_a3b", f"{TP}=8"], ["4 KV groups", "allowed: 1, 2, 4"]),
+        (["model.moe.moe_router_topk=9"], ["at most all 8 experts", "1 to 8"]),
+        (["model.moe.moe_router_topk=0"], ["must be at least 1"]),
+        (["model.moe.moe_router_topk=1"], ["no gradient", "moe_router_pre_softmax=true"]),
+        (["model.num_layers=2", "model.moe.moe_first_dense_layers=2"], ["has 2 layers here", "0 to 1"]),
+        (["model.moe.moe_router_num_groups=3"], ["8 experts do not divide into groups"]),
+        (
+            ["model=moe_tiny", "platform=cpu", "gpus_per_node=4", f"{TP}=2", f"{EP}=2"],
+            ["TP 2 with EP 2", "gloo on a CPU refuses"],
+        ),
+    ],
+)
+def test_each_rule_of_experts_speaks(overrides: list[str], said: list[str]) -> None:
+    text = told(*MOE, *overrides)
+    for part in said:
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"{EP}=8"],
+        [f"{TP}=2", f"{EP}=4"],
+        [f"{TP}=2", f"{EP}=2", f"{PP}=2"],
+        ["model=gpt_oss_120b", f"{EP}=8"],
+        ["model=qwen3_235b_a22b", f"{TP}=4", f"{EP}=2", "model.num_layers=4", f"{PP}=1"],
+        ["model=deepseek_v3", f"{TP}=8", "nodes=4", f"{EP}=4"],
+        ["model=moe_tiny", "platform=cpu", "gpus_per_node=4", f"{EP}=4"],
+    ],
+)
+def test_layouts_of_experts_that_are_valid(overrides: list[str]) -> None:
+    assert load_experiment(*MOE, *overrides).layout.expert_model_parallel_size > 1
+
+
+def test_an_mlp_that_no_layer_has_need_not_divide() -> None:
+    e = load_experiment(*MOE, f"{TP}=8", "model.ffn_hidden_size=3")
+    assert e.layout.tensor_model_parallel_size == 8
+
+
 def test_tp_beyond_the_node_is_a_warning_with_its_reason() -> None:
     e = load_experiment("model=llama31_70b", "platform=nvidia", "hardware=gb200", "nodes=2", f"{TP}=8")
     assert any("leaves the node (4 GPUs)" in warning.what for warning in e.warnings)
@@ -141,7 +193,7 @@ NODES = st.integers(1, 8)
 def test_what_passes_divides_and_what_does_not_pass_does_not(
     tensor: int, pipeline: int, context: int, nodes: int, batch: int, micro: int
 ) -> None:
-    from conf.layout_check import check_layout
+    from conf.check import check_layout
 
     it = case(tensor_model=tensor, pipeline_model=pipeline, context=context, nodes=nodes, batch=batch, micro=micro)
     world, model = nodes * 8, it.model
@@ -167,7 +219,8 @@ def test_what_passes_divides_and_what_does_not_pass_does_not(
 @settings(max_examples=40, deadline=None)
 @given(tensor=SIZE, pipeline=SIZE, nodes=st.integers(1, 4))
 def test_the_layouts_that_are_proposed_are_valid(tensor: int, pipeline: int, nodes: int) -> None:
-    from conf.layout_check import _nearest_splits, check_layout
+    from conf.check import check_layout
+    from conf.layout_check import _nearest_splits
 
     it = case(tensor_model=tensor, pipeline_model=pipeline, context=1, nodes=nodes, batch=256 * 3, micro=1)
     for tp, pp in _nearest_splits(it):

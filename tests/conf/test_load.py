@@ -9,7 +9,7 @@ import pytest
 
 from conf import devices, load_experiment
 from conf.errors import ConfigError
-from conf.summary import summary
+from conf.overview import summary
 
 NVIDIA_SMI = "echo 'NVIDIA H200, 143771, 570.86.15'\n" * 2
 ROCM_SMI = """cat <<'JSON'
@@ -95,7 +95,8 @@ def test_per_platform_overrides_one_side_and_is_declared() -> None:
     amd, nvidia = (load_experiment(f"platform={side}", *overrides) for side in ("amd", "nvidia"))
     assert (amd.precision.name, amd.training.seed) == ("fp32", 7)
     assert (nvidia.precision.name, nvidia.training.seed) == ("bf16", 1234)
-    assert [(d.key, d.value) for d in amd.declared] == [("precision", "fp32"), ("training.seed", "7")]
+    found = {d.key: d.value for d in amd.declared}
+    assert found == {"params_dtype": "float32", "seed": 7}, "canonical settings, typed, whatever was overridden"
     assert nvidia.declared == ()
 
 
@@ -136,6 +137,21 @@ def test_the_summary_fits_a_screen_and_gives_reasons() -> None:
     assert len(text.splitlines()) <= 24
     assert "DP = 2: 8 GPUs / TP 2 / PP 2" in text
     assert "8,030,261,248 parameters" in text
+
+
+def test_the_summary_tells_what_a_token_passes() -> None:
+    text = summary(load_experiment("platform=nvidia", "model=deepseek_v3", "layout=data_parallel"))
+    assert "671,026,419,200 parameters, 37,552,297,472 for a token, and 11,610,068,224 for multi-token" in text
+
+
+def test_experts_take_less_memory_with_more_ranks_to_hold_them() -> None:
+    from estimate.memory import model_states
+
+    base = ("platform=nvidia", "model=mixtral_8x7b", "layout=data_parallel", "gpus_per_node=8")
+    whole, cut = (model_states(load_experiment(*base, f"layout.expert_model_parallel_size={ep}")) for ep in (1, 8))
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert whole.parameters - cut.parameters == experts * 7 // 8
+    assert cut.optimizer_bytes == whole.optimizer_bytes, "each expert's states lie on one rank either way"
 
 
 def test_the_experiment_is_frozen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conf.architecture import Model
 from conf.parameters import count
 from conf.resolve import Experiment
 
@@ -9,14 +10,14 @@ from conf.resolve import Experiment
 def summary(e: Experiment) -> str:
     """What will be trained, where, and how it is cut."""
     t, o = e.training, e.optimizer
-    model = f"{e.model.name}, {count(e.model).total:,} parameters ({e.model.source.partition(';')[0]})"
+    model = f"{e.model.name}, {_parameters(e.model)} ({e.model.source.partition(';')[0]})"
     rows = [
         ("experiment", e.name),
         ("model", model),
         ("platform", f"{e.platform.name}, {e.nodes} × {e.gpus_per_node} × {e.hardware.name}, {e.framework.name}"),
         ("layout", f"{e.layout.name}: {e.layout}"),
         ("batch", f"{t.global_batch_size} × {t.seq_length} = {t.global_batch_size * t.seq_length:,} tokens a step"),
-        ("training", f"{t.train_iters} iterations, seed {t.seed}{_repeats(e)}, {e.precision.name}, data {e.data.name}"),
+        ("training", f"{t.train_iters} iterations, seed {t.seed}{_repeats(e)}, {e.precision.name}, {_data(e)}"),
         (
             "schedule",
             f"lr {o.lr:g} → {o.min_lr:g} {o.lr_decay_style}, warm-up {o.lr_warmup_iters}/{o.lr_decay_iters}",
@@ -30,8 +31,20 @@ def summary(e: Experiment) -> str:
     return "\n".join(lines)
 
 
+def _parameters(model: Model) -> str:
+    parts = count(model)
+    text = f"{parts.total:,} parameters"
+    if model.moe:
+        text += f", {parts.active:,} for a token"
+    return text + (f", and {parts.mtp:,} for multi-token prediction" if parts.mtp else "")
+
+
 def _repeats(e: Experiment) -> str:
     return f" to {e.training.seed + e.repeat - 1}" if e.repeat > 1 else ""
+
+
+def _data(e: Experiment) -> str:
+    return f"data {e.data.path}" if e.data.name == "prefix" else f"data {e.data.name}"
 
 
 def _savers(e: Experiment) -> str:

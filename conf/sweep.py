@@ -1,0 +1,70 @@
+"""One command line, several experiments: `-m key=a,b` and the axes of a grid, expanded as Hydra expands them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from conf.compose import compose
+from conf.errors import ConfigError, Problem
+from conf.load import load, settle
+from conf.resolve import Experiment
+
+
+def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
+    """Every experiment that `overrides` ask for, in Hydra's order; sweeps are expanded where `multirun`.
+
+    Raises:
+        ConfigError: with the problems of all of them.
+    """
+    found: list[Experiment] = []
+    problems: list[Problem] = []
+    for job in expanded(overrides) if multirun else [list(overrides)]:
+        try:
+            found += _cells(job)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    return found
+
+
+def _cells(overrides: list[str]) -> Iterator[Experiment]:
+    """The experiment, or one for each cell of its grid."""
+    common, side, _ = settle(overrides)
+    axes = compose([*common, *side])["grid"]["axes"] or {}
+    cells = product(*([f"{key}={value}" for value in values] for key, values in axes.items()))
+    problems: list[Problem] = []
+    for cell in cells:
+        try:
+            yield load([*overrides, *cell])
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+
+
+def expanded(overrides: Sequence[str]) -> list[list[str]]:
+    """`a=1,2 b=3,4` → the four lists of overrides.
+
+    Raises:
+        ConfigError: a sweep that cannot be listed, as an interval.
+    """
+    return [list(job) for job in product(*map(_values, overrides))]
+
+
+def _values(text: str) -> list[str]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        return [text]  # conf.compose says what is wrong with it
+    if not override.is_sweep_override():
+        return [text]
+    try:
+        return [f"{text.partition('=')[0]}={value}" for value in override.sweep_string_iterator()]
+    except HydraException as error:
+        hint = "list the values: KEY=A,B or KEY=range(1,4)"
+        raise ConfigError(Problem(text, "cannot be listed", str(error), hint=hint)) from error
