@@ -16,7 +16,7 @@ FRAMEWORKS = {
 }
 
 
-def plan(experiment: Experiment, host: Host) -> Plan:
+def make_plan(experiment: Experiment, host: Host) -> Plan:
     """What will be executed for `experiment` on `host`, as plain data. Pure.
 
     Raises:

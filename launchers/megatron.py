@@ -9,24 +9,28 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
-from conf.vocabulary import requested
+from conf.vocabulary import program_settings
+from launchers import corpus
 from launchers.plan import Host, Plan
 
 ENGINE = Path(__file__).parent / "ranks" / "engine.py"
 SETTINGS = "settings.json"
+MOCK_VOCABULARY = 4096
+DEVICES = {"nvidia": "cuda", "amd": "rocm", None: "cpu"}
 
 
 def render(experiment: Experiment, host: Host) -> Plan:
     """The plan of one training run.
 
     Raises:
-        ConfigError: what the engine cannot do yet, all of it.
+        ConfigError: what the engine cannot do, all of it.
     """
     problems = list(_refusals(experiment))
     if problems:
         raise ConfigError(*problems)
     env, reasons = _environment(experiment, host)
     return Plan(
+        setup=corpus.setup(experiment, host.python),
         argv=(
             *(host.python, "-u", "-m", "torch.distributed.run", *_torchrun(experiment)),
             *(str(ENGINE), "--settings", SETTINGS),
@@ -39,23 +43,49 @@ def render(experiment: Experiment, host: Host) -> Plan:
 
 
 def settings(experiment: Experiment) -> dict[str, Any]:
-    """The engine's settings file: every requested setting under its canonical name."""
-    return requested(experiment)
+    """The engine's settings file: every requested setting under its canonical name, and the device it is meant for."""
+    return {**program_settings(experiment), "device": DEVICES[experiment.platform.vendor]}
 
 
 def _refusals(e: Experiment) -> Iterator[Problem]:
     if e.precision.fp8:
         hint = "precision=bf16"
         yield Problem("precision", "fp8 needs TransformerEngine, which the embedded engine does without", hint=hint)
-    sizes = {
-        "virtual_pipeline_model_parallel_size": e.layout.virtual_pipeline_model_parallel_size or 1,
-        "context_parallel_size": e.layout.context_parallel_size,
-        "expert_model_parallel_size": e.layout.expert_model_parallel_size,
+    if e.data.name == "mock" and e.model.vocab_size < MOCK_VOCABULARY:
+        what = "Megatron-Core 0.15.3's mock data has ids up to 4094 whatever the vocabulary: too many for this model"
+        allowed = f"a vocabulary of {MOCK_VOCABULARY} or more"
+        yield Problem("data", what, str(e.model.vocab_size), allowed, "data=synthetic")
+    yield from _missing_parts(e)
+    layout = e.layout
+    if layout.virtual_pipeline_model_parallel_size == 1:
+        key = "layout.virtual_pipeline_model_parallel_size"
+        yield Problem(key, "one virtual stage is none", "1", f"{key}=null")
+    if e.training.attention == "unfused" and layout.context_parallel_size > 1:
+        what = "Megatron's own attention cannot split a sequence"
+        yield Problem("training.attention", what, "unfused", "sdpa", "training.attention=sdpa, or CP 1")
+
+
+def _missing_parts(e: Experiment) -> Iterator[Problem]:
+    """What the engine could build only wrongly: its settings do not even have names for most of these."""
+    model, moe = e.model, e.model.moe
+    missing = {
+        "multi-head latent attention": model.mla is not None,
+        "multi-token prediction": bool(model.mtp_num_layers),
+        "YaRN": model.yarn is not None,
+        "clamped quick-GELU experts": model.quick_geglu is not None,
+        "attention sinks": model.softmax_type != "vanilla",
+        "sliding window attention": model.window_size is not None,
+        "biases in experts": moe is not None and model.add_bias_linear,
+        "sigmoid routing": moe is not None and moe.moe_router_score_function != "softmax",
+        "routing probabilities before the choice": moe is not None and moe.moe_router_pre_softmax,
+        "scaled routing probabilities": moe is not None and (moe.moe_router_topk_scaling_factor or 1.0) != 1.0,
+        "groups of experts": moe is not None and (moe.moe_router_num_groups or 1) > 1,
+        "a routing bias": moe is not None and moe.moe_router_enable_expert_bias,
     }
-    for name, size in sizes.items():
-        if size > 1:
-            what = "the embedded engine has tensor, sequence, pipeline and data parallelism so far"
-            yield Problem(f"layout.{name}", what, str(size), "1", "layout=identical, or sizes without it")
+    parts = [part for part, needed in missing.items() if needed]
+    if parts:
+        what = f"{model.name} needs what the embedded engine does not have: {', '.join(parts)}"
+        yield Problem("model", what, model.name, hint="another model; the vendors' own stacks have these")
 
 
 def _torchrun(e: Experiment) -> Iterator[str]:
@@ -74,6 +104,9 @@ def _environment(e: Experiment, host: Host) -> tuple[dict[str, str], dict[str, s
     rows = [("OMP_NUM_THREADS", str(threads), f"{host.cpu_count} cores / {e.gpus_per_node} processes")]
     if e.hardware.vendor is None and (e.gpus_per_node * threads >= host.cpu_count or host.ci):
         rows.append(("OMP_WAIT_POLICY", "PASSIVE", "no core is left over for threads that spin"))
+    if e.hardware.vendor is None:
+        hidden = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+        rows += [(name, "", "a run on the CPU sees no GPU") for name in hidden]
     if e.hardware.vendor is not None and e.layout.tensor_model_parallel_size > 1:
         reason = "TP's communication must be queued before the matmuls it overlaps"
         rows.append(("CUDA_DEVICE_MAX_CONNECTIONS", "1", reason))

@@ -19,8 +19,10 @@ class Host:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """files: path (relative to the run directory) → text. env: set on top of the environment, the reason of each in
-    env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run directory."""
+    env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run directory, after
+    the commands of `setup`, the first of which that fails is the end of the run."""
 
+    setup: tuple[tuple[str, ...], ...] = ()
     argv: tuple[str, ...]
     files: Mapping[str, str]
     env: Mapping[str, str]
@@ -31,4 +33,4 @@ class Plan:
     def command(self) -> str:
         """The plan as one line for a shell."""
         env = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items())]
-        return " ".join([*env, shlex.join(self.argv)])
+        return " && ".join([*map(shlex.join, self.setup), " ".join([*env, shlex.join(self.argv)])])

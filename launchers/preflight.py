@@ -11,11 +11,12 @@ from conf import devices
 from conf.errors import Problem
 from conf.load import hardware_named
 from conf.resolve import Experiment
+from launchers import corpus
 
 
 def problems(e: Experiment) -> list[Problem]:
     """What keeps `e` from running on this machine; empty if nothing does."""
-    return [*_platform(e), *_framework(e)]
+    return [*_platform(e), *_nodes(e), *_framework(e), *_data(e)]
 
 
 def _platform(e: Experiment) -> Iterator[Problem]:
@@ -33,6 +34,28 @@ def _platform(e: Experiment) -> Iterator[Problem]:
         yield Problem("hardware", f"this machine has {found.names[0]}", e.hardware.name, name, hint)
     if e.gpus_per_node > found.count:
         yield Problem("gpus_per_node", "more GPUs than there are", str(e.gpus_per_node), f"1 to {found.count}")
+
+
+def _nodes(e: Experiment) -> Iterator[Problem]:
+    if e.nodes > 1:
+        hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
+        yield Problem(
+            "nodes", "one launch.py runs one node so far: it would record only its own", str(e.nodes), "1", hint
+        )
+
+
+def _data(e: Experiment) -> Iterator[Problem]:
+    if e.data.name != "prefix" or e.data.path is None:
+        return
+    from launchers.ranks import corpus_order as order  # numpy, which an experiment without such a corpus does without
+
+    try:
+        found = order.open_corpus(e.data.path)
+        order.check_ids(found, e.model.vocab_size, *order.id_range(found))
+        t = e.training
+        order.check_length(found, order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed))
+    except order.CorpusError as error:
+        yield Problem(*error.parts)
 
 
 def _framework(e: Experiment) -> Iterator[Problem]:

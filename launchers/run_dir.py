@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,10 +17,13 @@ import yaml
 
 from conf.errors import InputError, Problem
 from conf.resolve import Experiment
-from conf.vocabulary import requested
+from conf.vocabulary import program_settings
 from launchers.plan import Plan
 
 ATTEMPTS = "attempts"
+NEW = ".new"
+RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024
+DATA = "data"  # the corpus stays where it is: the next attempt finds it whole, or makes it again
 
 
 def identity(e: Experiment, commit: str | None) -> str:
@@ -24,7 +31,8 @@ def identity(e: Experiment, commit: str | None) -> str:
     names = {"platform": e.platform.name, "hardware": e.hardware.name}
     place = {**names, "nodes": e.nodes, "gpus_per_node": e.gpus_per_node}
     code = {"framework": e.framework.name, "image": e.image, "commit": commit}
-    text = json.dumps({"settings": requested(e), **place, **code}, sort_keys=True)
+    model = {name: value for name, value in asdict(e.model).items() if name != "source"}
+    text = json.dumps({"settings": program_settings(e), "model": model, **place, **code}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -39,18 +47,64 @@ def directory(e: Experiment, commit: str | None) -> Path:
     return Path(e.runs_dir) / e.name / run_id(e, commit)
 
 
-def prepare(path: Path, e: Experiment, plan: Plan) -> None:
-    """Create the directory with the request, the plan and the rendered files; an earlier attempt moves to attempts/N.
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Hold the run at `path` for this process, also against one on another node that shares the file system.
+
+    Raises:
+        InputError: another process holds it, or runs_dir cannot be written.
+    """
+    with _writable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = (path.parent / f".{path.name}.lock").open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            hint = "wait for it, or end it"
+            raise InputError(Problem(str(path), "another process is running this very run", hint=hint)) from error
+        yield
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Whether the engine left a whole checkpoint (launchers/ranks/engine_checkpoint.py) in the run at `path`."""
+    return (path / "checkpoints" / "latest").is_file()
+
+
+def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
+    """Create the directory with the request, the plan and the rendered files; an earlier attempt moves to attempts/N,
+    or stays where it is to be gone on with.
 
     Raises:
         InputError: runs_dir cannot be written, or its disk is full.
     """
+    new = path / NEW
+    with _writable(path):
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        try:
+            (new / RESERVE).write_bytes(bytes(RESERVE_BYTES))
+            for name, text in _files(e, plan).items():
+                (new / name).write_text(text, encoding="utf-8")
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        if not go_on:
+            _set_aside(path)
+        for written in new.iterdir():
+            os.replace(written, path / written.name)
+        new.rmdir()
+
+
+def release_reserve(path: Path) -> None:
+    """Give back the room that was kept for the record of a run that fills the disk."""
+    (path / RESERVE).unlink(missing_ok=True)
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        _set_aside(path)
-        for name, text in _files(e, plan).items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         hint = "runs_dir=DIR puts the runs elsewhere"
         raise InputError(Problem("runs_dir", f"cannot write {path}: {error.strerror}", hint=hint)) from error
@@ -65,7 +119,7 @@ def _files(e: Experiment, plan: Plan) -> dict[str, str]:
 
 
 def _set_aside(path: Path) -> None:
-    earlier = [p for p in path.iterdir() if p.name != ATTEMPTS]
+    earlier = [p for p in path.iterdir() if p.name not in (ATTEMPTS, DATA, NEW)]
     if not earlier:
         return
     number = 1 + max((int(p.name) for p in path.glob(f"{ATTEMPTS}/*") if p.name.isdigit()), default=0)

@@ -28,23 +28,35 @@ FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks shou
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the processes ended. exit_code is negative for a signal; signal: what we passed on; wall_time_s of it all."""
+    """How the processes ended. exit_code is negative for a signal, None where nothing was started; signal: what we
+    passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not tell."""
 
-    exit_code: int
+    exit_code: int | None
     signal: str | None
     hung: bool
     wall_time_s: float
+    oom_kills: int | None = None
 
 
 class _Run:
-    """State of one running plan, shared by the loop, the signal handlers and the reader thread."""
+    """State of one running plan, shared by the loop, the signal handlers and the reader thread.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    process: the command that is running now, of those of the plan.
+    """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self) -> None:
+        self.exit_code: int | None = None
         self.family: dict[int, psutil.Process] = {}
         self.last_output = time.monotonic()
         self.signal: str | None = None
         self.hung = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is to end, whatever its process does."""
+        return self.signal is not None or self.hung
 
     def note_family(self) -> None:
         """Remember every descendant: once torchrun is gone, its ranks can no longer be found through it."""
@@ -73,8 +85,12 @@ class _Run:
             _signal(process, signal.SIGKILL)
 
 
-def execute(plan: Plan, directory: Path, hang_after_s: float, on_line: Callable[[str], None]) -> Ending:
+def execute(
+    plan: Plan, directory: Path, hang_after_s: float, on_line: Callable[[str], None], go_on: bool = False
+) -> Ending:
     """Run `plan` in `directory`, where its files already are; each line goes to the log first, then to `on_line`.
+
+    go_on: the log that is there is the first part of this one.
 
     Returns when every process has ended. SIGINT and SIGTERM end the run; no output for `hang_after_s` seconds too.
 
@@ -82,22 +98,40 @@ def execute(plan: Plan, directory: Path, hang_after_s: float, on_line: Callable[
         OSError: the program cannot be started, or the log cannot be written.
     """
     started = time.monotonic()
-    with (directory / plan.log).open("wb", buffering=0) as log:
-        process = subprocess.Popen(
-            plan.argv,
-            cwd=directory,
-            env=environment(plan, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
-        )
-        run = _Run(process)
-        with _signals(run):
-            failure = _follow(run, log, hang_after_s, on_line)
+    with (directory / plan.log).open("ab" if go_on else "wb", buffering=0) as log:
+        commands, run, kills = [*plan.setup, plan.argv], _Run(), oom_kills()
+        failure = None
+        with _signals(run):  # before anything is started: a signal in between would leave it behind
+            while commands and failure is None and not run.exit_code and not run.ended:
+                run.process = _start(commands.pop(0), plan, directory)
+                failure = _follow(run, log, hang_after_s, on_line)
+                run.exit_code = run.process.returncode
     if failure is not None:
         raise failure
-    return Ending(process.returncode, run.signal, run.hung, time.monotonic() - started)
+    killed = None if kills is None else (oom_kills() or kills) - kills
+    return Ending(run.exit_code, run.signal, run.hung, time.monotonic() - started, killed)
+
+
+def oom_kills() -> int | None:
+    """Processes of this cgroup that the kernel has killed for want of memory so far; None if it does not tell."""
+    try:
+        text = Path("/sys/fs/cgroup/memory.events").read_text(encoding="ascii")
+    except OSError:
+        return None
+    counts = dict(line.split() for line in text.splitlines())
+    return int(counts["oom_kill"]) if "oom_kill" in counts else None
+
+
+def _start(argv: tuple[str, ...], plan: Plan, directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        cwd=directory,
+        env=environment(plan, os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
+    )
 
 
 def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -109,14 +143,15 @@ def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[s
     failures: list[Exception] = []
     reader = threading.Thread(target=_read, args=(run, log, on_line, failures), daemon=True)
     reader.start()
-    noted = 0.0
+    noted, run.last_output = 0.0, time.monotonic()
     try:
-        while run.process.poll() is None and run.signal is None and not run.hung and not failures:
+        while run.process.poll() is None and not run.ended and not failures:
             if time.monotonic() - noted > FAMILY_S:
                 run.note_family()
                 noted = time.monotonic()
             run.hung = time.monotonic() - run.last_output > hang_after_s
-            time.sleep(POLL_S)
+            with suppress(subprocess.TimeoutExpired):
+                run.process.wait(POLL_S)  # a command of `setup` takes less than that: it is not waited out
     finally:
         run.end()
         run.process.wait()
@@ -144,7 +179,8 @@ def _signals(run: _Run) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    asked = (s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN)
+    before = {s: signal.signal(s, note) for s in asked}  # ignored by nohup, a signal stays ignored
     try:
         yield
     finally:

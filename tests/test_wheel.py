@@ -32,7 +32,9 @@ def test_it_carries_the_config_and_the_shell(wheel: Path) -> None:
 def test_it_plans_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True, timeout=120)
     python, tprimat = tmp_path / "v/bin/python", tmp_path / "v/bin/tprimat"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True, capture_output=True, timeout=400)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", str(wheel)], check=True, capture_output=True, timeout=400
+    )
     arguments = ["launch", "model=llama", "platform=amd", "dry_run=true"]
     done = subprocess.run([tprimat, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

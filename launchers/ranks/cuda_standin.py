@@ -149,6 +149,34 @@ def _not_rng_warning(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("CPU RNG state changed")
 
 
+class _Stream:
+    """The one "stream" of a CPU, and every event on it: what was queued is done."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def record_event(self) -> _Stream:
+        return self
+
+    def synchronize(self) -> None:
+        pass
+
+
+def _counts_as_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`as_numpy` holds for tensors that are on the CPU already."""
+
+    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        moved = original(tensor, as_numpy=as_numpy, record_stream=record_stream)
+        return moved.numpy() if as_numpy and torch.is_tensor(moved) else moved
+
+    return move
+
+
 def _set_state(state: Any, device: Any = None, graph_safe: bool = False) -> None:
     torch.default_generator.set_state(state)
 
@@ -196,10 +224,36 @@ REPLACEMENTS = (
         "it queues a call for CUDA's start, which never comes: tensor_parallel/random.py:106",
     ),
     Replacement(
+        "torch.cuda",
+        "Stream",
+        lambda _: _Stream,
+        "experts count their tokens on a stream of its own: transformer/moe/token_dispatcher.py:425",
+    ),
+    Replacement(
+        "torch.cuda",
+        "current_stream",
+        lambda _: _Stream,
+        "the same: transformer/moe/token_dispatcher.py:831",
+    ),
+    Replacement(
+        "torch.cuda",
+        "stream",
+        lambda _: contextlib.nullcontext,
+        "the same: transformer/moe/token_dispatcher.py:834",
+    ),
+    Replacement(
+        "megatron.core.transformer.moe.token_dispatcher",
+        "maybe_move_tensor_to_cpu",
+        _counts_as_numpy,
+        "gloo's all_to_all_single takes no tensors as split sizes, and a CPU tensor is left one: "
+        "transformer/moe/token_dispatcher.py:838",
+    ),
+    Replacement(
         "torch:Tensor",
         "cuda",
         lambda _: lambda tensor, *_, **__: tensor,
-        "tied embeddings over pipeline stages: models/common/language_module/language_module.py:233",
+        "tied embeddings over pipeline stages: models/common/language_module/language_module.py:233; positions of a "
+        "context parallel rank: models/common/embeddings/rope_utils.py:64",
     ),
     Replacement(
         "torch:Tensor",
@@ -214,6 +268,9 @@ DEVICE_LITERALS = {
     "megatron.core.pipeline_parallel.schedules": "token counter: pipeline_parallel/schedules.py:573, 963, 2114",
     "megatron.core.optimizer.optimizer": "loss scale: optimizer/optimizer.py:469, 477, 481, 903",
     "megatron.core.optimizer.clip_grads": "norms: optimizer/clip_grads.py:90, 103, 115, 174, 206",
+    "megatron.core.transformer.utils": "causal mask of Megatron's own attention: transformer/utils.py:35",
+    "megatron.core.models.common.embeddings.rope_utils": "pin_memory=True with context parallelism: rope_utils.py:63",
     "megatron.core.utils": "norm of a tensor list where neither TE nor apex is installed: utils.py:1029",
 }
-"""Modules that write device="cuda" as a literal: there, the name `torch` is bound to a proxy that reads it as "cpu"."""
+"""Modules that write device="cuda" or pin_memory=True as a literal: there, the name `torch` is bound to a proxy that
+reads them as "cpu" and False."""

@@ -2,8 +2,8 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node N engine.py --settings FILE.json
 
-Exit codes: 0 the training ran to its end, 2 the settings were refused, 3 the loss was not finite. It saves no
-checkpoints and reads no data.
+Exit codes: 0 the training ran to its end, 2 the settings, the data or a checkpoint were refused, 3 the loss was not
+finite. Checkpoints lie in checkpoints/ beside the settings; where there is one, the training goes on from it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import warnings
+from pathlib import Path
 
 from engine_settings import Settings, SettingsError, read_settings
 
@@ -33,10 +34,10 @@ def main() -> int:
         settings = read_settings(path)
     except SettingsError as refusal:
         return _stop(2, str(refusal))
-    return _train(settings)
+    return _train(settings, Path(path).parent / "checkpoints")
 
 
-def _train(settings: Settings) -> int:
+def _train(settings: Settings, checkpoints: Path) -> int:
     _quiet()
     gc.disable()  # train() switches it on again: imports make a million objects and no garbage to search them for
     try:  # imported here and in this order: a refusal of settings takes no time, and the stand-in comes before Megatron
@@ -44,12 +45,13 @@ def _train(settings: Settings) -> int:
 
         stand_in = cuda_standin.install()
         import engine_train
+        from engine_checkpoint import CheckpointError
     except ImportError as error:
         return _stop(2, f"engine: cannot import what it runs on: {error}")
 
     try:
-        stopped = engine_train.train(settings, stand_in)
-    except engine_train.DeviceError as error:
+        stopped = engine_train.train(settings, stand_in, checkpoints)
+    except (engine_train.DeviceError, CheckpointError) as error:
         return _stop(2, f"engine: {error}", speaker="LOCAL_RANK")
     return _stop(3, f"engine: {stopped}; try a smaller lr or a longer warm-up") if stopped else 0
 
@@ -68,6 +70,13 @@ def _quiet() -> None:
         warnings.filterwarnings("ignore", message=message)
     # since torch 2.13 for the names that Megatron uses in every layout
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
+    # and for what checkpoints are read with
+    for message in ("`load_state_dict` is deprecated", "Please use DTensor instead"):
+        warnings.filterwarnings("ignore", message=message, category=FutureWarning)
+    # megatron/core/optimizer/optimizer.py:65 looks for gradients in all it holds
+    warnings.filterwarnings(
+        "ignore", message="The .grad attribute of a Tensor that is not a leaf", category=UserWarning
+    )
     # "fused_indices_to_multihot has reached end of life" (megatron/core/utils.py:130), from one of its own imports
     logging.getLogger("megatron.core.utils").setLevel(logging.ERROR)
     # tensor_parallel/layers.py relies on it to overlap its collectives, and warns where it is not set

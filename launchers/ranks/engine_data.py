@@ -1,42 +1,30 @@
-"""Synthetic training data that can be learned: every sample is a function of the seed and its global index alone.
+"""What the engine trains on: Megatron-Core's own GPTDataset over an indexed corpus, or its own mock data.
 
-No files, no tokenizer and no state, so any layout and any rank can compute the samples it needs.
+The corpus is there before the engine starts (corpus.py makes it). Everything in it trains; only one epoch is read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from typing import Any
 
 import numpy as np
+from corpus_order import fingerprint
+from engine_settings import Settings
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from numpy.typing import NDArray
 
-_SYMBOLS = 256  # few, so that even a large vocabulary is learned within tens of steps
-_STRIDE = 7
-_NOISE_PERCENT = 20
 
+class TokenData:
+    """The samples of a run, in the order of Megatron's loader `single`, which every layout and every stack shares."""
 
-@dataclass(frozen=True, slots=True)
-class SyntheticData:
-    """Noisy walks: the next token is the last one plus a fixed stride, but for every fifth, which is random."""
-
-    vocab_size: int
-    seq_length: int
-    micro_batch_size: int
-    global_batch_size: int
-    seed: int
-
-    def samples(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tokens [len(indices), seq_length + 1] of the samples with these global indices."""
-        length = self.seq_length + 1
-        key = _mix(np.array([self.seed], np.uint64))
-        sample = _mix(key ^ indices.astype(np.uint64)[:, None])
-        draws = _mix(sample + np.arange(1, length + 1, dtype=np.uint64))
-        symbols = min(self.vocab_size, _SYMBOLS)
-        walk = (sample % np.uint64(symbols)).astype(np.int64) + _STRIDE * np.arange(length)
-        noisy = draws % np.uint64(100) < _NOISE_PERCENT
-        random = (draws >> np.uint64(32)).astype(np.int64)
-        # spread over the vocabulary: every tensor parallel rank gets its share of the embedding rows to look up
-        return np.where(noisy, random, walk) % symbols * (self.vocab_size // symbols)
+    def __init__(self, settings: Settings) -> None:
+        """Builds the dataset; every rank must."""
+        s = settings
+        self.micro_batch_size, self.global_batch_size = s.micro_batch_size, s.global_batch_size
+        self.vocab_size, self.name = s.vocab_size, s.data
+        self.dataset = _dataset(s)
 
     def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
         """Tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
@@ -46,13 +34,55 @@ class SyntheticData:
         """
         first = step * self.global_batch_size
         order = np.arange(first, first + self.global_batch_size).reshape(-1, data_size, self.micro_batch_size)
-        mine = order[:, data_rank]
-        return self.samples(mine.ravel()).reshape(*mine.shape, self.seq_length + 1)
+        return np.stack([[self._sample(index) for index in batch] for batch in order[:, data_rank].tolist()])
+
+    def first_batch(self) -> str | None:
+        """Fingerprint of the first global batch, as this rank reads it; None of mock data, which no stack shares."""
+        if self.dataset.config.mock:
+            return None
+        return fingerprint(np.stack([self._sample(index) for index in range(self.global_batch_size)]))
+
+    def effective(self) -> dict[str, Any]:
+        """The settings of the dataset that was built, under their canonical names."""
+        config = self.dataset.config
+        return {
+            "data": "mock" if config.mock else self.name,
+            "data_path": self.dataset.dataset_path,
+            "split": config.split,
+            "seed": config.random_seed,
+            "vocab_size": config.tokenizer.eod + 1,
+        }
+
+    def _sample(self, index: int) -> NDArray[np.int64]:
+        item = self.dataset[index]
+        return np.append(item["tokens"].numpy(), item["labels"][-1:].numpy())  # a label is the next token
 
 
-def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The splitmix64 finaliser (https://prng.di.unimi.it/splitmix64.c): counter in, 64 random bits out."""
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+class _Tokenizer:
+    """What GPTDataset asks of a tokenizer where the corpus holds ids already."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.eod = vocab_size - 1
+        self.unique_identifiers = {"class": "ids", "eod": self.eod}
+
+
+def _dataset(s: Settings) -> Any:
+    logging.getLogger(GPTDataset.__module__).setLevel(logging.ERROR)  # it warns that there is no cache: see below
+    corpus = s.data_path is not None
+    config = GPTDatasetConfig(
+        random_seed=s.seed,
+        sequence_length=s.seq_length,
+        blend=([s.data_path], None) if corpus else None,
+        split=s.split,
+        # Empty, not None: every rank works the order out for itself, in milliseconds. A cache on disk is found again
+        # by the corpus' path, not its contents (gpt_dataset.py), and its ranks must share a file system.
+        path_to_cache="",
+        tokenizer=_Tokenizer(s.vocab_size),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    sizes = [s.train_iters * s.global_batch_size, 0, 0]
+    kind = GPTDataset if corpus else MockGPTDataset
+    return BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[0]

@@ -35,6 +35,7 @@ class Step:
     elapsed_s: float
     """Since the last step's end."""
     end_monotonic_s: float
+    """The clock stands still while a checkpoint is written."""
 
 
 def say(text: str) -> None:

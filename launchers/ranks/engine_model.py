@@ -1,24 +1,25 @@
 """Megatron-Core's GPTModel from the engine's settings, with two modules of ours through Megatron's ModuleSpec.
 
 Without TransformerEngine, Megatron's own norm refuses sequence parallelism (transformer/torch_norm.py:32) and its own
-core attention writes out the full [s, s] scores. Ours are plain torch and run on CPU, CUDA and ROCm alike.
+core attention context parallelism. Ours are plain torch and run on CPU, CUDA and ROCm alike.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
+import megatron.core
 import torch
+from engine_attention import SDPACoreAttention
 from engine_init import set_weights
 from engine_settings import Settings
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel import get_cuda_rng_tracker
-from megatron.core.transformer.module import Float16Module, MegatronModule
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
@@ -40,52 +41,36 @@ class RMSNorm(torch.nn.Module):
         return functional.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
 
 
-class SDPACoreAttention(MegatronModule):
-    """Causal attention through torch.nn.functional.scaled_dot_product_attention."""
+def build_model(settings: Settings) -> list[Any]:
+    """Return this rank's parts of the model on its device, initialised, each in Megatron's DistributedDataParallel.
 
-    def __init__(self, config: Any, softmax_scale: float | None = None, **_: Any) -> None:
-        """`config` is Megatron's TransformerConfig; Megatron passes further options that have no meaning here."""
-        super().__init__(config=config)
-        self.scale = softmax_scale
-
-    def forward(self, query: Any, key: Any, value: Any, attention_mask: None, **_: Any) -> torch.Tensor:
-        """Return [s, b, heads * head size] from `query` [s, b, heads, head size], `key` and `value` (fewer heads)."""
-        q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        dropout = self.config.attention_dropout if self.training else 0.0
-        with self._generator(dropout):
-            out = functional.scaled_dot_product_attention(
-                q, k, v, dropout_p=dropout, is_causal=True, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
-        return out.permute(2, 0, 1, 3).reshape(*query.shape[:2], -1)
-
-    def _generator(self, dropout: float) -> contextlib.AbstractContextManager[None]:
-        # as transformer/dot_product_attention.py:206: tensor parallel ranks hold different heads, so they draw
-        # differently; with sequence parallelism the whole block does so already
-        if dropout and not self.config.sequence_parallel:
-            return get_cuda_rng_tracker().fork()
-        return contextlib.nullcontext()
-
-
-def build_model(settings: Settings) -> Any:
-    """Return this rank's part of the model on its device, initialised, in Megatron's DistributedDataParallel."""
+    One part, or with a virtual pipeline one a virtual stage.
+    """
     config = _transformer_config(settings)
+    stages = range(settings.virtual_pipeline_model_parallel_size or 0)
+    chunks = [_chunk(settings, config, stage) for stage in stages or (None,)]
+    wrapped = [_distributed(settings, config, chunk, first=index == 0) for index, chunk in enumerate(chunks)]
+    _overlap(settings, config, wrapped)
+    return wrapped
+
+
+def _chunk(settings: Settings, config: Any, stage: int | None) -> Any:
     model = GPTModel(
         config=config,
-        transformer_layer_spec=_block_spec(config),
+        transformer_layer_spec=_block_spec(settings, config, stage),
         vocab_size=settings.padded_vocab_size,
         max_sequence_length=settings.max_position_embeddings,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
         position_embedding_type="rope",
         rotary_base=settings.rotary_base,
         rope_scaling=settings.use_rope_scaling,
         rope_scaling_factor=settings.rope_scaling_factor,
         share_embeddings_and_output_weights=not settings.untie_embeddings_and_output_weights,
+        vp_stage=stage,
     )
     set_weights(model, settings.seed)
-    wrapped = _distributed(settings, config, Float16Module(config, model) if config.bf16 else model)
-    wrapped.train()
-    return wrapped
+    return Float16Module(config, model) if config.bf16 else model
 
 
 def _transformer_config(s: Settings) -> Any:
@@ -93,13 +78,14 @@ def _transformer_config(s: Settings) -> Any:
     same_name = {name: getattr(s, name) for name in _SAME_NAME}
     return TransformerConfig(
         **same_name,
+        **_schedule(s),
+        **_experts(s),
         layernorm_epsilon=s.norm_epsilon,
         gated_linear_unit=s.swiglu,
         activation_func=functional.silu,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
-        deallocate_pipeline_outputs=True,  # as megatron/training/arguments.py
         use_cpu_initialization=not torch.cuda.is_available(),
         init_method=_leave,  # set_weights comes after; perform_initialization=False would also skip the biases' zeros
         output_layer_init_method=_leave,
@@ -116,23 +102,69 @@ _SAME_NAME = (
     *("normalization", "add_bias_linear", "add_qkv_bias", "init_method_std", "hidden_dropout", "attention_dropout"),
     *("recompute_granularity", "recompute_method", "recompute_num_layers", "sequence_parallel"),
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
-    *("context_parallel_size", "expert_model_parallel_size", "fp8"),
+    *("context_parallel_size", "expert_model_parallel_size", "fp8", "qk_layernorm"),
 )
+
+
+def _schedule(s: Settings) -> dict[str, Any]:
+    if s.virtual_pipeline_model_parallel_size is None:
+        return {"deallocate_pipeline_outputs": True}  # as megatron/training/arguments.py
+    return {
+        # with two stages, batched sends and receives of one pair of ranks meet wrongly: the losses are garbage,
+        # silently. The guard against that is in megatron/training/arguments.py, which the wheel lacks
+        "overlap_p2p_comm": True,
+        "batch_p2p_comm": False,
+        # the same garbage with gloo: it frees an output whose sending has begun (pipeline_parallel/schedules.py:148),
+        # which gloo does not keep alive
+        "deallocate_pipeline_outputs": torch.cuda.is_available(),
+    }
+
+
+def _experts(s: Settings) -> dict[str, Any]:
+    if s.num_experts is None:
+        return {}
+    dense = s.moe_first_dense_layers or 0
+    # RouterGatingLinearFunction reads a name that only TransformerEngine defines (transformer/moe/moe_utils.py:958)
+    moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
+    return {
+        "num_moe_experts": s.num_experts,
+        "moe_router_topk": s.moe_router_topk,
+        "moe_ffn_hidden_size": s.moe_ffn_hidden_size,
+        "moe_shared_expert_intermediate_size": s.moe_shared_expert_intermediate_size,
+        "moe_router_load_balancing_type": s.moe_router_load_balancing_type,
+        "moe_aux_loss_coeff": s.moe_aux_loss_coeff * aux_loss_correction(s.context_parallel_size),
+        "moe_layer_freq": [int(layer >= dense) for layer in range(s.num_layers)],
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": False,  # needs grouped_gemm or TransformerEngine
+    }
+
+
+def aux_loss_correction(context_size: int) -> int:
+    """By what the coefficient of the auxiliary loss is multiplied for Megatron-Core to weigh it as asked for.
+
+    0.15 divides its gradient by the context parallel size: https://github.com/NVIDIA/Megatron-LM/pull/2217.
+    """
+    return context_size if megatron.core.__version__.startswith("0.15.") else 1
 
 
 def _leave(weight: torch.Tensor) -> torch.Tensor:
     return weight
 
 
-def _block_spec(config: Any) -> Any:
-    layer = get_gpt_layer_local_spec(normalization=config.normalization)
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
-    layer.submodules.self_attention.submodules.core_attention = SDPACoreAttention
-    # a layer's spec alone would get Megatron's norm back as the final one (transformer/transformer_block.py)
-    return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=RMSNorm)
+def _block_spec(s: Settings, config: Any, stage: int | None) -> Any:
+    attention = {"sdpa": SDPACoreAttention, "unfused": DotProductAttention}[s.attention_backend]
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=stage)
+    for layer in block.layer_specs:
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
+        parts = layer.submodules.self_attention.submodules
+        parts.core_attention = attention
+        if config.qk_layernorm:
+            parts.q_layernorm = parts.k_layernorm = RMSNorm
+    block.layer_norm = RMSNorm  # the final one
+    return block
 
 
-def _distributed(s: Settings, config: Any, model: Any) -> Any:
+def _distributed(s: Settings, config: Any, model: Any, first: bool) -> Any:
     if torch.cuda.is_available():
         model.cuda(torch.cuda.current_device())
     options = DistributedDataParallelConfig(
@@ -140,9 +172,28 @@ def _distributed(s: Settings, config: Any, model: Any) -> Any:
         use_distributed_optimizer=s.use_distributed_optimizer,
         overlap_grad_reduce=s.overlap_grad_reduce,
         overlap_param_gather=s.overlap_param_gather,
+        align_param_gather=_aligned(s),
     )
-    wrapped = DistributedDataParallel(config=config, ddp_config=options, module=model)
-    if s.overlap_grad_reduce:  # as megatron/training/training.py, train(); align_param_gather is for interleaving only
-        config.no_sync_func = wrapped.no_sync
-        config.grad_sync_func = wrapped.start_grad_sync
+    # as megatron/training/training.py, get_model(): later virtual stages have nothing left to hide buckets behind
+    wrapped = DistributedDataParallel(config=config, ddp_config=options, module=model, disable_bucketing=not first)
+    wrapped.train()
     return wrapped
+
+
+def _overlap(s: Settings, config: Any, chunks: list[Any]) -> None:
+    """As megatron/training/training.py, train(): a list of functions where there are several chunks."""
+
+    def each(name: str) -> Any:
+        functions = [getattr(chunk, name) for chunk in chunks]
+        return functions if len(functions) > 1 else functions[0]
+
+    if s.overlap_grad_reduce:
+        config.no_sync_func, config.grad_sync_func = each("no_sync"), each("start_grad_sync")
+    if _aligned(s):
+        config.param_sync_func = each("start_param_sync")
+
+
+def _aligned(s: Settings) -> bool:
+    """Whether all pipeline ranks gather a chunk's parameters at the same time; the schedule does it for interleaving
+    only."""
+    return s.overlap_param_gather and s.virtual_pipeline_model_parallel_size is not None

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from engine_settings import Settings
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import HAVE_APEX_OR_TE, DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 
-def build_optimizer(settings: Settings, model: Any) -> Any:
-    """Return the optimizer of `model`, a Megatron DistributedDataParallel."""
+def build_optimizer(settings: Settings, chunks: list[Any]) -> Any:
+    """Return the optimizer of `chunks`, each a Megatron DistributedDataParallel."""
     dtype = getattr(torch, settings.params_dtype)
     config = OptimizerConfig(
         optimizer=settings.optimizer,
@@ -28,7 +29,7 @@ def build_optimizer(settings: Settings, model: Any) -> Any:
         overlap_param_gather=settings.overlap_param_gather,
     )
     # gloo groups beside NCCL's serve distributed checkpoints only
-    return get_megatron_optimizer(config, [model], use_gloo_process_groups=False)
+    return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
 
 
 def build_scheduler(settings: Settings, optimizer: Any) -> Any:
@@ -50,3 +51,56 @@ def build_scheduler(settings: Settings, optimizer: Any) -> Any:
         wd_incr_steps=settings.lr_decay_iters,
         wd_incr_style="constant",
     )
+
+
+def sharded_optimizer_state(optimizer: Any, models: dict[str, Any], loading: bool) -> Any:
+    """Return the optimizer's part of a distributed checkpoint; `models` are the sharded states of the chunks."""
+    if loading:
+        _materialize(optimizer)
+    metadata = {
+        "chained_optim_avoid_prefix": True,  # experts have an optimizer of their own, whatever the layout
+        # the default writes slices that later releases read no more: https://github.com/NovaSky-AI/SkyRL/pull/1268
+        **({"distrib_optim_sharding_type": "fully_reshardable"} if optimizer.config.use_distributed_optimizer else {}),
+    }
+    return optimizer.sharded_state_dict(models, is_loading=loading, metadata=metadata)
+
+
+def take_optimizer_state(optimizer: Any, state: Any) -> None:
+    """Load what `sharded_optimizer_state` asked for."""
+    for part in _distributed(optimizer):
+        part._set_main_param_and_optimizer_states = _with_step(part)
+    with torch.no_grad():  # fp32 parameters are copied into in place
+        optimizer.load_state_dict(state)
+    for part in _distributed(optimizer):
+        for values in part.optimizer.state.values():
+            # one tensor is every parameter's step after load_state_dict (distrib_optimizer.py, "Native PyTorch state
+            # dict requires step"), and AdamW would count each step once for each parameter
+            values["step"] = values["step"].clone()
+
+
+def _distributed(optimizer: Any) -> list[Any]:
+    """The distributed optimizers in `optimizer` whose work torch's AdamW does: with that alone resuming needs help."""
+    parts = [] if HAVE_APEX_OR_TE else getattr(optimizer, "chained_optimizers", [optimizer])
+    return [part for part in parts if isinstance(part, DistributedOptimizer)]
+
+
+def _materialize(optimizer: Any) -> None:
+    """Give AdamW the state that it makes in its first step: DistributedOptimizer.state_dict() asserts that all
+    parameters have one (megatron/core/optimizer/distrib_optimizer.py, "Extract 'step', for non-Apex/TE support")."""
+    for part in _distributed(optimizer):
+        for parameter in (p for group in part.optimizer.param_groups for p in group["params"]):
+            zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            part.optimizer.state[parameter] = {"step": torch.tensor(0.0), **zeros}
+
+
+def _with_step(part: Any) -> Any:
+    """`_set_main_param_and_optimizer_states` wants a step, which this format keeps once for all parameters, and
+    load_state_dict has set already; upstream it is the other way round: https://github.com/radixark/Megatron-LM/pull/69."""
+    original = part._set_main_param_and_optimizer_states
+
+    def set_states(model_param: Any, tensors: dict[str, Any]) -> None:
+        group, order = part.model_param_group_index_map[model_param]
+        parameter = part.optimizer.param_groups[group]["params"][order]
+        original(model_param, {"step": part.optimizer.state[parameter]["step"], **tensors})
+
+    return set_states

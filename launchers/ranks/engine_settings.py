@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from engine_rules import Problem, Rule, broken_relations, flag, one_of, real, whole
+from engine_rules import Problem, Rule, broken_relations, flag, one_of, real, text, whole
 
 Count = Annotated[int, whole(1)]
 Steps = Annotated[int, whole(0)]
@@ -22,6 +22,7 @@ Probability = Annotated[float, real(0, below=1)]
 Positive = Annotated[float, real(0, open_start=True)]
 NotNegative = Annotated[float, real(0)]
 Flag = Annotated[bool, flag()]
+_NO_MLA = "the engine has no multi-head latent attention"
 
 
 class SettingsError(Exception):
@@ -56,7 +57,24 @@ class Settings:
     add_bias_linear: Flag
     add_qkv_bias: Flag
     untie_embeddings_and_output_weights: Flag
-    num_experts: Annotated[None, one_of(None, because="the engine has no experts yet")]
+    qk_layernorm: Flag
+    num_experts: Annotated[int | None, whole(2, or_null=True)]
+    moe_router_topk: Annotated[int | None, whole(1, or_null=True)]
+    moe_ffn_hidden_size: Annotated[int | None, whole(1, or_null=True)]
+    moe_shared_expert_intermediate_size: Annotated[int | None, whole(1, or_null=True)]
+    moe_router_load_balancing_type: Annotated[
+        Literal["none", "aux_loss", "seq_aux_loss"] | None,
+        one_of(None, "none", "aux_loss", "seq_aux_loss", because="others know the order of micro-batches"),
+    ]
+    moe_aux_loss_coeff: Annotated[float | None, real(0, or_null=True)]
+    moe_first_dense_layers: Annotated[int | None, whole(0, or_null=True)]
+    multi_latent_attention: Annotated[Literal[False] | None, one_of(False, None, because=_NO_MLA)]
+    q_lora_rank: Annotated[None, one_of(None, because=_NO_MLA)]
+    kv_lora_rank: Annotated[None, one_of(None, because=_NO_MLA)]
+    qk_head_dim: Annotated[None, one_of(None, because=_NO_MLA)]
+    qk_pos_emb_head_dim: Annotated[None, one_of(None, because=_NO_MLA)]
+    v_head_dim: Annotated[None, one_of(None, because=_NO_MLA)]
+    mtp_num_layers: Annotated[None, one_of(None, because="the engine has no multi-token prediction")]
     init_method_std: Positive
     hidden_dropout: Probability
     attention_dropout: Probability
@@ -71,6 +89,7 @@ class Settings:
     use_distributed_optimizer: Flag
     overlap_grad_reduce: Flag
     overlap_param_gather: Flag
+    save_interval: Annotated[int | None, whole(1, or_null=True)]
     accumulate_allreduce_grads_in_fp32: Flag
     optimizer: Annotated[Literal["adam"], one_of("adam")]
     lr: Positive
@@ -86,11 +105,9 @@ class Settings:
     clip_grad: NotNegative
     tensor_model_parallel_size: Count
     pipeline_model_parallel_size: Count
-    virtual_pipeline_model_parallel_size: Annotated[
-        None, one_of(None, because="the engine has no interleaved schedule yet")
-    ]
-    context_parallel_size: Annotated[Literal[1], one_of(1, because="the engine has no context parallelism yet")]
-    expert_model_parallel_size: Annotated[Literal[1], one_of(1, because="the engine has no experts yet")]
+    virtual_pipeline_model_parallel_size: Annotated[int | None, whole(2, or_null=True)]
+    context_parallel_size: Count
+    expert_model_parallel_size: Count
     sequence_parallel: Flag
     data_parallel_size: Count
     world_size: Count
@@ -98,7 +115,11 @@ class Settings:
     params_dtype: Annotated[Literal["float32", "bfloat16"], one_of("float32", "bfloat16")]
     fp8: Annotated[None, one_of(None, because="fp8 needs TransformerEngine")]
     fp8_recipe: Annotated[None, one_of(None, because="fp8 needs TransformerEngine")]
-    data: Annotated[Literal["synthetic"], one_of("synthetic")]
+    attention_backend: Annotated[Literal["sdpa", "unfused"], one_of("sdpa", "unfused")]
+    device: Annotated[Literal["cpu", "cuda", "rocm"], one_of("cpu", "cuda", "rocm")]
+    data: Annotated[Literal["synthetic", "mock", "prefix"], one_of("synthetic", "mock", "prefix")]
+    data_path: Annotated[str | None, text(or_null=True)]
+    split: Annotated[Literal["100,0,0", "1,1,1"], one_of("100,0,0", "1,1,1")]
 
 
 def read_settings(path: str) -> Settings:
@@ -112,7 +133,7 @@ def read_settings(path: str) -> Settings:
     problems = [*_key_problems(found, rules), *_value_problems(found, rules)]
     if not problems:
         settings = Settings(**found)
-        problems = [*broken_relations(settings), *_world_problems(settings)]
+        problems = [*broken_relations(settings), *_world_problems(settings)] or [*_data_problems(settings)]
     if problems:
         raise SettingsError(path, problems)
     return settings
@@ -161,6 +182,21 @@ def _value_problems(found: dict[str, Any], rules: dict[str, Rule]) -> Iterator[P
     for key in [key for key in rules if key in found]:
         if not rules[key].accepts(found[key]):
             yield Problem(key, json.dumps(found[key], default=repr), rules[key].allowed, rules[key].attempt)
+
+
+def _data_problems(s: Settings) -> Iterator[Problem]:
+    """The corpus fits the run. Its ids are not looked at: corpus.py does that once, before the ranks start."""
+    if s.data == "mock":
+        return
+    from corpus_order import CorpusError, Reading, check_length, open_corpus
+
+    try:
+        corpus = open_corpus(s.data_path or "")
+        reading = Reading(s.seq_length, s.global_batch_size, s.train_iters * s.global_batch_size, s.seed)
+        check_length(corpus, reading)
+    except CorpusError as error:
+        where, what, found, allowed, attempt = error.parts
+        yield Problem(f"data_path: {where} {what}", found, allowed, attempt)
 
 
 def _world_problems(settings: Settings) -> Iterator[Problem]:

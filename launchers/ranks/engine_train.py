@@ -7,13 +7,16 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from engine_data import SyntheticData
+from engine_attention import context_shard
+from engine_checkpoint import resume, save
+from engine_data import TokenData
 from engine_effective import Built, effective_arguments
-from engine_log import Step, print_arguments, print_end, print_facts, print_step, say
+from engine_log import Step, mark, print_arguments, print_end, print_facts, print_step, say
 from engine_model import build_model
 from engine_optimizer import build_optimizer, build_scheduler
 from engine_settings import Settings
@@ -28,16 +31,19 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class DeviceError(Exception):
-    """This machine has accelerators, but fewer than ranks."""
+    """What this machine, or its communication library, cannot carry."""
 
 
-def train(settings: Settings, stand_in: bool) -> str | None:
+def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
     """Run the whole training in this rank; `stand_in` says whether torch.cuda is the CPU stand-in.
+
+    Goes on from the newest checkpoint in the folder `checkpoints`, where there is one.
 
     Returns None after the last iteration, or, where the loss was not finite, what it was and when. Equal on all ranks.
 
     Raises:
-        DeviceError: this machine has fewer accelerators than ranks.
+        DeviceError: this machine has fewer accelerators than ranks, or none and a layout that needs them.
+        CheckpointError: what is in `checkpoints` is of another run, or damaged.
     """
     _set_up_groups(settings)
     if dist.get_rank() == 0:
@@ -45,10 +51,12 @@ def train(settings: Settings, stand_in: bool) -> str | None:
     built = _build(settings)
     if dist.get_rank() == 0:
         print_arguments(effective_arguments(built))
-    _print_parameter_count(built.model)
+        mark("facts", {"data_first_batch": built.data.first_batch()})
+    _print_parameter_count(built.chunks)
+    done = resume(built, checkpoints)
     gc.freeze()  # what is here now stays to the end; searched at exit as well, it would cost a second there
     gc.enable()
-    stopped = _loop(built)
+    stopped = _loop(built, done, checkpoints)
     if dist.get_rank() == 0 and not stopped:
         print_end()
     dist.barrier()  # torchrun ends all ranks as soon as one fails: all must have printed
@@ -58,11 +66,18 @@ def train(settings: Settings, stand_in: bool) -> str | None:
 
 def _set_up_groups(s: Settings) -> None:
     gpu = torch.cuda.is_available()
+    found = ("rocm" if torch.version.hip else "cuda") if gpu else "cpu"
+    if found != s.device:  # or a CPU's figures would be kept as a GPU's
+        here = f"torch {torch.__version__} finds {found} here"
+        raise DeviceError(f"meant for {s.device}, and {here}; try a torch built for {s.device}")
     if gpu:
         ranks, devices = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
         if ranks > devices:
             raise DeviceError(f"{ranks} ranks on a machine with {devices} visible GPUs; try --nproc-per-node {devices}")
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    elif s.tensor_model_parallel_size > 1 and s.expert_model_parallel_size > 1:
+        sizes = f"TP {s.tensor_model_parallel_size} x EP {s.expert_model_parallel_size}"
+        raise DeviceError(f"{sizes}: gloo cannot gather the experts' unequal numbers of tokens; try TP 1 or EP 1")
     dist.init_process_group("nccl" if gpu else "gloo")  # "nccl" is RCCL on ROCm
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=s.tensor_model_parallel_size,
@@ -79,29 +94,29 @@ def _set_up_groups(s: Settings) -> None:
 
 
 def _build(s: Settings) -> Built:
-    model = build_model(s)
-    optimizer = build_optimizer(s, model)
-    config = get_model_config(model)
+    chunks = build_model(s)
+    optimizer = build_optimizer(s, chunks)
+    config = get_model_config(chunks[0])  # all chunks share it
     config.finalize_model_grads_func = finalize_model_grads
     config.grad_scale_func = optimizer.scale_loss
-    data = SyntheticData(s.vocab_size, s.seq_length, s.micro_batch_size, s.global_batch_size, s.seed)
-    return Built(s, model, optimizer, build_scheduler(s, optimizer), data)
+    return Built(s, chunks, optimizer, build_scheduler(s, optimizer), TokenData(s))
 
 
-def _print_parameter_count(model: Any) -> None:
-    if parallel_state.get_data_parallel_rank() == 0:
+def _print_parameter_count(chunks: list[Any]) -> None:
+    if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
         tp, pp = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank()
-        count = sum(parameter.numel() for parameter in model.parameters())
+        count = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
         say(f" > number of parameters on (tensor, pipeline) model parallel rank ({tp}, {pp}): {count}")
 
 
-def _loop(built: Built) -> str | None:
+def _loop(built: Built, done: int, checkpoints: Path) -> str | None:
     logs = dist.get_rank() == dist.get_world_size() - 1
+    saving_s = 0.0
     last_end = time.monotonic()
-    for index in range(built.settings.train_iters):
+    for index in range(done, built.settings.train_iters):
         lr_used = built.optimizer.param_groups[0]["lr"]
         loss, skipped, grad_norm = _step(built, index)
-        end = time.monotonic()
+        end = time.monotonic() - saving_s
         if logs:
             lr_next, scale = built.optimizer.param_groups[0]["lr"], built.optimizer.get_loss_scale().item()
             step = Step(index + 1, lr_used, lr_next, loss, grad_norm, scale, skipped, end - last_end, end)
@@ -109,17 +124,21 @@ def _loop(built: Built) -> str | None:
         last_end = end
         if not math.isfinite(loss):
             return f"loss is {loss} at iteration {index + 1} of {built.settings.train_iters}"
+        if built.settings.save_interval and (index + 1) % built.settings.save_interval == 0:
+            save(built, checkpoints, index + 1)
+            saving_s = time.monotonic() - end
     return None
 
 
 def _step(built: Built, index: int) -> tuple[float, bool, float | None]:
     """One step; returns the loss, whether the update was skipped, and the gradient norm. Equal on all ranks."""
-    built.model.zero_grad_buffer()
+    for chunk in built.chunks:
+        chunk.zero_grad_buffer()
     built.optimizer.zero_grad()
     reports = get_forward_backward_func()(
         forward_step_func=_forward,
-        data_iterator=_batches(built, index),
-        model=built.model,
+        data_iterator=[_batches(built, index) for _ in built.chunks],
+        model=built.chunks,
         num_microbatches=built.settings.num_micro_batches,
         seq_length=built.settings.seq_length,
         micro_batch_size=built.settings.micro_batch_size,
@@ -139,25 +158,35 @@ def _batches(built: Built, index: int) -> Iterator[Batch]:
 
 def _forward(batches: Iterator[Batch], model: Any) -> tuple[torch.Tensor, Any]:
     """Megatron's forward_step_func: the output, and the function that makes the loss of it on the last stage."""
-    tokens, labels = next(batches)
+    tokens, labels = map(context_shard, next(batches))
     # RoPE needs no position ids, and causal SDPA no mask
     return model(tokens, None, None, labels=labels), _loss
 
 
-def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    # schedules.py divides the first by the number of micro-batches, in place
-    mean = losses.float().mean()
-    return mean, mean.detach().clone()
+def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sum, number of tokens, and both for the report, as loss_func in Megatron-LM's pretrain_gpt.py.
+
+    With the number, schedules.py takes the mean of this rank's tokens, and DDP the mean over data and context parallel
+    ranks; with a mean alone it would multiply by the context parallel size.
+    """
+    total = losses.float().sum()  # divided in place
+    count = torch.tensor(losses.numel(), dtype=torch.int, device=losses.device)
+    return total, count, torch.stack((total.detach(), count.to(total.dtype)))
 
 
 def _global_loss(reports: list[torch.Tensor]) -> float:
     """The mean over the global batch, on every rank; `reports` has this rank's micro-batches on the last stage."""
     if parallel_state.is_pipeline_last_stage():
-        loss = torch.stack(reports).mean()
-        dist.all_reduce(loss, group=parallel_state.get_data_parallel_group())
-        loss /= parallel_state.get_data_parallel_world_size()
+        total, count = _summed(reports)
+        loss = total / count
     else:
         loss = torch.zeros((), device=torch.cuda.current_device())
     last = parallel_state.get_pipeline_model_parallel_last_rank()
     dist.broadcast(loss, last, group=parallel_state.get_pipeline_model_parallel_group())
     return loss.item()  # waits for the whole step on a GPU: the collectives above come after the optimizer
+
+
+def _summed(reports: list[torch.Tensor]) -> torch.Tensor:
+    summed = torch.stack(reports).sum(dim=0)
+    dist.all_reduce(summed, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+    return summed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from layouts import TOGETHER
 
 _RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
 
@@ -60,10 +62,10 @@ def settings_of() -> Callable[..., dict[str, Any]]:
 
     def settings(**changes: Any) -> dict[str, Any]:
         merged = {**small, **changes}
-        names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
-        tensor, pipeline, data = (merged[name] for name in names)
-        micro_batches = merged["global_batch_size"] // (merged["micro_batch_size"] * data)
-        return {**merged, "world_size": tensor * pipeline * data, "num_micro_batches": micro_batches, **changes}
+        names = ("tensor_model", "pipeline_model", "context", "data")
+        world_size = math.prod(merged[f"{name}_parallel_size"] for name in names)
+        micro_batches = merged["global_batch_size"] // (merged["micro_batch_size"] * merged["data_parallel_size"])
+        return {**merged, "world_size": world_size, "num_micro_batches": micro_batches, **changes}
 
     return settings
 
@@ -90,26 +92,86 @@ def torchrun(engine: str) -> Callable[[Path, int], list[str]]:
 
 
 @pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], str]:
+    """A function from settings to the prefix of the synthetic corpus for them; equal ones share it."""
+    directory = tmp_path_factory.mktemp("corpora")
+
+    def made(settings: dict[str, Any]) -> str:
+        batch, seed, vocab = settings["global_batch_size"], settings["seed"], settings["vocab_size"]
+        steps = max(settings["train_iters"], 20)  # short runs see the first steps of longer ones
+        tokens = (steps + 1) * batch * settings["seq_length"] + 1
+        prefix = str(directory / f"{vocab}-{seed}-{tokens}")
+        numbers = ("--vocab-size", str(vocab), "--seed", str(seed), "--tokens", str(tokens))
+        if not Path(f"{prefix}.json").exists():
+            subprocess.run([sys.executable, str(_RANKS / "corpus.py"), "--prefix", prefix, *numbers], check=True)
+        return prefix
+
+    return made
+
+
+@pytest.fixture(scope="session")
 def run(
     tmp_path_factory: pytest.TempPathFactory,
     settings_of: Callable[..., dict[str, Any]],
     torchrun: Callable[[Path, int], list[str]],
+    together: Callable[[dict[Path, dict[str, Any]]], dict[Path, Run]],
+    corpus: Callable[[dict[str, Any]], str],
 ) -> Callable[..., Run]:
     """A function from changed settings to the finished run under torchrun; equal changes give the same run."""
     done: dict[str, Run] = {}
 
-    def get(**changes: Any) -> Run:
+    def settled(changes: dict[str, Any]) -> dict[str, Any]:
         settings = settings_of(**changes)
-        key = json.dumps(settings, sort_keys=True)
+        return {**settings, "data_path": corpus(settings)} if settings["data"] == "synthetic" else settings
+
+    def alone(settings: dict[str, Any]) -> Run:
+        path = tmp_path_factory.mktemp("engine") / "settings.json"
+        path.write_text(_key(settings))
+        command = torchrun(path, settings["world_size"])
+        ended = subprocess.run(command, env=_one_thread(), check=False, capture_output=True, text=True, timeout=180)
+        return Run(settings, ended.returncode, ended.stdout, ended.stderr)
+
+    def get(**changes: Any) -> Run:
+        settings = settled(changes)
+        key, size = _key(settings), settings["world_size"]
+        if key not in done and changes in TOGETHER:
+            group = [other for c in TOGETHER if (other := settled(c))["world_size"] == size]
+            folder = tmp_path_factory.mktemp("together")
+            runs = together({folder / f"{number}.json": other for number, other in enumerate(group)})
+            done.update({_key(run.settings): run for run in runs.values()})
         if key not in done:
-            path = tmp_path_factory.mktemp("engine") / "settings.json"
-            path.write_text(key)
-            command = torchrun(path, settings["world_size"])
-            ended = subprocess.run(command, env=_one_thread(), check=False, capture_output=True, text=True, timeout=180)
-            done[key] = Run(settings, ended.returncode, ended.stdout, ended.stderr)
+            done[key] = alone(settings)
         return done[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def together(torchrun: Callable[[Path, int], list[str]]) -> Callable[[dict[Path, dict[str, Any]]], dict[Path, Run]]:
+    """A function from settings by the file that they go to, all of one world size, to the runs that ended, by file.
+
+    The runs share their processes; after one that failed there are none.
+    """
+
+    def execute(group: dict[Path, dict[str, Any]]) -> dict[Path, Run]:
+        for path, settings in group.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_key(settings))
+        start = torchrun(Path(), next(iter(group.values()))["world_size"])[:-3]
+        command = [*start, str(Path(__file__).with_name("together.py")), *map(str, group)]
+        ended = subprocess.run(command, env=_one_thread(), check=False, capture_output=True, text=True, timeout=600)
+        done = {}
+        for part in ended.stdout.split("=== ")[1:]:
+            path, _, said = part.partition("\n")
+            if "[after training is done]" in said:
+                done[Path(path)] = Run(group[Path(path)], 0, said, ended.stderr)
+        return done
+
+    return execute
+
+
+def _key(settings: dict[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 @pytest.fixture(scope="session")

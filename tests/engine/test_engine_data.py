@@ -1,42 +1,157 @@
-"""Synthetic samples depend on the seed and the global index alone."""
+"""One corpus for every stack: Megatron-Core's own writer makes these bytes, its own dataset reads in this order."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.engine
 np = pytest.importorskip("numpy")
 
+# Writes the documents of the corpus argv[1] with Megatron's builder to argv[2].
+BUILD = """
+import sys, cuda_standin
+cuda_standin.install()
+import numpy, torch
+from corpus_order import open_corpus
+from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+for prefix, out, vocabulary in {cases!r}:
+    found = open_corpus(prefix)
+    ids = numpy.array(found.ids()).astype(numpy.int64)
+    builder = IndexedDatasetBuilder(out + ".bin", dtype=DType.optimal_dtype(vocabulary))
+    for start, length in zip(found.offsets, found.lengths):
+        builder.add_document(torch.from_numpy(ids[start : start + length]), [int(length)])
+    builder.finalize(out + ".idx")
+"""
+# One rank of a training: keeps what the model was given, in the order in which it was given.
+SPY = """
+import os, sys
+import cuda_standin
+stand_in = cuda_standin.install()
+cuda_standin.install = lambda: stand_in
+import numpy, engine, engine_train
+seen, forward = [], engine_train._forward
+def spy(batches, model):
+    tokens, labels = next(batches)
+    assert (tokens[:, 1:] == labels[:, :-1]).all()
+    seen.append(numpy.concatenate([tokens.numpy(), labels[:, -1:].numpy()], axis=1))
+    return forward(iter([(tokens, labels)]), model)
+engine_train._forward = spy
+out = sys.argv.pop()
+assert engine.main() == 0
+numpy.save(out + os.environ["RANK"] + ".npy", numpy.stack(seen))
+"""
 
-@pytest.fixture
-def data(rank_path: None) -> Any:
-    """The engine's data source, of global batches of 8 samples."""
-    return importlib.import_module("engine_data").SyntheticData(500, 64, 2, 8, 1234)
+
+def order() -> Any:
+    return importlib.import_module("corpus_order")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_step_holds_the_same_samples_in_every_layout(data: Any, ranks: int) -> None:
-    parts = [data.rank_batches(3, rank, ranks) for rank in range(ranks)]
-    assert np.array_equal(np.stack(parts, 1).reshape(8, 65), data.samples(np.arange(24, 32)))
+@pytest.mark.parametrize("vocabulary", [500, 70000])
+def test_the_bytes_are_those_of_megatrons_builder(
+    vocabulary: int, in_rank: Callable[[str], str], corpus: Callable[..., str], settings_of: Any, tmp_path: Path
+) -> None:
+    prefix = corpus(settings_of(vocab_size=vocabulary, padded_vocab_size=vocabulary))
+    in_rank(BUILD.format(cases=[(prefix, str(tmp_path / "theirs"), vocabulary)]))
+    for suffix in (".bin", ".idx"):
+        assert Path(prefix + suffix).read_bytes() == Path(f"{tmp_path}/theirs{suffix}").read_bytes()
 
 
-def test_tokens_are_in_the_vocabulary_and_spread(data: Any) -> None:
-    tokens = data.samples(np.arange(1000))
-    assert tokens.min() >= 0
-    assert tokens.max() < 500
-    large = type(data)(128_000, 64, 2, 8, 1234).samples(np.arange(1000))
-    assert 120_000 < large.max() < 128_000
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_first_three_batches_are_those_that_were_predicted(
+    ranks: int, settings_of: Any, corpus: Callable[..., str], engine: str, rank_path: None, tmp_path: Path
+) -> None:
+    """Whole trainings: what each rank's model was given is put together as the loader `single` takes it apart."""
+    settings = settings_of(data_parallel_size=ranks, train_iters=3, lr_decay_iters=18)
+    settings["data_path"] = corpus(settings)
+    (tmp_path / "s.json").write_text(json.dumps(settings))
+    (tmp_path / "spy.py").write_text(f"import sys; sys.path.insert(0, {str(Path(engine).parent)!r})\n{SPY}")
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [*start, str(tmp_path / "spy.py"), "--settings", str(tmp_path / "s.json"), str(tmp_path / "seen")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    seen = np.stack([np.load(tmp_path / f"seen{rank}.npy") for rank in range(ranks)], axis=1)  # micro-batch, rank, …
+    reading = order().Reading(settings["seq_length"], 8, 24, settings["seed"])
+    predicted = list(order().batches(order().open_corpus(settings["data_path"]), reading))
+    assert np.array_equal(seen.reshape(3, 8, -1), np.stack(predicted))
+    assert f'"data_first_batch": "{order().fingerprint(predicted[0])}"' in done.stdout
 
 
-def test_most_tokens_follow_from_the_last(data: Any) -> None:
-    tokens = data.samples(np.arange(1000))
-    step = (tokens[:, 1:] - tokens[:, :-1]) % 256
-    assert 0.6 < (step == 7).mean() < 0.7  # both of two neighbours are free of noise in 0.8 * 0.8 of all cases
+def test_the_order_of_a_larger_corpus(in_rank: Callable[[str], str], tmp_path: Path, rank_path: None) -> None:
+    """Thousands of documents, int32 ids, another seed: the samples of Megatron's dataset, the last ones too."""
+    prefix = str(tmp_path / "c")
+    made = [sys.executable, str(Path(order().__file__).with_name("corpus.py")), "--prefix", prefix]
+    subprocess.run([*made, "--vocab-size", "100000", "--seed", "9", "--documents", "3000"], check=True)
+    code = f"""
+import cuda_standin
+cuda_standin.install()
+import numpy
+from types import SimpleNamespace
+from corpus_order import Reading, batches, open_corpus
+from engine_data import TokenData
+corpus = open_corpus({prefix!r})
+n = (corpus.tokens - 1) // 128 // 8 * 8
+settings = SimpleNamespace(vocab_size=100000, data="prefix", data_path={prefix!r}, split="100,0,0", seed=77,
+    seq_length=128, micro_batch_size=2, global_batch_size=8, train_iters=n // 8)
+data = TokenData(settings)
+for step, batch in enumerate(batches(corpus, Reading(128, 8, n, 77))):
+    parts = [data.rank_batches(step, rank, 2) for rank in range(2)]
+    assert numpy.array_equal(numpy.stack(parts, 1).reshape(8, 129), batch), step
+print(step + 1 == n // 8 > 400)
+"""
+    assert in_rank(code) == "True\n"
 
 
-def test_seeds_and_indices_differ(data: Any) -> None:
-    other = type(data)(500, 64, 2, 8, 1235)
-    assert not np.array_equal(data.samples(np.arange(8)), other.samples(np.arange(8)))
-    assert len(np.unique(data.samples(np.arange(1000)), axis=0)) == 1000
+def test_mock_data_is_megatrons_own(run: Callable[..., Any]) -> None:
+    large = {"vocab_size": 4096, "padded_vocab_size": 4096, "train_iters": 3}
+    done = run(data="mock", data_path=None, split="1,1,1", **large)
+    assert done.code == 0, done.err
+    assert (done.arguments["data"], done.arguments["data_path"], done.arguments["split"]) == ("mock", "None", "1,1,1")
+    assert {"data_first_batch": None} in done.marks("facts")
+    other = run(data="mock", data_path=None, split="1,1,1", data_parallel_size=2, **large)
+    assert max(abs(a - b) for a, b in zip(done.losses, other.losses, strict=True)) <= 1e-5
+
+
+def test_the_engine_leaves_no_file_behind(run: Callable[..., Any], tmp_path: Path) -> None:
+    """An index cache on disk would be found again by the corpus' path, whatever the corpus then holds."""
+    folder = Path(run().settings["data_path"]).parent
+    assert {p.suffix for p in folder.iterdir()} == {".bin", ".idx", ".json"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data_path": "/nowhere/c"}, "data_path: /nowhere/c no corpus is here: found no .bin and no .idx; allowed: "),
+        ({"data_path": None}, "data_path: found None; allowed: null with data mock, else the path"),
+        ({"data_path": ""}, 'data_path: found ""; allowed: a path or null'),
+        ({"train_iters": 30, "lr_decay_iters": 30}, "is more than one epoch: found 168 samples"),
+        ({"split": "1,1,1"}, "split: found 1,1,1; allowed: 100,0,0 with data synthetic"),
+        ({"data": "mock", "data_path": None, "split": "1,1,1"}, "vocab_size: found 500; allowed: 4096 or more"),
+        ({"data": "mock"}, "allowed: null with data mock"),
+    ],
+)
+def test_settings_that_the_data_do_not_fit(
+    changes: dict[str, Any],
+    said: str,
+    settings_of: Any,
+    corpus: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    rank_path: None,
+    tmp_path: Path,
+) -> None:
+    settings = settings_of()
+    settings |= {"data_path": corpus(settings), **changes}
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(settings))
+    engine_settings = importlib.import_module("engine_settings")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(engine_settings.SettingsError) as caught:
+        engine_settings.read_settings(str(path))
+    assert said in str(caught.value)

@@ -6,30 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from layouts import (
+    BFLOAT16,
+    CP2,
+    DENSE,
+    DROPOUT,
+    EXPERTS,
+    IN_BFLOAT16,
+    LLAMA_LIKE,
+    MIXTURE,
+    QWEN_LIKE,
+    RECOMPUTE,
+    SHORT,
+    VARIANTS,
+)
 
 pytestmark = pytest.mark.engine
 FP32, BF16 = 1e-5, 2e-3
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
-TP2_SP = {**TP2, "sequence_parallel": True}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-DP2: dict[str, Any] = {"data_parallel_size": 2}
-DP2_SHARDED = {**DP2, "use_distributed_optimizer": True}
-DP2_OVERLAPPED = {**DP2_SHARDED, "overlap_grad_reduce": True, "overlap_param_gather": True}
-LAYOUTS = {"TP2": TP2, "TP2+SP": TP2_SP, "PP2": PP2, "DP2": DP2, "DP2+sharded": DP2_SHARDED}
-LLAMA_LIKE: dict[str, Any] = {
-    "untie_embeddings_and_output_weights": False,
-    "add_qkv_bias": True,
-    "use_rope_scaling": True,
-    "rope_scaling_factor": 8.0,
-    "train_iters": 6,
-}
-BFLOAT16: dict[str, Any] = {"params_dtype": "bfloat16", "train_iters": 6}
-RECOMPUTE: dict[str, Any] = {
-    "recompute_granularity": "full",
-    "recompute_method": "uniform",
-    "recompute_num_layers": 1,
-    "train_iters": 6,
-}
 
 
 def difference(one: Any, other: Any) -> float:
@@ -40,31 +33,53 @@ def difference(one: Any, other: Any) -> float:
     return max(abs(a - b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, "DP2+overlapped", "TP2xPP2"])
+@pytest.mark.parametrize("layout", DENSE)
 def test_fp32_layouts_equal_the_single_process(run: Callable[..., Any], layout: str) -> None:
-    changes = {**LAYOUTS, "DP2+overlapped": DP2_OVERLAPPED, "TP2xPP2": {**TP2, **PP2}}[layout]
-    assert difference(run(**changes), run()) <= FP32
+    assert difference(run(**DENSE[layout]), run()) <= FP32
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", MIXTURE)
+def test_layouts_of_experts_equal_the_single_process(run: Callable[..., Any], layout: str) -> None:
+    assert difference(run(**EXPERTS, **MIXTURE[layout]), run(**EXPERTS)) <= FP32
+
+
+@pytest.mark.parametrize("layout", IN_BFLOAT16)
 def test_bf16_layouts_equal_the_single_process(run: Callable[..., Any], layout: str) -> None:
-    assert difference(run(**LAYOUTS[layout], **BFLOAT16), run(**BFLOAT16)) <= BF16
+    base = {**BFLOAT16, **(EXPERTS if layout == "EP2" else {})}
+    assert difference(run(**{**base, **IN_BFLOAT16[layout]}), run(**base)) <= BF16
 
 
-@pytest.mark.parametrize("layout", ["TP2", "PP2"])
-def test_tied_embeddings_qkv_bias_and_rope_scaling(run: Callable[..., Any], layout: str) -> None:
-    assert difference(run(**LAYOUTS[layout], **LLAMA_LIKE), run(**LLAMA_LIKE)) <= FP32
+@pytest.mark.parametrize(
+    ("model", "layout"), [(model, layout) for model, (_, layouts) in VARIANTS.items() for layout in layouts]
+)
+def test_layouts_of_what_models_have_beyond_it(run: Callable[..., Any], model: str, layout: str) -> None:
+    base, layouts = VARIANTS[model]
+    assert difference(run(**base, **layouts[layout]), run(**base)) <= FP32
 
 
 def test_each_model_setting_changes_the_losses(run: Callable[..., Any]) -> None:
-    assert difference(run(**LLAMA_LIKE), run()) > FP32
+    for changes in (LLAMA_LIKE, QWEN_LIKE, EXPERTS, DROPOUT):
+        assert difference(run(**changes), run()) > FP32
+    assert difference(run(**VARIANTS["deepseek"][0]), run(**EXPERTS)) > FP32
     assert difference(run(**BFLOAT16), run()) > 1e-7
 
 
+def test_both_attentions_give_the_same_losses(run: Callable[..., Any]) -> None:
+    assert difference(run(**VARIANTS["unfused"][0]), run()) <= FP32
+
+
 def test_recomputation_changes_nothing(run: Callable[..., Any]) -> None:
-    assert difference(run(**RECOMPUTE), run()) == 0
+    assert difference(run(**RECOMPUTE, **SHORT), run()) == 0
+    assert difference(run(**DROPOUT, **RECOMPUTE), run(**DROPOUT)) == 0  # the same masks are drawn again
+
+
+@pytest.mark.parametrize("layout", [{}, CP2], ids=["single", "CP2"])
+def test_dropout_is_seeded_and_only_disturbs(run: Callable[..., Any], layout: dict[str, Any]) -> None:
+    one, free = run(**DROPOUT, **layout), run()
+    assert 1e-4 < difference(one, free) < 0.3
+    assert difference(one, run(**DROPOUT, **layout, **SHORT)) == 0
 
 
 def test_loss_falls(run: Callable[..., Any]) -> None:
-    losses = run().losses
-    assert losses[-1] < losses[0] - 1
+    for losses in (run().losses, run(**EXPERTS).losses, run(**DROPOUT).losses):
+        assert losses[-1] < losses[0] - 1

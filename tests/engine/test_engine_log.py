@@ -9,7 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_engine_layouts import BFLOAT16, DP2_OVERLAPPED, LLAMA_LIKE, PP2, RECOMPUTE, TP2_SP
+from layouts import (
+    BFLOAT16,
+    DENSE,
+    EP2,
+    EXPERTS,
+    LLAMA_LIKE,
+    MIXTURE,
+    QWEN_LIKE,
+    RECOMPUTE,
+    SHORT,
+    TP2_SP,
+    VARIANTS,
+    VP2,
+)
 
 pytestmark = pytest.mark.engine
 ITERATION = re.compile(
@@ -31,15 +44,25 @@ def expected_rate(step: int, settings: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, TP2_SP, DP2_OVERLAPPED, {**PP2, **LLAMA_LIKE}, RECOMPUTE, BFLOAT16],
-    ids=["single", "TP2+SP", "DP2+overlapped", "PP2+tied", "recompute", "bf16"],
+    [
+        {},
+        TP2_SP,
+        DENSE["DP2+overlapped"],
+        {**VP2, **LLAMA_LIKE},
+        {**RECOMPUTE, **SHORT},
+        BFLOAT16,
+        {**EXPERTS, **MIXTURE["CP2xEP2"]},
+        {**VARIANTS["deepseek"][0], **EP2},
+        QWEN_LIKE,
+        VARIANTS["unfused"][0],
+    ],
+    ids=["single", "TP2+SP", "DP2+ov", "VP2+tied", "recompute", "bf16", "CP2xEP2", "deepseek", "qwen", "unfused"],
 )
 def test_dump_is_effective_and_equals_the_settings(run: Callable[..., Any], changes: dict[str, Any]) -> None:
     done = run(**changes)
     wanted = {name: str(value) for name, value in done.settings.items()}
     wanted["params_dtype"] = f"torch.{wanted['params_dtype']}"
     extra = {
-        "attention_backend": "sdpa",
         "transformer_impl": "local",
         "num_micro_batches": str(4 // done.settings["data_parallel_size"]),
         "bf16": str(done.settings["params_dtype"] == "bfloat16"),
@@ -125,7 +148,8 @@ print(json.dumps(found))
 
 
 def test_facts(run: Callable[..., Any]) -> None:
-    (facts,) = run(**TP2_SP).marks("facts")
+    facts, data = run(**TP2_SP).marks("facts")
+    assert len(data["data_first_batch"]) == 64
     assert facts["megatron_core"] == "0.15.3"
     assert facts["backend"] == "gloo"
     assert facts["cuda_stand_in"] is True
@@ -139,7 +163,7 @@ def test_facts(run: Callable[..., Any]) -> None:
 def test_every_model_parallel_rank_counts_its_parameters(run: Callable[..., Any]) -> None:
     counts = re.findall(r"^ > number of parameters on \(.*\) model parallel rank (\S+ \S+): (\d+)$", run().out, re.M)
     assert [rank for rank, _ in counts] == ["(0, 0)"]
-    split = re.findall(r"model parallel rank (\S+ \S+): (\d+)$", run(**PP2, **LLAMA_LIKE).out, re.M)
+    split = re.findall(r"model parallel rank (\S+ \S+): (\d+)$", run(**VP2, **LLAMA_LIKE).out, re.M)
     assert sorted(rank for rank, _ in split) == ["(0, 0)", "(0, 1)"]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from layouts import EP2, EXPERTS, RECOMPUTE, TP2_SP, VP2
 
 Settings = Callable[..., dict[str, Any]]
 
@@ -37,7 +38,7 @@ def refusal(tmp_path: Path, engine_without_torch: str) -> Callable[..., str]:
 
 def test_all_problems_are_listed(refusal: Callable[..., str], settings_of: Settings) -> None:
     wrong = settings_of(num_layers="four", hidden_size=64.0, sequence_parallel=1, lr=float("nan"), fp8="hybrid")
-    wrong |= {"context_parallel_size": 2, "hidden_dropout": 1.0, "hiden_size": 64, "seed": True}
+    wrong |= {"context_parallel_size": 0, "hidden_dropout": 1.0, "hiden_size": 64, "seed": True}
     del wrong["clip_grad"]
     message = refusal(wrong)
     assert message.startswith("engine: settings refused, 10 problems\n")
@@ -66,6 +67,27 @@ def test_all_problems_are_listed(refusal: Callable[..., str], settings_of: Setti
         ({"recompute_granularity": "full"}, "recompute_method"),
         ({"recompute_num_layers": 1}, "recompute_num_layers"),
         ({"virtual_pipeline_model_parallel_size": 2}, "virtual_pipeline_model_parallel_size"),
+        ({"virtual_pipeline_model_parallel_size": 3, "pipeline_model_parallel_size": 2}, "num_layers"),
+        ({**VP2, "global_batch_size": 6}, "num_micro_batches"),
+        ({**VP2, **RECOMPUTE, "recompute_num_layers": 2}, "recompute_num_layers"),
+        ({"context_parallel_size": 2, "seq_length": 62}, "seq_length"),
+        ({"context_parallel_size": 2, "attention_backend": "unfused"}, "attention_backend"),
+        ({"attention_backend": "flash"}, "attention_backend"),
+        ({**EP2}, "expert_model_parallel_size"),
+        ({**EXPERTS, "data_parallel_size": 2, "expert_model_parallel_size": 4}, "expert_model_parallel_size"),
+        ({**EXPERTS, **EP2, "num_experts": 3}, "expert_model_parallel_size"),
+        ({**EXPERTS, "moe_router_topk": 5}, "moe_router_topk"),
+        ({**EXPERTS, "moe_ffn_hidden_size": None}, "moe_ffn_hidden_size"),
+        ({**EXPERTS, "moe_first_dense_layers": 4}, "moe_first_dense_layers"),
+        ({**EXPERTS, "moe_router_load_balancing_type": "global_aux_loss"}, "moe_router_load_balancing_type"),
+        ({**EXPERTS, "add_bias_linear": True}, "add_bias_linear"),
+        ({**EXPERTS, "tensor_model_parallel_size": 2}, "sequence_parallel"),
+        ({**EXPERTS, **TP2_SP, "moe_ffn_hidden_size": 81}, "moe_ffn_hidden_size"),
+        ({"moe_router_topk": 2}, "moe_router_topk"),
+        ({"multi_latent_attention": True}, "multi_latent_attention"),
+        ({"kv_lora_rank": 16}, "kv_lora_rank"),
+        ({"mtp_num_layers": 1}, "mtp_num_layers"),
+        ({"save_interval": 0}, "save_interval"),
         ({"swiglu": False}, "swiglu"),
         ({"rotary_base": "1e4"}, "rotary_base"),
     ],
@@ -96,3 +118,10 @@ def test_only_rank_0_speaks(tmp_path: Path, torchrun: Callable[[Path, int], list
     ended = subprocess.run(torchrun(path, 2), check=False, capture_output=True, text=True, timeout=60)
     assert ended.stderr.count("engine: settings refused") == 1
     assert re.search(r"exitcode +: 2 ", ended.stderr)
+
+
+@pytest.mark.engine
+def test_layouts_that_gloo_cannot_carry_are_refused(run: Callable[..., Any]) -> None:
+    done = run(**EXPERTS, **TP2_SP, **EP2)
+    assert "(exitcode: 2)" in done.err
+    assert done.err.count("TP 2 x EP 2: gloo cannot gather the experts' unequal numbers of tokens; try TP 1") == 1

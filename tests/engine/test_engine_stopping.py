@@ -44,10 +44,14 @@ def test_loss_that_is_not_finite_stops_all_ranks(run: Callable[..., Any]) -> Non
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="Linux only: prctl(PR_SET_PDEATHSIG)")
 def test_ranks_die_with_torchrun(
-    tmp_path: Path, torchrun: Callable[[Path, int], list[str]], settings_of: Callable[..., dict[str, Any]]
+    tmp_path: Path,
+    torchrun: Callable[[Path, int], list[str]],
+    settings_of: Callable[..., dict[str, Any]],
+    corpus: Callable[[dict[str, Any]], str],
 ) -> None:
     path = tmp_path / "settings.json"
-    path.write_text(json.dumps(settings_of(train_iters=100_000)))
+    settings = settings_of(train_iters=10_000)
+    path.write_text(json.dumps({**settings, "data_path": corpus(settings)}))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         torchrun(path, 1), env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

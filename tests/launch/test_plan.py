@@ -9,7 +9,8 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from launchers import FRAMEWORKS, plan
+from launchers import FRAMEWORKS, corpus
+from launchers import make_plan as plan
 from launchers.megatron import ENGINE
 from launchers.plan import Host
 from launchers.run_dir import identity, run_id
@@ -28,7 +29,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_golden_plan(name: str, golden: Callable[[str, str], None]) -> None:
     made = plan(load_experiment(*PLANS[name], "cluster.master_addr=head", "cluster.master_port=29500"), HOST)
-    text = f"{made.command()}\n\n".replace(str(ENGINE), "ENGINE")
+    text = f"{made.command()}\n\n".replace(str(ENGINE), "ENGINE").replace(str(corpus.PROGRAM), "CORPUS")
     text += "".join(f"{key}: {reason}\n" for key, reason in sorted(made.env_reasons.items()))
     text += "".join(f"\n--- {path}\n{content}" for path, content in made.files.items())
     golden(f"plans/{name}.txt", text)
@@ -36,15 +37,20 @@ def test_golden_plan(name: str, golden: Callable[[str, str], None]) -> None:
 
 def test_both_vendors_get_the_same_settings() -> None:
     nvidia, amd = (plan(load_experiment(f"platform={p}", "model=llama"), HOST) for p in ("nvidia", "amd"))
-    assert json.loads(nvidia.files["settings.json"]) == json.loads(amd.files["settings.json"])
+    told = [json.loads(made.files["settings.json"]) for made in (nvidia, amd)]
+    assert [settings.pop("device") for settings in told] == ["cuda", "rocm"]
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
         (["precision=fp8"], "fp8 needs TransformerEngine"),
-        (["layout.context_parallel_size=2"], "layout.context_parallel_size"),
-        (["layout=pp2", "layout.virtual_pipeline_model_parallel_size=2"], "virtual_pipeline"),
+        (["model=deepseek_v2_lite", "layout=data_parallel"], "multi-head latent attention"),
+        (["model=gpt_oss_20b", "layout=data_parallel"], "attention sinks"),
+        (["layout.context_parallel_size=2", "training.attention=unfused"], "cannot split a sequence"),
+        (["layout=pp2", "layout.virtual_pipeline_model_parallel_size=1"], "one virtual stage is none"),
+        (["training.save_interval=0"], "must be at least 1"),
     ],
 )
 def test_the_engine_refuses_what_it_cannot_do(overrides: list[str], said: str) -> None:

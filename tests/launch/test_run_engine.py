@@ -48,7 +48,11 @@ def wait_for_step(runs: Path, iteration: int = 3) -> Path:
 
 def engine_ranks(process: subprocess.Popen[str]) -> list[psutil.Process]:
     family = psutil.Process(process.pid).children(recursive=True)
-    return [p for p in family if any(a.endswith("engine.py") for a in p.cmdline()) and "torch.distributed.run" not in p.cmdline()]
+    return [
+        p
+        for p in family
+        if any(a.endswith("engine.py") for a in p.cmdline()) and "torch.distributed.run" not in p.cmdline()
+    ]
 
 
 def assert_gone(family: list[psutil.Process]) -> None:
@@ -57,7 +61,7 @@ def assert_gone(family: list[psutil.Process]) -> None:
 
 
 def test_a_run_becomes_a_record_and_is_not_run_twice(tmp_path: Path) -> None:
-    code, out, err = finish(start(tmp_path, *SMALL, "repeat=2"))
+    code, _, err = finish(start(tmp_path, *SMALL, "repeat=2"))
     assert code == 0, err
     found = records(tmp_path)
     assert [r["status"] for r in found] == ["completed", "completed"]
@@ -73,12 +77,12 @@ def test_a_run_becomes_a_record_and_is_not_run_twice(tmp_path: Path) -> None:
     assert not (set(environment) & set(os.environ)), "no environment variable is copied into a record"
 
     before = (tmp_path / "t").stat().st_mtime_ns
-    code, out, err = finish(start(tmp_path, *SMALL, "repeat=2"), timeout_s=20)
+    code, _, err = finish(start(tmp_path, *SMALL, "repeat=2"), timeout_s=20)
     assert code == 0
     assert "completed before" in err
     assert (tmp_path / "t").stat().st_mtime_ns == before
 
-    code, out, err = finish(start(tmp_path, *SMALL, "rerun=true"))
+    code, _, err = finish(start(tmp_path, *SMALL, "rerun=true"))
     assert code == 0
     assert len(list(tmp_path.glob("t/*/attempts/1/run.json"))) == 1
 
@@ -119,12 +123,14 @@ def test_a_signal_ends_the_run_with_a_record(tmp_path: Path, number: signal.Sign
     wait_for_step(tmp_path)
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    code, out, err = finish(process, timeout_s=30)
+    code, _, err = finish(process, timeout_s=30)
     assert code == 1
     assert "Traceback" not in err
     assert_gone(family)
     (record,) = records(tmp_path)
-    assert (record["status"], number.name in record["cause"]) == ("killed", True), "and the other repeats are not started"
+    assert (record["status"], number.name in record["cause"]) == ("killed", True), (
+        "and the other repeats are not started"
+    )
 
 
 def test_a_loss_that_is_not_a_number_is_diverged(tmp_path: Path) -> None:
@@ -165,4 +171,52 @@ def test_the_same_bytes_go_to_the_log_and_the_record_validates(
     schema = json.loads((ROOT / "parsers" / "run.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(json.loads((directory / "run.json").read_text(encoding="utf-8")), schema)
     names = sorted(p.name for p in directory.iterdir())
-    assert names == ["experiment.yaml", "plan.json", "run.json", "settings.json", "steps.jsonl", "train.log"]
+    assert names == ["data", "experiment.yaml", "plan.json", "run.json", "settings.json", "steps.jsonl", "train.log"]
+
+
+def test_one_run_is_not_run_twice_at_a_time(tmp_path: Path) -> None:
+    first = start(tmp_path, *LONG)
+    wait_for_step(tmp_path, 1)
+    code, _, err = finish(start(tmp_path, *LONG))
+    assert code == 2
+    assert "another process is running this very run" in err
+    first.send_signal(signal.SIGTERM)
+    finish(first)
+    (record,) = records(tmp_path)
+    assert record["status"] == "killed"
+
+
+def test_a_cpu_does_not_pass_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver shows a GPU, and torch has no use of it: the wrong build, or no rights in the container."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 570.86'\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    code, _, _ = finish(start(tmp_path, "model=llama_tiny", "name=t"))
+    assert code == 1
+    (record,) = records(tmp_path)
+    assert record["status"] == "failed"
+    assert "meant for cuda" in record["cause"]
+    assert "finds cpu here" in record["cause"]
+
+
+def test_a_disk_that_fills_up_leaves_a_record(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no rights to mount a small file system")
+    try:
+        sizes = (
+            "training.train_iters=2000",
+            "training.seq_length=16",
+            "training.global_batch_size=1",
+            "data=synthetic",
+        )
+        code, _, err = finish(start(small, "platform=cpu", "name=t", *sizes), timeout_s=180)
+        assert code == 1, err
+        (record,) = records(small)
+        assert record["status"] == "failed"
+        assert "No space left on device" in record["cause"]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

@@ -82,6 +82,15 @@ def test_a_signal_ends_every_rank(tmp_path: Path, number: signal.Signals) -> Non
     assert_nobody_left(tmp_path)
 
 
+def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        later(0.2, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        assert run(tmp_path).exit_code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_ranks_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
     later(0.8, lambda: os.kill(os.getpid(), signal.SIGTERM))
     ending = run(tmp_path, "stay", "deaf")
@@ -141,3 +150,30 @@ def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
 def test_the_plans_environment_wins_over_the_inherited() -> None:
     plan = Plan(argv=("x",), files={}, env={"A": "plan"})
     assert runner.environment(plan, {"A": "shell", "B": "shell"}) == {"A": "plan", "B": "shell"}
+
+
+def setup_run(directory: Path, *setup: str, hang_after_s: float = 60.0) -> tuple[runner.Ending, str]:
+    """What a plan with these programs as setup comes to, and its log."""
+    commands = tuple((sys.executable, "-c", code) for code in setup)
+    plan = Plan(setup=commands, argv=(sys.executable, "-c", "print('main')"), files={}, env={"OF_THE_PLAN": "1"})
+    ending = runner.execute(plan, directory, hang_after_s, lambda line: None)
+    return ending, (directory / "train.log").read_text(encoding="utf-8")
+
+
+def test_setup_comes_first_in_the_same_place_log_and_environment(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['OF_THE_PLAN']); open('made', 'w')"
+    ending, log = setup_run(tmp_path, code, "import os; print(os.path.exists('made'))")
+    assert (ending.exit_code, log) == (0, "1\nTrue\nmain\n")
+
+
+def test_setup_that_fails_is_the_end(tmp_path: Path) -> None:
+    ending, log = setup_run(tmp_path, "import sys; print('refused'); sys.exit(2)", "print('second')")
+    assert (ending.exit_code, log) == (2, "refused\n")
+
+
+def test_setup_that_hangs_or_is_ended_by_a_signal_is_the_end(tmp_path: Path) -> None:
+    ending, log = setup_run(tmp_path, "import time; time.sleep(60)", hang_after_s=0.5)
+    assert (ending.hung, log) == (True, "")
+    later(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    ending, log = setup_run(tmp_path, "import time; time.sleep(60)")
+    assert (ending.signal, log) == ("SIGTERM", "")

@@ -1,0 +1,132 @@
+"""How fast the embedded engine is on this CPU: paired in one process with plain PyTorch, and against its matmul rate.
+
+    .venv/bin/python benchmarks/engine.py [--pairs 20]
+
+Prints, for llama_tiny and a model of 32 M parameters, tokens/s of both, the ratio with its 95 % interval over pairs of
+steps that follow each other (so that a drift of the machine's speed cancels), and the engine's MFU against the best
+large matmul measured here. Fails on nothing: a slow machine is not a wrong one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "launchers" / "ranks"), str(Path(__file__).parent)]
+
+TINY = ("platform=cpu",)
+MEDIUM = (
+    *("platform=cpu", "model.num_layers=8", "model.hidden_size=512", "model.ffn_hidden_size=1376"),
+    *("model.kv_channels=64", "model.vocab_size=8192", "model.max_position_embeddings=512"),
+    *("training.seq_length=512", "training.global_batch_size=2"),
+)
+
+
+def main() -> None:
+    """Measure both models and print a line for each."""
+    parser = argparse.ArgumentParser(description="the embedded engine against plain PyTorch, paired")
+    parser.add_argument("--pairs", type=int, default=20, help="pairs of steps to count (default 20)")
+    pairs = parser.parse_args().pairs
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29533")
+    import cuda_standin
+
+    cuda_standin.install()
+    rate = matmul_flops_per_s()
+    print(f"best fp32 matmul here: {rate / 1e9:.0f} GFLOP/s with {threads()} threads")
+    for name, overrides in (("llama_tiny", TINY), ("32 M", MEDIUM)):
+        measure(name, overrides, pairs, rate)
+
+
+def measure(name: str, overrides: tuple[str, ...], pairs: int, rate: float) -> None:
+    """One model: warm both up, step them in turn, print."""
+    from conf import load_experiment
+    from conf.parameters import count
+    from launchers.megatron import settings
+
+    e = load_experiment(*overrides)
+    engine, plain = steppers(settings(e))
+    for _ in range(3):
+        engine(), plain()
+    times = [(timed(engine), timed(plain)) for _ in range(pairs)]
+    tokens = e.training.global_batch_size * e.training.seq_length
+    parameters = count(e.model)
+    flops = flops_per_step(e, parameters.total - parameters.embedding)
+    ours, theirs = (median(t[i] for t in times) for i in (0, 1))
+    low, ratio, high = interval([b / a for a, b in times])
+    print(
+        f"{name}: engine {tokens / ours:,.0f} tokens/s, plain PyTorch {tokens / theirs:,.0f}; "
+        f"engine / plain {ratio:.3f} (95 % interval {low:.3f} to {high:.3f}, {pairs} pairs); "
+        f"engine's MFU {flops / ours / rate:.1%}"
+    )
+
+
+def steppers(s: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], float]]:
+    """One step of the engine and one of the peer, on the same tokens."""
+    import engine_train
+    import torch
+    from engine_settings import Settings
+    from plain_llama import Peer
+
+    if not torch.distributed.is_initialized():
+        engine_train._set_up_groups(Settings(**s))
+    built = engine_train._build(Settings(**s))
+    peer = Peer(s)
+    batches = [torch.stack([torch.cat([t, label[:, -1:]], 1) for t, label in engine_train._batches(built, 0)])]
+
+    def engine() -> float:
+        return engine_train._step(built, 0)[0]
+
+    def plain() -> float:
+        return peer.step(batches[0])
+
+    return engine, plain
+
+
+def timed(step: Callable[[], float]) -> float:
+    """Wall seconds of one step."""
+    started = time.perf_counter()
+    step()
+    return time.perf_counter() - started
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """(low, geometric mean, high): t over the logs of the pairs."""
+    from scipy.stats import t
+
+    logs = [math.log(r) for r in ratios]
+    half = float(t.ppf(0.975, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
+    return math.exp(fmean(logs) - half), math.exp(fmean(logs)), math.exp(fmean(logs) + half)
+
+
+def flops_per_step(e: Any, weights: int) -> float:
+    """6 FLOPs a token and weight that is multiplied, and causal attention counted as half: 6 L h s a token."""
+    tokens = e.training.global_batch_size * e.training.seq_length
+    width = e.model.num_attention_heads * e.model.kv_channels
+    return float(tokens * (6 * weights + 6 * e.model.num_layers * width * e.training.seq_length))
+
+
+def matmul_flops_per_s(size: int = 2048) -> float:
+    """The best of ten large fp32 matmuls."""
+    import torch
+
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return 2 * size**3 / min(timed(lambda: float((a @ b)[0, 0])) for _ in range(10))
+
+
+def threads() -> int:
+    """Threads of torch's matmul."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The peer of benchmarks/engine.py: the same Llama in plain PyTorch, as short and as fast as it gets without tricks.
+
+One process, fp32, SDPA attention, AdamW(foreach), gradient clipping, micro-batches: the same mathematics as the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    """Pre-norm attention and gated MLP; sizes from the engine's settings."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        super().__init__()
+        self.heads, self.groups, self.width = s["num_attention_heads"], s["num_query_groups"], s["kv_channels"]
+        hidden, ffn = s["hidden_size"], s["ffn_hidden_size"]
+        self.norm1, self.norm2 = (nn.RMSNorm(hidden, eps=s["norm_epsilon"]) for _ in range(2))
+        self.qkv = nn.Linear(hidden, (self.heads + 2 * self.groups) * self.width, bias=False)
+        self.proj = nn.Linear(self.heads * self.width, hidden, bias=False)
+        self.gate_up = nn.Linear(hidden, 2 * ffn, bias=False)
+        self.down = nn.Linear(ffn, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """[b, s, h] → [b, s, h]."""
+        b, length, _ = x.shape
+        qkv = self.qkv(self.norm1(x)).view(b, length, -1, self.width).transpose(1, 2)
+        q, k, v = qkv.split([self.heads, self.groups, self.groups], dim=1)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        grouped = self.heads != self.groups
+        o = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        x = x + self.proj(o.transpose(1, 2).reshape(b, length, -1))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    """Tokens [b, s] and labels [b, s] to the mean cross-entropy."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(s["padded_vocab_size"], s["hidden_size"])
+        self.blocks = nn.ModuleList(Block(s) for _ in range(s["num_layers"]))
+        self.norm = nn.RMSNorm(s["hidden_size"], eps=s["norm_epsilon"])
+        self.head = nn.Linear(s["hidden_size"], s["padded_vocab_size"], bias=False)
+        self.apply(lambda m: nn.init.normal_(m.weight, 0, 0.02) if isinstance(m, nn.Linear | nn.Embedding) else None)
+        self.register_buffer("angles", angles(s["seq_length"], s["kv_channels"], s["rotary_base"]), persistent=False)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x, cos, sin = self.embed(tokens), self.angles.cos(), self.angles.sin()
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        logits = self.head(self.norm(x))
+        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def angles(length: int, width: int, base: float) -> torch.Tensor:
+    """RoPE angles [s, width], each of the width/2 frequencies twice."""
+    frequencies = base ** -(torch.arange(0, width, 2) / width)
+    return torch.outer(torch.arange(length), frequencies).repeat(1, 2)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """RoPE on [b, heads, s, width]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class Peer:
+    """A training of the plain model that takes one step at a time."""
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        self.settings, self.model = s, Llama(s)
+        betas = s["adam_beta1"], s["adam_beta2"]
+        decay = [p for p in self.model.parameters() if p.dim() > 1]
+        rest = [p for p in self.model.parameters() if p.dim() <= 1]
+        groups = [{"params": decay, "weight_decay": s["weight_decay"]}, {"params": rest, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=s["lr"], betas=betas, eps=s["adam_eps"], foreach=True)
+
+    def step(self, batches: torch.Tensor) -> float:
+        """One step over `batches` [micro-batches, b, s + 1]; the mean loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for batch in batches:
+            loss = self.model(batch[:, :-1], batch[:, 1:]) / len(batches)
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings["clip_grad"])
+        self.optimizer.step()
+        return total

@@ -1,0 +1,128 @@
+"""tprimat data: what a corpus holds, and what every stack will read of it first. Needs no torch.
+
+tprimat data inspect PREFIX                   counts, types, ids and hashes of PREFIX.bin and PREFIX.idx
+tprimat data preview platform=cpu seed=7 …    the first global batch of an experiment, as `python launch.py` takes it
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conf.errors import InputError, Problem, UserError
+from conf.load import load
+from conf.resolve import Experiment
+from launchers import corpus
+
+_SHOWN = 10  # tokens of a sample
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0, or 2 for bad input."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.command == "inspect":
+            text = _inspection(arguments.prefix, arguments.json)
+        else:
+            text = _preview(load(arguments.overrides), arguments.json)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(text)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tprimat data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    inspect = commands.add_parser("inspect", help="what a corpus holds")
+    inspect.add_argument("prefix", help="its path without .bin and .idx")
+    preview = commands.add_parser("preview", help="the first global batch that every stack will see")
+    preview.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for python launch.py")
+    for command in (inspect, preview):
+        command.add_argument("--json", action="store_true")
+    return parser
+
+
+def _inspection(prefix: str, as_json: bool) -> str:
+    from launchers.ranks import corpus_order as order
+
+    try:
+        found = order.describe(order.open_corpus(prefix), whole=True)
+    except order.CorpusError as error:
+        raise InputError(Problem(*error.parts)) from error
+    sums = f"{found['bin_sha256']} {found['idx_sha256']}"
+    found = {"prefix": prefix, **found, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
+    if as_json:
+        return json.dumps(found, indent=2)
+    rows = {
+        "documents": f"{found['documents']:,}",
+        "tokens": f"{found['tokens']:,}",
+        "ids": f"{found['least_id']:,} to {found['largest_id']:,}, so vocab_size {found['largest_id'] + 1:,} or more",
+        "type": found["dtype"],
+        ".bin": f"{found['bin_bytes']:,} bytes, sha256 {found['bin_sha256']}",
+        ".idx": f"{found['idx_bytes']:,} bytes, sha256 {found['idx_sha256']}",
+        "fingerprint": f"{found['fingerprint']} (of both sums)",
+    }
+    return "\n".join(f"{name:<14}{value}" for name, value in rows.items())
+
+
+def _preview(e: Experiment, as_json: bool) -> str:
+    if e.data.path is None:
+        what = "each stack makes its own tokens: there is no batch that all see"
+        raise InputError(Problem("data", what, e.data.name, hint="data=synthetic, or data=/path/to/corpus"))
+    if e.data.name == "prefix":
+        batch, digest = _first_batch(e)
+    else:
+        with tempfile.TemporaryDirectory(prefix="tprimat-") as folder:
+            made = replace(e, data=replace(e.data, path=str(Path(folder, "corpus"))))
+            _make(made)
+            batch, digest = _first_batch(made)
+    if as_json:
+        return json.dumps({"data": e.data.name, "data_first_batch": digest, "tokens": batch.tolist()})
+    size, ranks = e.training.micro_batch_size or 1, e.layout.data_parallel_size
+    lines = [
+        f"{e.name}: {len(batch)} samples of {e.training.seq_length:,} tokens, seed {e.training.seed}, {e.layout}",
+        f"data_first_batch {digest}",
+        "sample  micro-batch  DP rank  tokens",
+    ]
+    for i, sample in enumerate(batch):
+        micro_batch, rank = divmod(i // size, ranks)
+        shown = " ".join(map(str, sample[:_SHOWN]))
+        lines.append(f"{i:>6}  {micro_batch:>11}  {rank:>7}  {shown} …")
+    return "\n".join(lines)
+
+
+def _make(e: Experiment) -> None:
+    for command in corpus.setup(e, sys.executable):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise InputError(Problem("data", done.stderr.strip()))
+
+
+def _first_batch(e: Experiment) -> tuple[Any, str]:
+    from launchers.ranks import corpus_order as order
+
+    assert e.data.path is not None
+    t = e.training
+    try:
+        found = order.open_corpus(e.data.path)
+        reading = order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed)
+        batch = next(order.batches(found, reading))
+    except order.CorpusError as error:
+        raise InputError(Problem(*error.parts)) from error
+    return batch, order.fingerprint(batch)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""Make or check the one corpus that all stacks share. Needs numpy and the standard library: it runs in any container.
+
+    python corpus.py --prefix P --vocab-size V --seed S --tokens N      makes P.bin, P.idx and P.json
+    python corpus.py --prefix P --vocab-size V --seed S --check         reads only; of a corpus of any origin
+
+With --seq-length, --global-batch-size and --samples also: that so many samples are in one epoch, and the fingerprint
+of the first global batch. The last line that it prints is a mark of facts for the record. Exit code 2: refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from corpus_order import (
+    HEADER,
+    TYPES,
+    CorpusError,
+    Reading,
+    batches,
+    check_ids,
+    check_length,
+    describe,
+    fingerprint,
+    open_corpus,
+    sha256,
+)
+from numpy.typing import NDArray
+
+GENERATOR = "tensorprimat corpus 1"  # counts up when the same arguments give other bytes
+
+_SHORTEST, _LONGEST = 33, 257  # tokens of a document, its end among them
+_WALK, _LANES = 256, 2**14  # tokens of one unbroken walk, and how many walks are made at a time
+_QUANTILES = 2**20
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All that decides the bytes of a corpus of ours. Of tokens and documents one is given."""
+
+    vocab_size: int
+    eod: int
+    seed: int
+    tokens: int | None = None
+    documents: int | None = None
+
+
+def provide(prefix: str, spec: Spec) -> None:
+    """Make the corpus at `prefix`, or leave it as it is where it is this very one, whole; a damaged one is made again.
+
+    Raises:
+        CorpusError: something else is there (nothing is overwritten), or the disk is too small.
+    """
+    manifest = _manifest(prefix)
+    ours = manifest.get("generator") == GENERATOR and manifest.get("arguments") == asdict(spec)
+    if ours and _is_whole(prefix, manifest):
+        return
+    there = [suffix for suffix in (".bin", ".idx", ".json") if Path(prefix + suffix).exists()]
+    if there and not ours:
+        found = f"{' and '.join(there)} of another corpus"
+        raise CorpusError(prefix, "is not overwritten", found, "", "remove them, or data.path=/another/prefix")
+    dtype = np.dtype("<u2" if spec.vocab_size < 65500 else "<i4")  # Megatron's DType.optimal_dtype
+    draw = np.random.RandomState(spec.seed)  # numpy guarantees this stream for all its versions
+    lengths = _lengths(draw, spec)
+    folder = Path(prefix).absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_disk(folder, int(lengths.sum(dtype=np.int64)) * dtype.itemsize + lengths.size * 20)
+    made = Path(tempfile.mkdtemp(prefix=".corpus-", dir=folder))
+    try:
+        found_of_it = _write(made, _stream(draw, lengths, spec), lengths, dtype)
+        manifest = {"generator": GENERATOR, "arguments": asdict(spec), **found_of_it}
+        (made / "made.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        for suffix in (".bin", ".idx", ".json"):  # the manifest last: without it a corpus does not count as ours
+            os.replace(made / f"made{suffix}", prefix + suffix)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _is_whole(prefix: str, manifest: dict[str, Any]) -> bool:
+    files = (Path(f"{prefix}.bin"), Path(f"{prefix}.idx"))
+    return all(file.is_file() and sha256(file) == manifest.get(f"{file.suffix[1:]}_sha256") for file in files)
+
+
+def _manifest(prefix: str) -> dict[str, Any]:
+    try:
+        found = json.loads(Path(f"{prefix}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        attempt = "data.path=/on/a/larger/disk/corpus, or fewer iterations"
+        raise CorpusError(str(folder), "has no room for the corpus", f"{free:,} bytes free", f"{needed:,}", attempt)
+
+
+def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
+    """Tokens of each document; the last one is cut so that their sum is exact."""
+    if spec.documents is not None:
+        return draw.randint(_SHORTEST, _LONGEST + 1, spec.documents, np.int32)
+    wanted, drawn, parts = spec.tokens or 0, 0, []
+    while drawn < wanted:
+        parts.append(draw.randint(_SHORTEST, _LONGEST + 1, (wanted - drawn) // _LONGEST + 1, np.int32))
+        drawn += int(parts[-1].sum(dtype=np.int64))
+    lengths = np.concatenate(parts)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    last = int(np.searchsorted(ends, wanted))
+    lengths[last] -= ends[last] - wanted
+    return lengths[: last + 1]
+
+
+def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec) -> Iterator[NDArray[np.int32]]:
+    """The tokens of all documents, some millions at a time.
+
+    Every token has a fixed successor, which follows it three times in four; else comes one drawn from a Zipf-like
+    distribution over the whole vocabulary, from which the successors were drawn, too. So there is something to learn
+    in ten steps (which tokens are frequent) and in hundreds (what follows what). Whole numbers only: a corpus must not
+    depend on how a processor rounds.
+    """
+    common = _common(draw.permutation(np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.eod)))
+    successor = common[draw.randint(0, _QUANTILES, spec.vocab_size, np.int64)]
+    ends = np.cumsum(lengths, dtype=np.int64) - 1
+    done, total = 0, int(ends[-1]) + 1
+    while done < total:
+        lanes = min(_LANES, -(-(total - done) // _WALK))
+        bits = draw.randint(0, 2**32, (_WALK, lanes), np.uint32)
+        tokens, follows = common[bits >> np.uint32(12)], bits & np.uint32(3) != 0
+        for before, now, known in zip(tokens[:-1], tokens[1:], follows[1:], strict=True):
+            np.copyto(now, successor[before], where=known)
+        part = tokens.T.ravel()[: total - done]
+        first, last = np.searchsorted(ends, (done, done + part.size))
+        part[ends[first:last] - done] = spec.eod
+        done += part.size
+        yield part
+
+
+def _common(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Quantiles of the distribution: each of `ids`, the n-th (from 0) in proportion to 1 / (n + 3)."""
+    limits = np.cumsum(2**36 // np.arange(3, len(ids) + 3, dtype=np.int64))
+    return np.repeat(ids, np.diff(limits * _QUANTILES // limits[-1], prepend=0))
+
+
+def _write(
+    folder: Path, parts: Iterator[NDArray[np.int32]], lengths: NDArray[np.int32], dtype: np.dtype[Any]
+) -> dict[str, Any]:
+    """made.bin and made.idx in `folder`, one sequence a document; what the manifest says of them."""
+    digest, least, most = hashlib.sha256(), sys.maxsize, 0
+    with (folder / "made.bin").open("wb") as file:
+        for part in parts:
+            least, most = min(least, int(part.min())), max(most, int(part.max()))
+            raw = part.astype(dtype).tobytes()
+            digest.update(raw)
+            file.write(raw)
+    n, ends = lengths.size, np.cumsum(lengths, dtype="<i8")
+    code = next(code for code, name in TYPES.items() if np.dtype(name) == dtype)
+    index = HEADER + struct.pack("<QBQQ", 1, code, n, n + 1) + lengths.astype("<i4").tobytes()
+    index += ((ends - lengths) * dtype.itemsize).tobytes() + np.arange(n + 1, dtype="<i8").tobytes()
+    (folder / "made.idx").write_bytes(index)
+    return {
+        "documents": int(n),
+        "tokens": int(ends[-1]),
+        "dtype": dtype.name,
+        "least_id": least,
+        "largest_id": most,
+        "bin_bytes": int(ends[-1]) * dtype.itemsize,
+        "idx_bytes": len(index),
+        "bin_sha256": digest.hexdigest(),
+        "idx_sha256": hashlib.sha256(index).hexdigest(),
+    }
+
+
+def check(prefix: str, vocab_size: int, reading: Reading | None) -> dict[str, Any]:
+    """Facts of the corpus at `prefix` for the record.
+
+    Raises:
+        CorpusError: it is damaged, holds ids beyond the vocabulary, or is too short for the run.
+    """
+    corpus = open_corpus(prefix)
+    found = describe(corpus)
+    check_ids(corpus, vocab_size, found["least_id"], found["largest_id"])
+    facts = {f"data_{name}": value for name, value in found.items()}
+    if reading is None:
+        return facts
+    check_length(corpus, reading)
+    return {**facts, "data_first_batch_predicted": fingerprint(next(batches(corpus, reading)))}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code of the command line."""
+    a = _parser().parse_args(argv)
+    try:
+        if not a.check:
+            eod = a.vocab_size - 1 if a.eod is None else a.eod
+            if eod >= a.vocab_size:
+                raise CorpusError(
+                    "--eod", "is beyond the vocabulary", str(eod), f"0 to {a.vocab_size - 1}", "leave it out"
+                )
+            provide(a.prefix, Spec(a.vocab_size, eod, a.seed, a.tokens, a.documents))
+        sizes = (a.seq_length, a.global_batch_size, a.samples)
+        facts = check(a.prefix, a.vocab_size, Reading(*sizes, a.seed) if all(sizes) else None)
+    except CorpusError as refusal:
+        print(f"corpus.py: error: {refusal}", file=sys.stderr)
+        return 2
+    except OSError as refusal:
+        print(
+            f"corpus.py: error: {refusal.filename or a.prefix}: {refusal.strerror}; try data.path=/another/prefix",
+            file=sys.stderr,
+        )
+        return 2
+    print(f"[tprimat] facts {json.dumps(facts)}", flush=True)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="corpus.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--prefix", required=True, help="path without .bin and .idx")
+    parser.add_argument("--vocab-size", required=True, type=_whole(2), help="of the model: ids are 0 to this - 1")
+    parser.add_argument("--seed", required=True, type=_whole(0, 2**32 - 1), help="of the corpus and of its order")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--tokens", type=_whole(2), help="make a corpus of exactly so many")
+    what.add_argument("--documents", type=_whole(1), help="make a corpus of so many")
+    what.add_argument("--check", action="store_true", help="make nothing")
+    parser.add_argument("--eod", type=_whole(0), help="the id that ends a document (vocab size - 1)")
+    parser.add_argument("--seq-length", type=_whole(1))
+    parser.add_argument("--global-batch-size", type=_whole(1))
+    parser.add_argument("--samples", type=_whole(1), help="of the whole run: iterations x global batch size")
+    return parser
+
+
+def _whole(least: int, most: int = 2**62) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number from {least} to {most}")
+        return int(text)
+
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Checkpoints in Megatron-Core's distributed format (torch_dist): any layout may read what another one wrote.
+
+A checkpoint counts only once the file `latest` names it, which is replaced in one step after everything else is on
+disk: a kill at any time costs the steps since the last checkpoint, never that one. Old ones are not deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from engine_effective import Built
+from engine_log import mark
+from engine_optimizer import sharded_optimizer_state, take_optimizer_state
+from engine_settings import Settings
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.strategies import torch as torch_dist
+from megatron.core.tensor_parallel import get_cuda_rng_tracker
+from megatron.core.utils import get_attr_wrapped_model
+from torch.distributed import checkpoint
+
+_MARKER = "latest"
+_LAYOUT = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
+    *("context_parallel_size", "expert_model_parallel_size", "data_parallel_size", "world_size", "sequence_parallel"),
+)
+_MAY_DIFFER = (
+    *(*_LAYOUT, "num_micro_batches", "train_iters", "save_interval", "attention_backend", "data_path"),
+    *("recompute_granularity", "recompute_method", "recompute_num_layers"),
+    *("overlap_grad_reduce", "overlap_param_gather"),
+)
+"""Settings that may change between two parts of one run; any other makes it another run."""
+
+
+class CheckpointError(Exception):
+    """The checkpoint cannot be resumed from; the message says why."""
+
+
+class _Latest(NamedTuple):
+    """What the marker says of the newest whole checkpoint."""
+
+    iteration: int
+    files: dict[str, int]
+    """Every file of it and its size in bytes."""
+
+
+def save(built: Built, folder: Path, iteration: int) -> None:
+    """Write a checkpoint of the state after `iteration` steps into `folder`; every rank must call it."""
+    started, path = time.monotonic(), _path(folder, iteration)
+    if dist.get_rank() == 0:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+    dist.barrier()
+    if built.settings.overlap_param_gather:  # else the last step's parameters would be gathered by the next forward
+        for chunk in built.chunks:
+            chunk.start_param_sync(force_sync=True)
+    state = {**_state(built, loading=False), "settings": asdict(built.settings), **_generators(alike=True)}
+    dist_checkpointing.save(state, str(path), sharded_strategy=_InProcess("torch_dist", 1))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        files = {file.name: file.stat().st_size for file in path.iterdir()}
+        _write_whole(folder / _MARKER, json.dumps({"iteration": iteration, "files": files}))
+        values = {"iteration": iteration, "bytes": sum(files.values()), "seconds": time.monotonic() - started}
+        mark("saved", values)
+
+
+def resume(built: Built, folder: Path) -> int:
+    """Put the newest whole checkpoint of `folder` into `built`; returns its number of steps, 0 where there is none.
+
+    Every rank must call it. What a kill left half-written is removed.
+
+    Raises:
+        CheckpointError: it is of another run, or damaged.
+    """
+    latest = _latest(folder)
+    if dist.get_rank() == 0:
+        for path in folder.glob("iter_*"):
+            if latest is None or path > _path(folder, latest.iteration):
+                shutil.rmtree(path)
+    if latest is None:
+        return 0
+    path = _path(folder, latest.iteration)
+    _check_files(path, latest.files)
+    saved = dist_checkpointing.load_common_state_dict(str(path))["settings"]
+    _check_settings(path, saved, built.settings)
+    alike = all(saved[name] == getattr(built.settings, name) for name in _LAYOUT)
+    state = dist_checkpointing.load({**_state(built, loading=True), **_generators(alike)}, str(path))
+    for index, gpt in enumerate(_models(built)):
+        gpt.load_state_dict(state[f"model{index}"])
+    take_optimizer_state(built.optimizer, state["optimizer"])
+    built.scheduler.load_state_dict(state["scheduler"])
+    if alike:
+        _set_generators(state["generators"])
+    if dist.get_rank() == 0:
+        mark("resumed", {"iteration": latest.iteration, "path": str(path), "same_layout": alike})
+    return latest.iteration
+
+
+class _InProcess(torch_dist.TorchDistSaveShardedStrategy):
+    """Megatron-Core's format, written by the rank itself.
+
+    Megatron's own writer forks a process for each file, and a manager process for their answers, which takes seconds
+    and would outlive a rank that is killed (dist_checkpointing/strategies/filesystem_async.py:266).
+    """
+
+    def save(self, sharded_state_dict: Any, checkpoint_dir: Any) -> None:
+        named, _, _ = torch_dist._replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)
+        checkpoint.save(
+            torch_dist.mcore_to_pyt_state_dict(named, False),
+            storage_writer=checkpoint.FileSystemWriter(checkpoint_dir),
+            planner=torch_dist.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
+        )
+
+
+def _state(built: Built, loading: bool) -> dict[str, Any]:
+    models = {f"model{index}": gpt.sharded_state_dict() for index, gpt in enumerate(_models(built))}
+    return {
+        **models,
+        "optimizer": sharded_optimizer_state(built.optimizer, models, loading),
+        "scheduler": built.scheduler.state_dict(),
+    }
+
+
+def _models(built: Built) -> list[Any]:
+    """The bare GPTModels: DDP's names would begin with `module.`."""
+    return [get_attr_wrapped_model(chunk, "decoder", return_model_obj=True) for chunk in built.chunks]
+
+
+def _generators(alike: bool) -> dict[str, Any]:
+    """This rank's random states. Another layout has other ranks, which go on with their own."""
+    if not alike:
+        return {}
+    states = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state()}
+    states["tracker"] = get_cuda_rng_tracker().get_states()
+    return {"generators": ShardedObject("generators", states, (dist.get_world_size(),), (dist.get_rank(),))}
+
+
+def _set_generators(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+    get_cuda_rng_tracker().set_states(states["tracker"])
+
+
+def _path(folder: Path, iteration: int) -> Path:
+    return folder / f"iter_{iteration:07d}"
+
+
+def _latest(folder: Path) -> _Latest | None:
+    marker = folder / _MARKER
+    try:
+        return _Latest(**json.loads(marker.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{marker}: cannot be read ({error}); try: remove {folder} to begin anew") from error
+
+
+def _check_files(path: Path, files: dict[str, int]) -> None:
+    for name, size in files.items():
+        found = (path / name).stat().st_size if (path / name).is_file() else None
+        if found != size:
+            what = "is missing" if found is None else f"has {found} bytes"
+            raise CheckpointError(f"{path / name} {what}, and had {size} when it was saved; try: remove {path.parent}")
+
+
+def _check_settings(path: Path, saved: dict[str, Any], asked: Settings) -> None:
+    wanted = asdict(asked)
+    names = [name for name in wanted if name not in _MAY_DIFFER and saved.get(name) != wanted[name]]
+    if (saved["expert_model_parallel_size"] > 1) != (asked.expert_model_parallel_size > 1):
+        names.append("expert_model_parallel_size")  # above 1, and only then, experts have an optimizer of their own
+    if names:
+        lines = [f"  {name}: found {saved.get(name)!r}; asked for {wanted[name]!r}" for name in names]
+        raise CheckpointError("\n".join([f"{path} is of another run; try: another directory", *lines]))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)

@@ -1,0 +1,99 @@
+"""The layouts that the engine is tried in, and which runs share their processes (see together.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Changes = dict[str, Any]
+TP2: Changes = {"tensor_model_parallel_size": 2}
+TP2_SP: Changes = {**TP2, "sequence_parallel": True}
+PP2: Changes = {"pipeline_model_parallel_size": 2}
+VP2: Changes = {**PP2, "virtual_pipeline_model_parallel_size": 2}
+DP2: Changes = {"data_parallel_size": 2}
+CP2: Changes = {"context_parallel_size": 2}
+SHARDED: Changes = {"use_distributed_optimizer": True}
+OVERLAPPED: Changes = {**SHARDED, "overlap_grad_reduce": True, "overlap_param_gather": True}
+RECOMPUTE: Changes = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
+SHORT: Changes = {"train_iters": 6}
+BFLOAT16: Changes = {"params_dtype": "bfloat16", **SHORT}
+UNFUSED: Changes = {"attention_backend": "unfused", **SHORT}
+DROPOUT: Changes = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+LLAMA_LIKE: Changes = {
+    "untie_embeddings_and_output_weights": False,
+    "add_qkv_bias": True,
+    "use_rope_scaling": True,
+    "rope_scaling_factor": 8.0,
+    **SHORT,
+}
+EXPERTS: Changes = {
+    "num_experts": 4,
+    "moe_router_topk": 2,
+    "moe_ffn_hidden_size": 80,
+    "moe_router_load_balancing_type": "aux_loss",
+    "moe_aux_loss_coeff": 0.01,
+    "moe_first_dense_layers": 0,
+}
+QWEN_LIKE: Changes = {"qk_layernorm": True, **SHORT}
+DEEPSEEK_LIKE: Changes = {
+    **EXPERTS,
+    **SHORT,
+    "moe_shared_expert_intermediate_size": 96,
+    "moe_first_dense_layers": 1,
+    "moe_router_load_balancing_type": "seq_aux_loss",
+}
+EP2: Changes = {**DP2, "expert_model_parallel_size": 2}
+
+DENSE = {
+    "TP2": {**TP2, **SHORT},
+    "TP2+SP": TP2_SP,
+    "PP2": PP2,
+    "PP2xVP2": VP2,
+    "PP2xVP2+recompute": {**VP2, **RECOMPUTE},
+    "DP2": {**DP2, **SHORT},
+    "DP2+sharded": {**DP2, **SHARDED},
+    "DP2+overlapped": {**DP2, **OVERLAPPED, **SHORT},
+    "CP2": CP2,
+    "CP2+selective": {**CP2, "recompute_granularity": "selective", **SHORT},
+    "CP4": {"context_parallel_size": 4},
+    "TP2xPP2": {**TP2, **PP2, **SHORT},
+    "TP2xCP2+SP": {**TP2_SP, **CP2},
+    "CP2xPP2": {**CP2, **PP2},
+    "DP2xPP2xVP2+overlapped": {**DP2, **VP2, **OVERLAPPED, **SHORT},
+}
+MIXTURE = {
+    "DP2": DP2,
+    "TP2+SP": TP2_SP,
+    "PP2": PP2,
+    "EP2": EP2,
+    "EP2+sharded": {**EP2, **SHARDED},
+    "CP2xEP2": {**CP2, "expert_model_parallel_size": 2, **SHORT},
+    "EP2xPP2xVP2": {**EP2, **VP2, **SHORT},
+}
+IN_BFLOAT16 = {
+    **{name: DENSE[name] for name in ("TP2+SP", "PP2", "PP2xVP2", "DP2+sharded", "CP2")},
+    "EP2": {**EXPERTS, **EP2},
+}
+VARIANTS = {
+    "llama": (LLAMA_LIKE, {"TP2": TP2, "PP2xVP2": VP2}),
+    "qwen": (QWEN_LIKE, {"TP2": TP2}),
+    "deepseek": (DEEPSEEK_LIKE, {"EP2": EP2, "TP2+SP": TP2_SP, "PP2xVP2": VP2}),
+    "unfused": (UNFUSED, {"TP2": TP2}),
+}
+"""Models, each with the layouts that cut what is special in it."""
+
+TOGETHER: list[Changes] = [
+    *({**EXPERTS}, {**EXPERTS, **BFLOAT16}, BFLOAT16, DROPOUT, {**DROPOUT, **RECOMPUTE}, {**RECOMPUTE, **SHORT}),
+    *(base for base, _ in VARIANTS.values()),
+    *DENSE.values(),
+    *({**EXPERTS, **layout} for layout in MIXTURE.values()),
+    *({**layout, **BFLOAT16} for layout in IN_BFLOAT16.values()),
+    *({**base, **layout} for base, layouts in VARIANTS.values() for layout in layouts.values()),
+    {**DROPOUT, **CP2},
+]
+"""Runs that one set of processes for each world size makes: starting takes longer than they do. TP2+SP alone is not
+among them, nor is the single process: those go through torchrun and the engine itself."""
+TOGETHER.remove(TP2_SP)
