@@ -10,10 +10,11 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test check wheel clean
+.PHONY: help install demo test test-layouts check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
+	@echo "make test-layouts  every layout of the engine in width, minutes more"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
 	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv and dist"
 
@@ -40,6 +41,9 @@ demo: $(VENV)/.embedded
 
 test: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest
+
+test-layouts: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m slow
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -134,8 +134,9 @@ def run(
     def get(**changes: Any) -> Run:
         settings = settled(changes)
         key, size = _key(settings), settings["world_size"]
-        if key not in done and changes in TOGETHER:
-            group = [other for c in TOGETHER if (other := settled(c))["world_size"] == size]
+        shared = next((runs for runs in TOGETHER if changes in runs), [])
+        if key not in done and shared:
+            group = [other for c in shared if (other := settled(c))["world_size"] == size]
             folder = tmp_path_factory.mktemp("together")
             runs = together({folder / f"{number}.json": other for number, other in enumerate(group)})
             done.update({_key(run.settings): run for run in runs.values()})

@@ -15,7 +15,7 @@ import pytest
 from conftest import Run
 from layouts import BFLOAT16, CP2, DP2, DROPOUT, EP2, EXPERTS, OVERLAPPED, PP2, SHARDED, TP2_SP, VP2
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 STEPS, SAVED = 6, 3
 KEPT = {"train_iters": STEPS, "save_interval": SAVED}
 HALF = {**KEPT, "train_iters": SAVED}

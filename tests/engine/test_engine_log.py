@@ -64,7 +64,6 @@ def test_dump_is_effective_and_equals_the_settings(run: Callable[..., Any], chan
     wanted["params_dtype"] = f"torch.{wanted['params_dtype']}"
     extra = {
         "transformer_impl": "local",
-        "num_micro_batches": str(4 // done.settings["data_parallel_size"]),
         "bf16": str(done.settings["params_dtype"] == "bfloat16"),
         "distributed_backend": "gloo",
     }
