@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,10 +51,14 @@ def measure(name: str, overrides: tuple[str, ...], pairs: int, rate: float) -> N
     """One model: warm both up, step them in turn, print."""
     from conf import load_experiment
     from conf.parameters import count
+    from launchers import corpus
     from launchers.megatron import settings
 
-    e = load_experiment(*overrides)
-    engine, plain = steppers(settings(e))
+    with tempfile.TemporaryDirectory() as directory:
+        e = load_experiment(*overrides, f"data.path={directory}/corpus")
+        for argv in corpus.setup(e, sys.executable):
+            subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+        engine, plain = steppers(settings(e))
     for _ in range(3):
         engine(), plain()
     times = [(timed(engine), timed(plain)) for _ in range(pairs)]

@@ -19,7 +19,6 @@ import torch.distributed as dist
 from engine_effective import Built
 from engine_log import mark
 from engine_optimizer import sharded_optimizer_state, take_optimizer_state
-from engine_settings import Settings
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies import torch as torch_dist
@@ -62,7 +61,7 @@ def save(built: Built, folder: Path, iteration: int) -> None:
     if built.settings.overlap_param_gather:  # else the last step's parameters would be gathered by the next forward
         for chunk in built.chunks:
             chunk.start_param_sync(force_sync=True)
-    state = {**_state(built, loading=False), "settings": asdict(built.settings), **_generators(alike=True)}
+    state = {**_state(built, loading=False), "settings": _settings(built), **_generators(alike=True)}
     dist_checkpointing.save(state, str(path), sharded_strategy=_InProcess("torch_dist", 1))
     dist.barrier()
     if dist.get_rank() == 0:
@@ -90,7 +89,7 @@ def resume(built: Built, folder: Path) -> int:
     path = _path(folder, latest.iteration)
     _check_files(path, latest.files)
     saved = dist_checkpointing.load_common_state_dict(str(path))["settings"]
-    _check_settings(path, saved, built.settings)
+    _check_settings(path, saved, _settings(built))
     alike = all(saved[name] == getattr(built.settings, name) for name in _LAYOUT)
     state = dist_checkpointing.load({**_state(built, loading=True), **_generators(alike)}, str(path))
     for index, gpt in enumerate(_models(built)):
@@ -172,10 +171,13 @@ def _check_files(path: Path, files: dict[str, int]) -> None:
             raise CheckpointError(f"{path / name} {what}, and had {size} when it was saved; try: remove {path.parent}")
 
 
-def _check_settings(path: Path, saved: dict[str, Any], asked: Settings) -> None:
-    wanted = asdict(asked)
+def _settings(built: Built) -> dict[str, Any]:
+    return {**asdict(built.settings), "data_first_batch": built.data.first_batch()}
+
+
+def _check_settings(path: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
     names = [name for name in wanted if name not in _MAY_DIFFER and saved.get(name) != wanted[name]]
-    if (saved["expert_model_parallel_size"] > 1) != (asked.expert_model_parallel_size > 1):
+    if (saved["expert_model_parallel_size"] > 1) != (wanted["expert_model_parallel_size"] > 1):
         names.append("expert_model_parallel_size")  # above 1, and only then, experts have an optimizer of their own
     if names:
         lines = [f"  {name}: found {saved.get(name)!r}; asked for {wanted[name]!r}" for name in names]
