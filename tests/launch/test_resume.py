@@ -11,7 +11,7 @@ from test_run_engine import finish, records, start
 
 import parsers
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 RUN = ("platform=cpu", "training.train_iters=60", "training.save_interval=4", "model.num_layers=2")
 
 
