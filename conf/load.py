@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from conf import devices
@@ -21,12 +22,12 @@ def load(overrides: Sequence[str]) -> Experiment:
     """See conf.load_experiment."""
     common, side, reasons = settle(overrides)
     request = _request(compose([*common, *side]))
-    experiment = resolve(request, (), tuple(reasons))
+    experiment = resolve(request, tuple(reasons))
     if not side:
         return experiment
     without = _request(compose(common))
     declared = _declared(experiment, request, without, f"per_platform.{request.platform.name}")
-    return resolve(request, declared, tuple(reasons))
+    return replace(experiment, declared=declared)
 
 
 def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
@@ -90,7 +91,7 @@ def _plain_problems(request: Request) -> list[Problem]:
 def _declared(e: Experiment, request: Request, without: Request, reason: str) -> tuple[Declared, ...]:
     """The settings that the side's overrides changed, groups and derived values included."""
     try:
-        before, after = requested(resolve(without, (), ())), requested(e)
+        before, after = requested(resolve(without, ())), requested(e)
     except ConfigError:  # what all sides are asked for may not fit this one: hence the override
         before, after = requested(without, partial=True), requested(request, partial=True)
     changed = (name for name in after if name in before and before[name] != after[name])

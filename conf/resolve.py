@@ -97,8 +97,8 @@ class Experiment:
     warnings: tuple[Problem, ...]
 
 
-def resolve(request: Request, declared: tuple[Declared, ...], reasons: tuple[str, ...]) -> Experiment:
-    """The experiment that `request` means.
+def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
+    """The experiment that `request` means; what one side declares is not known here.
 
     Raises:
         ConfigError: no row for the layout asked for, or everything that is wrong with layout, batch and schedule.
@@ -129,7 +129,7 @@ def resolve(request: Request, declared: tuple[Declared, ...], reasons: tuple[str
         optimizer=optimizer,
         data=settled(request.data),
         gpus_per_node=gpus_per_node,
-        declared=declared,
+        declared=(),
         reasons=(*reasons, *_layout_reasons(case, layout, request), *_row_reasons(row, training)),
         warnings=warnings,
     )
