@@ -2,9 +2,11 @@
 #   PYTHON=python3.11          the interpreter that .venv is made of (3.10 or newer)
 #   INDEX=URL                  package index instead of PyPI, EXTRA_INDEX=URL one beside it. Without a GPU:
 #   EXTRA_INDEX=https://download.pytorch.org/whl/cpu    takes torch's CPU wheel instead of gigabytes of CUDA
+#   MODEL=moe_tiny             what make demo trains
 PYTHON ?= python3
 INDEX ?=
 EXTRA_INDEX ?=
+MODEL ?= llama_tiny
 
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip
@@ -12,7 +14,7 @@ INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index
 
 .PHONY: help install demo test test-layouts check wheel clean
 help:
-	@echo "make demo     train a small Llama under two layouts, three times each, and compare them"
+	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
@@ -32,8 +34,8 @@ $(VENV)/.dev: $(VENV)/.embedded pyproject.toml
 install: $(VENV)/.embedded
 
 demo: $(VENV)/.embedded
-	$(VENV)/bin/python launch.py platform=cpu grid=layouts gpus_per_node=2 repeat=3 name=demo
-	$(VENV)/bin/python -m compare runs/demo -o runs/demo/compare
+	$(VENV)/bin/python launch.py platform=cpu model=$(MODEL) grid=layouts gpus_per_node=2 repeat=3 name=demo-$(MODEL)
+	$(VENV)/bin/python -m compare runs/demo-$(MODEL) -o runs/demo-$(MODEL)/compare
 	@printf '%s\n' '' 'The same on a box with GPUs (see the plan first, with dry_run=true, on any machine):' \
 	  '  python launch.py model=llama platform=nvidia repeat=3' \
 	  '  python launch.py model=llama platform=amd repeat=3' \

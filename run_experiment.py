@@ -34,10 +34,10 @@ def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
             return earlier, path
         unfinished = earlier is None or earlier.status != "completed"
         go_on = e.resume and unfinished and run_dir.has_checkpoint(path)
-        if e.resume and earlier and not go_on:
+        if e.resume and not go_on:
             print(f"{path}: no checkpoint to resume from; begins anew", file=sys.stderr)
         run_dir.prepare(path, e, plan, go_on)
-        return _run(e, plan, path, _about(e, path, commit), go_on), path
+        return _run(e, plan, path, _about(e, plan, path, commit), go_on), path
 
 
 def _run(e: Experiment, plan: Plan, path: Path, about: Record, go_on: bool) -> Record:
@@ -62,7 +62,7 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> runner.Endin
         return runner.execute(plan, path, e.hang_after_s, on_line, go_on)
 
 
-def _about(e: Experiment, path: Path, commit: str | None) -> Record:
+def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
     """The record of a run that has just started: if nothing else is ever written, this row remains."""
     return Record(
         id=path.name,
@@ -76,7 +76,7 @@ def _about(e: Experiment, path: Path, commit: str | None) -> Record:
         hardware=e.hardware.name,
         image=e.image,
         requested=requested(e),
-        declared=tuple(Declaration(d.key, d.value, d.reason) for d in e.declared),
+        declared=tuple(Declaration(d.key, d.value, d.reason) for d in (*e.declared, *plan.declared)),
         environment={**where.facts(), "launcher_commit": commit},
         log="train.log",
     )
@@ -93,6 +93,7 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
     known = replace(
         about,
+        provenance="rehearsed" if parsed.facts.get("stand_in") else about.provenance,
         ended_at=where.now(),
         exit_code=ending.exit_code if ending else None,
         wall_time_s=ending.wall_time_s if ending else None,
