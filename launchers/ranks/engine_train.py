@@ -132,9 +132,9 @@ def _loop(built: Built, done: int, checkpoints: Path) -> str | None:
 
 def _step(built: Built, index: int) -> tuple[float, bool, float | None]:
     """One step; returns the loss, whether the update was skipped, and the gradient norm. Equal on all ranks."""
+    built.optimizer.zero_grad()
     for chunk in built.chunks:
         chunk.zero_grad_buffer()
-    built.optimizer.zero_grad()
     reports = get_forward_backward_func()(
         forward_step_func=_forward,
         data_iterator=[_batches(built, index) for _ in built.chunks],

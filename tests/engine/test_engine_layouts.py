@@ -24,6 +24,7 @@ from layouts import (
 
 pytestmark = pytest.mark.engine
 FP32, BF16 = 1e-5, 2e-3
+Told = Callable[[str, object], None]
 
 
 def difference(one: Any, other: Any) -> float:
@@ -34,34 +35,44 @@ def difference(one: Any, other: Any) -> float:
     return max(abs(a - b) for a, b in pairs)
 
 
+def told(record_property: Told, found: float) -> float:
+    """`found`, kept for `pytest --junit-xml`: the table of all layouts."""
+    record_property("largest_loss_difference", found)
+    return found
+
+
 def marked(names: Iterable[str], always: Collection[str]) -> list[Any]:
     """The names as parameters, those that are not in `always` marked slow."""
     return [pytest.param(name, marks=() if name in always else pytest.mark.slow) for name in names]
 
 
 @pytest.mark.parametrize("layout", marked(DENSE, ALWAYS))
-def test_fp32_layouts_equal_the_single_process(run: Callable[..., Any], layout: str) -> None:
-    assert difference(run(**DENSE[layout]), run()) <= FP32
+def test_fp32_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Told) -> None:
+    assert told(record_property, difference(run(**DENSE[layout]), run())) <= FP32
 
 
 @pytest.mark.parametrize("layout", marked(MIXTURE, ("EP2",)))
-def test_layouts_of_experts_equal_the_single_process(run: Callable[..., Any], layout: str) -> None:
-    assert difference(run(**EXPERTS, **MIXTURE[layout]), run(**EXPERTS)) <= FP32
+def test_layouts_of_experts_equal_the_single_process(
+    run: Callable[..., Any], layout: str, record_property: Told
+) -> None:
+    assert told(record_property, difference(run(**EXPERTS, **MIXTURE[layout]), run(**EXPERTS))) <= FP32
 
 
 @pytest.mark.parametrize("layout", marked(IN_BFLOAT16, ALWAYS))
-def test_bf16_layouts_equal_the_single_process(run: Callable[..., Any], layout: str) -> None:
+def test_bf16_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Told) -> None:
     base = {**BFLOAT16, **(EXPERTS if layout == "EP2" else {})}
-    assert difference(run(**{**base, **IN_BFLOAT16[layout]}), run(**base)) <= BF16
+    assert told(record_property, difference(run(**{**base, **IN_BFLOAT16[layout]}), run(**base))) <= BF16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layout"), [(model, layout) for model, (_, layouts) in VARIANTS.items() for layout in layouts]
 )
-def test_layouts_of_what_models_have_beyond_it(run: Callable[..., Any], model: str, layout: str) -> None:
+def test_layouts_of_what_models_have_beyond_it(
+    run: Callable[..., Any], model: str, layout: str, record_property: Told
+) -> None:
     base, layouts = VARIANTS[model]
-    assert difference(run(**base, **layouts[layout]), run(**base)) <= FP32
+    assert told(record_property, difference(run(**base, **layouts[layout]), run(**base))) <= FP32
 
 
 def test_each_model_setting_changes_the_losses(run: Callable[..., Any]) -> None:
