@@ -12,7 +12,7 @@ from conf.compose import SECRET
 from conf.errors import InputError
 from conf.resolve import Experiment
 from conf.vocabulary import requested
-from launchers import run_dir, runner, where
+from launchers import power, run_dir, runner, where
 from launchers.plan import Plan
 from launchers.progress import Shown
 from metrics import summary_json
@@ -43,13 +43,13 @@ def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
 def _run(e: Experiment, plan: Plan, path: Path, about: Record, go_on: bool) -> Record:
     try:
         parsers.write(about, path)
-        ending = _execute(e, plan, path, go_on)
+        ending, notes = _execute(e, plan, path, go_on)
     except OSError as error:
         return _close(about, path, plan, None, f"{error.strerror or error}: {error.filename or path}")
-    return _close(about, path, plan, ending, None)
+    return _close(replace(about, notes=(*about.notes, *notes)), path, plan, ending, None)
 
 
-def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> runner.Ending:
+def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner.Ending, tuple[str, ...]]:
     title = f"{e.name} {e.layout} seed {e.training.seed}"
     tokens = e.training.global_batch_size * e.training.seq_length
     with Shown(title, e.training.train_iters, tokens) as shown:
@@ -57,9 +57,11 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> runner.Endin
         def on_line(line: str) -> None:
             step = parsers.live(line)
             if step is not None:
-                shown.step(step.iteration, step.loss, step.step_time_s)
+                shown.step(step.step + 1, step.loss, step.step_time_s)
 
-        return runner.execute(plan, path, e.hang_after_s, on_line, go_on)
+        with power.sampled(path, e.platform.vendor) as notes:
+            ending = runner.execute(plan, path, e.hang_after_s, on_line, go_on)
+    return ending, tuple(notes)
 
 
 def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
@@ -88,8 +90,8 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
     parsed = parsers.parse(log if log.exists() else ())
     seen = Ending()
     if ending:
-        how = {"signal_sent": ending.signal, "hung": ending.hung, "oom_kills": ending.oom_kills}
-        seen = Ending(exit_code=ending.exit_code, **how)
+        code, sent = ending.exit_code, ending.signal
+        seen = Ending(exit_code=code, signal_sent=sent, hung=ending.hung, oom_kills=ending.oom_kills)
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
     known = replace(
         about,

@@ -1,0 +1,98 @@
+"""The power sampler beside a run: real processes, and a fake nvidia-smi, which is all that this machine can have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launchers.power import FILE, sampled
+
+ROOT = Path(__file__).parents[2]
+NVIDIA_SMI = """#!/usr/bin/env bash
+printf 'index, power.draw [W], memory.used [MiB]\\n0, 512.25 W, 81000 MiB\\n1, [N/A], 80000 MiB\\n'
+"""
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the samples, with an nvidia-smi in front of PATH."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(NVIDIA_SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    return tmp_path
+
+
+def samplers(directory: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if any("sample_power" in part for part in process.info["cmdline"] or ()) and process.info["cwd"] == str(
+            directory
+        ):
+            found.append(process)
+    return found
+
+
+def test_samples_are_on_the_clock_of_the_steps_and_end_with_the_run(gpu: Path) -> None:
+    before = time.monotonic()
+    with sampled(gpu, "nvidia") as notes:
+        time.sleep(2.5)
+    after = time.monotonic()
+    rows = [json.loads(line) for line in (gpu / FILE).read_text().splitlines()]
+    assert [row["device"] for row in rows[:2]] == [0, 1]
+    assert {row["power_w"] for row in rows} == {512.25, None}
+    assert {row["memory_used_bytes"] for row in rows} == {81000 * 2**20, 80000 * 2**20}
+    assert len(rows) >= 4
+    assert all(before - 0.1 <= row["monotonic_s"] <= after + 0.1 for row in rows)
+    assert notes == []
+    assert samplers(gpu) == []
+
+
+def test_a_machine_without_a_tool_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia-smi", "amd-smi", "rocm-smi"):
+        tool = tmp_path / "bin" / name
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text("#!/usr/bin/env bash\nexit 9\n")
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with sampled(tmp_path, "amd") as notes:
+        time.sleep(1.5)
+    assert "none of nvidia-smi, amd-smi, rocm-smi reports a GPU" in notes[0]
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_cpu_is_not_sampled(gpu: Path) -> None:
+    with sampled(gpu, None):
+        assert samplers(gpu) == []
+    assert not (gpu / FILE).exists()
+
+
+def test_the_sampler_outlives_no_launcher(gpu: Path) -> None:
+    code = f"""
+        import pathlib, sys, time
+        sys.path.insert(0, {str(ROOT)!r})
+        from launchers.power import sampled
+        with sampled(pathlib.Path({str(gpu)!r}), "nvidia"):
+            print("on", flush=True)
+            time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == b"on\n"
+        deadline = time.monotonic() + 10
+        while not (gpu / FILE).exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert samplers(gpu)
+        launcher.kill()
+    deadline = time.monotonic() + 10
+    while samplers(gpu) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert samplers(gpu) == []
