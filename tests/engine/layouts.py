@@ -19,15 +19,14 @@ RECOMPUTE: Changes = {
     "recompute_num_layers": 1,
 }
 SHORT: Changes = {"train_iters": 5}
-BFLOAT16: Changes = {"params_dtype": "bfloat16", **SHORT}
-UNFUSED: Changes = {"attention_backend": "unfused", **SHORT}
+BFLOAT16: Changes = {"params_dtype": "bfloat16"}
+UNFUSED: Changes = {"attention_backend": "unfused"}
 DROPOUT: Changes = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 LLAMA_LIKE: Changes = {
     "untie_embeddings_and_output_weights": False,
     "add_qkv_bias": True,
     "use_rope_scaling": True,
     "rope_scaling_factor": 8.0,
-    **SHORT,
 }
 EXPERTS: Changes = {
     "num_experts": 4,
@@ -38,10 +37,9 @@ EXPERTS: Changes = {
     "moe_first_dense_layers": 0,
     "global_batch_size": 4,  # each micro-batch costs dozens of collectives
 }
-QWEN_LIKE: Changes = {"qk_layernorm": True, **SHORT}
+QWEN_LIKE: Changes = {"qk_layernorm": True}
 DEEPSEEK_LIKE: Changes = {
     **EXPERTS,
-    **SHORT,
     "moe_shared_expert_intermediate_size": 96,
     "moe_first_dense_layers": 1,
     "moe_router_load_balancing_type": "seq_aux_loss",
@@ -56,14 +54,14 @@ DENSE = {
     "PP2xVP2+recompute": {**VP2, **RECOMPUTE},
     "DP2": DP2,
     "DP2+sharded": {**DP2, **SHARDED},
-    "DP2+overlapped": {**DP2, **OVERLAPPED, **SHORT},
+    "DP2+overlapped": {**DP2, **OVERLAPPED},
     "CP2": CP2,
-    "CP2+selective": {**CP2, "recompute_granularity": "selective", **SHORT},
+    "CP2+selective": {**CP2, "recompute_granularity": "selective"},
     "CP4": {"context_parallel_size": 4},
     "TP2xPP2": {**TP2, **PP2},
     "TP2xCP2+SP": {**TP2_SP, **CP2},
     "CP2xPP2": {**CP2, **PP2},
-    "DP2xPP2xVP2+overlapped": {**DP2, **VP2, **OVERLAPPED, **SHORT},
+    "DP2xPP2xVP2+overlapped": {**DP2, **VP2, **OVERLAPPED},
 }
 MIXTURE = {
     "DP2": DP2,
@@ -71,8 +69,8 @@ MIXTURE = {
     "PP2": PP2,
     "EP2": EP2,
     "EP2+sharded": {**EP2, **SHARDED},
-    "CP2xEP2": {**CP2, "expert_model_parallel_size": 2, **SHORT},
-    "EP2xPP2": {**EP2, **PP2, **SHORT},
+    "CP2xEP2": {**CP2, "expert_model_parallel_size": 2},
+    "EP2xPP2": {**EP2, **PP2},
 }
 IN_BFLOAT16 = {
     **{name: DENSE[name] for name in ("TP2+SP", "PP2", "PP2xVP2", "DP2+sharded", "CP2")},
