@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from metrics.repeats import ENOUGH as ENOUGH
+from metrics.repeats import mean_of as mean_of
+from metrics.repeats import t_quantile as t_quantile
+
 Better = Literal["higher", "lower"]
 Word = Literal["faster", "slower", "same", "undecided"]
 
-ENOUGH = 3
-"""Repeats a side from which an interval is given."""
 OF_INTEREST = 0.02
 """The smallest difference that matters."""
-_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +56,6 @@ def word_of(interval: tuple[float, float], better: Better) -> Word:
     if high < 1:
         return "slower" if better == "higher" else "faster"
     return "undecided"
-
-
-def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """The geometric mean of positive run means, and its 95 % interval where there are enough."""
-    logs = [math.log(value) for value in values]
-    centre = statistics.fmean(logs)
-    if len(logs) < ENOUGH or statistics.variance(logs) == 0:
-        return math.exp(centre), None
-    half = t_quantile(len(logs) - 1) * math.sqrt(statistics.variance(logs) / len(logs))
-    return math.exp(centre), (math.exp(centre - half), math.exp(centre + half))
-
-
-def t_quantile(degrees: float) -> float:
-    """Student's t for a two-sided 95 % interval."""
-    from scipy.special import stdtrit  # scipy.stats.t.ppf, without the half second that importing scipy.stats takes
-
-    return float(stdtrit(degrees, 0.5 + _CONFIDENCE / 2))
 
 
 def _welch_half_width(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -7,7 +7,7 @@ Lines at another distance (a lost line, a restart) tell no interval: what they c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,7 +18,8 @@ from parsers.record import Record, Step
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Time between two step ends. samples: trained in it, None where the log does not say."""
+    """Time between two step ends. iteration: counted from 1. samples: trained in it, None where the log does not
+    say."""
 
     iteration: int
     iterations: int
@@ -52,17 +53,17 @@ def pace(record: Record) -> Pace:
     return Pace(intervals, find_warmup([i.seconds for i in intervals]), "measured" if stamped else "log", covered)
 
 
-def _commonest_distance(steps: tuple[Step, ...]) -> int | None:
-    distances = Counter(b.iteration - a.iteration for a, b in pairwise(steps) if b.iteration > a.iteration)
+def _commonest_distance(steps: Sequence[Step]) -> int | None:
+    distances = Counter(b.step - a.step for a, b in pairwise(steps) if b.step > a.step)
     return max(distances, key=lambda distance: (distances[distance], -distance), default=None)
 
 
-def _intervals(steps: tuple[Step, ...], covered: int, stamped: bool, batch: int | None) -> Iterator[Interval]:
+def _intervals(steps: Sequence[Step], covered: int, stamped: bool, batch: int | None) -> Iterator[Interval]:
     first = steps[0]
-    if first.iteration == covered:
+    if first.step + 1 == covered:
         yield from _interval(first, covered, _printed_s(first, covered), _batch(first, covered, batch))
     for before, step in pairwise(steps):
-        if step.iteration - before.iteration == covered:
+        if step.step - before.step == covered:
             seconds = _stamped_s(before, step) if stamped else _printed_s(step, covered)
             consumed = _consumed(before, step)
             yield from _interval(step, covered, seconds, consumed or _batch(step, covered, batch))
@@ -70,7 +71,7 @@ def _intervals(steps: tuple[Step, ...], covered: int, stamped: bool, batch: int 
 
 def _interval(step: Step, covered: int, seconds: float | None, samples: int | None) -> Iterator[Interval]:
     if seconds is not None and seconds > 0:
-        yield Interval(step.iteration, covered, seconds, samples)
+        yield Interval(step.step + 1, covered, seconds, samples)
 
 
 def _stamped_s(before: Step, step: Step) -> float | None:
@@ -80,7 +81,10 @@ def _stamped_s(before: Step, step: Step) -> float | None:
 
 
 def _printed_s(step: Step, covered: int) -> float | None:
-    return None if step.step_time_s is None else step.step_time_s * covered
+    """A time of dispatch, not of execution, tells no interval."""
+    if step.step_time_s is None or "step_time_s:asynchronous" in step.flags:
+        return None
+    return step.step_time_s * covered
 
 
 def _consumed(before: Step, step: Step) -> int | None:

@@ -13,18 +13,49 @@ Source = Literal["measured", "log", "computed", "spec", "assumed"]
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """interval: 95 %, where there is one."""
+    """interval: 95 %, where there is one. note: what it was held against, or why it is not known."""
 
     value: float | int | None
     unit: str
     source: Source
     interval: tuple[float, float] | None = None
+    note: str = ""
 
     @classmethod
-    def of(cls, value: float | int | None, unit: str, source: Source) -> Quantity:
+    def of(cls, value: float | int | None, unit: str, source: Source, note: str = "") -> Quantity:
         """nan and infinities are no values: unknown."""
         finite = value is not None and math.isfinite(value)
-        return cls(value if finite else None, unit, source)
+        return cls(value if finite else None, unit, source, note=note)
+
+    def times(self, factor: float | None, unit: str, source: Source | None = None, note: str = "") -> Quantity:
+        """Scaled, interval and all, in another unit. source: the factor's own, which counts where it is less sure.
+
+        What is unknown stays so, with its own note, which says why.
+        """
+        weaker = self.source if source is None else weakest(self.source, source)
+        if self.value is None or factor is None or not math.isfinite(self.value * factor):
+            return Quantity(None, unit, weaker, note=self.note if self.value is None else note)
+        pair = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
+        interval = None if pair is None else (min(pair), max(pair))
+        return Quantity(self.value * factor, unit, weaker, interval, note)
+
+    def under(self, numerator: float, unit: str, note: str = "") -> Quantity:
+        """numerator / this, interval and all, in another unit: the time of a speed."""
+        if self.value is None or self.value <= 0:
+            return Quantity(None, unit, self.source, note=self.note if self.value is None else note)
+        interval = None
+        if self.interval is not None and self.interval[0] > 0:
+            interval = (numerator / self.interval[1], numerator / self.interval[0])
+        return Quantity(numerator / self.value, unit, self.source, interval, note)
+
+    def plus(self, other: Quantity) -> Quantity:
+        """The sum of two figures of one unit that go up and down together, so that their intervals add up."""
+        source = weakest(self.source, other.source)
+        if self.value is None or other.value is None:
+            return Quantity(None, self.unit, source, note=self.note if self.value is None else other.note)
+        mine, theirs = self.interval, other.interval
+        ends = (mine[0] + theirs[0], mine[1] + theirs[1]) if mine and theirs else None
+        return Quantity(self.value + other.value, self.unit, source, ends)
 
     def __str__(self) -> str:
         return " ".join(part for part in (shown(self.value), "" if self.value is None else self.unit) if part)
@@ -32,14 +63,23 @@ class Quantity:
     def to_json(self) -> dict[str, Any]:
         """As in the schema of records ($defs/quantity)."""
         interval = None if self.interval is None else list(self.interval)
-        return {"value": self.value, "unit": self.unit, "source": self.source, "interval": interval}
+        known = {"value": self.value, "unit": self.unit, "source": self.source, "interval": interval}
+        return {**known, "note": self.note} if self.note else known
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Quantity:
         """From an object that the schema of records accepts."""
         interval = entry["interval"]
         pair = None if interval is None or len(interval) != 2 else (float(interval[0]), float(interval[1]))
-        return cls(entry["value"], entry["unit"], entry["source"], pair)
+        return cls(entry["value"], entry["unit"], entry["source"], pair, str(entry.get("note") or ""))
+
+
+_SUREST_FIRST: tuple[Source, ...] = ("measured", "log", "computed", "spec", "assumed")
+
+
+def weakest(*sources: Source) -> Source:
+    """The source of what is made of several: never surer than the least sure of them."""
+    return max(sources, key=_SUREST_FIRST.index)
 
 
 def shown(value: float | int | None, digits: int = 4) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 from dataclasses import replace
@@ -212,6 +213,24 @@ def test_what_did_not_run_as_requested_is_shown(tmp_path: Path, capsys: pytest.C
     unlike = json.loads(capsys.readouterr().out)[0]["differences"]
     assert unlike[0] == {"setting": "lr", "requested": 0.1, "effective": 0.2}
     assert len(unlike) == 2
+
+
+ANY = st.one_of(st.none(), st.floats(-1e308, 1e308), st.sampled_from([0.0, -1.0, 1e-320, 1e308]))
+
+
+@given(st.lists(st.tuples(ANY, ANY, ANY, ANY, st.integers(-5, 10**15)), max_size=30), ANY)
+def test_no_figures_make_a_number_that_cannot_be(rows: list[tuple[Any, ...]], wall_time_s: float | None) -> None:
+    steps = [
+        step(
+            i, seconds, tokens_per_s_per_gpu=rate, tflops_per_gpu=tflops, end_monotonic_s=end, consumed_samples=samples
+        )
+        for i, (seconds, rate, tflops, end, samples) in enumerate(rows, start=1)
+    ]
+    for name, found in summarise(record(steps, wall_time_s=wall_time_s)).items():
+        if found.value is not None:
+            assert math.isfinite(found.value), name
+            assert found.value >= 0 or name in ("wall_time_s", "loss_first", "loss_last"), name
+            assert "percent" not in name or "jitter" in name or found.value <= 100, name
 
 
 def test_a_clock_that_was_set_back_tells_no_interval() -> None:

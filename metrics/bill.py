@@ -1,0 +1,125 @@
+"""What training on so many tokens takes: GPU-hours, days, money, energy and CO2. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from metrics.options import Option
+from metrics.price import Prices
+from metrics.quantity import Quantity
+
+TRILLION = 1e12
+_HOURS_A_YEAR = 8760
+Bill = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embodied:
+    """CO2 of making one GPU with its share of the host, spread over the hours that it will work."""
+
+    kg_per_gpu: float
+    years: float
+    utilisation: float
+
+    @property
+    def kg_per_gpu_hour(self) -> float:
+        return self.kg_per_gpu / (self.years * _HOURS_A_YEAR * self.utilisation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which a job is done.
+
+    goodput: share of the time that makes progress at the measured speed. power_price: of a kWh, in the currency of
+    `prices`; None: no electricity is added, as in most rents. host_share: what hosts and network draw beside the GPUs,
+    as a share of the GPUs' power. pue: power usage effectiveness of the building. carbon: gCO2e/kWh.
+    """
+
+    tokens: float
+    prices: Prices
+    power_price: float | None = None
+    pue: float = 1.0
+    host_share: float = 0.0
+    goodput: float = 1.0
+    carbon: Quantity = field(default_factory=lambda: Quantity(None, "gCO2e/kWh", "assumed", note="no --carbon given"))
+    embodied: Embodied | None = None
+
+
+def owned(capex: Prices, years: float, utilisation: float) -> Prices:
+    """Prices of hardware that is bought: its price spread over the hours that it works. utilisation: 0 to 1."""
+    hours = years * _HOURS_A_YEAR * utilisation
+    how = f"bought for {years:g} years, {100 * utilisation:g} % of them at work; electricity apart"
+    return Prices(capex.currency, {name: amount / hours for name, amount in capex.per_gpu_hour.items()}, None, how)
+
+
+def bill(option: Option, terms: Terms) -> Bill:
+    """Everything about the job on this option. What is unknown stays unknown in all that is made of it."""
+    return {**_time(option, terms), **_energy(option, terms), **_money(option, terms), **_carbon(option, terms)}
+
+
+def _time(option: Option, terms: Terms) -> Bill:
+    speed = option.tokens_per_s_per_gpu
+    days = terms.tokens / terms.goodput / 86400
+    gpus = option.gpus
+    unknown = Quantity(None, "days", speed.source, note="number of GPUs unknown")
+    return {
+        "tokens_per_s_per_gpu": speed,
+        "gpu_hours": _gpu_hours(option, terms),
+        "days": speed.under(days / gpus, "days", f"on {gpus} GPU{'s' if gpus > 1 else ''}") if gpus else unknown,
+    }
+
+
+def _gpu_hours(option: Option, terms: Terms) -> Quantity:
+    """Of packages: that is what is bought and rented."""
+    hours = terms.tokens / terms.goodput / 3600 / option.devices_per_package
+    return option.tokens_per_s_per_gpu.under(hours, "GPU-hours").times(1, "GPU-hours", "computed")
+
+
+def _energy(option: Option, terms: Terms) -> Bill:
+    drawn, kwh = _drawn(terms), _kwh(option, terms)
+    joules = kwh.times(3.6e6 / terms.tokens, "J/token", note=kwh.note)
+    return {
+        "power_w_per_gpu": option.power_w_per_gpu,
+        "energy_kwh": replace(kwh, note=f"{drawn}; {kwh.note}" if kwh.note else drawn),
+        "energy_mwh": kwh.times(1e-3, "MWh"),
+        "energy_j_per_token": joules,
+        "tokens_per_wh": joules.under(3600, "tokens/Wh"),
+    }
+
+
+def _drawn(terms: Terms) -> str:
+    host = f"hosts {100 * terms.host_share:g} % on top" if terms.host_share else "GPUs alone"
+    return f"{host}, PUE {terms.pue:g}"
+
+
+def _kwh(option: Option, terms: Terms) -> Quantity:
+    """While the GPUs work on the job, stops included: they are paid for and drawing then, too."""
+    power = option.power_w_per_gpu
+    watts = None if power.value is None else power.value * option.devices_per_package
+    factor = None if watts is None else watts / 1000 * (1 + terms.host_share) * terms.pue
+    return _gpu_hours(option, terms).times(factor, "kWh", power.source, power.note)
+
+
+def _money(option: Option, terms: Terms) -> Bill:
+    currency, price = terms.prices.currency, terms.prices.of(option.hardware)
+    hours = _gpu_hours(option, terms)
+    rent = hours.times(price.value, currency, price.source, price.note)
+    parts = {"price": price, "gpus": rent}
+    total = rent
+    if terms.power_price is not None:
+        parts["electricity"] = _kwh(option, terms).times(terms.power_price, currency)
+        total = rent.plus(parts["electricity"])
+    per_trillion = total.times(TRILLION / terms.tokens, f"{currency}/1e12 tokens")
+    each = total.under(terms.tokens, f"tokens/{currency}")
+    return {**parts, "total": total, "cost_per_trillion_tokens": per_trillion, "tokens_per_currency": each}
+
+
+def _carbon(option: Option, terms: Terms) -> Bill:
+    grams = terms.carbon
+    per_kwh = None if grams.value is None else grams.value / 1e6
+    tonnes = _kwh(option, terms).times(per_kwh, "tCO2e", grams.source, grams.note)
+    if terms.embodied is None:
+        return {"carbon_t": tonnes}
+    made = _gpu_hours(option, terms).times(terms.embodied.kg_per_gpu_hour / 1000, "tCO2e", "assumed")
+    return {"carbon_t": tonnes, "carbon_embodied_t": made, "carbon_total_t": tonnes.plus(made)}

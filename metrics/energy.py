@@ -1,0 +1,104 @@
+"""Power and energy of a run's GPUs: measured where the record has it, else the data sheet's TDP, marked as assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from metrics.basis import Basis, Metrics, count
+from metrics.quantity import Quantity, shown
+from metrics.speed import SPEED
+from parsers.record import Power
+
+JOULES_PER_WH = 3600
+DISAGREEMENT = 0.05
+"""Between counter and integrated power: above it one of them is wrong (reference/ecosystem.md, Zeus)."""
+
+
+def _power_w_per_gpu(basis: Basis) -> Quantity:
+    """Of one device, host and building not among it. TDP is what a GPU may draw, not what it drew."""
+    device = basis.device
+    if basis.record.provenance == "rehearsed":
+        return Quantity(None, "W/GPU", "assumed")
+    if (measured := measured_power(basis)).value is not None:
+        return measured
+    if device is None or device.tdp_w is None:
+        return Quantity(None, "W/GPU", "assumed", note="no power measured, no TDP known")
+    value = device.tdp_w / device.devices_per_package
+    return Quantity.of(value, "W/GPU", "assumed", f"TDP of {device.name}: no power was measured")
+
+
+def measured_power(basis: Basis) -> Quantity:
+    """Mean power of one device while it trained, W; what its own sensor saw before what its board's did."""
+    windows = [_of_the_job(window, basis) for window in basis.record.power]
+    told = [window for window in windows if window.gpus and window.seconds and _energy_j(window) is not None]
+    for kind in ("gpu", "board"):
+        if found := [window for window in told if window.kind == kind]:
+            return _mean_power(_steady(found, basis.pace.warmup.count), basis.pace.warmup.count)
+    return Quantity(None, "W/GPU", "measured")
+
+
+def _of_the_job(window: Power, basis: Basis) -> Power:
+    """Zeus sums over all GPUs of the job without saying how many."""
+    everything = window.kind == "gpu" and window.gpus is None
+    return replace(window, gpus=count(basis.record, "world_size")) if everything else window
+
+
+def _steady(windows: Sequence[Power], warmup: int) -> list[Power]:
+    """Windows after the warm-up, side by side; of windows that overlap, or lie nowhere, the longest."""
+    placed = sorted((w for w in windows if _first(w) >= warmup and w.last_step is not None), key=_first)
+    if placed and all((a.last_step or 0) < _first(b) for a, b in pairwise(placed)):
+        return placed
+    return [max(placed or windows, key=lambda window: window.seconds or 0.0)]
+
+
+def _first(window: Power) -> int:
+    return window.first_step or 0
+
+
+def _mean_power(windows: Sequence[Power], warmup: int) -> Quantity:
+    device_seconds = sum((w.seconds or 0.0) * (w.gpus or 0) for w in windows)
+    energy = sum(_energy_j(w) or 0.0 for w in windows)
+    notes = [f"{windows[0].kind} power by {windows[0].source}", *filter(None, map(_cross_check, windows))]
+    if any(window.first_step is None for window in windows):
+        notes.append("not aligned to the steps: idle time may be in it")
+    elif any(_first(window) < warmup for window in windows):
+        notes.append("the warm-up among it")
+    return Quantity.of(energy / device_seconds, "W/GPU", "measured", "; ".join(dict.fromkeys(notes)))
+
+
+def _energy_j(window: Power) -> float | None:
+    """The counter's energy; where integrated power contradicts it, that: counters are the ones known to be wrong."""
+    if window.energy_counter_j and not _cross_check(window):
+        return window.energy_counter_j
+    if window.energy_integrated_j:
+        return window.energy_integrated_j
+    return window.mean_power_w * window.seconds if window.mean_power_w and window.seconds else None
+
+
+def _cross_check(window: Power) -> str:
+    counter, integrated = window.energy_counter_j, window.energy_integrated_j
+    if not counter or not integrated or abs(counter / integrated - 1) <= DISAGREEMENT:
+        return ""
+    off = shown(100 * (counter / integrated - 1), 3)
+    return f"its energy counter is {off} % off the power integrated, and not used"
+
+
+def _energy_j_per_token(basis: Basis) -> Quantity:
+    power, rate = _power_w_per_gpu(basis), SPEED["tokens_per_s_per_gpu"](basis)
+    if not rate.value:
+        return Quantity(None, "J/token", power.source, note=power.note)
+    return power.times(1 / rate.value, "J/token", rate.source, power.note)
+
+
+def _tokens_per_wh(basis: Basis) -> Quantity:
+    energy = _energy_j_per_token(basis)
+    return energy.under(JOULES_PER_WH, "tokens/Wh", energy.note)
+
+
+ENERGY: Metrics = {
+    "power_w_per_gpu": _power_w_per_gpu,
+    "energy_j_per_token": _energy_j_per_token,
+    "tokens_per_wh": _tokens_per_wh,
+}

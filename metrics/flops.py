@@ -1,0 +1,221 @@
+"""Floating-point operations of a transformer, from its shape: one formula, and the field's ways to count as data.
+
+A multiply-add is two operations; a training step does the forward matrices three times (forward, and the gradients of
+data and of weights). The default equals `num_floating_point_operations` of Megatron-LM@d98e8a6
+megatron/training/training.py:802 for every shape that function knows, and Megatron-Bridge@067f987
+src/megatron/bridge/training/utils/flop_utils.py for gated MLPs other than SwiGLU and for attention windows, which
+Megatron-LM's does not see. No softmax, norm, bias, rotary embedding or router: none of the vendors counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from metrics.shape import Facts, Shape
+
+FORWARD = 1
+TRAINING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """A way to count.
+
+    attention: what a query is multiplied with: half the sequence (causal), all of it, or not counted. weights: those
+    of the matrices that a token passes; or all that are called parameters, the embedding table among them, which is
+    only looked up (and without multi-token prediction, as published totals). recompute: the forward work that is done
+    again counts too.
+    """
+
+    name: str
+    attention: Literal["causal", "full", "none"]
+    weights: Literal["multiplied", "all"]
+    recompute: bool
+    source: str
+
+
+_CONVENTIONS = (
+    Convention(
+        "megatron_causal",
+        "causal",
+        "multiplied",
+        False,
+        "Megatron-LM (megatron/training/training.py:802), Megatron-Bridge, NeMo 2, Primus from v26.1",
+    ),
+    Convention(
+        "full_attention",
+        "full",
+        "multiplied",
+        False,
+        "Primus v25.9 to v25.11 (primus/core/utils/flops_estimator.py:25), rocm/megatron-lm, llm-foundry and "
+        "TorchTitan (torchtitan/models/utils.py:412, which also counts norms and routers: below 0.1 %)",
+    ),
+    Convention("palm", "full", "all", False, "6 N + 12 L H Q T: PaLM, arXiv 2204.02311, appendix B"),
+    Convention("6n", "none", "all", False, "6 N: Kaplan et al., arXiv 2001.08361, section 2.1"),
+    Convention(
+        "hardware",
+        "causal",
+        "multiplied",
+        True,
+        "Korthikanti et al., arXiv 2205.05198: what is recomputed counts. A fused attention kernel's own "
+        "recomputation in its backward pass does not",
+    ),
+)
+CONVENTIONS: Mapping[str, Convention] = {convention.name: convention for convention in _CONVENTIONS}
+DEFAULT = CONVENTIONS["megatron_causal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """layers: share of the layers whose forward pass is done again, 0 to 1. core: core attention is done again in all
+    others, too."""
+
+    layers: float = 0.0
+    core: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Multiply-adds of one token's forward pass. layers: matrices of the layers; core: queries with keys, and scores
+    with values; output: logits, once for each prediction; joints: what MTP modules have beside their layer."""
+
+    layers: float
+    core: float
+    output: float
+    joints: float
+
+    @property
+    def total(self) -> float:
+        return self.layers + self.core + self.output + self.joints
+
+
+def flops_per_token(
+    shape: Shape,
+    seq_length: int,
+    convention: Convention = DEFAULT,
+    recompute: Recompute | None = None,
+    passes: int = TRAINING,
+) -> float:
+    """Operations for one token of a sequence of `seq_length` tokens. passes: FORWARD or TRAINING.
+
+    `recompute` counts only where the convention counts it.
+    """
+    if convention.weights == "all":
+        work = _all_weights(shape, seq_length, convention)
+    else:
+        work = _work(shape, seq_length, causal=convention.attention == "causal")
+    again = 0.0
+    if convention.recompute and recompute and passes == TRAINING:
+        again = recompute.layers * (work.layers + work.core)
+        again += (1 - recompute.layers) * work.core if recompute.core else 0.0
+    return 2 * (passes * work.total + again)
+
+
+def convert(tflops: float, shape: Shape, seq_length: int, found: Convention, wanted: Convention = DEFAULT) -> float:
+    """A printed TFLOP/s that was counted by `found`, as `wanted` counts it. Neither may count recomputation.
+
+    Raises:
+        ValueError: a convention that depends on what was recomputed.
+    """
+    if found.recompute or wanted.recompute:
+        raise ValueError("TFLOP/s with recomputation cannot be converted without knowing what was recomputed")
+    return tflops * flops_per_token(shape, seq_length, wanted) / flops_per_token(shape, seq_length, found)
+
+
+def explaining(ratio: float, shape: Shape, seq_length: int, tolerance: float = 0.015) -> tuple[str, ...]:
+    """Conventions that count `ratio` times what the default counts."""
+    ours = flops_per_token(shape, seq_length)
+    plain = [c for c in _CONVENTIONS if not c.recompute]
+    return tuple(c.name for c in plain if abs(flops_per_token(shape, seq_length, c) / ours / ratio - 1) <= tolerance)
+
+
+def recompute_of(facts: Facts) -> Recompute | None:
+    """What Megatron recomputes under a run's settings; None where they do not say.
+
+    `uniform` does every layer again in units of recompute_num_layers; `block` the first recompute_num_layers of each
+    chunk of each pipeline stage (Megatron-LM@d98e8a6 megatron/core/recompute.py:170-180), taken here as that share of
+    all layers; `selective` the core attention (recompute_modules' default).
+    """
+    if "recompute_granularity" not in facts.settings:
+        return None
+    granularity = facts.settings["recompute_granularity"]
+    if granularity in (None, "none"):
+        return Recompute()
+    if granularity == "selective":
+        return Recompute(core=True)
+    method, layers = facts.settings.get("recompute_method"), facts.size("num_layers")
+    if granularity != "full" or layers is None:
+        return None
+    if method == "uniform":
+        return Recompute(layers=1.0)
+    each, stages = facts.size("recompute_num_layers"), facts.size("pipeline_model_parallel_size")
+    if method != "block" or each is None or stages is None:
+        return None
+    chunks = facts.size("virtual_pipeline_model_parallel_size") or 1
+    return Recompute(layers=min(1.0, each * stages * chunks / layers))
+
+
+def _work(shape: Shape, seq_length: int, causal: bool = True, mtp: bool = True) -> Work:
+    modules = shape.mtp_num_layers if mtp else 0
+    layers = shape.num_layers + modules
+    moe_layers = shape.num_layers - shape.dense_layers
+    moe_layers += modules if moe_layers else 0  # a module's layer is like the last one
+    linear = layers * _attention(shape) + (layers - moe_layers) * _mlp(shape, shape.ffn_hidden_size)
+    linear += moe_layers * _experts(shape)
+    hidden = shape.hidden_size
+    return Work(
+        layers=linear,
+        core=_core_width(shape) * sum(_keys(shape, seq_length, layer, causal) for layer in range(1, layers + 1)),
+        output=(1 + modules) * hidden * shape.vocabulary,
+        joints=modules * (2 * hidden**2 + 3 * hidden),  # Megatron counts the module's three norms
+    )
+
+
+def _all_weights(shape: Shape, seq_length: int, convention: Convention) -> Work:
+    """Every active parameter but norms and biases (below 0.1 %) as if it were multiplied."""
+    work = _work(shape, seq_length, causal=False, mtp=False)
+    table = shape.hidden_size * shape.vocabulary if shape.untie_embeddings_and_output_weights else 0
+    experts = shape.experts.num_experts if shape.experts else 0
+    routers = (shape.num_layers - shape.dense_layers) * shape.hidden_size * experts
+    core = 0.0 if convention.attention == "none" else work.core
+    return Work(work.layers + routers, core, work.output + table, 0.0)
+
+
+def _attention(shape: Shape) -> int:
+    """Projections of one layer. MLA: Megatron adds one multiply-add for each element of the low-rank norms."""
+    hidden, heads, mla = shape.hidden_size, shape.num_attention_heads, shape.mla
+    if mla is None:
+        return 2 * hidden * shape.kv_channels * (heads + shape.num_query_groups)
+    queries = heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim)
+    query = hidden * queries if mla.q_lora_rank is None else mla.q_lora_rank * (hidden + queries + 1)
+    keys_values = mla.kv_lora_rank * (hidden + heads * (mla.qk_head_dim + mla.v_head_dim) + 1)
+    return query + keys_values + hidden * mla.qk_pos_emb_head_dim + heads * mla.v_head_dim * hidden
+
+
+def _core_width(shape: Shape) -> int:
+    """Multiply-adds of one query with one key, and of its score with one value, over all heads."""
+    mla = shape.mla
+    width = 2 * shape.kv_channels if mla is None else mla.qk_head_dim + mla.qk_pos_emb_head_dim + mla.v_head_dim
+    return shape.num_attention_heads * width
+
+
+def _keys(shape: Shape, seq_length: int, layer: int, causal: bool) -> float:
+    """Keys that a query of layer `layer` (from 1) sees, on average over the sequence; causal as Megatron: half."""
+    window = shape.window_size
+    skip = shape.window_attn_skip_freq
+    if window is None or window >= seq_length or (skip is not None and layer % skip == 0):
+        return seq_length / 2 if causal else seq_length
+    return window - window * (window - 1) / (2 * seq_length) if causal else window
+
+
+def _mlp(shape: Shape, width: int) -> int:
+    return shape.hidden_size * width * (3 if shape.gated_linear_unit else 2)
+
+
+def _experts(shape: Shape) -> int:
+    experts = shape.experts
+    if experts is None:
+        return 0
+    return _mlp(shape, experts.moe_router_topk * experts.moe_ffn_hidden_size + experts.shared_size)

@@ -1,0 +1,130 @@
+"""Devices and what they could do at most: the dense peak of the precision that ran, and the best matmul measured.
+
+Not here: how many operations a model needs (metrics/flops.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from conf.compose import CONF, choices
+from conf.errors import ConfigError, Problem
+from conf.facts import check_hardware
+from conf.freeze import freeze
+from conf.schema import Hardware
+from metrics.quantity import Quantity, Source, shown
+from metrics.shape import Facts
+from parsers.record import Record
+
+_DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 and bf16 have one peak on every GPU here
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a figure may stand above what is possible. factor: by how much it would be too high, None: by anything."""
+
+    text: str
+    factor: float | None = None
+
+
+def device_of(record: Record) -> Hardware | None:
+    """The hardware that the driver named, else the one that was asked for or stated; None if no file describes it."""
+    name = record.environment.get("device_name")
+    return (named_by_driver(name) if isinstance(name, str) else None) or hardware(record.hardware)
+
+
+@cache
+def hardware(name: str | None) -> Hardware | None:
+    """conf/hardware/NAME.yaml, None if there is none. ConfigError: a file that cannot be believed, and why."""
+    import yaml
+
+    if name is None or name not in choices("hardware"):
+        return None
+    entry = yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text(encoding="utf-8"))
+    problems: list[Problem] = []
+    found = freeze(Hardware, entry, f"hardware {name}", problems)
+    problems += check_hardware(entry)
+    if problems:
+        raise ConfigError(*problems)
+    return found  # type: ignore[no-any-return]
+
+
+@cache
+def named_by_driver(device_name: str) -> Hardware | None:
+    """The hardware whose file lists `device_name`, as the driver spells it."""
+    for name in choices("hardware"):
+        found = hardware(name)
+        if found and device_name.strip().lower() in (known.lower() for known in found.device_names):
+            return found
+    return None
+
+
+def precision_of(facts: Facts) -> str | None:
+    """fp8, bf16 or fp32, by the settings; None where they do not say both the parameters' type and whether fp8 ran.
+
+    fp8 is what the large matrices run in; attention and logits stay in bf16, so that no fp8 run can reach its peak.
+    """
+    if "fp8" not in facts.settings:
+        return None
+    if facts.settings["fp8"]:
+        return "fp8"
+    return _DTYPES.get(str(facts.settings.get("params_dtype")).removeprefix("torch."))
+
+
+def peak_tflops(device: Hardware | None, precision: str | None) -> Quantity:
+    """Dense peak of one device in TFLOP/s, by its data sheet. A package that shows two devices gives half to each."""
+    if device is None or precision is None:
+        return Quantity(None, "TFLOP/s", "spec", note="unknown GPU" if device is None else "unknown precision")
+    peak = device.peak_dense_tflops.get(precision)
+    if peak is None:
+        return Quantity(None, "TFLOP/s", "spec", note=f"no {precision} peak is known for {device.name}")
+    return Quantity.of(peak / device.devices_per_package, "TFLOP/s", "spec", f"{device.name} {precision} dense")
+
+
+def achievable_tflops(device: Hardware | None, precision: str | None) -> Quantity:
+    """The best matmul that was measured on one device, in TFLOP/s."""
+    best = device.achievable_tflops.get(precision) if device and precision else None
+    if device is None or best is None:
+        return Quantity(None, "TFLOP/s", "measured", note="no measured matmul rate is known")
+    return Quantity.of(
+        best / device.devices_per_package, "TFLOP/s", "measured", f"{device.name} {precision} best matmul"
+    )
+
+
+def utilisation(tflops: Quantity, peak: Quantity, causes: tuple[Cause, ...] = ()) -> Quantity:
+    """tflops as a share of `peak`, in %. No figure above 100 %, but what is wrong with it and what to check: above a
+    data sheet's peak it is impossible, above the best matmul that was measured implausible."""
+    source: Source = tflops.source
+    if tflops.value is None or peak.value is None:
+        return Quantity(None, "%", source, note=tflops.note if tflops.value is None else peak.note)
+    share = tflops.value / peak.value
+    of = f"of {shown(float(peak.value))} TFLOP/s, {peak.note}"
+    if share <= 1:
+        return tflops.times(100 / peak.value, "%", note=of)
+    word = "impossible" if peak.source == "spec" else "implausible"
+    return Quantity(None, "%", source, note=f"{word}: {shown(100 * share, 3)} % {of}; {check(share, causes)}")
+
+
+def check(share: float, causes: tuple[Cause, ...]) -> str:
+    """'check: …' with the causes that could explain `share` (1 is possible), the nearest factor first."""
+    likely = sorted((c for c in causes if c.factor is not None and c.factor >= share), key=lambda c: c.factor or 0.0)
+    return "check: " + "; ".join([*(c.text for c in likely), *(c.text for c in causes if c.factor is None)])
+
+
+def causes_in_a_run(device: Hardware | None, precision: str | None) -> tuple[Cause, ...]:
+    """What makes our own figure of a run too high."""
+    return (
+        Cause("step times that end before the GPU does (asynchronous timing)"),
+        Cause("tokens counted twice (batch size, sequence length, number of GPUs)", 2.0),
+        *_faster_formats(device, precision),
+    )
+
+
+def _faster_formats(device: Hardware | None, precision: str | None) -> Iterator[Cause]:
+    peaks = device.peak_dense_tflops if device else {}
+    ran = peaks.get(precision or "")
+    for name, peak in peaks.items():
+        if ran is not None and peak > ran:
+            yield Cause(f"whether {name} ran, not {precision}", peak / ran)

@@ -1,0 +1,196 @@
+"""The shape of a model as the FLOPs formula needs it, filled alike from conf/'s Model and from a record's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from conf.architecture import MLA, Model
+from conf.vocabulary import requested
+from parsers.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Experts in every layer but the first. shared_size: of all shared experts together, 0 where there are none."""
+
+    num_experts: int
+    moe_router_topk: int
+    moe_ffn_hidden_size: int
+    shared_size: int
+    moe_first_dense_layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes in elements. vocabulary: rows of the output matrix, padded where that is known. window_size and
+    window_attn_skip_freq as in conf.architecture.Model."""
+
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int
+    kv_channels: int
+    vocabulary: int
+    gated_linear_unit: bool
+    untie_embeddings_and_output_weights: bool
+    window_size: int | None = None
+    window_attn_skip_freq: int | None = None
+    mla: MLA | None = None
+    experts: Experts | None = None
+    mtp_num_layers: int = 0
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers with an MLP, without those for multi-token prediction, which are like the last."""
+        return self.num_layers if self.experts is None else min(self.experts.moe_first_dense_layers, self.num_layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Settings of a run by canonical name. asked: those that nobody read back, only asked for or stated."""
+
+    settings: Mapping[str, Any]
+    asked: frozenset[str] = frozenset()
+
+    def size(self, name: str) -> int | None:
+        """A setting that is a positive whole number, else None."""
+        value = self.settings.get(name)
+        return value if type(value) is int and value > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOrMissing:
+    """shape is None exactly where something is missing. asked: settings in it that nobody read back."""
+
+    shape: Shape | None
+    missing: tuple[str, ...]
+    asked: tuple[str, ...] = ()
+
+
+def facts_of(record: Record) -> Facts:
+    """What ran where the log says so, else what the user stated of it, else what was asked for."""
+    told = {name: reading.value for name, reading in record.effective.items()}
+    asked = {name: value for name, value in {**record.requested, **record.given}.items() if name not in told}
+    if told.get("num_query_groups") == 1 and record.requested.get("num_query_groups") != 1:
+        # Megatron prints 1 also for plain multi-head attention: arguments.py --num-query-groups counts only with
+        # --group-query-attention.
+        del told["num_query_groups"]
+    return Facts({**asked, **told}, frozenset(asked))
+
+
+def shape_of_model(model: Model) -> Shape:
+    """The shape of a model of conf/model."""
+    found = shape_from(Facts(requested(_Holder(model), partial=True)))
+    assert found.shape is not None, found.missing
+    return found.shape
+
+
+def shape_of_record(record: Record) -> ShapeOrMissing:
+    """The shape of what a record's run trained."""
+    return shape_from(facts_of(record))
+
+
+def shape_from(facts: Facts) -> ShapeOrMissing:
+    """The shape that canonical settings describe, or the names of those that would be needed."""
+    reader = _Reader(facts)
+    shape = reader.shape()
+    missing = tuple(dict.fromkeys(reader.missing))
+    return ShapeOrMissing(None if missing else shape, missing, tuple(sorted(facts.asked & reader.used)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    model: Model
+
+
+class _Reader:
+    """Reads settings, and notes which it used and which it lacked. A lacking size reads as 1: the shape is dropped."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.missing: list[str] = []
+        self.used: set[str] = set()
+
+    def shape(self) -> Shape:
+        latent, experts = self.flag("multi_latent_attention"), self.experts()
+        dense = experts is None or experts.moe_first_dense_layers > 0
+        return Shape(
+            num_layers=self.size("num_layers"),
+            hidden_size=self.size("hidden_size"),
+            ffn_hidden_size=self.size("ffn_hidden_size") if dense else 0,
+            num_attention_heads=self.size("num_attention_heads"),
+            num_query_groups=0 if latent else self.size("num_query_groups"),
+            kv_channels=0 if latent else self.size("kv_channels"),
+            vocabulary=self.vocabulary(),
+            gated_linear_unit=self.gated(),
+            untie_embeddings_and_output_weights=self.flag("untie_embeddings_and_output_weights"),
+            window_size=self.facts.size("window_size"),
+            window_attn_skip_freq=self.facts.size("window_attn_skip_freq"),
+            mla=self.latent() if latent else None,
+            experts=experts,
+            mtp_num_layers=self.size_or_none("mtp_num_layers") or 0,
+        )
+
+    def size(self, name: str) -> int:
+        self.used.add(name)
+        found = self.facts.size(name)
+        if found is None:
+            self.missing.append(name)
+        return found or 1
+
+    def size_or_none(self, name: str) -> int | None:
+        """A part that a model may lack: told as None (or 0), not merely untold."""
+        if name in self.facts.settings and not self.facts.settings[name]:
+            self.used.add(name)
+            return None
+        return self.size(name)
+
+    def flag(self, name: str) -> bool:
+        self.used.add(name)
+        value = self.facts.settings.get(name)
+        if type(value) is not bool:
+            self.missing.append(name)
+        return value is True
+
+    def gated(self) -> bool:
+        """swiglu tells where it is on; where it is off another gate may be there, as in gpt-oss."""
+        if self.facts.settings.get("swiglu") is True:
+            self.used.add("swiglu")
+            return True
+        return self.flag("gated_linear_unit")
+
+    def vocabulary(self) -> int:
+        """Megatron multiplies with the padded matrix; TorchTitan has no other than vocab_size rows. What was read back
+        comes before what was asked for."""
+        names = [name for name in ("padded_vocab_size", "vocab_size") if self.facts.size(name)]
+        names.sort(key=lambda name: name in self.facts.asked)
+        return self.size(names[0] if names else "vocab_size")
+
+    def experts(self) -> Experts | None:
+        count = self.size_or_none("num_experts")
+        if count is None or "num_experts" in self.missing:
+            return None
+        first = self.facts.settings.get("moe_first_dense_layers")
+        if type(first) is not int:
+            self.missing.append("moe_first_dense_layers")
+        self.used.add("moe_first_dense_layers")
+        return Experts(
+            num_experts=count,
+            moe_router_topk=self.size("moe_router_topk"),
+            # None: the experts are as wide as the MLP (megatron/training/training.py, transformer_flops).
+            moe_ffn_hidden_size=self.size_or_none("moe_ffn_hidden_size") or self.size("ffn_hidden_size"),
+            shared_size=self.size_or_none("moe_shared_expert_intermediate_size") or 0,
+            moe_first_dense_layers=first if type(first) is int else 0,
+        )
+
+    def latent(self) -> MLA:
+        return MLA(
+            q_lora_rank=self.size_or_none("q_lora_rank"),
+            kv_lora_rank=self.size("kv_lora_rank"),
+            qk_head_dim=self.size("qk_head_dim"),
+            qk_pos_emb_head_dim=self.size("qk_pos_emb_head_dim"),
+            v_head_dim=self.size("v_head_dim"),
+        )

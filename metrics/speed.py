@@ -1,0 +1,148 @@
+"""How fast a run was: throughput, step times, their tail and jitter."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from itertools import pairwise
+
+from metrics.basis import Basis, Metrics, count
+from metrics.quantity import Quantity
+from metrics.warmup import find_warmup
+
+_ENOUGH = {20: 20, 100: 100}  # steps from which a twentieth, a hundredth of them is a step at all
+
+
+def _tokens_per_s(basis: Basis) -> Quantity:
+    rate = token_rate(basis)
+    if rate is not None:
+        return Quantity.of(rate, "tokens/s", basis.pace.clock)
+    printed, gpus = _printed_rate(basis), count(basis.record, "world_size")
+    return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
+
+
+def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
+    rate, gpus = token_rate(basis), count(basis.record, "world_size")
+    if rate is not None and gpus is not None:
+        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.pace.clock)
+    printed = None if basis.pace.intervals else _printed_rate(basis)
+    return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.pace.clock)
+
+
+def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
+    return Quantity.of(_printed_rate(basis), "tokens/s/GPU", "log")
+
+
+def token_rate(basis: Basis) -> float | None:
+    """Tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
+    counted, length = basis.pace.counted, count(basis.record, "seq_length")
+    samples = [interval.samples for interval in counted]
+    known = [samples_ for samples_ in samples if samples_ is not None]
+    if not counted or length is None or len(known) < len(samples):
+        return None
+    return sum(known) * length / sum(interval.seconds for interval in counted)
+
+
+def _printed_rate(basis: Basis) -> float | None:
+    """What the framework prints; of a rehearsal nonsense."""
+    if basis.record.provenance == "rehearsed":
+        return None
+    return steady_mean(
+        step.tokens_per_s_per_gpu
+        for step in basis.record.steps
+        if "tokens_per_s_per_gpu:asynchronous" not in step.flags
+    )
+
+
+def steady_mean(printed: Iterable[float | None]) -> float | None:
+    """Harmonic mean of the positive ones of printed rates, warm-up left out: over equal work, not over equal time."""
+    times = [1 / rate for rate in printed if rate is not None and rate > 0]
+    counted = times[find_warmup(times).count :]
+    total = sum(counted)
+    return len(counted) / total if total else None
+
+
+def _steps_per_s(basis: Basis) -> Quantity:
+    mean = _mean(basis)
+    return Quantity.of(1 / mean if mean else None, "steps/s", basis.pace.clock)
+
+
+def _step_time_mean(basis: Basis) -> Quantity:
+    return Quantity.of(_mean(basis), "s", basis.pace.clock)
+
+
+def _mean(basis: Basis) -> float | None:
+    counted = basis.pace.counted
+    iterations = sum(interval.iterations for interval in counted)
+    return sum(interval.seconds for interval in counted) / iterations if iterations else None
+
+
+def _step_time_median(basis: Basis) -> Quantity:
+    times = single_steps(basis)
+    return Quantity.of(statistics.median(times) if times else None, "s", basis.pace.clock)
+
+
+def _step_time_p95(basis: Basis) -> Quantity:
+    return Quantity.of(_upper(basis, 20), "s", basis.pace.clock)
+
+
+def _step_time_p99(basis: Basis) -> Quantity:
+    return Quantity.of(_upper(basis, 100), "s", basis.pace.clock)
+
+
+def _step_time_stdev(basis: Basis) -> Quantity:
+    times = single_steps(basis)
+    return Quantity.of(statistics.stdev(times) if len(times) >= 2 else None, "s", basis.pace.clock)
+
+
+def _step_time_tail(basis: Basis) -> Quantity:
+    """How many times the median the slowest twentieth takes at least."""
+    times, upper = single_steps(basis), _upper(basis, 20)
+    return Quantity.of(upper / statistics.median(times) if upper else None, "× median", basis.pace.clock, "95th of 100")
+
+
+def _step_time_jitter(basis: Basis) -> Quantity:
+    """Median distance from one step to the next, against the median: a drift does not count, an outlier hardly."""
+    times = single_steps(basis)
+    changes = [abs(b - a) for a, b in pairwise(times)]
+    value = 100 * statistics.median(changes) / statistics.median(times) if changes else None
+    return Quantity.of(value, "%", basis.pace.clock, "step to step")
+
+
+def _upper(basis: Basis, parts: int) -> float | None:
+    """The highest of the quantiles that cut the counted steps into `parts`."""
+    times = single_steps(basis)
+    return statistics.quantiles(times, n=parts, method="inclusive")[-1] if len(times) >= _ENOUGH[parts] else None
+
+
+def single_steps(basis: Basis) -> list[float]:
+    """Times of single steps in s, warm-up left out: none where a line prints the mean over several."""
+    return [i.seconds for i in basis.pace.counted] if basis.pace.iterations_a_line == 1 else []
+
+
+def _warmup_steps(basis: Basis) -> Quantity:
+    warmup = basis.pace.warmup
+    dropped = basis.pace.intervals[: warmup.count]
+    value = sum(i.iterations for i in dropped) if basis.pace.intervals else None
+    return Quantity.of(value, "steps", "computed", warmup.reason if basis.pace.intervals else "")
+
+
+def _counted_steps(basis: Basis) -> Quantity:
+    return Quantity.of(sum(i.iterations for i in basis.pace.counted), "steps", "computed")
+
+
+SPEED: Metrics = {
+    "tokens_per_s": _tokens_per_s,
+    "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,
+    "tokens_per_s_per_gpu_framework": _tokens_per_s_per_gpu_framework,
+    "steps_per_s": _steps_per_s,
+    "step_time_mean_s": _step_time_mean,
+    "step_time_median_s": _step_time_median,
+    "step_time_p95_s": _step_time_p95,
+    "step_time_p99_s": _step_time_p99,
+    "step_time_stdev_s": _step_time_stdev,
+    "step_time_tail": _step_time_tail,
+    "step_time_jitter_percent": _step_time_jitter,
+    "warmup_steps": _warmup_steps,
+    "counted_steps": _counted_steps,
+}

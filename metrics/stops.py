@@ -1,0 +1,52 @@
+"""What a run lost: time without steps, and the share of its wall time that made progress."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from metrics.basis import Basis, Metrics
+from metrics.quantity import Quantity, shown
+
+
+def _wall_time(basis: Basis) -> Quantity:
+    return Quantity.of(basis.record.wall_time_s, "s", "measured")
+
+
+def _goodput(basis: Basis) -> Quantity:
+    """Steps that were kept, at their steady pace, over the wall time from start to end: start-up, warm-up, stalls and
+    redone steps are lost. A short benchmark is mostly start-up; a long run tells what its stack is worth."""
+    counted, wall_s, steps = basis.pace.counted, basis.record.wall_time_s, basis.record.steps
+    iterations = sum(interval.iterations for interval in counted)
+    if not iterations or not wall_s or basis.pace.iterations_a_line is None:
+        return Quantity(None, "%", basis.pace.clock)
+    mean_s = sum(interval.seconds for interval in counted) / iterations
+    useful_s = len(steps) * basis.pace.iterations_a_line * mean_s
+    if useful_s > wall_s:
+        what = f"{shown(useful_s)} s of steps in {shown(wall_s)} s: one of the two is wrong"
+        return Quantity(None, "%", basis.pace.clock, note=what)
+    return Quantity.of(100 * useful_s / wall_s, "%", basis.pace.clock, f"of {shown(wall_s)} s from start to end")
+
+
+def _stall_time(basis: Basis) -> Quantity:
+    """Time that the log tells of checkpoints, evaluation and the like. None told is not none: then unknown."""
+    stalls = [stall for stall in basis.record.stalls if stall.seconds is not None]
+    if not stalls:
+        return Quantity(None, "s", "log")
+    by_kind: Counter[str] = Counter()
+    for stall in stalls:
+        by_kind[stall.kind] += stall.seconds or 0.0  # type: ignore[assignment]  # a Counter of seconds
+    parts = ", ".join(f"{kind} {shown(float(seconds))} s" for kind, seconds in by_kind.most_common())
+    untold = len(basis.record.stalls) - len(stalls)
+    return Quantity.of(sum(by_kind.values()), "s", "log", parts + (f", {untold} without a time" if untold else ""))
+
+
+def _restarts(basis: Basis) -> Quantity:
+    return Quantity.of(len(basis.record.restarts), "restarts", "log")
+
+
+STOPS: Metrics = {
+    "wall_time_s": _wall_time,
+    "goodput_percent": _goodput,
+    "stall_time_s": _stall_time,
+    "restarts": _restarts,
+}

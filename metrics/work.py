@@ -1,0 +1,94 @@
+"""What a run computed: FLOPs by one formula for every vendor, and their share of what the device can do."""
+
+from __future__ import annotations
+
+from conf.errors import listed
+from metrics.basis import Basis, Metrics, count
+from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
+from metrics.peak import achievable_tflops, causes_in_a_run, peak_tflops, utilisation
+from metrics.quantity import Quantity, Source, shown
+from metrics.speed import steady_mean, token_rate
+
+_TERA = 1e12
+_NAMED = 4
+
+
+def _flops_per_token(basis: Basis) -> Quantity:
+    return _counted(basis, DEFAULT)
+
+
+def _counted(basis: Basis, convention: Convention, recompute: Recompute | None = None) -> Quantity:
+    """One token's operations; assumed where a part of the shape was only asked for and never read back."""
+    found, length = basis.shape, count(basis.record, "seq_length")
+    missing = [*found.missing, *([] if length else ["seq_length"])]
+    if found.shape is None or length is None:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        return Quantity(None, "FLOP/token", "computed", note=f"not told: {listed(missing[:_NAMED])}{more}")
+    value = flops_per_token(found.shape, length, convention, recompute)
+    if found.asked and basis.record.provenance in ("measured", "imported"):
+        return Quantity.of(value, "FLOP/token", "assumed", f"{convention.name}; not read back: {listed(found.asked)}")
+    return Quantity.of(value, "FLOP/token", "computed", convention.name)
+
+
+def _tflops_per_gpu(basis: Basis) -> Quantity:
+    return _rate(basis, _counted(basis, DEFAULT))
+
+
+def _rate(basis: Basis, per_token: Quantity) -> Quantity:
+    """Our tokens/s times our FLOPs; the note is the convention's, or what is lacking."""
+    rate, gpus = token_rate(basis), count(basis.record, "world_size")
+    source: Source = "assumed" if per_token.source == "assumed" else basis.pace.clock
+    if per_token.value is None or rate is None or gpus is None:
+        lacking = per_token.note if per_token.value is None else "no speed"
+        return Quantity(None, "TFLOP/s/GPU", source, note=lacking)
+    return Quantity.of(per_token.value * rate / gpus / _TERA, "TFLOP/s/GPU", source, per_token.note)
+
+
+def _tflops_per_gpu_framework(basis: Basis) -> Quantity:
+    """What the framework prints, and which way of counting would explain how far it is from ours."""
+    if basis.record.provenance == "rehearsed":
+        return Quantity(None, "TFLOP/s/GPU", "log")
+    steps = basis.record.steps
+    value = steady_mean(step.tflops_per_gpu for step in steps if "tflops_per_gpu:asynchronous" not in step.flags)
+    if value is None:
+        return Quantity(None, "TFLOP/s/GPU", "log")
+    return Quantity.of(value, "TFLOP/s/GPU", "log", _against_ours(basis, value))
+
+
+def _against_ours(basis: Basis, printed: float) -> str:
+    ours, length = _tflops_per_gpu(basis).value, count(basis.record, "seq_length")
+    if not ours or basis.shape.shape is None or length is None:
+        return ""
+    names = explaining(printed / ours, basis.shape.shape, length)
+    by = f"as {' or '.join(names)} counts" if names else "by a way of counting that is none of ours"
+    return f"{shown(printed / ours)} × ours, {by}"
+
+
+def _mfu(basis: Basis) -> Quantity:
+    causes = causes_in_a_run(basis.device, basis.precision)
+    return utilisation(_tflops_per_gpu(basis), peak_tflops(basis.device, basis.precision), causes)
+
+
+def _mfu_achievable(basis: Basis) -> Quantity:
+    causes = causes_in_a_run(basis.device, basis.precision)
+    return utilisation(_tflops_per_gpu(basis), achievable_tflops(basis.device, basis.precision), causes)
+
+
+def _hfu(basis: Basis) -> Quantity:
+    """With what is recomputed. Unknown where the settings do not tell what is."""
+    again = recompute_of(basis.facts)
+    if again is None:
+        return Quantity(None, "%", basis.pace.clock, note="not told: what is recomputed")
+    causes = causes_in_a_run(basis.device, basis.precision)
+    done = _rate(basis, _counted(basis, CONVENTIONS["hardware"], again))
+    return utilisation(done, peak_tflops(basis.device, basis.precision), causes)
+
+
+WORK: Metrics = {
+    "flops_per_token": _flops_per_token,
+    "tflops_per_gpu": _tflops_per_gpu,
+    "tflops_per_gpu_framework": _tflops_per_gpu_framework,
+    "mfu_percent": _mfu,
+    "hfu_percent": _hfu,
+    "mfu_achievable_percent": _mfu_achievable,
+}

@@ -1,0 +1,68 @@
+"""Runs of Llama 3.1 8B made by hand, with speeds that are easy to follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from conf.freeze import freeze
+from conf.schema import Model
+from conf.vocabulary import requested, vocabulary
+from parsers import Reading, Record, Step, write
+
+ROOT = Path(__file__).parents[2]
+SEQ, BATCH, GPUS = 8192, 128, 8
+FLOPS = 5.1470e10
+"""Of Llama 3.1 8B for a token of 8,192, as Megatron counts."""
+TRAINING: Mapping[str, Any] = {
+    "seq_length": SEQ,
+    "global_batch_size": BATCH,
+    "world_size": GPUS,
+    "seed": 1,
+    "params_dtype": "bfloat16",
+    "fp8": None,
+    "recompute_granularity": None,
+}
+
+
+def model(name: str) -> Model:
+    """A model of conf/model."""
+    entry = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text(encoding="utf-8"))["model"]
+    frozen = freeze(Model, entry, "model", [])
+    assert isinstance(frozen, Model)
+    return frozen
+
+
+def settings(name: str = "llama31_8b", **other: Any) -> dict[str, Any]:
+    """What such a run asks for, by canonical name."""
+    return {**requested(SimpleNamespace(model=model(name)), partial=True), **TRAINING, **other}
+
+
+def made(tokens_per_s_per_gpu: float = 10_000, steps: int = 12, **known: Any) -> Record:
+    """A completed run of 8 MI355X whose log told everything, at an even speed."""
+    asked = known.pop("settings", settings())
+    effective = {k: Reading(v, 1) for k, v in asked.items() if k not in vocabulary() or vocabulary()[k].dump}
+    seconds = BATCH * SEQ / GPUS / tokens_per_s_per_gpu
+    made_ = Record(
+        id="a",
+        name="llama31_8b-amd",
+        provenance="measured",
+        status="completed",
+        hardware="mi355x",
+        requested=asked,
+        effective=effective,
+        steps=tuple(Step(step=i, line=i + 1, iteration=i + 1, step_time_s=seconds) for i in range(steps)),
+    )
+    return replace(made_, **known)
+
+
+def repeats(folder: Path, hardware: str, *speeds: float, **known: Any) -> None:
+    """Runs of one experiment on `hardware`, written below `folder`, one for each speed."""
+    for seed, speed in enumerate(speeds):
+        record = made(speed, hardware=hardware, name=f"llama31_8b-{hardware}", settings=settings(seed=seed), **known)
+        write(replace(record, id=f"{hardware}-{seed}"), folder / hardware / str(seed))

@@ -1,0 +1,209 @@
+"""The FLOPs formula against the frameworks' own, and the figures that the field prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import megatron_flops
+import pytest
+import yaml
+
+from conf.freeze import freeze
+from conf.parameters import count
+from conf.schema import Model
+from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, Recompute, convert, explaining, flops_per_token, recompute_of
+from metrics.shape import Facts, Shape, shape_from, shape_of_model
+
+HERE = Path(__file__).parent
+KNOWN = {**{f"model {name}": s for name, s in megatron_flops.models().items()}, **megatron_flops.SHAPES}
+TABLE = json.loads((HERE / "megatron_flops.json").read_text(encoding="utf-8"))
+
+
+def model(name: str) -> Model:
+    entry = yaml.safe_load((megatron_flops.MODELS / f"{name}.yaml").read_text(encoding="utf-8"))["model"]
+    frozen = freeze(Model, entry, "model", [])
+    assert isinstance(frozen, Model)
+    return frozen
+
+
+def shape(name: str) -> Shape:
+    return shape_of_model(model(name))
+
+
+def named(settings: dict[str, Any]) -> Shape:
+    found = shape_from(Facts(settings)).shape
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("row", TABLE["rows"], ids=lambda row: f"{row['shape']} {row['seq_length']}")
+def test_equal_to_megatron(row: dict[str, Any]) -> None:
+    """Counted by NVIDIA/Megatron-LM at the commit that the table names."""
+    ours = flops_per_token(named(KNOWN[row["shape"]]), row["seq_length"])
+    assert ours == pytest.approx(row["flops_per_token"], rel=1e-9)
+
+
+def test_the_table_has_every_model_that_megatron_can_count() -> None:
+    names = {row["shape"] for row in TABLE["rows"]}
+    assert names == set(KNOWN)
+    assert {"model llama31_405b", "model deepseek_v3", "model mixtral_8x7b"} <= names
+    for name in megatron_flops.models():
+        assert shape(name) == named(KNOWN[f"model {name}"]), "both ways to a shape agree"
+
+
+@pytest.mark.skipif("MEGATRON_PATH" not in os.environ, reason="MEGATRON_PATH names no checkout of Megatron-LM")
+def test_equal_to_the_megatron_of_today() -> None:
+    counted = megatron_flops.table(megatron_flops.megatron(Path(os.environ["MEGATRON_PATH"])))
+    for row in counted:
+        ours = flops_per_token(named(KNOWN[row["shape"]]), row["seq_length"])
+        assert ours == pytest.approx(row["flops_per_token"], rel=1e-9), row
+
+
+@pytest.mark.skipif("MEGATRON_PATH" not in os.environ, reason="MEGATRON_PATH names no checkout of Megatron-LM")
+def test_equal_to_megatron_for_any_shape() -> None:
+    count_ = megatron_flops.megatron(Path(os.environ["MEGATRON_PATH"]))
+    dice = random.Random(5)
+    for _ in range(300):
+        settings = dict(dice.choice(list(megatron_flops.SHAPES.values())))
+        for name in ("hidden_size", "ffn_hidden_size", "kv_channels", "padded_vocab_size", "num_attention_heads"):
+            settings[name] = dice.randrange(1, 3000)
+        settings |= {"swiglu": dice.random() < 0.5, "num_query_groups": dice.randrange(1, 64)}
+        settings["gated_linear_unit"] = settings["swiglu"]
+        length = dice.randrange(1, 10**6)
+        assert flops_per_token(named(settings), length) == pytest.approx(count_(settings, length), rel=1e-9), settings
+
+
+@pytest.mark.parametrize(
+    ("name", "seq_length", "convention", "published"),
+    [
+        ("llama31_8b", 8192, "megatron_causal", 5.1470e10),  # NeMo 2, Bridge, Primus from v26.1
+        ("llama31_8b", 4096, "megatron_causal", 4.8249e10),
+        ("llama31_70b", 8192, "megatron_causal", 4.4922e11),
+        ("llama31_405b", 8192, "megatron_causal", 2.52396e12),
+        ("llama31_8b", 8192, "full_attention", 5.791e10),  # Primus v25.9 to v25.11
+    ],
+)
+def test_the_figures_that_the_field_prints(name: str, seq_length: int, convention: str, published: float) -> None:
+    digits = 10 ** (1 - len(f"{published:.5e}".partition("e")[0].rstrip("0").replace(".", "")))
+    assert flops_per_token(shape(name), seq_length, CONVENTIONS[convention]) == pytest.approx(published, rel=digits)
+
+
+@pytest.mark.parametrize(("name", "vocabulary"), [("llama31_8b", 128256), ("llama31_70b", 128256)])
+def test_nemo_counts_the_same(name: str, vocabulary: int) -> None:
+    """NVIDIA/NeMo@8cfedd7 nemo/utils/flops_formulas.py:llama3, written out."""
+    m, s = model(name), 8192
+    h, layers = m.hidden_size, m.num_layers
+    share = 12 + 12 * m.num_query_groups / m.num_attention_heads + 18 * m.ffn_hidden_size / h + 12 * s / h * 0.5
+    nemo = layers * h * h * (share + 6 * vocabulary / (layers * h))
+    assert flops_per_token(shape(name), s) == pytest.approx(nemo, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["llama31_8b", "llama32_1b", "qwen25_7b", "qwen3_8b"])
+def test_torchtitan_counts_full_attention_and_its_norms(name: str) -> None:
+    """pytorch/torchtitan@b5bcd76 torchtitan/models/utils.py:412: 6 N without an untied table + 6 L heads (qk+v) s."""
+    m, s, p = model(name), 8192, count(model(name))
+    multiplied = p.total - (p.embedding if m.untie_embeddings_and_output_weights else 0)
+    titan = 6 * multiplied + 6 * m.num_layers * m.num_attention_heads * 2 * m.kv_channels * s
+    ours = flops_per_token(shape(name), s, CONVENTIONS["full_attention"])
+    assert ours == pytest.approx(titan, rel=1e-4)
+    biases = m.num_layers * (m.num_attention_heads + 2 * m.num_query_groups) * m.kv_channels if m.add_qkv_bias else 0
+    norms = p.norms + (m.num_layers * 2 * m.kv_channels if m.qk_layernorm else 0)
+    padding = (m.padded_vocab_size - m.vocab_size) * m.hidden_size
+    assert ours == pytest.approx(titan - 6 * (norms + biases - padding), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["llama31_8b", "mixtral_8x7b", "qwen3_30b_a3b", "deepseek_v3", "llama32_1b"])
+def test_6n_is_six_times_the_published_active_parameters(name: str) -> None:
+    assert flops_per_token(shape(name), 1, CONVENTIONS["6n"]) == pytest.approx(6 * count(model(name)).active, rel=2e-4)
+
+
+def test_palm_adds_twelve_l_h_q_t() -> None:
+    m, s = shape("llama31_8b"), 8192
+    extra = flops_per_token(m, s, CONVENTIONS["palm"]) - flops_per_token(m, s, CONVENTIONS["6n"])
+    assert extra == pytest.approx(12 * m.num_layers * m.num_attention_heads * m.kv_channels * s)
+
+
+def test_a_window_is_counted_as_megatron_bridge_does() -> None:
+    """Megatron-Bridge@067f987 flop_utils.py:1366-1383: w - w (w - 1) / 2 s keys in all but every second layer."""
+    m, s = shape("gpt_oss_20b"), 8192
+    keys = 12 * (s / 2) + 12 * (128 - 128 * 127 / (2 * s))
+    attention = m.num_layers * 2 * m.hidden_size * m.kv_channels * (m.num_attention_heads + m.num_query_groups)
+    experts = m.num_layers * 3 * m.hidden_size * 4 * 2880
+    core = 2 * m.num_attention_heads * m.kv_channels * keys
+    by_hand = 6 * (attention + experts + core + m.hidden_size * m.vocabulary)
+    assert flops_per_token(m, s) == pytest.approx(by_hand, rel=1e-12)
+    assert flops_per_token(m, 64) < flops_per_token(m, 128), "a window wider than the sequence hides nothing"
+
+
+def test_every_nth_layer_sees_everything() -> None:
+    """Layers count from 1 there (window_attn_skip_freq): of five, with 2, the second and the fourth."""
+    m, s = replace(shape("gpt_oss_20b"), num_layers=5, window_size=1), 100
+    without = replace(m, window_attn_skip_freq=None)
+    assert flops_per_token(m, s) - flops_per_token(without, s) == 6 * 2 * (2 * 64 * 64) * (s / 2 - 1)
+
+
+def test_recomputation_counts_in_hardware_flops_only() -> None:
+    m, s, hardware = shape("llama31_8b"), 8192, CONVENTIONS["hardware"]
+    logits = 2 * m.hidden_size * m.vocabulary
+    forward = flops_per_token(m, s, passes=FORWARD)
+    assert forward * 3 == pytest.approx(flops_per_token(m, s))
+    whole = flops_per_token(m, s, hardware, Recompute(layers=1.0))
+    assert whole == pytest.approx(4 * forward - logits)
+    core = flops_per_token(m, s, hardware, Recompute(core=True)) - flops_per_token(m, s)
+    assert core == pytest.approx(2 * 32 * 32 * 128 * s)
+    assert flops_per_token(m, s, DEFAULT, Recompute(layers=1.0)) == flops_per_token(m, s)
+    assert flops_per_token(m, s, hardware, Recompute(layers=1.0), FORWARD) == forward
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"recompute_granularity": None}, Recompute()),
+        ({"recompute_granularity": "selective"}, Recompute(core=True)),
+        ({"recompute_granularity": "full", "recompute_method": "uniform"}, Recompute(layers=1.0)),
+        ({"recompute_granularity": "full"}, None),
+        ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}, None),
+        (
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "block",
+                "recompute_num_layers": 2,
+                "pipeline_model_parallel_size": 4,
+                "virtual_pipeline_model_parallel_size": 2,
+            },
+            Recompute(layers=0.5),
+        ),
+    ],
+)
+def test_what_is_recomputed(settings: dict[str, Any], expected: Recompute | None) -> None:
+    assert recompute_of(Facts({"num_layers": 32, **settings})) == expected
+
+
+def test_the_same_speed_in_two_of_amds_logs() -> None:
+    """25,033 tokens/s as 1,290 TFLOP/s (Primus) and 24,889 as 1,441 (rocm/megatron-lm): reference/primus.md, 5."""
+    m, s = shape("llama31_8b"), 8192
+    assert 24889 * flops_per_token(m, s, CONVENTIONS["full_attention"]) / 1e12 == pytest.approx(1441, rel=1e-3)
+    assert convert(1441, m, s, CONVENTIONS["full_attention"]) == pytest.approx(24889 * 5.147e10 / 1e12, rel=1e-3)
+    assert explaining(1441 / 24889 / (1290 / 25033), m, s) == ("full_attention",)
+    assert explaining(1.0, m, s) == ("megatron_causal",)
+    assert explaining(1.5, m, s) == ()
+    with pytest.raises(ValueError, match="recomputation"):
+        convert(500, m, s, CONVENTIONS["hardware"])
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    ["num_layers", "num_query_groups", "num_experts", "multi_latent_attention", "mtp_num_layers", "gated_linear_unit"],
+)
+def test_a_setting_that_nobody_told_gives_no_shape(lacking: str) -> None:
+    settings = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
+    del settings[lacking]
+    found = shape_from(Facts(settings))
+    assert found.shape is None
+    assert found.missing == (lacking,)
