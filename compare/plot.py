@@ -182,7 +182,7 @@ def _tokens_a_sample(run: Run) -> int | None:
 def _seen(run: Run, step: Any, tokens: bool) -> int | None:
     length = _tokens_a_sample(run)
     if not tokens:
-        return int(step.iteration)
+        return int(step.step) + 1
     return None if length is None or step.consumed_samples is None else length * step.consumed_samples
 
 

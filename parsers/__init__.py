@@ -8,14 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from conf.errors import InputError, Problem
 from parsers import marks
 from parsers.assemble import assemble, differences
 from parsers.dialects import DIALECTS, load
 from parsers.find import Run, find_runs
 from parsers.outcome import Ending, Outcome, judge
-from parsers.reader import Parsed, Parser, lines_of
-from parsers.record import SCHEMA_VERSION, Declaration, Difference, Reading, Record, Step
+from parsers.reader import Parser
+from parsers.record import (
+    SCHEMA_VERSION,
+    Declaration,
+    Difference,
+    Power,
+    Reading,
+    Record,
+    Restart,
+    Stall,
+    Step,
+    Validation,
+)
+from parsers.segment import Parsed
+from parsers.source import read_blocks
 from parsers.storage import read, write
 
 __all__ = [
@@ -27,10 +39,14 @@ __all__ = [
     "Outcome",
     "Parsed",
     "Parser",
+    "Power",
     "Reading",
     "Record",
+    "Restart",
     "Run",
+    "Stall",
     "Step",
+    "Validation",
     "assemble",
     "detect",
     "differences",
@@ -39,35 +55,33 @@ __all__ = [
     "live",
     "looked_for",
     "parse",
+    "parse_all",
     "read",
     "write",
 ]
 
 
 def parse(source: Path | Iterable[str | bytes], dialect: str | None = None) -> Parsed:
-    """Read a whole log. dialect: forced, or None to find out. InputError: the file cannot be read."""
+    """The last run in a log. dialect: forced, or None to find out. InputError: the file cannot be read."""
+    return parse_all(source, dialect)[-1]
+
+
+def parse_all(source: Path | Iterable[str | bytes], dialect: str | None = None) -> tuple[Parsed, ...]:
+    """All runs in a log, in its order; at least one, which may be empty. source: a file (also .gz), "-" (standard
+    input), or lines. InputError: the file cannot be read."""
     parser = Parser(dialect)
-    if not isinstance(source, Path):
+    if isinstance(source, Path):
+        for block in read_blocks(source):
+            parser.feed_bytes(block)
+    else:
         for line in source:
             parser.feed(line)
-        return parser.result()
-    try:
-        with source.open("rb") as stream:
-            for line in lines_of(stream):
-                parser.feed(line)
-    except OSError as error:
-        raise InputError(Problem(str(source), "cannot be read", error.strerror or str(error))) from error
-    return parser.result()
+    return parser.finish()
 
 
 def detect(lines: Iterable[str | bytes]) -> str | None:
-    """The dialect of the first line that betrays one."""
-    parser = Parser()
-    for line in lines:
-        parser.feed(line)
-        if parser.dialect is not None:
-            break
-    return parser.dialect
+    """The dialect of these lines."""
+    return parse(lines).dialect
 
 
 def live(line: str) -> Step | None:

@@ -7,40 +7,81 @@ from dataclasses import replace
 from typing import Any
 
 from parsers.outcome import Outcome
-from parsers.reader import Parsed
-from parsers.record import Difference, Reading, Record
+from parsers.record import Declaration, Difference, Reading, Record
+from parsers.segment import Parsed
 
 # What the launcher finds out as well as the log, and who told it.
 _TOLD_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("host", "os", "kernel", "cpu_model"), "the launcher"),
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
+_FIELDS = ("platform", "hardware", "image", "exit_code", "declared")
+"""Facts that have a field of their own in a record."""
 _USABLE_OF_TOTAL = 0.03
 """A framework tells the memory that it can use, a driver all of it."""
 
 
 def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
     """`about` (what was known beforehand: id, request, platform, times, exit code) with what the log tells."""
+    facts = parsed.facts
+    requested = about.requested or parsed.requested
     return replace(
         about,
+        platform=about.platform or facts.get("platform"),
+        hardware=about.hardware or facts.get("hardware"),
+        image=about.image or facts.get("image"),
+        exit_code=facts.get("exit_code") if about.exit_code is None else about.exit_code,
+        requested=requested,
+        declared=about.declared or _declared(facts.get("declared")),
         status=outcome.status,
         cause=outcome.cause,
-        notes=(*about.notes, *_contradictions(about.environment, parsed.facts), *parsed.notes, *outcome.notes),
+        notes=(*about.notes, *_contradictions(about.environment, facts), *parsed.notes, *outcome.notes),
         last_lines=parsed.tail,
         framework=about.framework or parsed.framework,
-        framework_version=about.framework_version or parsed.facts.get("megatron_core"),
+        framework_version=about.framework_version or _version(facts),
+        vendor=about.vendor or facts.get("vendor"),
         effective=parsed.effective,
-        differences=differences(about.requested, parsed.effective),
-        environment={**about.environment, **parsed.facts},  # the log's own: it is what really ran
+        dumped=parsed.dumped,
+        configured=parsed.configured,
+        differences=differences(requested, parsed.effective),
+        environment={**about.environment, **_environment(facts)},  # the log's own: it is what really ran
+        dialects=parsed.dialects,
+        validations=parsed.validations,
+        stalls=parsed.stalls,
+        restarts=parsed.restarts,
         steps=parsed.steps,
     )
+
+
+def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that have no field of their own in a record."""
+    return {name: value for name, value in facts.items() if name not in _FIELDS}
+
+
+def _declared(entries: Any) -> tuple[Declaration, ...]:
+    """What a rendered bundle says of its declarations."""
+    listed = entries if isinstance(entries, list) else []
+    whole = [entry for entry in listed if isinstance(entry, dict) and {"key", "value", "reason"} <= entry.keys()]
+    return tuple(Declaration(str(entry["key"]), entry["value"], str(entry["reason"])) for entry in whole)
+
+
+def _version(facts: Mapping[str, Any]) -> str | None:
+    version = facts.get("framework_version", facts.get("megatron_core"))
+    return None if version is None else str(version)
 
 
 def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> tuple[Difference, ...]:
     """The settings that both sides state, and state otherwise."""
     both = (name for name in requested if name in effective)
     held = ((name, requested[name], effective[name].value) for name in both)
-    return tuple(Difference(name, asked, ran) for name, asked, ran in held if not same(asked, ran))
+    return tuple(
+        Difference(name, asked, ran) for name, asked, ran in held if not (same(asked, ran) or _below(name, asked, ran))
+    )
+
+
+def _below(name: str, asked: Any, ran: Any) -> bool:
+    """A path relative to the run's directory, which the log tells in full."""
+    return name == "data_path" and isinstance(asked, str) and isinstance(ran, str) and ran.endswith(f"/{asked}")
 
 
 def _contradictions(before: Mapping[str, Any], log: Mapping[str, Any]) -> Iterator[str]:

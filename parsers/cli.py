@@ -1,87 +1,186 @@
-"""`python -m parsers LOG…`: what a log says, as a table or JSON, and as a record with -o."""
+"""`python -m parsers LOG…`: what logs say, as tables, JSON or CSV, and as records with --save or -o."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-from conf.errors import InputError, Problem, command
-from parsers import DIALECTS, Ending, Parsed, Record, assemble, differences, judge, looked_for, parse, write
-from parsers.record import step_to_json, to_json
-from parsers.storage import dumps
+from conf.errors import InputError, Problem, UserError, command
+from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, looked_for, show, write
+from parsers.discover import Found, Passed, discover
+from parsers.follow import follow
+from parsers.given import given_of, with_given
+from parsers.importers import is_record, read_record
+from parsers.power_windows import with_power
+from parsers.reader import Parser
+from parsers.show import rows
+from parsers.source import STDIN, read_blocks, size_of
 from parsers.terminal import plain
 
-_SHOWN_SETTINGS = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "data_parallel_size",
-    "world_size",
-    "micro_batch_size",
-    "global_batch_size",
-    "seq_length",
-    "num_layers",
-    "hidden_size",
-    "params_dtype",
-    "train_iters",
-    "lr",
-    "seed",
-)
+__all__ = ["imported", "main", "rows"]
+
+_GIVEN = re.compile(r"[a-z][a-z0-9_]{0,60}=")
+_PASSED_SHOWN = 20
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: read, whatever became of the run; 2: bad input."""
+    """0: read, whatever became of the runs; 2: bad input."""
     options = _options(argv)
-    records = [imported(Path(log), options.dialect) for log in options.logs]
-    for record, directory in zip(records, _directories(options), strict=True):
+    texts = [text for text in options.logs if _GIVEN.match(text) and not Path(text).exists()]
+    given = given_of(texts)
+    named = [Path(text) for text in options.logs if text not in texts]
+    folders = [path for path in named if path.is_dir()] or ([] if named else [Path()])
+    logs = [path for path in named if not path.is_dir()]
+    if folders:
+        logs += _discovered(folders)
+    if options.follow:
+        _follow(logs, options.dialect)
+        return 0
+    records = [with_given(_with_power(record, options.power), given) for record in _all(logs, options.dialect)]
+    for record, directory in zip(records, _directories(options, records), strict=True):
         if directory is not None:
             _write(record, directory)
-    _print(records, options.json)
+    if options.csv:
+        show.as_csv(records)
+    elif options.json:
+        show.as_json(records)
+    else:
+        show.table(records)
     return 0
 
 
-def imported(log: Path, dialect: str | None = None) -> Record:
-    """The record of a log that was brought from elsewhere. InputError: not readable, or no training log (a dialect
-    that is forced takes any text: a run that died at its start tells why, and no more)."""
-    parsed = parse(log, dialect)
-    if parsed.dialect is None and not (parsed.steps or parsed.facts):
-        hint = "give the file that the training program's own output went to"
-        what = f"is no training log ({parsed.lines} lines read)"
-        raise InputError(Problem(str(log), what, allowed="; ".join(looked_for()), hint=hint))
-    return assemble(parsed, judge(Ending(), parsed), _about(log, parsed))
-
-
-def _about(log: Path, parsed: Parsed) -> Record:
-    # By content: a copy of the log elsewhere is the same run, another log of the same name is not.
-    content = repr((parsed.lines, parsed.steps[:1], parsed.steps[-1:], parsed.tail)).encode("utf-8", "replace")
-    identity = f"{log.stem}-{sha256(content).hexdigest()[:10]}"
-    return Record(
-        id=identity, name=log.stem, provenance="imported", status="unknown", log=log.name, framework=parsed.framework
-    )
-
-
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m parsers", description="Read training logs into records.")
-    parser.add_argument("logs", nargs="+", metavar="LOG")
+    parser = argparse.ArgumentParser(
+        prog="python -m parsers",
+        description="Read training logs of any framework into records.",
+        epilog="KEY=VALUE: what the log does not say, model=llama31_8b hardware=h100 and any setting, marked as given.",
+    )
+    parser.add_argument(
+        "logs",
+        nargs="*",
+        metavar="LOG",
+        help="a log, a folder (its logs are found by content; default: this one), or -",
+    )
     parser.add_argument("-o", dest="output", metavar="DIR", help="write run.json and steps.jsonl there")
+    parser.add_argument("--save", action="store_true", help="write them to runs/imported/ID, for compare")
+    parser.add_argument("--power", metavar="FILE", help="power samples of the run")
     parser.add_argument("--dialect", choices=sorted(DIALECTS), help="do not find it out from the content")
-    parser.add_argument("--json", action="store_true", help="the records with their steps")
-    return parser.parse_args(argv)
+    parser.add_argument("--follow", action="store_true", help="print the steps of a growing log as they come")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the records with their steps")
+    form.add_argument("--csv", action="store_true", help="the steps")
+    return parser.parse_intermixed_args(argv)
 
 
-def _directories(options: argparse.Namespace) -> list[Path | None]:
-    """Where each record goes: DIR itself for one log, DIR/NAME for several, which must then differ in name."""
+def imported(log: Path, dialect: str | None = None) -> Record:
+    """The record of the last run in a log that was brought from elsewhere. InputError: not readable, or no log."""
+    return imported_all(log, dialect)[-1]
+
+
+def imported_all(log: Path, dialect: str | None = None, progress: Progress | None = None) -> tuple[Record, ...]:
+    """The records of a log, one a run. InputError: not readable, or no training log (a dialect that is forced takes any
+    text: a run that died at its start tells why, and no more)."""
+    parser, first = Parser(dialect), True
+    for block in read_blocks(log):
+        if first and dialect is None and is_record(block):
+            return (read_record(log),)
+        first = False
+        parser.feed_bytes(block)
+        if progress is not None:
+            progress.advance(len(block))
+    runs = parser.finish()
+    if dialect is None and not any(run.dialect or run.steps or run.facts for run in runs):
+        hint = "give the file that the training program's own output went to"
+        what = f"is no training log ({runs[-1].lines} lines read)"
+        raise InputError(Problem(str(log), what, allowed="; ".join(looked_for()), hint=hint))
+    return tuple(_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1))
+
+
+def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
+    # By content: a copy of the log elsewhere is the same run, another log of the same name is not.
+    first, last = (run.steps[0], run.steps[-1]) if run.steps else (None, None)
+    content = repr((run.lines, len(run.steps), first, last, run.tail)).encode("utf-8", "replace")
+    name = log.stem if log != STDIN else "stdin"
+    about = Record(
+        id=f"{name}-{sha256(content).hexdigest()[:10]}",
+        name=name if count == 1 else f"{name}-run{index}",
+        provenance="imported",
+        status="unknown",
+        log=log.name,
+        framework=run.framework,
+    )
+    if count > 1:
+        about = replace(about, notes=(f"run {index} of {count} in this log, from line {run.first_line} on",))
+    return assemble(run, judge(Ending(exit_code=_exit_code(run)), run), about)
+
+
+def _exit_code(run: Parsed) -> int | None:
+    code = run.facts.get("exit_code")
+    return code if type(code) is int else None
+
+
+def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
+    """The records of all logs; every one that cannot be read is told, together."""
+    records: list[Record] = []
+    problems: list[Problem] = []
+    with Progress(sum(map(size_of, logs)), shown=len(logs) > 1) as progress:
+        for log in logs:
+            try:
+                records += imported_all(log, dialect, progress)
+            except UserError as error:
+                problems += error.problems
+    if problems:
+        raise InputError(*problems)
+    return records
+
+
+def _with_power(record: Record, power: str | None) -> Record:
+    return record if power is None else with_power(record, Path(power))
+
+
+def _discovered(folders: Sequence[Path]) -> list[Path]:
+    found, passed = discover(folders)
+    for line in _told(found, passed):
+        print(plain(line), file=sys.stderr)
+    if not found:
+        where = ", ".join(str(folder) for folder in folders)
+        hint = "name the file that the training program's own output went to"
+        raise InputError(Problem(where, "holds no training log", allowed="; ".join(looked_for()), hint=hint))
+    return [one.path for one in found]
+
+
+def _told(found: Sequence[Found], passed: Sequence[Passed]) -> Iterator[str]:
+    for one in found:
+        yield f"took {one.path} ({one.dialect})"
+    for other in passed[:_PASSED_SHOWN]:
+        yield f"passed over {other.path}: {other.why}"
+    if len(passed) > _PASSED_SHOWN:
+        yield f"passed over {len(passed) - _PASSED_SHOWN} more files"
+
+
+def _follow(logs: Sequence[Path], dialect: str | None) -> None:
+    if len(logs) != 1:
+        raise InputError(Problem("--follow", "takes one log", found=f"{len(logs)} logs"))
+    follow(logs[0], dialect)
+
+
+def _directories(options: argparse.Namespace, records: Sequence[Record]) -> list[Path | None]:
+    """Where each record goes: DIR itself for one, DIR/NAME for several, which must then differ in name."""
+    if options.save:
+        return [Path("runs") / "imported" / record.id for record in records]
     if options.output is None:
-        return [None] * len(options.logs)
-    base, stems = Path(options.output), [Path(log).stem for log in options.logs]
-    if len(set(stems)) < len(stems):
+        return [None] * len(records)
+    base, names = Path(options.output), [record.name for record in records]
+    if len(set(names)) < len(names):
         what = "several logs have one name, so their records would overwrite each other"
-        raise InputError(Problem("-o", what, found=", ".join(options.logs), hint="one call a log"))
-    return [base] if len(stems) == 1 else [base / stem for stem in stems]
+        raise InputError(Problem("-o", what, found=", ".join(names), hint="one call a log, or --save"))
+    return [base] if len(names) == 1 else [base / name for name in names]
 
 
 def _write(record: Record, directory: Path) -> None:
@@ -89,42 +188,30 @@ def _write(record: Record, directory: Path) -> None:
         write(record, directory)
     except OSError as error:
         raise InputError(Problem(str(directory), "cannot be written", error.strerror or str(error))) from error
+    print(f"wrote {directory}", file=sys.stderr)
 
 
-def _print(records: Sequence[Record], as_json: bool) -> None:
-    if as_json:
-        print(dumps([_with_steps(record) for record in records], indent=1))
-        return
-    for record in records:
-        for label, text in rows(record):
-            print(f"{label:<29} {plain(text)}".rstrip())
-        print()
+class Progress:
+    """A bar over the bytes of several logs, on a terminal only."""
 
+    def __init__(self, total: int, shown: bool) -> None:
+        self._bar = None
+        if shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress as Bar
 
-def _with_steps(record: Record) -> dict[str, Any]:
-    return {**to_json(record), "steps": [step_to_json(step) for step in record.steps]}
+            self._bar = Bar(console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("reading", total=total)
 
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
 
-def rows(record: Record) -> Iterator[tuple[str, str]]:
-    """What is shown of a record, each with its label."""
-    yield "log", record.log or "unknown"
-    yield "status", record.status if record.cause is None else f"{record.status}: {record.cause}"
-    yield "framework", " ".join(part for part in (record.framework, record.framework_version) if part) or "unknown"
-    yield "steps", str(len(record.steps))
-    for label, index in (("first step", 0), ("last step", -1)):
-        if record.steps:
-            step = record.steps[index]
-            loss, seconds = _or_unknown(step.loss), _or_unknown(step.step_time_s)
-            yield label, f"iteration {step.iteration}, loss {loss}, step time {seconds} s (line {step.line})"
-    for name in _SHOWN_SETTINGS:
-        reading = record.effective.get(name)
-        if reading is not None:
-            yield name, f"{reading.value} (line {reading.line})"
-    for difference in differences(record.requested, record.effective):
-        yield "difference", str(difference)
-    for note in record.notes:
-        yield "note", note
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
 
-
-def _or_unknown(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:g}"
+    def advance(self, size: int) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._task, size)

@@ -1,17 +1,26 @@
-"""What a dialect makes of a line: a Step, an Argument of the framework's own dump, or a Fact; and what a dialect is."""
+"""What a dialect makes of a line, and what a dialect is. Steps, validation points and stalls are the record's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from parsers.record import Step
+from parsers.record import Stall, Step, Validation
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A setting as the framework printed it, under the framework's name."""
+    """A setting as the framework's own dump prints it, under the framework's name (its column of the vocabulary)."""
+
+    name: str
+    value: Any
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting that the log tells otherwise than by a dump, under its canonical name and in its canonical unit."""
 
     name: str
     value: Any
@@ -20,30 +29,76 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something else the log states. Known names: train_iters, completed, parameters_by_rank, and those of marks."""
+    """Something else the log states. Names that the core knows: train_iters (iterations planned), completed (the
+    framework's end marker), dump_complete (its argument dump came to its end), framework_version, vendor (nvidia, amd,
+    intel, google), device_name, device_count, device_memory_bytes, parameters, parameters_by_rank. All others go to the
+    record's environment as they are."""
 
     name: str
     value: Any
     line: int
 
 
-Event = Step | Argument | Fact
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The log says that the run goes on where `done` iterations were done (a loaded checkpoint)."""
+
+    done: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """The log says that another run begins here. The core finds by itself that a first iteration comes again."""
+
+    line: int
+
+
+Event = Step | Argument | Setting | Fact | Validation | Stall | Resumed | NewRun
 
 
 class Reader(Protocol):
-    """Reads one log in one dialect, line by line. Total: no text makes it raise."""
+    """Reads one log in one dialect. Total: no text makes it raise; its memory does not grow with the log.
 
-    def feed(self, number: int, text: str) -> Iterator[Event]: ...
+    `wants`: how many of the next lines it must see whatever they hold (a section without marks, a wrapped line);
+    the core reads it after every feed. 0 for the lines with marks only.
+    """
+
+    wants: int
+
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        """`text` is one line, or one piece of a line between carriage returns, without terminal colours and NULs,
+        prefixes (rank, time, pod) left in: search, do not match; `parsers.text.body` takes prefixes away."""
+        ...
+
+    # Optional, for speed: take(block, start, end, number) -> Sealed | None, the step in these bytes where the line is
+    # like those before it and nothing is held back; None sends the line to `feed`, NOTHING passes over it.
+
+    def end(self) -> Iterable[Event]:
+        """What was held back. The log ends, or is asked for so far: it may go on."""
+        ...
 
 
 class Dialect(Protocol):
-    """A module of this folder. FRAMEWORK names its column of the vocabulary, LOOKS_FOR says what betrays it."""
+    """A module of this folder.
+
+    FRAMEWORK: its column of the vocabulary. LOOKS_FOR: what betrays it, in words.
+    SIGNS: literals, at least one of which is in every log of this dialect; where it has one, its reader is tried.
+    MARKS: literals, at least one of which is in every line that the reader must see: the cheap test.
+    STARTUP (may lack): more marks, of lines that come only where a run begins, that is far from any line with a mark.
+    COMPANION: its lines stand inside logs of other dialects, and are read beside them.
+    """
 
     FRAMEWORK: str
     LOOKS_FOR: str
+    SIGNS: tuple[bytes, ...]
+    MARKS: tuple[bytes, ...]
+    COMPANION: bool
 
     @staticmethod
     def reader() -> Reader: ...
 
     @staticmethod
-    def read_step(number: int, text: str) -> Step | None: ...
+    def read_step(number: int, text: str) -> Step | None:
+        """The step that this one line tells, without what only its neighbours tell: for live progress."""
+        ...

@@ -70,6 +70,12 @@ class FaultFinder:
     def found(self) -> Faults:
         return Faults(**self._first)
 
+    def copy(self) -> FaultFinder:
+        """One that goes on from here by itself."""
+        other = FaultFinder()
+        other.__dict__.update(self.__dict__, _first=dict(self._first))
+        return other
+
     def stepped(self) -> None:
         """Training went on."""
         self._message_left, self._refusal = 0, False

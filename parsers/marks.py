@@ -1,6 +1,11 @@
-"""The lines that our own programs add to any framework's log: `[tprimat] facts {…}`, `… step {…}`, `… resumed {…}`.
+"""The lines that our own programs add to any framework's log, each `[tprimat] KIND {JSON}`:
 
-They refine what the dialect reads: full precision, the rate of the very step, a monotonic clock, memory.
+facts       what the program found out about its host, device and versions
+effective   canonical setting to value, read from the built objects of the run: ahead of the log's own dump
+requested   the same of the experiment, where a rendered bundle ran without us
+configured  the same of objects that were built and not run: kept apart
+step        of one step, "iteration" (from 1) or "step" (from 0): full precision, its own rate, a clock, memory
+resumed     "iteration": so many were done where the run goes on from a checkpoint
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from typing import Any
 from parsers.record import Step
 
 LOOKS_FOR = "our own marks: '[tprimat] facts {…}', '[tprimat] step {…}'"
+MARK = b"[tprimat] "
+SETTINGS = ("effective", "configured", "requested")
 
 _PREFIX = "[tprimat] "
 _NUMBERS = ("lr_used", "loss", "grad_norm", "end_monotonic_s")
@@ -24,10 +31,18 @@ def read_facts(text: str) -> Mapping[str, Any] | None:
     return _read("facts", text)
 
 
-def read_step(text: str) -> Mapping[str, Any] | None:
-    """The fields of one step in this line, `iteration` among them."""
-    values = _read("step", text)
-    return values if values is not None and type(values.get("iteration")) is int else None
+def read_settings(kind: str, text: str) -> Mapping[str, Any] | None:
+    """The settings in this line. kind: one of SETTINGS."""
+    return _read(kind, text)
+
+
+def read_step(text: str) -> tuple[int, Mapping[str, Any]] | None:
+    """The number of a step, from 0, and its fields in this line."""
+    values = _read("step", text) or {}
+    for key, first in (("step", 0), ("iteration", 1)):
+        if type(values.get(key)) is int and values[key] >= first:
+            return values[key] - first, values
+    return None
 
 
 def read_resumed(text: str) -> int | None:
@@ -47,10 +62,10 @@ def refine(step: Step, mark: Mapping[str, Any]) -> Step:
     return replace(step, **known)
 
 
-def step_of(mark: Mapping[str, Any], line: int) -> Step:
+def step_of(number: int, mark: Mapping[str, Any], line: int) -> Step:
     """The step that a mark tells on its own, where the framework's line is lost."""
-    iteration = mark["iteration"]
-    return refine(Step(step=iteration - 1, line=line, iteration=iteration), mark)
+    iteration = mark.get("iteration")
+    return refine(Step(step=number, line=line, iteration=iteration if type(iteration) is int else None), mark)
 
 
 def _read(kind: str, text: str) -> Mapping[str, Any] | None:

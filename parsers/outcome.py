@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parsers.faults import signal_name
-from parsers.reader import Parsed
-from parsers.record import Status
+from parsers.record import Status, Step
+from parsers.segment import Parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,18 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
 
 def _diverged(parsed: Parsed) -> str | None:
     """A loss that is not finite where the log ends: earlier ones were overcome."""
-    at = None
+    at: Step | None = None
     for step in reversed(parsed.steps):
         if not _not_finite(step.nonfinite, step.loss, step.nan):
             break
         at = step
     if at is not None:
-        return f"loss is not finite at iteration {at.iteration} (line {at.line})"
+        return f"loss is not finite at iteration {_iteration(at)} (line {at.line})"
     return parsed.faults.not_finite if not _all_done(parsed) else None
+
+
+def _iteration(step: Step) -> int:
+    return step.step + 1 if step.iteration is None else step.iteration
 
 
 def _not_finite(nonfinite: tuple[str, ...], loss: float | None, nan: int | None) -> bool:
@@ -126,9 +130,12 @@ def _short(parsed: Parsed) -> Iterator[str]:
 
 
 def _nan_notes(parsed: Parsed) -> Iterator[str]:
-    bad = [step for step in parsed.steps if _not_finite(step.nonfinite, step.loss, step.nan)]
-    if bad:
-        yield f"{len(bad)} steps with a loss that is not finite, the first at iteration {bad[0].iteration}"
-    skipped = sum(step.skipped or 0 for step in parsed.steps)
+    first, bad, skipped = None, 0, 0
+    for step in parsed.steps:
+        skipped += step.skipped or 0
+        if _not_finite(step.nonfinite, step.loss, step.nan):
+            first, bad = first or step, bad + 1
+    if first is not None:
+        yield f"{bad} steps with a loss that is not finite, the first at iteration {_iteration(first)}"
     if skipped:
         yield f"{skipped} skipped iterations"

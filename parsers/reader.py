@@ -1,209 +1,289 @@
-"""One log, line by line, in whatever dialect it turns out to be: steps, facts, arguments, faults.
-
-Total: no bytes make it raise. Memory grows with the steps only.
-"""
+"""One log in whatever dialect it turns out to be: runs, steps, facts, settings, faults. No bytes make it raise."""
 
 from __future__ import annotations
 
-import re
-from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Sequence
 
-from conf.vocabulary import vocabulary
 from parsers import marks
 from parsers.dialects import DIALECTS, load
-from parsers.events import Argument, Event, Fact
-from parsers.faults import FaultFinder, Faults
-from parsers.record import Reading, Step
+from parsers.events import Argument, Event, Fact, NewRun, Reader, Resumed
+from parsers.recognise import detect, makes, startup_marks
+from parsers.record import Stall, Step, Validation
+from parsers.scan import Scanner, Span
+from parsers.segment import Parsed, Segment
+from parsers.steps import NOTHING, Sealed, opened
 
-LINE_LIMIT = 64 * 1024
-_TAIL_LINES, _TAIL_WIDTH = 20, 500
-_MANY = 10_000
-_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
+"""So much of a log is looked at at once to find its dialect, until one makes steps."""
+_BLOCK = 1 << 20
+_MANY_RUNS = 1000
+_HELD = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
-    """What a log says. dialect is None where nothing in it was recognised. arguments: the framework's names;
-    effective: canonical ones. completed: the framework's own end marker was seen. tail: the last lines."""
+class LogReader:
+    """A log whose dialects are known, or become known. names: the dialect, and companions that are read beside it."""
 
-    dialect: str | None
-    framework: str | None
-    steps: tuple[Step, ...]
-    facts: Mapping[str, Any]
-    arguments: Mapping[str, Reading]
-    effective: Mapping[str, Reading]
-    train_iters: int | None
-    completed: bool
-    faults: Faults
-    notes: tuple[str, ...]
-    tail: tuple[str, ...]
-    lines: int
+    def __init__(self, names: Sequence[str] = (), lines: int = 0) -> None:
+        self.names: tuple[str, ...] = ()
+        self.dialect: str | None = None
+        self._readers: dict[str, Reader] = {}
+        self._scanner = Scanner([marks.MARK])
+        self._scanner.lines = self._last_line = lines
+        self._done: list[Parsed] = []
+        self._segment = Segment(lines + 1)
+        self._held: list[tuple[Event, str]] = []
+        self._held_dump = False
+        self._told = False
+        self._take_fast: Callable[[bytes, int, int, int], Sealed | None] | None = None
+        self._steps_end: list[int] = []
+        self._taken = 0
+        self._waiting = False
+        self._number = lines
+        self.adopt(names)
 
-    @property
-    def reached(self) -> int:
-        """The highest iteration that the log tells of; 0 if none."""
-        return max((step.iteration for step in self.steps), default=0)
+    def adopt(self, names: Sequence[str]) -> None:
+        """Read what comes in these dialects."""
+        if not names or tuple(names) == self.names:
+            return
+        self.names = tuple(names)
+        self.dialect = next((name for name in names if not load(name).COMPANION), names[0])
+        self._readers = {name: self._readers.get(name) or load(name).reader() for name in names}
+        self._take_fast = getattr(self._readers[self.dialect], "take", None)
+        self._scanner.marks = tuple(dict.fromkeys((*(m for name in names for m in load(name).MARKS), marks.MARK)))
+        self._scanner.startup = tuple(dict.fromkeys(mark for name in names for mark in startup_marks(name)))
+
+    def feed(self, data: bytes) -> bool:
+        """Whether this tells or refines a step."""
+        self._told = False
+        self._read(self._scanner.feed(data))
+        return self._told
+
+    def finish(self) -> None:
+        """The log has ended: its last line, and what was held back."""
+        self._read(self._scanner.finish())
+        for name, reader in self._readers.items():
+            for event in reader.end():
+                self._take(event, name)
+        self._trail(b"")
+
+    def results(self) -> tuple[Parsed, ...]:
+        """The runs that were read so far, in the log's order; the last may go on."""
+        self._release()
+        return (*self._done, self._parsed())
+
+    def since_last_step(self) -> tuple[bytes, int]:
+        """What came after the last step, where it is not too long, and how many lines of the log stand before it."""
+        return self._segment.trail.newer, self._last_line
+
+    def _read(self, spans: Iterable[Span]) -> None:
+        self._taken = 0
+        scanner = self._scanner
+        for number, start, end in spans:
+            if self._take_fast is not None and not self._held:
+                sealed = self._take_fast(scanner.block, start, end, number)
+                if sealed is NOTHING:
+                    continue
+                if sealed is not None:
+                    if sealed.step <= self._segment.steps.last_number:
+                        self._number = number
+                        self._add(opened(sealed))
+                        continue
+                    self._segment.steps.append(sealed)
+                    self._told, self._last_line = True, number
+                    self._steps_end.append(end + 1 - self._taken)
+                    continue
+            text, self._number = scanner.text(start, end), number
+            if "[tprimat] " in text:
+                self._mark(number, text)
+            else:
+                for piece in text.split("^M") if "^M" in text else (text,):
+                    self._dispatch(number, piece)
+        if self._scanner.block:
+            self._trail(self._scanner.block[self._taken :])
+            self._scanner.block = b""
+
+    def _mark(self, number: int, text: str) -> None:
+        if self._waiting:
+            self._dispatch(number, "")  # a line of ours ends what a reader holds for the next line
+        self._release()
+        if "[tprimat] resumed " in text:
+            self._forget_faults()
+        told, new = self._segment.mark(text, number)
+        if told is not None:
+            self._stepped(told, new)
+
+    def _dispatch(self, number: int, text: str) -> None:
+        wants = 0
+        for name, reader in self._readers.items():
+            if reader.wants:
+                reader.wants -= 1
+            for event in reader.feed(number, text):
+                self._take(event, name)
+            wants = max(wants, reader.wants)
+        self._scanner.wants = wants
+        self._waiting = wants > 0
+
+    def _take(self, event: Event, name: str) -> None:
+        if isinstance(event, Step):
+            if name == self.dialect:
+                self._add(event)
+        elif isinstance(event, NewRun):
+            self._release()  # what came before it is the old run's
+            self._split(event.line)
+        elif len(self._held) < _HELD:
+            if isinstance(event, Resumed):
+                self._resumed(event)
+            self._held.append((event, load(name).FRAMEWORK))
+            self._held_dump = self._held_dump or isinstance(event, Argument)
+
+    def _add(self, step: Step) -> None:
+        if step.step <= self._segment.steps.last_number:
+            twin = None if self._held_dump else self._segment.twin(step)
+            if twin is not None:
+                self._release()
+                self._stepped(self._segment.merge(twin, step), new=False)
+                return
+            first = self._segment.steps.first
+            if first is not None and step.step <= first.step:
+                self._split(step.line)
+        self._release()
+        self._segment.add(step)
+        self._stepped(step, new=True)
+
+    def _stepped(self, step: Step | Sealed, new: bool) -> None:
+        self._told = True
+        if new:
+            self._last_line = self._number
+            self._steps_end.append(max(0, self._scanner.end - self._taken))
+
+    def _release(self) -> None:
+        """What came since the last step belongs to the run that goes on."""
+        for event, framework in self._held:
+            self._segment.take(event, framework)
+        self._held.clear()
+        self._held_dump = False
+
+    def _split(self, line: int) -> None:
+        """Another run begins in this log; what came since the last step belongs to it, but what ends a run."""
+        if self._segment.steps.last is None:
+            return
+        self._cut()
+        held, self._held = self._held, []
+        begun = next((event.line for event, _ in held if isinstance(event, Argument)), line)
+        for event, framework in held:
+            if event.line < begun and _ends_a_run(event):
+                self._segment.take(event, framework)
+            else:
+                self._held.append((event, framework))
+        if len(self._done) < _MANY_RUNS:
+            self._done.append(self._parsed(line - 1))
+        self._segment = Segment(line)
+
+    def _resumed(self, event: Resumed) -> None:
+        """A checkpoint was loaded: of this run, or, where none of its steps lies before, of one that begins."""
+        first = self._segment.steps.first
+        if first is not None and event.done <= first.step:
+            self._split(event.line)
+        else:
+            self._forget_faults()
+
+    def _cut(self) -> None:
+        """What stands before the line in hand is over."""
+        start = max(self._scanner.block.rfind(b"\n", 0, max(0, self._scanner.end - 1)) + 1, self._taken)
+        self._trail(self._scanner.block[self._taken : start])
+        self._taken = start
+
+    def _forget_faults(self) -> None:
+        """The run goes on all the same."""
+        self._cut()
+        self._segment.trail.forget_faults()
+
+    def _trail(self, block: bytes) -> None:
+        ends = [min(end, len(block)) for end in self._steps_end]
+        self._segment.trail.take(block, ends)
+        self._steps_end.clear()
+
+    def _parsed(self, lines: int | None = None) -> Parsed:
+        framework = load(self.dialect).FRAMEWORK if self.dialect else None
+        return self._segment.parsed(
+            self.dialect, framework, self.names, self._scanner.lines if lines is None else lines
+        )
+
+
+def _ends_a_run(event: Event) -> bool:
+    """What a program tells after its last step, and none before its first."""
+    return isinstance(event, (Validation, Stall)) or (isinstance(event, Fact) and event.name == "completed")
 
 
 class Parser:
     """Feed it a log; `result` is what was read so far, at any time. dialect: None finds out from the content."""
 
     def __init__(self, dialect: str | None = None) -> None:
-        self._readers = {name: load(name).reader() for name in ([dialect] if dialect else DIALECTS)}
-        self.dialect = dialect
-        self._steps: list[Step] = []
-        self._mark_only = False
-        self._resumed: list[str] = []
-        self._joint_s: float | None = None
-        self._shift_s = 0.0
-        self._facts: dict[str, Any] = {}
-        self._arguments: dict[str, Reading] = {}
-        self._contradicted: set[str] = set()
-        self._total: int | None = None
-        self._completed = False
-        self._faults = FaultFinder()
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._lines = 0
+        companions = [name for name in DIALECTS if load(name).COMPANION and name != dialect]
+        self._reader = LogReader([dialect, *companions] if dialect else ())
+        self._settled = self._forced = dialect is not None
+        self._done: list[Parsed] = []
+        self._quiet = 0
+        self._signed: set[str] = set()
+        self._window: list[bytes] = []
+        self._size, self._enough = 0, FIRST_WINDOW
 
-    def feed(self, line: str | bytes) -> Step | None:
-        """Take the next line; the step that it tells or refines."""
-        text = clean(line)
-        self._lines += 1
-        if text.strip():
-            self._tail.append(text.rstrip()[:_TAIL_WIDTH])
-        self._faults.feed(text)
-        if "[tprimat]" in text:
-            return self._mark(text)
-        told = None
-        for name, reader in tuple(self._readers.items()):
-            for event in reader.feed(self._lines, text):
-                self._settle(name)
-                told = self._take(event) or told
-        return told
+    def feed(self, line: str | bytes) -> None:
+        """The next line."""
+        data = line if isinstance(line, bytes) else line.encode("utf-8", "replace")
+        self.feed_bytes(data.rstrip(b"\r\n").replace(b"\n", b" ") + b"\n")
+
+    def feed_bytes(self, data: bytes) -> None:
+        """The next bytes, cut anywhere."""
+        if self._settled:
+            self._quiet = 0 if self._reader.feed(data) else self._quiet + len(data)
+            if self._quiet > FIRST_WINDOW and not self._quiet > FIRST_WINDOW + len(data):
+                self._look_again()
+            return
+        self._window.append(data)
+        self._size += len(data)
+        if self._size >= self._enough:
+            self._look()
+
+    def finish(self) -> tuple[Parsed, ...]:
+        """The log has ended: its runs, at least one."""
+        self._look()
+        self._reader.finish()
+        while self._look_again():
+            self._reader.finish()
+        return (*self._done, *self._reader.results())
 
     def result(self) -> Parsed:
-        """All that was read."""
-        framework = load(self.dialect).FRAMEWORK if self.dialect else None
-        known = {name: at for name, at in self._arguments.items() if name not in self._contradicted}
-        return Parsed(
-            dialect=self.dialect,
-            framework=framework,
-            steps=tuple(self._steps),
-            facts=dict(self._facts),
-            arguments=known,
-            effective=canonical(known, framework) if framework else {},
-            train_iters=self._total,
-            completed=self._completed,
-            faults=self._faults.found(),
-            notes=tuple(self._notes()),
-            tail=tuple(self._tail),
-            lines=self._lines,
-        )
+        """The last run, so far. Until a dialect is settled, what was not looked at yet is read for this answer only."""
+        if self._settled or self._reader.dialect is not None:
+            return self._reader.results()[-1]
+        window = b"".join(self._window)
+        reader = LogReader(detect(window, set(self._signed))[0])
+        reader.feed(window)
+        return reader.results()[-1]
 
-    def _settle(self, name: str) -> None:
-        if self.dialect is None:
-            self.dialect = name
-            self._readers = {name: self._readers[name]}
+    def _look_again(self) -> bool:
+        """Whether another program's run follows in this log, after the last step of the one that was read."""
+        rest, lines = self._reader.since_last_step()
+        dialect = self._reader.dialect
+        if not self._settled or self._forced or dialect is None or makes(dialect, rest) == "step":
+            return False
+        names, sure = detect(rest, set())
+        if not sure or len(self._done) >= _MANY_RUNS:
+            return False
+        self._done += self._reader.results()
+        self._reader = LogReader(names, lines)
+        self._reader.feed(rest)
+        return True
 
-    def _take(self, event: Event) -> Step | None:
-        if isinstance(event, Step):
-            return self._add(event)
-        if isinstance(event, Argument):
-            self._argue(event)
-        elif event.name == "train_iters":
-            self._total = event.value
-        elif event.name == "completed":
-            self._completed = True
-        else:
-            self._learn(event)
-        return None
-
-    def _add(self, step: Step) -> Step:
-        self._faults.stepped()
-        if self._mark_only and self._steps[-1].iteration == step.iteration:
-            step = _over(step, self._steps.pop())
-        self._mark_only = False
-        self._steps.append(step)
-        return step
-
-    def _argue(self, event: Argument) -> None:
-        before = self._arguments.setdefault(event.name, Reading(event.value, event.line))
-        if repr(before.value) != repr(event.value):
-            self._contradicted.add(event.name)
-
-    def _learn(self, fact: Fact) -> None:
-        known = self._facts.get(fact.name)
-        if isinstance(known, dict) and isinstance(fact.value, dict):
-            known.update(fact.value)
-        elif len(self._facts) < _MANY:
-            self._facts[fact.name] = fact.value
-
-    def _mark(self, text: str) -> Step | None:
-        facts, step, resumed = marks.read_facts(text), marks.read_step(text), marks.read_resumed(text)
-        if resumed is not None:
-            self._resume(resumed)
-        for name, value in (facts or {}).items():
-            self._learn(Fact(name, value, self._lines))
-        if step is None:
-            return None
-        if self._steps and self._steps[-1].iteration == step["iteration"]:
-            self._steps[-1] = self._clocked(marks.refine(self._steps[-1], step))
-        else:
-            self._faults.stepped()
-            self._steps.append(self._clocked(marks.step_of(step, self._lines)))
-            self._mark_only = True
-        return self._steps[-1]
-
-    def _resume(self, done: int) -> None:
-        """The run goes on in the same log: what came after its checkpoint is done again, and no fault ended it."""
-        self._steps = [step for step in self._steps if step.iteration <= done]
-        self._mark_only, self._completed, self._faults = False, False, FaultFinder()
-        self._joint_s, self._shift_s = self._steps[-1].end_monotonic_s if self._steps else None, 0.0
-        self._resumed.append(f"resumed after iteration {done} (line {self._lines})")
-
-    def _clocked(self, step: Step) -> Step:
-        """`step` on the clock of the log's first part: what lies between two parts is no training."""
-        if step.end_monotonic_s is None:
-            return step
-        if self._joint_s is not None:
-            self._shift_s = self._joint_s + (step.step_time_s or 0.0) - step.end_monotonic_s
-            self._joint_s = None
-        return replace(step, end_monotonic_s=step.end_monotonic_s + self._shift_s) if self._shift_s else step
-
-    def _notes(self) -> Iterator[str]:
-        if not self._steps:
-            yield "the log has no step lines"
-        yield from self._resumed
-        if self._contradicted:
-            names = ", ".join(sorted(self._contradicted)[:8])
-            yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
-
-
-def canonical(arguments: Mapping[str, Reading], framework: str) -> dict[str, Reading]:
-    """What a framework's argument dump says of the settings of our vocabulary."""
-    named = ((setting.name, setting.key(framework)) for setting in vocabulary().values() if setting.dump)
-    return {name: arguments[key] for name, key in named if key in arguments}
-
-
-def clean(line: str | bytes) -> str:
-    """One line as text, without its end and without terminal colours, cut at LINE_LIMIT."""
-    text = line[:LINE_LIMIT].decode("utf-8", "replace") if isinstance(line, bytes) else line[:LINE_LIMIT]
-    text = text.rstrip("\r\n")
-    return _ANSI.sub("", text) if "\x1b" in text else text
-
-
-def lines_of(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a stream, each cut at LINE_LIMIT: a line of any length takes constant memory."""
-    while line := stream.readline(LINE_LIMIT):
-        yield line
-        while line and not line.endswith(b"\n"):
-            line = stream.readline(LINE_LIMIT)
-
-
-def _over(step: Step, mark: Step) -> Step:
-    fields = ("lr_used", "loss", "grad_norm", "end_monotonic_s", "memory_bytes", "memory_kind")
-    said = {name: getattr(mark, name) for name in fields if getattr(mark, name) is not None}
-    return replace(step, **said)
+    def _look(self) -> None:
+        """Find the dialect in what was not looked at yet, until one makes steps there; then read on in it."""
+        window = b"".join(self._window)
+        self._window.clear()
+        self._size, self._enough = 0, WINDOW
+        if not self._settled:
+            names, self._settled = detect(window, self._signed)
+            if self._settled or self._reader.dialect is None:
+                self._reader.adopt(names)
+        for at in range(0, len(window), _BLOCK):
+            self._reader.feed(window[at : at + _BLOCK])

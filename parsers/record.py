@@ -5,7 +5,7 @@ On disk it is `run.json` and, a line a step, `steps.jsonl` (see `parsers/storage
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -19,13 +19,18 @@ Status = Literal["running", "completed", "failed", "killed", "out_of_memory", "d
 class Step:
     """One step line. step counts from 0; iteration and lr are as printed; line is where the log says it.
 
-    step_time_s is what the line prints: where a framework logs every k-th iteration, the mean over those k.
+    step_time_s is what the line prints: where a framework logs every k-th iteration, the mean over those k, and
+    interval_steps is k where the line or its neighbours tell (1: this very step's).
     lr_used is the rate of this very step. nonfinite names the fields that were printed as nan or inf; they are None.
+    metrics: the other numbers of the line (params_norm, load_balancing_loss, mfu_percent …), units in names.
+    flags: "field:word" where a field is no plain measurement of this one step; words: interval_mean (over the steps
+    since the line before), running_mean, recovered (computed from running means), asynchronous (dispatch, not
+    execution), by_order (no number printed), warm_up.
     """
 
     step: int
     line: int
-    iteration: int
+    iteration: int | None
     lr: float | None = None
     lr_used: float | None = None
     step_time_s: float | None = None
@@ -41,7 +46,34 @@ class Step:
     end_monotonic_s: float | None = None
     skipped: int | None = None
     nan: int | None = None
+    interval_steps: int | None = None
     nonfinite: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """One validation point. step: the last training step before it, from 0, where known. split: valid, test, or as
+    printed. metrics: the other numbers of the line."""
+
+    line: int
+    step: int | None = None
+    iteration: int | None = None
+    loss: float | None = None
+    split: str = "valid"
+    seconds: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Time in which no step was made. kind: checkpoint, evaluation, or as printed. iteration: the one before it."""
+
+    line: int
+    kind: str
+    seconds: float | None = None
+    iteration: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +82,31 @@ class Reading:
 
     value: Any
     line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The run went on, in line `line` of the log, where the first `steps` steps were done; later ones were redone."""
+
+    steps: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Energy of some devices over some time. kind: what the sensor sees, gpu, board or node. Energies and mean power
+    are sums over the `gpus` devices: by their own counters, and integrated over samples of power. first_step and
+    last_step: the training steps inside the window; None where it is not aligned to steps. source: the tool."""
+
+    kind: str
+    source: str
+    gpus: int | None = None
+    seconds: float | None = None
+    energy_counter_j: float | None = None
+    energy_integrated_j: float | None = None
+    mean_power_w: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +133,12 @@ class Declaration:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One run. requested, effective: by canonical name (conf/vocabulary.yaml). environment: free facts of host, GPU
-    and versions. summary: metric to Quantity as an object. started_at, ended_at: ISO 8601, UTC."""
+    and versions. summary: metric to Quantity as an object. started_at, ended_at: ISO 8601, UTC.
+
+    effective is what ran: read from the built objects where a probe did so, else from the log's dump. dumped: what the
+    dump alone says. configured: what was built and not run. given: settings and facts that the user stated.
+    train_iters: iterations planned, by the log.
+    """
 
     schema_version: int = SCHEMA_VERSION
     id: str
@@ -98,34 +160,51 @@ class Record:
     image: str | None = None
     requested: Mapping[str, Any] = field(default_factory=dict)
     effective: Mapping[str, Reading] = field(default_factory=dict)
+    dumped: Mapping[str, Reading] = field(default_factory=dict)
+    configured: Mapping[str, Reading] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     declared: tuple[Declaration, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     log: str | None = None
-    steps: tuple[Step, ...] = ()
+    dialects: tuple[str, ...] = ()
+    validations: tuple[Validation, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    power: tuple[Power, ...] = ()
+    steps: Sequence[Step] = ()
 
     def setting(self, name: str) -> Any:
-        """The effective value of a canonical setting; None where the log does not say (or says None)."""
+        """The effective value of a canonical setting, else what the user gave; None where neither says."""
         reading = self.effective.get(name)
-        return None if reading is None else reading.value
+        return self.given.get(name) if reading is None else reading.value
 
 
 STEP_FIELDS = tuple(f.name for f in fields(Step))
-_OBJECTS: Mapping[str, type] = {"differences": Difference, "declared": Declaration}
-_TEXTS = ("notes", "last_lines")
+_OBJECTS: Mapping[str, type] = {
+    "differences": Difference,
+    "declared": Declaration,
+    "validations": Validation,
+    "stalls": Stall,
+    "restarts": Restart,
+    "power": Power,
+}
+_READINGS = ("effective", "dumped", "configured")
+_TEXTS = ("notes", "last_lines", "dialects")
 
 
 def step_to_json(step: Step) -> dict[str, Any]:
     """One line of steps.jsonl, every field present."""
     entry = {name: getattr(step, name) for name in STEP_FIELDS}
-    return {**entry, "nonfinite": list(step.nonfinite)}
+    return {**entry, "nonfinite": list(step.nonfinite), "flags": list(step.flags)}
 
 
 def step_from_json(entry: Mapping[str, Any]) -> Step:
     """Fields of later, additive versions are passed over."""
     known = {name: entry[name] for name in STEP_FIELDS if name in entry}
-    return Step(**{**known, "nonfinite": tuple(known.get("nonfinite", ()))})
+    texts = {name: tuple(known.get(name, ())) for name in ("nonfinite", "flags")}
+    return Step(**{**known, **texts})
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -135,7 +214,8 @@ def to_json(record: Record) -> dict[str, Any]:
         entry[name] = [_plain(item) for item in entry[name]]
     for name in _TEXTS:
         entry[name] = list(entry[name])
-    entry["effective"] = {name: _plain(reading) for name, reading in record.effective.items()}
+    for name in _READINGS:
+        entry[name] = {setting: _plain(reading) for setting, reading in entry[name].items()}
     return entry
 
 
@@ -147,7 +227,8 @@ def from_json(entry: Mapping[str, Any], steps: Iterable[Step] = ()) -> Record:
         known[name] = tuple(_build(kind, item) for item in known.get(name, ()))
     for name in _TEXTS:
         known[name] = tuple(known.get(name, ()))
-    known["effective"] = {name: _build(Reading, item) for name, item in known.get("effective", {}).items()}
+    for name in _READINGS:
+        known[name] = {setting: _build(Reading, item) for setting, item in known.get(name, {}).items()}
     return Record(**known, steps=tuple(steps))
 
 
@@ -156,4 +237,4 @@ def _plain(item: Any) -> dict[str, Any]:
 
 
 def _build(kind: Any, item: Mapping[str, Any]) -> Any:
-    return kind(**{f.name: item[f.name] for f in fields(kind)})
+    return kind(**{f.name: item[f.name] for f in fields(kind) if f.name in item})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ def write(record: Record, directory: Path) -> None:
     OSError passes through (a full disk); the older files are then still whole.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"{dumps(step_to_json(step))}\n" for step in record.steps)
-    replace_file(directory / STEPS_FILE, lines)
+    replace_file(directory / STEPS_FILE, (f"{dumps(step_to_json(step))}\n".encode() for step in record.steps))
     replace_file(directory / RUN_FILE, dumps(to_json(record), indent=1) + "\n")
 
 
@@ -62,13 +61,14 @@ def dumps(value: Any, indent: int | None = None) -> str:
     return json.dumps(_finite(value), allow_nan=False, indent=indent, default=str)
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
+def replace_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Put `content` at `path` in one piece: whoever reads sees the old file or the new one."""
-    whole = content.encode() if isinstance(content, str) else content
+    content = content.encode() if isinstance(content, str) else content
+    parts = (content,) if isinstance(content, bytes) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
-            stream.write(whole)
+            stream.writelines(parts)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

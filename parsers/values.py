@@ -6,23 +6,27 @@ import math
 import re
 from typing import Any
 
-# Bounded lengths: int() refuses 4,300 digits with an exception, and a printed number has never more than these.
-_INTEGER = re.compile(r"[+-]?\d{1,18}")
-_DECIMAL = re.compile(r"[+-]?(?:\d{1,18}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?")
+# Bounded: int() refuses 4,300 digits with an exception, and a printed number has never more than these.
+_LONGEST, _LONGEST_INTEGER = 80, 19
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
 
 
 def integer(text: str) -> int | None:
     """The whole number that `text` is."""
-    return int(text) if _INTEGER.fullmatch(text) and text.isascii() else None
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    return int(text) if digits.isdigit() and digits.isascii() and len(text) <= _LONGEST_INTEGER else None
 
 
 def number(text: str) -> float | None:
     """The finite number that `text` is."""
-    if not (_DECIMAL.fullmatch(text) and text.isascii()):
+    # float() reads all that a number is and a little more: digits of other scripts, 1_000, spaces around it, nan.
+    if len(text) > _LONGEST or not text.isascii() or "_" in text or text != text.strip():
         return None
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return None
     return value if math.isfinite(value) else None
 
 
@@ -40,3 +44,13 @@ def literal(text: str) -> Any:
         return whole
     decimal = number(text)
     return decimal if decimal is not None else text.removeprefix("torch.")
+
+
+def yaml_literal(text: str) -> Any:
+    """A value as YAML writes it on one line: null, true, 3, 0.1, a word with or without quotation marks."""
+    words: dict[str, Any] = {"null": None, "~": None, "": None, "true": True, "false": False}
+    bare = text.strip()
+    if bare.lower() in words:
+        return words[bare.lower()]
+    quoted = len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "'\""
+    return bare[1:-1] if quoted else literal(bare)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers import Parser, detect, live, parse
-from parsers.reader import LINE_LIMIT
+from parsers import Parser, Restart, detect, live, parse, parse_all
+from parsers.scan import LINE_LIMIT
 
 ENGINE = Path(__file__).parent / "fixtures" / "engine.log"
 LINE = (
@@ -39,8 +39,8 @@ def test_the_engines_own_log() -> None:
 
 
 def test_the_rate_that_a_step_used_stands_in_the_line_before() -> None:
-    parsed = parse([line(1, 1e-4), line(2, 2e-4), line(4, 4e-4), line(5, 5e-4), line(5, 6e-4)])
-    assert [step.lr_used for step in parsed.steps] == [None, 1e-4, None, 4e-4, None]
+    parsed = parse([line(1, 1e-4), line(2, 2e-4), line(4, 4e-4), line(5, 5e-4), line(5, 5e-4)])
+    assert [step.lr_used for step in parsed.steps] == [None, 1e-4, None, 4e-4]
 
 
 def test_a_mark_refines_the_step_of_its_iteration() -> None:
@@ -137,8 +137,26 @@ def test_two_dumps_that_differ_leave_the_setting_unknown() -> None:
     assert "lr" in " ".join(parsed.notes)
 
 
-def test_an_iteration_that_goes_back_is_kept_where_it_stands() -> None:
-    assert [s.iteration for s in parse([line(i) for i in (1, 2, 3, 2, 3)]).steps] == [1, 2, 3, 2, 3]
+def test_an_iteration_that_goes_back_takes_back_what_it_redoes() -> None:
+    again = [line(i, i * 1e-4) for i in (1, 2, 3, 4)] + [line(i, i * 1e-5) for i in (3, 4, 5)]
+    parsed = parse(again)
+    assert [(s.iteration, s.line) for s in parsed.steps] == [(1, 1), (2, 2), (3, 5), (4, 6), (5, 7)]
+    assert parsed.restarts == (Restart(steps=2, line=5),)
+
+
+def test_a_first_iteration_that_comes_again_is_another_run() -> None:
+    runs = parse_all([line(i, 1e-4) for i in range(1, 10)] + ["x"] + [line(i, 2e-4) for i in (1, 2)])
+    assert [[s.iteration for s in run.steps] for run in runs] == [list(range(1, 10)), [1, 2]]
+    assert runs[1].first_line == 11
+
+
+def test_the_runs_of_two_programs_in_one_log() -> None:
+    titan = [
+        f"[titan] - root - INFO - step: {i:2d}  loss:  {i}.50000  memory:  1.00GiB(9.00%)  tps: 10,050" for i in (1, 2)
+    ]
+    runs = parse_all([*(line(i) for i in range(1, 5)), "something else", *titan])
+    assert [(run.dialect, len(run.steps)) for run in runs] == [("megatron", 4), ("torchtitan", 2)]
+    assert [run.steps[0].line for run in runs] == [1, 6]
 
 
 def test_a_line_of_ten_megabytes_is_cut() -> None:
@@ -193,7 +211,7 @@ def test_no_bytes_make_it_raise_and_none_reorder(lines: list[str | bytes]) -> No
     assert parsed.lines == len(lines)
 
 
-@given(st.lists(st.integers(1, 99), max_size=30), st.data())
+@given(st.sets(st.integers(1, 99), max_size=30).map(sorted), st.data())
 def test_noise_between_the_lines_changes_no_step(iterations: list[int], data: st.DataObject) -> None:
     noise = st.text(alphabet=st.characters(exclude_characters="\n\r["), max_size=40).filter(
         lambda t: "iteration" not in t

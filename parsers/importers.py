@@ -1,0 +1,126 @@
+"""Records of our predecessor: train_*.json and benchmark_*.json, each the summary of one run with series of its steps.
+
+Its series are separate lists: one that is not as long as the step times cannot be told to which step its values belong,
+and is left out. "gb" is 1e9 bytes there: an MI300X has 206.1 of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from conf.errors import InputError, Problem
+from parsers.record import Reading, Record, Status, Step
+
+LARGEST = 64 << 20
+_SETTINGS = {
+    "parallelism_config": (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "data_parallel_size",
+    ),
+    "training_config": ("global_batch_size", "micro_batch_size"),
+}
+_RENAMED = {
+    ("training_config", "max_steps"): "train_iters",
+    ("training_config", "sequence_length"): "seq_length",
+    ("training_config", "num_gpus"): "world_size",
+    ("parallelism_config", "gradient_accumulation_steps"): "num_micro_batches",
+}
+_PLATFORMS = {"nvd": "nvidia", "nvidia": "nvidia", "cuda": "nvidia", "amd": "amd", "rocm": "amd"}
+_FRAMEWORKS = {"prim": "primus", "primus": "primus", "nemo": "nemo", "mega": "megatron", "megatron": "megatron"}
+_SERIES = {"step_times": "step_time_s", "loss_values": "loss", "learning_rates": "lr"}
+
+
+def is_record(head: bytes) -> bool:
+    """Whether a file that begins so is one of them."""
+    return head.lstrip()[:1] == b"{" and b'"gpu_info"' in head and b'"platform"' in head
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file. InputError: unreadable, or not of that shape."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise InputError(Problem(str(path), "is too large for a record", allowed=f"{LARGEST >> 20} MB"))
+        entry = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(Problem(str(path), "cannot be read as JSON", str(error))) from error
+    if not isinstance(entry, dict) or not isinstance(entry.get("gpu_info"), dict):
+        raise InputError(
+            Problem(str(path), "is no train_*.json or benchmark_*.json", allowed="an object with gpu_info")
+        )
+    return _record(path, entry)
+
+
+def _record(path: Path, entry: Mapping[str, Any]) -> Record:
+    notes: list[str] = []
+    steps = tuple(_steps(entry, notes))
+    effective = {name: Reading(value, 1) for name, value in _settings(entry)}
+    gpu, vendor = _part(entry, "gpu_info"), _PLATFORMS.get(str(entry.get("platform")))
+    wanted = effective.get("train_iters")
+    status: Status = "completed" if steps and wanted is not None and len(steps) == wanted.value else "unknown"
+    memory = gpu.get("total_memory_gb")
+    facts = {
+        "device_name": gpu.get("device_name"),
+        "device_count": gpu.get("device_count"),
+        "device_memory_bytes": round(memory * 10**9) if isinstance(memory, float) else None,
+        "torch": gpu.get("pytorch_version"),
+        "written_at": entry.get("timestamp"),
+        **{f"predecessor_{name}": value for name, value in _part(entry, "performance_metrics").items()},
+        **{f"predecessor_{name}": value for name, value in _part(entry, "memory_metrics").items()},
+    }
+    return Record(
+        id=path.stem,
+        name=path.stem,
+        provenance="imported",
+        status=status,
+        notes=tuple(notes),
+        platform=vendor,
+        vendor=vendor,
+        framework=_framework(path, gpu),
+        effective=effective,
+        dumped=effective,
+        environment={name: value for name, value in facts.items() if value is not None},
+        log=path.name,
+        steps=steps,
+    )
+
+
+def _steps(entry: Mapping[str, Any], notes: list[str]) -> Iterator[Step]:
+    series = {ours: entry[name] for name, ours in _SERIES.items() if isinstance(entry.get(name), list)}
+    count = len(series.get("step_time_s", series.get("loss", ())))
+    for name in [name for name, values in series.items() if len(values) != count]:
+        notes.append(f"{name}: {len(series.pop(name))} values for {count} steps; which is whose is not told")
+    for index in range(count):
+        values = {name: _number(listed[index]) for name, listed in series.items()}
+        yield Step(step=index, line=1, iteration=None, flags=("step:by_order",), **values)  # type: ignore[arg-type]
+
+
+def _settings(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for section, names in _SETTINGS.items():
+        part = _part(entry, section)
+        yield from ((name, part[name]) for name in names if part.get(name) is not None)
+    for (section, key), name in _RENAMED.items():
+        if (value := _part(entry, section).get(key)) is not None:
+            yield name, value
+
+
+def _framework(path: Path, gpu: Mapping[str, Any]) -> str | None:
+    """By the software stack, or by the name that the predecessor gave its files: train_amd_prim_llama.json."""
+    words = [str(gpu.get("software_stack")), *path.stem.split("_")]
+    return next((_FRAMEWORKS[word] for word in words if word in _FRAMEWORKS), None)
+
+
+def _part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = entry.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    return (
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300 else None
+    )

@@ -1,0 +1,221 @@
+"""NVIDIA Megatron-Bridge 0.2 to 0.7: Megatron's iteration line by the last rank, "Step Time" by the first, YAML dump.
+
+A log of the first rank alone has only "Step Time" lines: steps without a number, counted in their order. Memory is in
+1e9 bytes (keys "…-gigabytes"). The dump keeps what was asked for, so three settings are not read from it, see _KEYS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from parsers import megatron_reader
+from parsers.events import Argument, Event, Reader, Setting
+from parsers.megatron import read_step as _read_line
+from parsers.megatron_reader import MegatronReader
+from parsers.record import Step
+from parsers.steps import NOTHING, Sealed
+from parsers.text import body
+from parsers.values import number, yaml_literal
+
+FRAMEWORK = "megatron_bridge"
+LOOKS_FOR = "Megatron-Bridge: 'Step Time : 1.23s GPU utilization: 512.3MODEL_TFLOP/s/GPU'"
+SIGNS = (b"Step Time : ", b"megatron.bridge", b"-gigabytes: ")
+MARKS = (*megatron_reader.MARKS, b"Step Time : ")
+STARTUP = (*megatron_reader.STARTUP, b"training.config.ConfigContainer", b"Configuration Summary (Non-Default")
+COMPANION = False
+
+_STEP_TIME = re.compile(r"Step Time : ([\d.]{1,12})s GPU utilization: ([\d.]{1,12})MODEL_TFLOP/s/GPU")
+_ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")
+# 0.3: "[model] Non-default values (vs Mcore TransformerConfig):", "[train]:"; what is default is not printed.
+_SECTION = re.compile(r"\[([a-z_]{2,30})\](?: Non-default values \(|:\s*$)")
+_GAP = 60
+_UNNUMBERED = 16
+"""So many "Step Time" lines without an iteration line: the log has none."""
+_AGREE = 0.01
+_DEEPEST = 12
+
+_DTYPES = ("params_dtype", "params_dtype._target_")
+_SAME = "{0}"
+# Section of the dump: {its key: ours}. Not vocab_size (the tokenizer's replaces it unseen), not optimizer.weight_decay
+# (the scheduler's wins): what the dump says there is not what runs (found by reading back the built model).
+_KEYS: dict[str, dict[str, str]] = {
+    "model": {
+        **dict.fromkeys(
+            (
+                "num_layers",
+                "hidden_size",
+                "ffn_hidden_size",
+                "num_attention_heads",
+                "num_query_groups",
+                "kv_channels",
+                "rotary_base",
+                "seq_length",
+                "normalization",
+                "init_method_std",
+                "hidden_dropout",
+                "attention_dropout",
+                "add_bias_linear",
+                "add_qkv_bias",
+                "qk_layernorm",
+                "moe_router_topk",
+                "moe_ffn_hidden_size",
+                "moe_shared_expert_intermediate_size",
+                "moe_router_load_balancing_type",
+                "moe_aux_loss_coeff",
+                "multi_latent_attention",
+                "mtp_num_layers",
+                "recompute_granularity",
+                "recompute_method",
+                "recompute_num_layers",
+                "tensor_model_parallel_size",
+                "pipeline_model_parallel_size",
+                "virtual_pipeline_model_parallel_size",
+                "context_parallel_size",
+                "expert_model_parallel_size",
+                "sequence_parallel",
+                "transformer_impl",
+                "fp8",
+                "fp8_recipe",
+            ),
+            _SAME,
+        ),
+        "layernorm_epsilon": "norm_epsilon",
+        "num_moe_experts": "num_experts",
+    },
+    "train": dict.fromkeys(("micro_batch_size", "global_batch_size", "train_iters"), _SAME),
+    "optimizer": dict.fromkeys(
+        ("optimizer", "lr", "min_lr", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad"), _SAME
+    ),
+    "scheduler": {
+        **dict.fromkeys(("lr_warmup_iters", "lr_warmup_init", "lr_decay_iters", "lr_decay_style"), _SAME),
+        "start_weight_decay": "weight_decay",
+    },
+    "ddp": dict.fromkeys(("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"), _SAME),
+    "rng": {"seed": _SAME},
+    "checkpoint": {"save_interval": _SAME},
+}
+
+__all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
+
+
+def reader() -> Reader:
+    """A reader for one log."""
+    return _BridgeReader()
+
+
+def read_step(number: int, text: str) -> Step | None:
+    """The step that this one line tells. "Step Time" tells no number: not without the lines before."""
+    return _read_line(number, text)
+
+
+class _BridgeReader(MegatronReader):
+    def __init__(self) -> None:
+        super().__init__()
+        self._timed: Step | None = None
+        self._unnumbered: list[Step] = []
+        self._counted = 0
+        self._numbered = False
+        self._left = 0
+        self._path: list[tuple[int, str]] = []
+        self._entries: dict[str, tuple[Any, int]] = {}
+
+    def feed(self, number: int, text: str) -> Iterator[Event]:
+        found = _STEP_TIME.search(text)
+        if found is not None:
+            yield from self._time(number, found)
+            return
+        if "training.config.ConfigContainer" in text or "Configuration Summary (Non-Default" in text:
+            self._left, self._path = _GAP, []
+        elif self._left:
+            self._dump_line(number, text)
+        for event in super().feed(number, text):
+            if isinstance(event, Step):
+                yield from self._settled()
+            yield self._with_time(event) if isinstance(event, Step) else event
+        self.wants = max(self.wants, self._left)
+
+    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+        if self._entries or self._shape is None or not self._shape.tells_flops:
+            return None
+        if self._numbered and block.find(b"Step Time : ", start, end) >= 0:
+            return NOTHING  # the iteration line that follows tells both, with more digits
+        sealed = super().take(block, start, end, number)
+        if sealed is not None:
+            self._timed, self._numbered = None, True
+        return sealed
+
+    def end(self) -> Iterator[Event]:
+        for event in super().end():
+            yield self._with_time(event) if isinstance(event, Step) else event
+        yield from self._settled()
+        if self._timed is not None:
+            self._unnumbered.append(self._timed)
+            self._timed = None
+        yield from self._alone()
+
+    def _time(self, line: int, found: re.Match[str]) -> Iterator[Event]:
+        yield from self._flush()
+        if self._timed is not None:
+            self._unnumbered.append(self._timed)
+        if len(self._unnumbered) > _UNNUMBERED:
+            yield from self._alone()
+        self._timed = Step(
+            step=0,
+            line=line,
+            iteration=None,
+            step_time_s=number(found[1]),
+            tflops_per_gpu=number(found[2]),
+            flags=("step:by_order",),
+        )
+
+    def _alone(self) -> Iterator[Event]:
+        """The "Step Time" lines that no iteration line followed: steps of their own in a log without such lines."""
+        waiting, self._unnumbered = self._unnumbered, []
+        for timed in () if self._numbered else waiting:
+            yield replace(timed, step=self._counted)
+            self._counted += 1
+
+    def _with_time(self, step: Step) -> Step:
+        timed, self._timed, self._numbered = self._timed, None, True
+        self._unnumbered.clear()
+        if timed is None or step.tflops_per_gpu is not None or not step.step_time_s or not timed.step_time_s:
+            return step
+        agree = abs(timed.step_time_s - step.step_time_s) <= max(_AGREE * step.step_time_s, 0.006)
+        return replace(step, tflops_per_gpu=timed.tflops_per_gpu) if agree else step
+
+    def _dump_line(self, line: int, text: str) -> None:
+        section = _SECTION.search(text)
+        if section is not None:
+            self._left, self._path = _GAP, [(0, section[1])]
+            return
+        entry = _ENTRY.fullmatch(body(text).partition("  (Mcore default: ")[0].rstrip())
+        if entry is None:
+            self._left -= 1
+            return
+        self._left = _GAP
+        indent, key, value = len(entry[1]), entry[2], entry[3]
+        while self._path and self._path[-1][0] >= indent:
+            self._path.pop()
+        if value is None:
+            self._path = [*self._path, (indent, key)][:_DEEPEST]
+        else:
+            name = ".".join([*(part for _, part in self._path), key])
+            if len(self._entries) < 10_000:
+                self._entries[name] = (yaml_literal(value), line)
+
+    def _settled(self) -> Iterator[Event]:
+        """The dump that was printed last: an earlier one is of the config before it was finished."""
+        entries, self._entries = self._entries, {}
+        for name, (value, line) in entries.items():
+            if "." not in name:
+                continue
+            yield Argument(name, value, line)
+            section, _, rest = name.partition(".")
+            ours = _KEYS.get(section, {}).get(rest.rpartition(".")[2] if section == "model" else rest)
+            if ours is not None and rest.count(".") <= 1:
+                yield Setting(rest.rpartition(".")[2] if ours == _SAME else ours, value, line)
+            elif name.removeprefix("model.transformer.").removeprefix("model.") in _DTYPES and isinstance(value, str):
+                yield Setting("params_dtype", value, line)

@@ -1,0 +1,153 @@
+"""What a Megatron argument dump means: arguments that other arguments switch off are printed with their defaults.
+
+The rules name canonical settings, so that a dense model's record does not claim a router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from parsers.record import Reading
+from parsers.values import integer
+
+FRAMEWORKS = ("megatron", "primus")
+
+# Where this setting has this value, those settings are without effect.
+_SWITCHES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    (
+        "num_experts",
+        None,
+        (
+            "moe_router_topk",
+            "moe_ffn_hidden_size",
+            "moe_shared_expert_intermediate_size",
+            "moe_first_dense_layers",
+            "moe_router_load_balancing_type",
+            "moe_aux_loss_coeff",
+        ),
+    ),
+    (
+        "multi_latent_attention",
+        False,
+        ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+    ),
+    ("use_rope_scaling", False, ("rope_scaling_factor",)),
+    ("fp8", None, ("fp8_recipe",)),
+)
+
+
+_WHOLE = 50  # arguments; the shortest dump seen has 190
+# What a complete dump that lacks the argument says by that: it is older than the feature.
+_OLDER: dict[str, Any] = {"multi_latent_attention": False, "mtp_num_layers": None, "num_experts": None}
+# megatron/core/transformer/enums.py AttnBackend: which kernels of PyTorch these end in is the vocabulary's word.
+_ATTENTION = {"auto": "sdpa", "flash": "sdpa", "fused": "sdpa", "unfused": "unfused", "local": "unfused"}
+
+
+def in_effect(
+    dumped: Mapping[str, Reading], arguments: Mapping[str, Reading], complete: bool = False
+) -> dict[str, Reading]:
+    """`dumped`, by canonical name, without what is switched off, and with what stands under another argument.
+
+    arguments: the same dump under Megatron's names. complete: from its first to its last line.
+    """
+    settings = dict(dumped)
+    last = max((reading.line for reading in arguments.values()), default=1)
+    if complete and len(arguments) >= _WHOLE:
+        settings = {**{name: Reading(value, last) for name, value in _OLDER.items()}, **settings}
+    for switch, off, names in _SWITCHES:
+        if switch in settings and settings[switch].value is off:
+            settings.update({name: replace(settings[name], value=None) for name in names if name in settings})
+    if "padded_vocab_size" in settings and settings["padded_vocab_size"].value is None:
+        del settings["padded_vocab_size"]  # padded after the dump was printed: not told by it
+    epsilon, saved, tokenizer = (arguments.get(name) for name in ("layernorm_epsilon", "save", "tokenizer_type"))
+    if epsilon is not None and isinstance(epsilon.value, float):
+        settings["norm_epsilon"] = epsilon  # norm_epsilon is obsolete where both are printed, and printed all the same
+    if saved is not None and saved.value is None and "save_interval" in settings:
+        settings["save_interval"] = replace(settings["save_interval"], value=None)
+    vocabulary = settings.get("vocab_size")
+    if tokenizer is not None and tokenizer.value == "NullTokenizer" and vocabulary and type(vocabulary.value) is int:
+        # NullTokenizer adds an end-of-document token (megatron/core/tokenizers, _NullTokenizer).
+        settings["vocab_size"] = replace(vocabulary, value=vocabulary.value + 1)
+    return {
+        **settings,
+        **_query_groups(settings, arguments, complete),
+        **_gated(arguments),
+        **_window(arguments),
+        **_attention(settings),
+        **_data(settings, arguments),
+        **_dense_layers(settings, arguments),
+    }
+
+
+def _query_groups(
+    settings: Mapping[str, Reading], arguments: Mapping[str, Reading], complete: bool
+) -> dict[str, Reading]:
+    """Without group_query_attention each head has its own group; the printed default of 1 is not used."""
+    grouped, heads = arguments.get("group_query_attention"), settings.get("num_attention_heads")
+    alone = grouped is not None and grouped.value is False
+    older = grouped is None and complete and len(arguments) >= _WHOLE and "num_query_groups" not in arguments
+    return {"num_query_groups": heads} if heads is not None and (alone or older) else {}
+
+
+def _gated(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
+    switches = [arguments[name] for name in ("swiglu", "quick_geglu") if name in arguments]
+    known = len(switches) == 2 and all(isinstance(switch.value, bool) for switch in switches)
+    return {"gated_linear_unit": replace(switches[0], value=any(s.value for s in switches))} if known else {}
+
+
+def _window(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
+    """window_size: (w - 1, 0) is a window of w tokens to the left."""
+    found: dict[str, Reading] = {}
+    window, every = arguments.get("window_size"), arguments.get("window_attn_skip_freq")
+    if window is not None:
+        left, _, right = str(window.value).strip("()[]").partition(",")
+        size = integer(left.strip())
+        if window.value is None:
+            found["window_size"] = window
+        elif size is not None and right.strip() == "0":
+            found["window_size"] = replace(window, value=size + 1)
+    if every is not None:
+        found["window_attn_skip_freq"] = every
+    return found
+
+
+def _attention(settings: Mapping[str, Reading]) -> dict[str, Reading]:
+    backend = settings.get("attention_backend")
+    name = str(backend.value).removeprefix("AttnBackend.") if backend is not None else ""
+    known = backend is not None and str(backend.value).startswith("AttnBackend.") and name in _ATTENTION
+    return {"attention_backend": replace(backend, value=_ATTENTION[name])} if known and backend else {}
+
+
+def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
+    """One data set, also where it is under the argument for training alone."""
+    train, common = arguments.get("train_data_path"), settings.get("data_path")
+    if common is not None and common.value is not None:
+        return {"data_path": _alone(common)}
+    if train is None or train.value is None:
+        return {}
+    found = {"data_path": _alone(train)}
+    if "split" in settings and settings["split"].value is None:
+        found["split"] = replace(settings["split"], value="100,0,0")
+    return found
+
+
+def _alone(paths: Reading) -> Reading:
+    """A list of one path, as `print` shows it, is that path."""
+    text = str(paths.value)
+    one = text.startswith("['") and text.endswith("']") and text.count("'") == 2
+    return replace(paths, value=text[2:-2]) if one else paths
+
+
+def _dense_layers(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
+    """moe_layer_freq as a list of 0 and 1, a layer each: how many dense ones come first, if they all do."""
+    frequency, experts = arguments.get("moe_layer_freq"), settings.get("num_experts")
+    if frequency is None or experts is None or experts.value is None or "moe_first_dense_layers" in settings:
+        return {}
+    if frequency.value == 1:
+        return {"moe_first_dense_layers": replace(frequency, value=0)}
+    pattern = "".join(c for c in str(frequency.value) if c not in "[], ")
+    dense = len(pattern) - len(pattern.lstrip("0"))
+    listed = str(frequency.value).startswith("[") and set(pattern) <= {"0", "1"} and "0" not in pattern[dense:]
+    return {"moe_first_dense_layers": replace(frequency, value=dense)} if listed and pattern else {}

@@ -1,0 +1,291 @@
+"""The dialect of MLPerf (mlperf-logging, `:::MLLOG {json}`), which also stands inside logs of NeMo and Megatron.
+
+Steps where the submitter logs them: `train_loss`, or `tracked_stats` with reduced_train_loss or train_step_time. Their
+`step` counts from 0 or from 1, so the step is told by samples_count / global_batch_size where that is whole.
+eval_accuracy is the loss in the language benchmarks that are named below, a share of right answers in others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from parsers.devices import vendor_of
+from parsers.events import Event, Fact, NewRun, Reader, Setting
+from parsers.json_text import json_object
+from parsers.line_shape import LineShape
+from parsers.record import Stall, Step, Validation
+from parsers.steps import Sealed
+from parsers.text import colourless
+from parsers.values import is_nonfinite
+
+FRAMEWORK = "mllog"
+LOOKS_FOR = "MLPerf: lines ':::MLLOG {…}'"
+SIGNS = (b":::MLLOG",)
+MARKS = (b":::MLLOG", b":::SYSJSON")
+COMPANION = True
+
+_SETTINGS: Mapping[str, str] = {
+    "global_batch_size": "global_batch_size",
+    "micro_batch_size": "micro_batch_size",
+    "gradient_accumulation_steps": "num_micro_batches",
+    "max_sequence_length": "seq_length",
+    "seed": "seed",
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "ffn_hidden_size",
+    "num_heads": "num_attention_heads",
+    "hidden_dropout": "hidden_dropout",
+    "attention_dropout": "attention_dropout",
+    "layernorm_epsilon": "norm_epsilon",
+    "opt_name": "optimizer",
+    "opt_base_learning_rate": "lr",
+    "opt_end_learning_rate": "min_lr",
+    "opt_learning_rate_warmup_steps": "lr_warmup_iters",
+    "opt_gradient_clip_norm": "clip_grad",
+    "opt_weight_decay": "weight_decay",
+    "opt_adamw_weight_decay": "weight_decay",
+    **{f"opt_{kind}_beta_{n}": f"adam_beta{n}" for kind in ("adam", "adamw") for n in (1, 2)},
+    **{f"opt_{kind}_epsilon": "adam_eps" for kind in ("adam", "adamw")},
+    "tensor_parallelism": "tensor_model_parallel_size",
+    "pipeline_parallelism": "pipeline_model_parallel_size",
+    "context_parallelism": "context_parallel_size",
+    "expert_parallelism": "expert_model_parallel_size",
+}
+_FACTS = (
+    *("submission_benchmark", "submission_org", "submission_division", "submission_status", "submission_platform"),
+    *("train_samples", "trained_samples", "eval_samples", "target_accuracy", "init_checkpoint_step"),
+    *("lora_rank", "lora_alpha"),
+)
+# training_policies: these are judged by their validation loss (log perplexity, cross entropy).
+_JUDGED_BY_LOSS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b")
+_METRICS: Mapping[str, str] = {
+    "reward": "reward",
+    "policy_training_time": "policy_training_time_s",
+    "exposed_generation_time": "exposed_generation_time_s",
+    "weight_sync_time": "weight_sync_time_s",
+    "valid_tokens_per_sec_per_gpu": "valid_tokens_per_s_per_gpu",
+    "throughput": "samples_per_s",
+}
+
+
+# What is wanted of a line at once; see `parsers.line_shape`.
+_TOLD = {"samples": rb'"samples_count": ', "step": rb'"step": '}
+
+
+def read_step(line: int, text: str) -> Step | None:
+    """None: without the batch size of other lines, none tells its step."""
+    return None
+
+
+def reader() -> Reader:
+    """A reader for one log."""
+    return _Reader()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.wants = 0
+        self._batch: int | None = None
+        self._benchmark: str | None = None
+        self._started: float | None = None
+        self._evaluates: float | None = None
+        self._stopped = False
+        self._held: dict[str, Any] = {}
+        self._raw = b""  # the held step's line, where it is an ordinary one
+        self._shape = LineShape(_TOLD)
+
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        _, mark, rest = text.partition(":::MLLOG ")
+        if not mark:
+            return _system(number, text)
+        entry = json_object(rest)
+        key = (entry or {}).get("key")
+        if entry is None or not isinstance(key, str):
+            return ()
+        about = entry.get("metadata")
+        about = about if isinstance(about, dict) else {}
+        if key in ("train_loss", "tracked_stats"):
+            return self._step(number, text, entry)
+        return (*self.end(), *self._point(number, key, entry, about))
+
+    def end(self) -> Iterable[Event]:
+        held, self._held = self._thawed(), {}
+        return (Step(**held),) if held else ()
+
+    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+        """The step that was held, where this line is one like it and follows; None where anything is unusual."""
+        found = self._shape.match(block, start, end, number)
+        if found is None or not self._held or not self._raw:
+            return None
+        step = _step_of(_count(_printed(found[1])), _count(_printed(found[0])), self._batch)
+        if step is None or step <= self._held["step"]:
+            return None
+        sealed = Sealed(self._held["step"], _opened, (self._held["line"], self._raw, self._held["step"], self._batch))
+        self._held, self._raw = {"step": step, "line": number}, block[start:end]
+        return sealed
+
+    def _thawed(self) -> dict[str, Any]:
+        """What is held, in full."""
+        if "metrics" in self._held or not self._held:
+            return self._held
+        return _read(self._held["line"], self._raw, self._batch) or {**self._held, "iteration": None}
+
+    def _step(self, line: int, text: str, entry: Mapping[str, Any]) -> Iterator[Event]:
+        told = _told(line, entry, self._batch)
+        if told is None:
+            return
+        if self._held and self._held["step"] != told["step"]:
+            yield from self.end()
+        self._held = _merged(self._thawed(), told)
+        alone = self._held is told and told["consumed_samples"] is not None and not told["nonfinite"]
+        self._raw = text.encode("utf-8", "replace") if alone and self._shape.learn(line) else b""
+
+    def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
+        value, now = entry.get("value"), _real(entry.get("time_ms"))
+        if key in ("init_start", "run_start") and self._stopped:
+            self._stopped, self._started = False, None
+            yield NewRun(line)
+        if key in _SETTINGS and value is not None and not isinstance(value, (dict, list)):
+            whole = _count(value)
+            yield Setting(_SETTINGS[key], value if whole is None or isinstance(value, bool) else whole, line)
+        elif key in _FACTS and value is not None:
+            yield Fact(f"mlperf_{key}", value, line)
+        if key == "global_batch_size":
+            self._batch = _count(value)
+        elif key == "submission_benchmark" and isinstance(value, str):
+            self._benchmark = value
+        elif key == "max_steps" and _count(value) is not None:
+            yield Fact("train_iters", _count(value), line)
+        elif key == "run_start" and now is not None:
+            self._started = now
+            yield Fact("mlperf_run_start_unix_s", now / 1000, line)
+        elif key == "run_stop":
+            yield from self._stop(line, now, about)
+        elif key.startswith("eval_"):
+            yield from self._evaluation(line, key, entry, about)
+
+    def _stop(self, line: int, now: float | None, about: Mapping[str, Any]) -> Iterator[Event]:
+        self._stopped = True
+        if isinstance(about.get("status"), str):
+            yield Fact("mlperf_status", about["status"], line)
+        if about.get("status") == "success":
+            yield Fact("completed", True, line)
+        if now is not None:
+            yield Fact("mlperf_run_stop_unix_s", now / 1000, line)
+        if now is not None and self._started is not None and now >= self._started:
+            yield Fact("mlperf_time_to_train_s", (now - self._started) / 1000, line)
+
+    def _evaluation(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
+        now, value = _real(entry.get("time_ms")), entry.get("value")
+        samples = _count(about.get("samples_count"))
+        iteration = _count(about.get("step"))
+        if key == "eval_start":
+            self._evaluates = now
+        elif key == "eval_stop" and now is not None and self._evaluates is not None and now >= self._evaluates:
+            yield Stall(line=line, kind="evaluation", seconds=(now - self._evaluates) / 1000, iteration=iteration)
+            self._evaluates = None
+        elif key == "eval_accuracy" and value is not None:
+            told = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
+            metrics = _known({name: _real(item) for name, item in told.items()})
+            step = _step_of(None, samples, self._batch)
+            loss = metrics.get("eval_accuracy") if self._benchmark in _JUDGED_BY_LOSS else None
+            yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
+
+
+def _told(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str, Any] | None:
+    """Keyword arguments of the step that a point tells; None for a mean over a block, or a validation step."""
+    value, about = entry.get("value"), entry.get("metadata")
+    stats = {"train_loss": value} if entry.get("key") == "train_loss" else value
+    if not isinstance(stats, dict) or not isinstance(about, dict):
+        return None
+    iteration, samples = _count(about.get("step")), _count(about.get("samples_count"))
+    loss = stats.get("reduced_train_loss", stats.get("train_loss"))
+    step = _step_of(iteration, samples, batch)
+    if step is None or (loss is None and ("train_step_time" not in stats or iteration is None)):
+        return None
+    return {
+        "step": step,
+        "line": line,
+        "iteration": iteration,
+        "loss": _real(loss),
+        "lr": _real(about.get("lr")),
+        "grad_norm": _real(stats.get("grad_norm")),
+        "step_time_s": _real(stats.get("train_step_time")),
+        "consumed_samples": samples,
+        "global_batch_size": batch,
+        "nonfinite": ("loss",) if isinstance(loss, str) and is_nonfinite(loss) else (),
+        "metrics": _metrics(stats, entry),
+    }
+
+
+def _read(line: int, raw: bytes, batch: int | None) -> dict[str, Any] | None:
+    entry = json_object(colourless(raw.decode("utf-8", "replace")).partition(":::MLLOG ")[2])
+    return None if entry is None else _told(line, entry, batch)
+
+
+def _opened(raw: tuple[Any, ...]) -> Step:
+    """The step in a line that is known to be ordinary. raw: its number, its bytes, its step, the batch size."""
+    number, line, step, batch = raw
+    return Step(**(_read(number, line, batch) or {"step": step, "line": number, "iteration": None}))
+
+
+def _printed(text: bytes) -> float | None:
+    return float(text) if text else None
+
+
+def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> int | None:
+    """From 0. Submitters count `step` from 0 (NVIDIA's LLMs) or from 1 (NeMo-RL): the samples decide."""
+    if samples and batch and samples % batch == 0:
+        return samples // batch - 1
+    return None if batch and samples else iteration
+
+
+def _merged(held: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Several lines tell one step: the first counts, the others add."""
+    if not held:
+        return new
+    return {
+        **{name: new[name] if held[name] is None else held[name] for name in held},
+        "metrics": {**new["metrics"], **held["metrics"]},
+        "nonfinite": held["nonfinite"] or new["nonfinite"],
+    }
+
+
+def _metrics(stats: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, float]:
+    found = {ours: _real(stats.get(name)) for name, ours in _METRICS.items()}
+    now = _real(entry.get("time_ms"))
+    found["logged_at_unix_s"] = None if now is None else now / 1000
+    return _known(found)
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _system(line: int, text: str) -> Iterator[Event]:
+    _, mark, rest = text.partition(":::SYSJSON ")
+    entry = json_object(rest) if mark else None
+    if entry is None:
+        return
+    device = entry.get("accelerator_model_name")
+    if isinstance(device, str) and device:
+        yield Fact("device_name", device, line)
+        if vendor_of(device) is not None:
+            yield Fact("vendor", vendor_of(device), line)
+    nodes, each = (str(entry.get(name, "")) for name in ("number_of_nodes", "accelerators_per_node"))
+    if all(count.isdecimal() and len(count) < 8 for count in (nodes, each)) and int(nodes) and int(each):
+        yield Setting("world_size", int(nodes) * int(each), line)
+    for name in ("system_name", "framework"):
+        if isinstance(entry.get(name), str) and entry[name]:
+            yield Fact(f"mlperf_{name}", entry[name], line)
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _count(value: Any) -> int | None:
+    """A whole number, also where it is printed as 144.0."""
+    real = _real(value)
+    return int(real) if real is not None and real.is_integer() else None

@@ -1,0 +1,275 @@
+"""The dialect of NeMo 2, where it prints a line a step (nemo/lightning/pytorch/callbacks/progress_printer.py).
+
+`Training epoch 0, iteration 1/7 | lr: 0.0005 | global_batch_size: 4 | global_step: 1 | reduced_train_loss: 6.976 | …`
+Counts from 0; iteration begins anew with every epoch, global_step does not; 4 significant digits, whole floats without
+a point; which fields there are, and in which order, varies. With a log interval k all but global_step are means over k.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from parsers import nemo_facts
+from parsers.events import Event, Fact, Reader
+from parsers.fields import Column, number, step_fields, whole
+from parsers.line_shape import LineShape
+from parsers.record import Stall, Step, Validation
+from parsers.steps import Sealed
+from parsers.text import body, colourless
+from parsers.wrapped import glued
+
+FRAMEWORK = "nemo"
+LOOKS_FOR = "NeMo 2: lines 'Training epoch 0, iteration 1/7 | lr: … | global_step: … | reduced_train_loss: …'"
+SIGNS = (b"Training epoch ",)
+MARKS = (b"Training epoch ", b"heckpoint save for step", b"Global Checkpoint Save", *nemo_facts.MARKS)
+STARTUP = nemo_facts.STARTUP
+COMPANION = False
+
+_HEAD = re.compile(r"Training epoch {1,12}(\d{1,12}), iteration {1,12}(\d{1,12})/(\d{1,12}) ?\|?")
+_SAVED = re.compile(r"heckpoint save for step (\d{1,12}) .{0,600}finalized successfully")
+_SAVE = re.compile(r"Global Checkpoint Save : Rank: 0 : Iteration: (\d{1,12}) .{0,80}Save duration: ([\d.]{1,20})s")
+_COLUMNS: Mapping[str, Column] = {
+    "lr": ("lr", number),
+    "global_step": ("step", whole),
+    "global_batch_size": ("global_batch_size", whole),
+    "reduced_train_loss": ("loss", number),
+    "grad_norm": ("grad_norm", number),
+    "consumed_samples": ("consumed_samples", whole),
+    "train_step_timing in s": ("step_time_s", number),
+    "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", number),
+    "TFLOPS_per_GPU": ("tflops_per_gpu", number),
+    "tflops_per_sec_per_gpu": ("tflops_per_gpu", number),
+    **{name: (name, number) for name in ("val_loss", "val_ppl", "val_acc", "val_mse")},
+    "max_memory_reserved": ("max_memory_reserved_bytes", whole),
+    "max_memory_allocated": ("max_memory_allocated_bytes", whole),
+    "peak_memory_usage": ("peak_memory_usage_bytes", whole),
+    "memory_allocated": ("memory_allocated_bytes", whole),
+}
+# Which of several is the run's need, and what it is a maximum of.
+_MEMORY: Mapping[str, str] = {
+    "max_memory_reserved_bytes": "reserved",
+    "peak_memory_usage_bytes": "reserved",
+    "max_memory_allocated_bytes": "allocated",
+}
+# What is wanted of a line at once; see `parsers.line_shape`.
+_TOLD = {
+    "iteration": rb"epoch +\d{1,12}, iteration +",
+    "step": rb"global_step: +",
+    "total": rb"iteration +\d{1,12}/",
+    "val_loss": rb"val_loss: +",
+    "epoch": rb"epoch +",
+}
+_MEANS = ("lr", "step_time_s", "loss", "grad_norm", "tokens_per_s_per_gpu", "tflops_per_gpu")
+_ALWAYS = {"global_step", "reduced_train_loss"}
+_MOST_PIECES = 8
+_CUT = (":", "|", ".", "-", "+", "e", ",")
+_TAIL = re.compile(r"[\d.e+-]{1,12}")
+
+
+def read_step(line: int, text: str) -> Step | None:
+    """The step that this one line tells, without what only its neighbours tell."""
+    found = _HEAD.search(text)
+    values = None if found is None else _values(text, found)
+    return None if values is None else Step(line=line, **values)
+
+
+def reader() -> Reader:
+    """A reader for one log."""
+    return _Reader()
+
+
+class _Before(NamedTuple):
+    step: int
+    iteration: int | None
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.wants = 0
+        self._previous: _Before | None = None
+        self._shape = LineShape(_TOLD)
+        self._same: tuple[bytes, ...] = ()  # of the last ordinary line: total and val_loss
+        self._open: dict[str, Any] | None = None  # the first step, while the log interval is not known
+        self._fields = 0
+        self._names: list[str] = []
+        self._wraps = True  # until the first line shows that it stands on one
+        self._held: list[str] = []
+        self._held_at = 0
+        self._total: int | None = None
+        self._val_loss: float | None = None
+
+    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+        """The step in a line like the last one, which it follows; None where anything is unusual."""
+        found = self._shape.match(block, start, end, number)
+        if found is None or self._held or self._open is not None or self._previous is None:
+            return None
+        if found[2:4] != self._same:
+            return None
+        step = int(found[1])
+        if step != self._previous.step + 1:
+            return None
+        self._previous = _Before(step, int(found[0]))
+        return Sealed(step, _opened, (number, block[start:end], step))
+
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        parts = glued(_HEAD, text)
+        return self._line(number, text) if len(parts) < 2 else [e for part in parts for e in self._line(number, part)]
+
+    def _line(self, number: int, text: str) -> Iterable[Event]:
+        head = _HEAD.search(text)
+        if head is not None:
+            before = tuple(self._release())
+            if self._wraps or text.count("|") < self._fields or text.endswith(_CUT):
+                return (*before, *self._hold(number, text[head.start() :]))
+            return (*before, *self._told(number, text, head))
+        if self._held and len(self._held) < _MOST_PIECES and _continues(body(text)):
+            return self._hold(self._held_at, body(text))
+        return (*self._release(), *nemo_facts.read(number, text, body(text)), *_checkpoints(number, text))
+
+    def end(self) -> Iterable[Event]:
+        told = tuple(self._release())
+        values, self._open = self._open, None
+        if values is None:
+            return told
+        _average(values, None)
+        return (*told, self._step(values))
+
+    def _release(self) -> Iterable[Event]:
+        held, self._held = self._held, []
+        text = "".join(held)
+        head = _HEAD.search(text)
+        if head is None:
+            return ()
+        self._wraps = len(held) > 1
+        return self._told(self._held_at, text, head)
+
+    def _hold(self, number: int, text: str) -> Iterable[Event]:
+        # A terminal that wraps cuts anywhere: what is less than the line before, or the first of all, may go on in
+        # the next line.
+        self._held.append(text)
+        self._held_at = number
+        text = "".join(self._held)
+        names = _names(text)
+        shorter = names == self._names[: len(names)] and names != self._names
+        if self._wraps or shorter or text.rstrip().endswith(_CUT) or not set(names) >= _ALWAYS:
+            self.wants = 1
+            return ()
+        return self._release()
+
+    def _told(self, line: int, text: str, head: re.Match[str]) -> Iterator[Event]:
+        values = _values(text, head)
+        if values is None:
+            return
+        values["line"] = line
+        if text.count("|") != self._fields:
+            self._fields, self._names = text.count("|"), _names(text)
+        total = int(head[3]) + 1  # the printer's total - 1; that of an epoch where training has no max_steps
+        if values["step"] < total != self._total:
+            self._total = total
+            yield Fact("train_iters", total, line)
+        # val_loss stays on the lines until the next validation: it is new where it changes, and came before this step.
+        loss = values["metrics"].pop("val_loss", None)
+        others = {name: values["metrics"].pop(name) for name in tuple(values["metrics"]) if name.startswith("val_")}
+        if loss is not None and loss != self._val_loss:
+            before = (None, None) if self._previous is None else (self._previous.step, self._previous.iteration)
+            self._val_loss = loss
+            yield Validation(line=line, step=before[0], iteration=before[1], loss=loss, metrics=others)
+        if self._open is not None:
+            first, self._open = self._open, None
+            _average(first, _gap(first["step"], values["step"]))
+            yield self._step(first)
+        if _is_own(values):
+            values["interval_steps"] = 1
+        elif self._previous is None and values["step"]:
+            self._open = values
+            return
+        else:
+            _average(values, _gap(self._previous.step, values["step"]) if self._previous is not None else 1)
+        yield self._step(values)
+        if values.get("interval_steps") == 1:
+            found = self._shape.learn(line)
+            wanted = found or (b"",)
+            self._same = wanted[2:4] if all(part.isdigit() for part in (*wanted[:3], wanted[-1])) else ()
+
+    def _step(self, values: dict[str, Any]) -> Step:
+        step = Step(**values)
+        self._previous = _Before(step.step, step.iteration)
+        return step
+
+
+def _opened(raw: tuple[Any, ...]) -> Step:
+    """The step in a line that is known to be ordinary. raw: its number, its bytes, its step."""
+    number, line, step = raw
+    text = colourless(line.decode("utf-8", "replace"))
+    head = _HEAD.search(text)
+    values = None if head is None else _values(text, head)
+    if values is None:
+        return Step(step=step, line=number, iteration=None)
+    values["metrics"] = {name: value for name, value in values["metrics"].items() if not name.startswith("val_")}
+    return Step(line=number, **{**values, "interval_steps": 1})
+
+
+def _is_own(values: Mapping[str, Any]) -> bool:
+    """Whether consumed_samples shows that the values are the step's own: it is (global_step + 1) * global_batch_size
+    then, and a line that was lost or grepped away changes nothing about it."""
+    own = (values["step"] + 1) * (values.get("global_batch_size") or 0)
+    return bool(own) and values.get("consumed_samples") == own
+
+
+def _gap(before: int, after: int) -> int | None:
+    return after - before if after > before else None
+
+
+def _average(values: dict[str, Any], gap: int | None) -> None:
+    """What follows for a line from the steps since the line before: with a log interval k, k divides iteration + 1."""
+    if gap == 1:
+        values["interval_steps"] = 1
+        return
+    values["lr_used"] = values["consumed_samples"] = None
+    if gap is not None and (values["iteration"] + 1) % gap == 0:
+        values["interval_steps"] = gap
+        values["flags"] = tuple(f"{name}:interval_mean" for name in _MEANS if values.get(name) is not None)
+
+
+def _values(text: str, head: re.Match[str]) -> dict[str, Any] | None:
+    parts = text[head.end() :].rstrip().split("|")
+    if parts[-1].endswith("."):
+        parts.pop()  # "46.": a number cut short, and a wrong one
+    pairs = [part.rstrip().rpartition(": ") for part in parts]
+    values = step_fields([(name.lstrip(), printed) for name, _, printed in pairs], _COLUMNS)
+    iteration = int(head[2])
+    if values.get("step") is None:
+        if head[1] != "0":
+            return None  # in a later epoch the iteration alone does not tell the step
+        values["step"] = iteration
+    values["iteration"] = iteration
+    # The parameter groups' rate, logged before the scheduler steps: the one that this step uses (nvidia.md, section 4).
+    values["lr_used"] = values.get("lr")
+    for name, kind in _MEMORY.items() if values["metrics"] else ():
+        # 0 bytes is what a stand-in for torch.cuda answers: no measurement.
+        if values["metrics"].get(name):
+            values["memory_bytes"], values["memory_kind"] = int(values["metrics"][name]), kind
+            break
+    return values
+
+
+def _names(text: str) -> list[str]:
+    return [part.rpartition(":")[0].strip() for part in text.split("|")[1:] if ":" in part]
+
+
+def _checkpoints(line: int, text: str) -> Iterator[Stall]:
+    saved, save = _SAVED.search(text), _SAVE.search(text)
+    if saved is not None:
+        yield Stall(line=line, kind="asynchronous checkpoint", iteration=int(saved[1]))
+    if save is not None:
+        yield Stall(line=line, kind="checkpoint", seconds=number(save[2]), iteration=int(save[1]))
+
+
+def _continues(text: str) -> bool:
+    """Whether a line can be the rest of a wrapped one: fields that we know, or the tail of a number."""
+    first, bar, _ = text.strip().partition("|")
+    name = first.rpartition(": ")[0].strip()
+    known = bool(name) and any(column.endswith(name) for column in _COLUMNS)
+    return known or (bool(bar) and len(first) < 40) or bool(_TAIL.fullmatch(first))

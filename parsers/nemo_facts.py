@@ -1,0 +1,90 @@
+"""What NeMo 1 and NeMo 2 both print before they train: process groups, Megatron's config objects, sizes, devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from parsers.events import Event, Fact, Setting
+from parsers.values import literal
+
+MARKS = (b"`Trainer.fit` stopped",)
+STARTUP = (
+    b"GLOBAL_RANK: 0, MEMBER",
+    b"Rank 0 has",
+    b"Padded vocab_size",
+    b"number of parameters on (tensor",
+    b"OptimizerConfig(",
+    b"DistributedDataParallelConfig(",
+    b"You are using a CUDA device",
+    b"of microbatches to constant",
+    b"of micro-batches to constant",
+    b"distributed_backend=",
+    b": NVIDIA ",
+)
+
+# nemo/lightning/megatron_init.py, in NeMo 1 modules/common/megatron/megatron_init.py: of rank 0, the ranks of a group.
+_GROUPS: Mapping[str, str] = {
+    "tensor model parallel group": "tensor_model_parallel_size",
+    "pipeline model parallel group": "pipeline_model_parallel_size",
+    "context parallel group": "context_parallel_size",
+    "data parallel group": "data_parallel_size",
+}
+_GROUP = re.compile(r"Rank 0 has ([a-z ]{4,40}group) ?: ?\[([\d, ]{1,60000})\]")
+_PATTERNS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
+    (re.compile(r"GLOBAL_RANK: 0, MEMBER: \d{1,7}/(\d{1,7})"), ("world_size",)),
+    (re.compile(r"Padded vocab_size: (\d{1,9}), original vocab_size: (\d{1,9})"), ("padded_vocab_size", "vocab_size")),
+    (re.compile(r"number of micro-?batches to constant (\d{1,7})"), ("num_micro_batches",)),
+    (re.compile(r"^distributed_backend=(\w{1,20})\s*$"), ("distributed_backend",)),
+)
+_PARAMETERS = re.compile(r"\(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})")
+_DEVICE = re.compile(r"You are using a CUDA device \('([^']{1,100})'\)")
+_SMI = re.compile(r"^GPU (\d{1,3}): ([^()]{1,100}) \(UUID")  # nvidia-smi -L
+_STOPPED = re.compile(r"`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d{1,12}` reached")
+
+_OPTIMIZER: Mapping[str, str] = {
+    **{name: name for name in ("optimizer", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")},
+    **{name: name for name in ("params_dtype", "use_distributed_optimizer")},
+}
+_WRAPPER: Mapping[str, str] = {
+    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
+    **{name: name for name in ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer")},
+}
+
+
+def read(line: int, text: str, body: str) -> Iterator[Event]:
+    """The events of one line; `body` is `text` without its prefixes."""
+    for pattern, names in _PATTERNS:
+        found = pattern.search(body)
+        if found is not None:
+            yield from (Setting(name, literal(value), line) for name, value in zip(names, found.groups(), strict=True))
+    yield from _group(line, text)
+    for kind, names_of in (("OptimizerConfig(", _OPTIMIZER), ("DistributedDataParallelConfig(", _WRAPPER)):
+        if kind in text:
+            yield from _config(line, text.partition(kind)[2], names_of)
+    parameters, device, smi = _PARAMETERS.search(text), _DEVICE.search(text), _SMI.search(body)
+    if parameters is not None:
+        yield Fact("parameters_by_rank", {f"{parameters[1]},{parameters[2]}": int(parameters[3])}, line)
+    if device is not None:
+        yield Fact("device_name", device[1], line)
+    if smi is not None:
+        yield Fact("device_name", smi[2], line)
+    if _STOPPED.search(text):
+        yield Fact("completed", True, line)
+
+
+def _group(line: int, text: str) -> Iterator[Setting]:
+    found = _GROUP.search(text) if "Rank 0 has" in text else None
+    if found is not None and found[1] in _GROUPS:
+        yield Setting(_GROUPS[found[1]], found[2].count(",") + 1, line)
+
+
+def _config(line: int, text: str, names: Mapping[str, str]) -> Iterator[Setting]:
+    # A dataclass as Python shows it. Parts of nested objects carry other names; the first of a name is the config's.
+    seen = set()
+    for part in text.split(", "):
+        name, _, printed = part.partition("=")
+        value = literal(printed.rstrip(")").strip("'"))
+        if name in names and name not in seen and value is not None:
+            seen.add(name)
+            yield Setting(names[name], value, line)

@@ -1,0 +1,141 @@
+"""Bytes to the lines that matter: a search for literal marks over whole blocks, and only what they hit is decoded.
+
+A log is mostly lines that tell nothing. Testing each of them costs a microsecond in Python; `bytes.find` passes over
+gigabytes a second. Memory: a block and a line, whatever the log's length and its lines'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from parsers.text import colourless
+
+_LONGER = 3
+LINE_LIMIT = 64 * 1024
+"""Longer lines are cut: no framework prints one that is longer and means something."""
+
+
+Span = tuple[int, int, int]
+"""Line number from 1, and where in `Scanner.block` the piece begins and ends."""
+
+
+class Scanner:
+    """Feed it bytes; it yields the pieces that hold a mark, or that are wanted, as spans of `block`.
+
+    A carriage return ends a piece of a line: the pieces are yielded one by one under the line's number.
+    startup: marks that are looked for in the first block and in gaps between the others that are longer than usual:
+    while training runs they do not come.
+    wants: set by the consumer between two yields, how many of the next pieces it must get unmarked.
+    end: where in `block` the line of the piece that was yielded last ends.
+    """
+
+    def __init__(self, marks: Sequence[bytes], startup: Sequence[bytes] = ()) -> None:
+        self.marks = tuple(dict.fromkeys(marks))
+        self.startup = tuple(dict.fromkeys(startup))
+        self.wants = 0
+        self.lines = 0
+        self.block = b""
+        self.end = 0
+        self._rest = b""
+        self._too_long = False
+        self._starting = True
+
+    def feed(self, data: bytes) -> Iterator[Span]:
+        """The pieces in what is complete by now."""
+        block = self._complete(data)
+        if block:
+            yield from self._scan(block)
+
+    def finish(self) -> Iterator[Span]:
+        """The last line, where no line end closes it."""
+        rest, self._rest, self._too_long = self._rest, b"", False
+        if rest:
+            yield from self._scan(_without_cut_word(rest))
+            self.lines += 1
+
+    def text(self, start: int, end: int) -> str:
+        """A piece as text, without colours and NULs."""
+        return colourless(self.block[start:end].decode("utf-8", "replace")).rstrip("\r")
+
+    def _complete(self, data: bytes) -> bytes:
+        """All up to the last line end; the rest waits, its first LINE_LIMIT bytes at most."""
+        whole = len(data) - data.endswith(b"\r")  # half of "\r\n", perhaps
+        cut = max(data.rfind(b"\n", 0, whole), data.rfind(b"\r", 0, whole))
+        if cut < 0:
+            if not self._too_long:
+                self._rest += data
+                self._too_long = len(self._rest) > LINE_LIMIT
+                self._rest = self._rest[:LINE_LIMIT]
+            return b""
+        if self._too_long:
+            first = min(at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0)
+            data, cut, self._too_long = data[first:], cut - first, False
+        block = b"".join((self._rest, memoryview(data)[: cut + 1]))
+        self._rest = data[cut + 1 :]
+        return block
+
+    def _scan(self, block: bytes) -> Iterator[Span]:
+        self.block = block
+        cuts = block.replace(b"\r\n", b" \n").replace(b"\r", b"\n") if b"\r" in block else block
+        marked = _marked(cuts, self.marks)
+        if self.startup and (more := self._startup_lines(cuts, marked)):
+            marked = sorted({*marked, *more})
+        number, counted, position, index = self.lines + 1, 0, 0, 0
+        while position < len(block):
+            if self.wants > 0:
+                self.wants -= 1
+                end = cuts.find(b"\n", position)
+                end = len(cuts) if end < 0 else end
+            else:
+                while index < len(marked) and marked[index][0] < position:
+                    index += 1
+                if index == len(marked):
+                    break
+                position, end = marked[index]
+            number += block.count(b"\n", counted, position)
+            counted = position
+            self.end = end + 1
+            yield number, position, end if end - position <= LINE_LIMIT else position + LINE_LIMIT
+            position = end + 1
+        self.lines = number - 1 + block.count(b"\n", counted)
+
+    def _startup_lines(self, block: bytes, known: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        if not self._starting:
+            self._starting = any(_marked(block, self.startup, start, stop) for start, stop in _gaps(known, len(block)))
+            if not self._starting:
+                return []
+        found = _marked(block, self.startup)
+        self._starting = bool(found)
+        return found
+
+
+def _marked(block: bytes, marks: Sequence[bytes], start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+    """Where the lines that hold a mark begin and end, in order."""
+    stop = len(block) if stop is None else stop
+    lines: dict[int, int] = {}
+    for mark in marks:
+        at = block.find(mark, start, stop)
+        while at >= 0:
+            end = block.find(b"\n", at, stop)
+            end = stop if end < 0 else end
+            lines[block.rfind(b"\n", start, at) + 1 or start] = end
+            at = block.find(mark, end, stop)
+    return sorted(lines.items())
+
+
+def _gaps(known: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+    """Stretches without a known line that are longer than usual here, and both ends, whose other side is not known."""
+    longer, position = _LONGER * size // (len(known) + 1), 0
+    for start, end in known:
+        if start - position > longer or position == 0:
+            yield position, start
+        position = end
+    yield position, size
+
+
+def _without_cut_word(line: bytes) -> bytes:
+    """A line that no line end closes was cut, perhaps inside a number, which is then a wrong number."""
+    if not (line[-1:].isalnum() or line[-1:] in b".-+_"):
+        return line
+    cut = line.rfind(b" ") + 1
+    return line[:cut] + b" " * (len(line) - cut)

@@ -1,0 +1,274 @@
+"""One run in a log: all that its lines told, gathered event by event. Memory does not grow with the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from conf.vocabulary import vocabulary
+from parsers import marks
+from parsers.events import Argument, Event, Fact, NewRun, Resumed, Setting
+from parsers.faults import Faults
+from parsers.megatron_dump import FRAMEWORKS as MEGATRON
+from parsers.megatron_dump import in_effect
+from parsers.record import Reading, Restart, Stall, Step, Validation
+from parsers.steps import StepLog
+from parsers.trail import Trail
+
+_MANY = 10_000
+# All ranks pass a step together, so a line that repeats one is never further behind.
+_TWINS_WITHIN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """What a log says of one run. dialect is None where nothing in it was recognised. arguments: the framework's names;
+    effective, dumped, configured: canonical ones. completed: the framework's own end marker was seen. tail: the last
+    lines. lines: of the whole log; first_line: where the run begins in it."""
+
+    dialect: str | None
+    dialects: tuple[str, ...] = ()
+    framework: str | None
+    steps: Sequence[Step]
+    facts: Mapping[str, Any]
+    arguments: Mapping[str, Reading]
+    effective: Mapping[str, Reading]
+    dumped: Mapping[str, Reading]
+    configured: Mapping[str, Reading]
+    requested: Mapping[str, Any]
+    validations: tuple[Validation, ...]
+    stalls: tuple[Stall, ...]
+    restarts: tuple[Restart, ...]
+    train_iters: int | None
+    completed: bool
+    faults: Faults
+    notes: tuple[str, ...]
+    tail: tuple[str, ...]
+    lines: int
+    first_line: int
+
+    @property
+    def reached(self) -> int:
+        """How many iterations were done by the last step line; 0 if none."""
+        return self.steps[-1].step + 1 if self.steps else 0
+
+
+class Segment:
+    """Takes the events of one run. What comes between two steps may belong to a run that begins: the reader decides."""
+
+    def __init__(self, first_line: int) -> None:
+        self.first_line = first_line
+        self.steps = StepLog()
+        self.trail = Trail()
+        self._facts: dict[str, Any] = {}
+        self._arguments: dict[tuple[str, str], Reading] = {}
+        self._settings: dict[str, Reading] = {}
+        self._marked: dict[str, dict[str, Reading]] = {kind: {} for kind in marks.SETTINGS}
+        self._contradicted: set[str] = set()
+        self._validations: list[Validation] = []
+        self._stalls: list[Stall] = []
+        self._restarts: list[Restart] = []
+        self._train_iters: int | None = None
+        self._completed = False
+        self._complete = False
+        self._mark_only: int | None = None
+        self._joint_s: float | None = None
+        self._shift_s = 0.0
+
+    def take(self, event: Event, framework: str) -> None:
+        """Any event but a Step."""
+        if isinstance(event, Argument):
+            self._state(self._arguments, (framework, event.name), event)
+        elif isinstance(event, Setting):
+            self._state(self._settings, event.name, event)
+        elif isinstance(event, Fact):
+            self._learn(event)
+        elif isinstance(event, Resumed):
+            self.resume(event.done, event.line)
+        elif isinstance(event, Validation):
+            self._keep(self._validations, self._placed(event))
+        elif isinstance(event, Stall):
+            self._keep(self._stalls, event)
+
+    def twin(self, step: Step) -> int | None:
+        """Where the same step stands already, printed by another rank or twice; an index from the end."""
+        for index in self.steps.latest(_TWINS_WITHIN):
+            known = self.steps.at(index)
+            if known.step == step.step:
+                return index if known.step == self._mark_only or _alike(known, step) else None
+        return None
+
+    def merge(self, index: int, step: Step) -> Step:
+        """The first line of a step counts, later ones fill in what it lacks; a mark keeps its own fields only."""
+        known = self.steps.at(index)
+        if known.step == self._mark_only:
+            self._mark_only = None
+            merged = _over(step, known)
+        else:
+            merged = _filled(known, step)
+        if merged is not known:
+            self.steps.replace(index, merged)
+        return merged
+
+    def add(self, step: Step) -> None:
+        """A step that follows; one that goes back takes back what it redoes."""
+        if step.step <= self.steps.last_number:
+            self._restart(step.step, step.line)
+        self.steps.append(step)
+
+    def mark(self, text: str, line: int) -> tuple[Step | None, bool]:
+        """One of our own lines; the step that it tells or refines, and whether it is a new one."""
+        done, told = marks.read_resumed(text), marks.read_step(text)
+        if done is not None:
+            self.resume(done, line)
+        for name, value in (marks.read_facts(text) or {}).items():
+            self._learn(Fact(name, value, line))
+        for kind, into in self._marked.items():
+            for name, value in (marks.read_settings(kind, text) or {}).items():
+                if len(into) < _MANY:
+                    into[name] = Reading(value, line)
+        return (None, False) if told is None else self._mark_step(*told, line)
+
+    def _mark_step(self, number: int, mark: Mapping[str, Any], line: int) -> tuple[Step, bool]:
+        for index in self.steps.latest(_TWINS_WITHIN):
+            if self.steps.at(index).step == number:
+                refined = self._clocked(marks.refine(self.steps.at(index), mark))
+                self.steps.replace(index, refined)
+                return refined, False
+        step = self._clocked(marks.step_of(number, mark, line))
+        self.add(step)
+        self._mark_only = number
+        return step, True
+
+    def resume(self, done: int, line: int) -> None:
+        """The run goes on in the same log: what came after its checkpoint is done again, and no fault ended it."""
+        self._restart(done, line)
+
+    def _restart(self, done: int, line: int) -> None:
+        last = self.steps.last
+        if last is None:
+            if done:
+                self._keep(self._restarts, Restart(done, line))
+            return
+        self.steps.drop_from(done)
+        self._mark_only, self._completed, self._shift_s = None, False, 0.0
+        kept = self.steps.last
+        self._joint_s = kept.end_monotonic_s if kept is not None else None
+        self._keep(self._restarts, Restart(done, line))
+
+    def _clocked(self, step: Step) -> Step:
+        """`step` on the clock of the log's first part: what lies between two parts is no training."""
+        if step.end_monotonic_s is None:
+            return step
+        if self._joint_s is not None:
+            self._shift_s = self._joint_s + (step.step_time_s or 0.0) - step.end_monotonic_s
+            self._joint_s = None
+        return replace(step, end_monotonic_s=step.end_monotonic_s + self._shift_s) if self._shift_s else step
+
+    def _placed(self, point: Validation) -> Validation:
+        last = self.steps.last
+        known = point.step is not None or point.iteration is not None or last is None
+        return point if known or last is None else replace(point, step=last.step)
+
+    def _learn(self, fact: Fact) -> None:
+        if fact.name == "train_iters":
+            self._train_iters = fact.value
+        elif fact.name == "completed":
+            self._completed = True
+        elif fact.name == "dump_complete":
+            self._complete = True
+        else:
+            known = self._facts.get(fact.name)
+            if isinstance(known, dict) and isinstance(fact.value, dict):
+                if len(known) < _MANY:
+                    known.update(fact.value)
+            elif len(self._facts) < _MANY:
+                self._facts[fact.name] = fact.value
+
+    def _state(self, readings: dict[Any, Reading], key: Any, event: Argument | Setting) -> None:
+        if key not in readings and len(readings) >= _MANY:
+            return
+        before = readings.setdefault(key, Reading(event.value, event.line))
+        if repr(before.value) != repr(event.value):
+            self._contradicted.add(event.name)
+
+    def _keep(self, entries: list[Any], entry: Any) -> None:
+        if len(entries) < _MANY:
+            entries.append(entry)
+
+    def parsed(self, dialect: str | None, framework: str | None, dialects: tuple[str, ...], lines: int) -> Parsed:
+        """What was told so far."""
+        sure = {key: at for key, at in self._arguments.items() if key[1] not in self._contradicted}
+        dumped: dict[str, Reading] = {}
+        for column in dict.fromkeys((framework, *(column for column, _ in sure))):
+            own = {name: at for (of, name), at in sure.items() if of == column}
+            if column:
+                told = canonical(own, column)
+                dumped = {**(in_effect(told, own, self._complete) if column in MEGATRON else told), **dumped}
+        for name, at in self._settings.items():
+            if name not in self._contradicted and (name not in dumped or dumped[name].value is None):
+                dumped[name] = at
+        return Parsed(
+            dialect=dialect,
+            dialects=dialects,
+            framework=framework,
+            steps=self.steps.frozen(),
+            facts=dict(self._facts),
+            arguments={name: at for (column, name), at in sure.items() if column == framework},
+            effective={**dumped, **self._marked["effective"]},
+            dumped=dumped,
+            configured=dict(self._marked["configured"]),
+            requested={name: at.value for name, at in self._marked["requested"].items()},
+            validations=tuple(self._validations),
+            stalls=tuple(self._stalls),
+            restarts=tuple(self._restarts),
+            train_iters=self._train_iters,
+            completed=self._completed,
+            faults=self.trail.faults(),
+            notes=tuple(self._notes()),
+            tail=self.trail.lines(),
+            lines=lines,
+            first_line=self.first_line,
+        )
+
+    def _notes(self) -> Iterator[str]:
+        if self.steps.last is None:
+            yield "the log has no step lines"
+        for restart in self._restarts:
+            yield f"resumed after iteration {restart.steps} (line {restart.line})"
+        if self._contradicted:
+            names = ", ".join(sorted(self._contradicted)[:8])
+            yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
+
+
+def canonical(arguments: Mapping[str, Reading], framework: str) -> dict[str, Reading]:
+    """What a framework's argument dump says of the settings of our vocabulary."""
+    named = ((setting.name, setting.key(framework)) for setting in vocabulary().values() if setting.dump)
+    return {name: arguments[key] for name, key in named if key in arguments}
+
+
+def _alike(known: Step, other: Step) -> bool:
+    pairs = ((known.loss, other.loss), (known.lr, other.lr))
+    return known.nonfinite == other.nonfinite and all(a is None or b is None or a == b for a, b in pairs)
+
+
+_FILLED = tuple(f.name for f in fields(Step) if f.default is None)
+
+
+def _filled(known: Step, other: Step) -> Step:
+    lacks = {name: getattr(other, name) for name in _FILLED if getattr(known, name) is None}
+    said = {name: value for name, value in lacks.items() if value is not None and name not in known.nonfinite}
+    more = {name: value for name, value in other.metrics.items() if name not in known.metrics}
+    if more:
+        said["metrics"] = {**known.metrics, **more}
+    return replace(known, **said) if said else known
+
+
+def _over(step: Step, mark: Step) -> Step:
+    names = ("lr_used", "loss", "grad_norm", "end_monotonic_s", "memory_bytes", "memory_kind")
+    said = {name: getattr(mark, name) for name in names if getattr(mark, name) is not None}
+    return replace(step, **said)
+
+
+__all__ = ["NewRun", "Parsed", "Segment", "canonical"]

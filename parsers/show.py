@@ -1,0 +1,134 @@
+"""What is shown of records: a table, JSON with the steps, CSV of the steps. Steps are written as they come."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+
+from parsers.assemble import differences
+from parsers.record import STEP_FIELDS, Power, Record, Step, Validation, step_to_json, to_json
+from parsers.storage import dumps
+from parsers.terminal import plain
+
+_SHOWN_SETTINGS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "data_parallel_size",
+    "world_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_length",
+    "num_layers",
+    "hidden_size",
+    "params_dtype",
+    "train_iters",
+    "lr",
+    "seed",
+)
+_MANY = 5
+
+
+def table(records: Sequence[Record]) -> None:
+    """A table a record, on stdout."""
+    for record in records:
+        for label, text in rows(record):
+            print(f"{label:<37} {plain(text)}".rstrip())
+        print()
+
+
+def as_json(records: Sequence[Record]) -> None:
+    """A list of the records with their steps, on stdout."""
+    out = sys.stdout
+    out.write("[")
+    for index, record in enumerate(records):
+        head = dumps(to_json(record), indent=1)
+        out.write(",\n" if index else "\n")
+        out.write(head[: head.rindex("}")].rstrip() + ',\n "steps": [')
+        for number, step in enumerate(record.steps):
+            out.write((",\n  " if number else "\n  ") + dumps(step_to_json(step)))
+        out.write("\n ]\n}")
+    out.write("\n]\n")
+
+
+def as_csv(records: Sequence[Record]) -> None:
+    """A line a step, of all records under one another, on stdout; an empty cell is unknown."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["log", "run", *STEP_FIELDS])
+    for record in records:
+        for step in record.steps:
+            writer.writerow([record.log, record.id, *_cells(step)])
+
+
+def _cells(step: Step) -> Iterator[str]:
+    for value in step_to_json(step).values():
+        if isinstance(value, list):
+            yield " ".join(value)
+        else:
+            yield "" if value is None else dumps(value) if isinstance(value, dict) else str(value)
+
+
+def rows(record: Record) -> Iterator[tuple[str, str]]:
+    """What the table shows of a record, each with its label."""
+    yield "log", record.log or "unknown"
+    yield "status", record.status if record.cause is None else f"{record.status}: {record.cause}"
+    yield "framework", " ".join(part for part in (record.framework, record.framework_version) if part) or "unknown"
+    if record.dialects:
+        yield "read as", ", ".join(record.dialects)
+    device = record.environment.get("device_name")
+    if record.hardware or device or record.vendor:
+        yield "hardware", str(record.hardware or device or record.vendor)
+    yield "steps", str(len(record.steps))
+    for label, index in (("first step", 0), ("last step", -1)):
+        if record.steps:
+            yield label, _step(record.steps[index])
+    yield from _settings(record)
+    yield from _points(record)
+    for difference in differences(record.requested, record.effective):
+        yield "difference", str(difference)
+    for note in record.notes:
+        yield "note", note
+
+
+def _step(step: Step) -> str:
+    name = f"step {step.step} (counted)" if step.iteration is None else f"iteration {step.iteration}"
+    return f"{name}, loss {_or_unknown(step.loss)}, step time {_or_unknown(step.step_time_s)} s (line {step.line})"
+
+
+def _settings(record: Record) -> Iterator[tuple[str, str]]:
+    for name in _SHOWN_SETTINGS:
+        reading = record.effective.get(name)
+        if reading is not None:
+            yield name, f"{reading.value} (line {reading.line})"
+        elif name in record.given:
+            yield name, f"{record.given[name]} (given)"
+
+
+def _points(record: Record) -> Iterator[tuple[str, str]]:
+    for point in record.validations[-_MANY:]:
+        yield f"{point.split} loss", _validation(point)
+    seconds = [stall.seconds for stall in record.stalls if stall.seconds is not None]
+    if record.stalls:
+        yield "stalls", f"{len(record.stalls)}, {sum(seconds):.1f} s where their time is told"
+    for power in record.power:
+        yield "energy", _power(power)
+
+
+def _validation(point: Validation) -> str:
+    at = point.iteration if point.iteration is not None else None if point.step is None else point.step + 1
+    return f"{_or_unknown(point.loss)} after iteration {'unknown' if at is None else at} (line {point.line})"
+
+
+def _power(power: Power) -> str:
+    who = "a node" if power.kind == "node" else f"{power.gpus or 'all'} {power.kind}s"
+    counter, integrated = _or_unknown(power.energy_counter_j), _or_unknown(power.energy_integrated_j)
+    watts = _or_unknown(power.mean_power_w)
+    energies = f"{counter} J counted, {integrated} J integrated, {watts} W mean"
+    return f"{energies}, {who}, {_or_unknown(power.seconds)} s ({power.source})"
+
+
+def _or_unknown(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"

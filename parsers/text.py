@@ -1,0 +1,40 @@
+"""Text as a terminal or a launcher left it, made plain: colours, prefixes, pieces."""
+
+from __future__ import annotations
+
+import re
+
+# With the ESC byte, or where a copy lost it: "[32m". Without it only codes of colours count; "[model]" is text.
+_CODE = r"(?:[0-47]|2[1-9]|[34]\d|9[0-7]|10[0-7])(?:;\d{1,3}){0,4}"
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\x1b[@-Z\\-_]|\[" + _CODE + "m")
+
+# One prefix at the start of a line; each is cheap and bounded.
+_PREFIXES = re.compile(
+    r"\s{0,200}(?:"
+    r"> ?"  # Markdown quotation
+    r"|\d{1,6}: ?(?=\D|$)"  # srun --label, Slurm
+    r"|\[?default\d{1,4}\]?:"  # torchrun --tee
+    r"|[\w./-]{1,80}/\d{1,5} (?=\[)"  # NeMo-Run: "ining-demo/0 [default0]:"
+    r"|\[[^\]\[]{1,120}\]:? ?"  # [rank0], [2026-11-20 10:00:00], [1,0]<stdout>
+    r"|\([^()]{0,80}pid=\d{1,10}[^()]{0,80}\) ?"  # Ray
+    r"|\d{4}-\d\d-\d\dT?[ T]?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? ?"  # kubectl logs --timestamps
+    r")"
+)
+_MOST_PREFIXES = 6
+
+
+def colourless(text: str) -> str:
+    """`text` without terminal colours (also those that lost their ESC byte) and NULs."""
+    if "\0" in text:
+        text = text.replace("\0", "")
+    return _ANSI.sub("", text) if "\x1b" in text or ("m" in text and "[" in text) else text
+
+
+def body(text: str) -> str:
+    """`text` without what launchers put before it: rank, time, pod, task, quotation marks; its indentation stays."""
+    for _ in range(_MOST_PREFIXES):
+        found = _PREFIXES.match(text)
+        if found is None or not found[0].strip():
+            break
+        text = text[found.end() :]
+    return text

@@ -1,0 +1,26 @@
+"""What the tests of the dialects share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parsers import Parsed, parse_all
+from parsers.dialects import load
+from parsers.events import Event
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def read(dialect: str, text: str) -> list[Event]:
+    """All events that a dialect's reader makes of a text whose every line it gets to see."""
+    reader = load(dialect).reader()
+    events: list[Event] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        reader.wants = max(0, reader.wants - 1)
+        events += reader.feed(number, line)
+    return [*events, *reader.end()]
+
+
+def parse_text(text: str | bytes, dialect: str | None = None) -> tuple[Parsed, ...]:
+    """The runs in a text, as if it stood in a file."""
+    return parse_all(text.split("\n") if isinstance(text, str) else text.split(b"\n"), dialect)

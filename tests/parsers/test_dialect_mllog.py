@@ -1,0 +1,91 @@
+"""MLPerf's own lines, alone and inside another log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from helpers import FIXTURES, parse_text, read
+
+from parsers import parse_all
+from parsers.events import NewRun
+from parsers.record import Step, Validation
+
+
+def point(key: str, value: Any, time_ms: int = 1, **metadata: Any) -> str:
+    return ":::MLLOG " + json.dumps({"time_ms": time_ms, "key": key, "value": value, "metadata": metadata})
+
+
+def test_a_whole_log() -> None:
+    (run,) = parse_all(FIXTURES / "mllog_tiny.log")
+    assert (run.dialect, run.train_iters, run.completed) == ("mllog", 3, True)
+    first, second = run.steps
+    assert (first.step, first.iteration, first.loss, first.step_time_s, first.consumed_samples) == (0, 0, 7.75, 1.5, 32)
+    assert (second.step, second.loss, second.nonfinite, second.step_time_s) == (1, None, ("loss",), 1.25)
+    assert first.metrics == {"logged_at_unix_s": 3.0}
+    assert {name: at.value for name, at in run.effective.items()} == {
+        "world_size": 16,
+        "global_batch_size": 32,
+        "seq_length": 8192,
+        "num_micro_batches": 2,
+    }
+    assert (run.facts["device_name"], run.facts["vendor"]) == ("NVIDIA H100-SXM5-80GB", "nvidia")
+    assert (run.facts["mlperf_time_to_train_s"], run.facts["mlperf_status"]) == (3.0, "success")
+    assert [(e.step, e.loss, e.metrics["eval_accuracy"]) for e in run.validations] == [(1, 3.3, 3.3)]
+    assert [(stall.kind, stall.seconds) for stall in run.stalls] == [("evaluation", 0.5)]
+
+
+@pytest.mark.parametrize("counts_from", [0, 1])
+def test_samples_decide_from_where_a_submitter_counts(counts_from: int) -> None:
+    lines = [point("global_batch_size", 8)] + [
+        point("tracked_stats", {"reduced_train_loss": 2.0 + k}, step=k + counts_from, samples_count=8 * (k + 1))
+        for k in range(3)
+    ]
+    steps = [event for event in read("mllog", "\n".join(lines)) if isinstance(event, Step)]
+    assert [(step.step, step.iteration) for step in steps] == [(k, k + counts_from) for k in range(3)]
+
+
+def test_accuracy_is_a_loss_in_some_benchmarks_only() -> None:
+    for benchmark, loss in (("gpt3", 2.69), ("bert", None)):
+        text = f"{point('submission_benchmark', benchmark)}\n{point('eval_accuracy', 2.69)}"
+        (told,) = (event for event in read("mllog", text) if isinstance(event, Validation))
+        assert (told.loss, told.metrics) == (loss, {"eval_accuracy": 2.69})
+
+
+def test_a_mean_over_a_block_is_no_step() -> None:
+    text = f"{point('global_batch_size', 8)}\n{point('tracked_stats', {'train_step_time': 27.7}, samples_count=80)}"
+    assert not [event for event in read("mllog", text) if isinstance(event, Step)]
+
+
+def test_a_run_that_stopped_and_another_that_starts() -> None:
+    text = "\n".join([point("run_start", None), point("run_stop", None, status="aborted"), point("init_start", None)])
+    events = read("mllog", text)
+    assert [event.line for event in events if isinstance(event, NewRun)] == [3]
+    assert not [event for event in events if getattr(event, "name", "") == "completed"]
+
+
+def test_inside_a_log_of_nemo_both_are_read() -> None:
+    nemo = FIXTURES.joinpath("nemo2_tiny.log").read_text()
+    inside = FIXTURES.joinpath("mllog_tiny.log").read_text().replace('"key": "run_stop"', '"key": "other"')
+    (run,) = parse_text(nemo + inside)
+    assert (run.dialect, run.dialects) == ("nemo2", ("nemo2", "mllog"))
+    assert [step.loss for step in run.steps] == [6.939, 6.976, 6.947, None, 6.9, 6.89]
+    assert run.effective["seq_length"].value == 8192
+    assert run.facts["mlperf_submission_benchmark"] == "llama31_8b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ":::MLLOG {",
+        ":::MLLOG []",
+        ":::MLLOG " + "[" * 5000,
+        ":::MLLOG " + '{"key": "tracked_stats", "value": {"reduced_train_loss": [1]}, "metadata": 3}',
+        ":::MLLOG " + '{"key": "seed", "value": ' + "9" * 6000 + "}",
+        ":::MLLOG " + '{"key": "eval_accuracy", "value": "1e999", "metadata": {"samples_count": 1e400}}',
+        ':::SYSJSON {"number_of_nodes": "\\ud800", "accelerators_per_node": 1e999}',
+    ],
+)
+def test_nothing_makes_it_raise(text: str) -> None:
+    assert not [event for event in read("mllog", text) if isinstance(event, Step)]

@@ -1,0 +1,213 @@
+"""Lines that are known by their shape tell the same steps as lines that are read field by field."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+from helpers import parse_text, read
+
+from parsers.dialects import load
+from parsers.line_shape import LineShape
+from parsers.record import Step
+
+
+def nemo2(step: int, chance: random.Random) -> str:
+    rest = f" | val_loss: {6 - step // 40}.5" if step > 45 else ""
+    samples = f" | consumed_samples: {8 * step + 8}" if step else ""
+    return (
+        f"Training epoch 0, iteration {step}/399 | lr: {chance.choice(['0', '1e-05', '0.0003', '2.999e-07'])} | "
+        f"global_batch_size: 8 | global_step: {step} | reduced_train_loss: {chance.choice(['6', '6.5', '7', 'nan'])} | "
+        f"train_step_timing in s: {chance.uniform(0.1, 20):.4}{samples}{rest}"
+    )
+
+
+def torchtitan(step: int, chance: random.Random) -> str:
+    iteration = 1 if step == 0 else 10 * step
+    return (
+        f"[rank0]:[titan] 2026-05-04 14:24:{step % 60:02},116 - root - INFO - \x1b[31mstep: {iteration:2}  "
+        f"\x1b[32mloss: {chance.uniform(0, 20):8.5f}  \x1b[38mgrad_norm: {chance.uniform(0, 200):7.4f}  "
+        f"\x1b[36mmemory: {chance.uniform(1, 90):5.2f}GiB({chance.uniform(1, 90):.2f}%)  "
+        f"\x1b[34mtps: {chance.randrange(10, 2_000_000):,}  \x1b[36mtflops: {chance.uniform(1, 900):,.2f}  "
+        f"\x1b[35mmfu: {chance.uniform(0, 60):.2f}%\x1b[39m"
+    )
+
+
+def maxtext(step: int, chance: random.Random) -> str:
+    seconds = chance.choice([0.02, 1.0, 1.1, 1.2, 30.0, 0.0])
+    return (
+        f"I0813 17:29:{step % 60:02}.920936 138 metric_logger.py:226] completed step: {step}, seconds: {seconds:.3f}, "
+        f"TFLOP/s/device: {252 / (seconds or 1e-3):.3f}, Tokens/s/device: {chance.uniform(1, 30000):.3f}, "
+        f"total_weights: 131072, loss: {chance.uniform(0, 13):.3f}"
+    )
+
+
+def nanotron(step: int, chance: random.Random) -> str:
+    def human(value: float) -> str:
+        return f"{value:.3g}" if value < 1000 else f"{float(f'{value / 1000:.3g}'):g}K"
+
+    return (
+        f"12/21 01:38:{step % 60:02} [INFO|DP=0|TP=0|n7]: iteration: {step + 1} / 400 | consumed_tokens: {step + 1}M | "
+        f"time_per_iteration_ms: {human(chance.uniform(900, 1100))} | "
+        f"tokens_per_sec: {human(chance.uniform(1e4, 1e6))} | "
+        f"tokens_per_sec_per_gpu: {human(chance.uniform(100, 5000))} | global_batch_size: 1.05M | "
+        f"lm_loss: {chance.choice(['nan', '2', '11.9', '0.0123'])} | lr: {chance.choice(['0.0003', '1e-05', '0'])} | "
+        f"model_tflops_per_gpu: {human(chance.uniform(1, 1500))} | eta: 0:0{step % 10}:00"
+    )
+
+
+def deepspeed(step: int, chance: random.Random) -> str:
+    iteration = 10 * step + 10
+    report = (
+        f"[Rank 0] step={iteration}, skipped={step // 9}, lr=[{chance.choice(['0', '5e-05', '0.0003'])}], mom=[0.9]\n"
+    )
+    return (report if chance.random() < 0.5 else "") + (
+        f"[2026-11-21 03:36:{step % 60:02},683] [INFO] [timer.py:199:stop] epoch=0/micro_step={step}/"
+        f"global_step={iteration}, RunningAvgSamplesPerSec={chance.uniform(1, 900)}, "
+        f"CurrSamplesPerSec={chance.uniform(1, 9)}, MemAllocated={chance.uniform(1, 60):.2f}GB, MaxMemAllocated=61GB"
+    )
+
+
+def pipeline(step: int, chance: random.Random) -> str:
+    loss = chance.choice(["nan", "2.5000", "11.1234"])
+    rest = f"iter time (s): {chance.uniform(0, 9):.3f} samples/sec: {chance.uniform(1, 900):.3f}"
+    return f"steps: {5 * step + 5} loss: {loss} {rest}"
+
+
+def hf(step: int, chance: random.Random) -> str:
+    return str(
+        {
+            "loss": round(chance.uniform(0, 9), 4),
+            "grad_norm": chance.choice([float("nan"), 1.5, 0.25]),
+            "learning_rate": chance.choice([0.0, 5e-05, 0.0003]),
+            "memory(GiB)": 12.5,
+            "epoch": round(step / 30, 2),
+            "global_step/max_steps": f"{5 * step + 5}/1500",
+        }
+    )
+
+
+def nemo1(step: int, chance: random.Random) -> str:
+    loss, samples = chance.uniform(1, 9), 8 * step + 8
+    seen = ", val_loss=10.40" if 50 < step < 200 else ", val_loss=9.100" if step >= 200 else ""
+    bar = f"reduced_train_loss={loss:.3g}, global_step={step}.0, consumed_samples={samples}.0{seen}"
+    return (
+        f"Epoch 0: :  10%|█         | {step + 1}/400 [00:49<07:25, v_num=None, {bar}]"
+        f"DLL 2025-06-11 01:56:{step % 60:02}.00 - {step} reduced_train_loss : {loss}  "
+        f"lr : {chance.choice([0.0, 7.5e-08])}  global_step : {step}.0  "
+        f"consumed_samples : {samples}.0  grad_norm : {chance.uniform(0, 90)}  "
+        f"train_step_timing in s : {chance.uniform(4, 5) if step else 44.0}  epoch : 0 "
+    )
+
+
+def mllog(step: int, chance: random.Random) -> str:
+    stats = {"train_step_time": chance.uniform(1, 9), "reduced_train_loss": chance.choice([2, 5.5, float("nan")])}
+    about = {"file": "a.py", "lineno": 4, "step": float(step), "samples_count": 8.0 * step + 8}
+    return ":::MLLOG " + json.dumps({"time_ms": 1000 * step, "key": "tracked_stats", "value": stats, "metadata": about})
+
+
+WRITERS: dict[str, Callable[[int, random.Random], str]] = {
+    "nemo2": nemo2,
+    "torchtitan": torchtitan,
+    "maxtext": maxtext,
+    "nanotron": nanotron,
+    "deepspeed": deepspeed,
+    "hf": hf,
+    "deepspeed ": pipeline,
+    "nemo1": nemo1,
+    "mllog": mllog,
+}
+
+
+def both(dialect: str, text: str) -> tuple[list[Step], list[Step]]:
+    (run,) = parse_text(text, dialect.strip())
+    return list(run.steps), [event for event in read(dialect.strip(), plain(text)) if isinstance(event, Step)]
+
+
+def plain(text: str) -> str:
+    return text.replace("\x1b[31m", "").replace("\x1b[32m", "").replace("\x1b[34m", "").replace("\x1b[35m", "").replace(
+        "\x1b[36m", ""
+    ).replace("\x1b[38m", "").replace("\x1b[39m", "")  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_both_ways_give_the_same_steps(dialect: str, seed: int) -> None:
+    chance = random.Random(seed)
+    lines = [WRITERS[dialect](step, chance) for step in range(300)]
+    quick, slow = both(dialect, "\n".join(lines) + "\n")
+    assert len(slow) == 300
+    assert quick == slow
+
+
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_the_quick_way_is_taken(dialect: str) -> None:
+    chance, reader, taken = random.Random(1), load(dialect.strip()).reader(), 0
+    for number in range(300):
+        for text in WRITERS[dialect](number, chance).split("\n"):
+            line = text.encode()
+            if reader.take(line, 0, len(line), number + 1) is not None:  # type: ignore[attr-defined]  # not all have it
+                taken += 1
+            else:
+                list(reader.feed(number + 1, plain(text)))
+    assert taken > 100
+
+
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_gaps_and_strange_lines_between(dialect: str) -> None:
+    chance = random.Random(7)
+    steps = [step for step in range(300) if step % 17 and not 100 < step < 120]
+    lines = [WRITERS[dialect](step, chance) + chance.choice(["", "", "\nsome other line 12 | 3.5"]) for step in steps]
+    quick, slow = both(dialect, "\n".join(lines) + "\n")
+    assert quick == slow
+    assert len(quick) == len(steps)
+
+
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_a_step_printed_twice_and_a_restart(dialect: str) -> None:
+    chance = random.Random(3)
+    lines = [WRITERS[dialect](step, chance) for step in range(60)]
+    again = [WRITERS[dialect](step, chance) for step in range(40, 80)]
+    (run,) = parse_text("\n".join([line for line in lines for _ in range(2)] + again) + "\n", dialect.strip())
+    assert [step.step for step in run.steps] == [
+        step.step for step in parse_text("\n".join(lines[:40] + again), dialect.strip())[0].steps
+    ]
+
+
+def test_what_matches_and_what_does_not() -> None:
+    shape = LineShape({"step": rb"step ", "loss": rb"loss="})
+    line = b"at 10:11 step 5 loss=1.25 of 7K"
+    assert shape.match(line, 0, len(line), 1) is None
+    assert shape.learn(1) == (b"5", b"1.25")
+    for other, found in (
+        (b"at 23:59 step  123 loss=3e-05 of 7.5M", (b"123", b"3e-05")),
+        (b"at 23:59 step 1.5 loss=3 of 7", None),  # was whole
+        (b"at 23:59 step 1 loss=nan of 7", None),
+        (b"at 23:59 step 1 loss=3 of 7 ", None),
+        (b"xx at 23:59 step 1 loss=3 of 7", None),
+    ):
+        assert shape.match(other, 0, len(other), 2) == found, other
+
+
+def test_a_wanted_number_that_is_absent_is_empty() -> None:
+    shape = LineShape({"step": rb"step ", "loss": rb"loss="})
+    shape.match(b"step 5", 0, 6, 1)
+    assert shape.learn(1) == (b"5", b"")
+
+
+def test_a_line_that_it_did_not_see_teaches_nothing() -> None:
+    shape = LineShape({"step": rb"step ", "loss": rb"loss="})
+    shape.match(b"step 5", 0, 6, 1)
+    assert shape.learn(2) is None
+    assert shape.match(b"step 6", 0, 6, 3) is None
+
+
+def test_a_log_whose_lines_never_look_alike_stops_teaching() -> None:
+    shape = LineShape({"step": rb"step ", "loss": rb"loss="})
+    for number in range(1000):
+        line = b"step 5 %s" % (b"x" * (number % 700))
+        shape.match(line, 0, len(line), number)
+        learnt = shape.learn(number)
+    assert learnt is None

@@ -1,0 +1,71 @@
+"""What a Megatron argument dump means: rules by which a printed default is no setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parsers import Reading
+from parsers.megatron_dump import in_effect
+
+
+def effect(**arguments: Any) -> dict[str, Any]:
+    readings = {name: Reading(value, 7) for name, value in arguments.items()}
+    return {name: reading.value for name, reading in in_effect(readings, readings).items()}
+
+
+@pytest.mark.parametrize(
+    ("dump", "name", "value"),
+    [
+        ({"num_experts": None, "moe_router_topk": 2}, "moe_router_topk", None),
+        ({"num_experts": 8, "moe_router_topk": 2}, "moe_router_topk", 2),
+        ({"multi_latent_attention": False, "kv_lora_rank": 32}, "kv_lora_rank", None),
+        ({"use_rope_scaling": False, "rope_scaling_factor": 8.0}, "rope_scaling_factor", None),
+        ({"fp8": None, "fp8_recipe": "delayed"}, "fp8_recipe", None),
+        ({"norm_epsilon": 1e-5, "layernorm_epsilon": 1e-6}, "norm_epsilon", 1e-6),
+        ({"save": None, "save_interval": 500}, "save_interval", None),
+        ({"tokenizer_type": "NullTokenizer", "vocab_size": 1000}, "vocab_size", 1001),
+        ({"tokenizer_type": "HuggingFaceTokenizer", "vocab_size": 1000}, "vocab_size", 1000),
+        ({"group_query_attention": False, "num_query_groups": 1, "num_attention_heads": 16}, "num_query_groups", 16),
+        ({"group_query_attention": True, "num_query_groups": 4, "num_attention_heads": 16}, "num_query_groups", 4),
+        ({"swiglu": False, "quick_geglu": True}, "gated_linear_unit", True),
+        ({"window_size": "(127, 0)"}, "window_size", 128),
+        ({"attention_backend": "AttnBackend.flash"}, "attention_backend", "sdpa"),
+        ({"data_path": "['/data/a']"}, "data_path", "/data/a"),
+        ({"data_path": "['0.5', '/data/a']"}, "data_path", "['0.5', '/data/a']"),
+        ({"data_path": None, "train_data_path": "['/data/a']", "split": None}, "split", "100,0,0"),
+        ({"num_experts": 8, "moe_layer_freq": "[0, 1, 1]"}, "moe_first_dense_layers", 1),
+        ({"num_experts": 8, "moe_layer_freq": 1}, "moe_first_dense_layers", 0),
+    ],
+)
+def test_a_rule(dump: dict[str, Any], name: str, value: Any) -> None:
+    assert effect(**dump)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("dump", "name"),
+    [
+        ({"padded_vocab_size": None}, "padded_vocab_size"),
+        ({"swiglu": True}, "gated_linear_unit"),
+        ({"window_size": "(127, 5)"}, "window_size_"),
+        ({"num_experts": 8, "moe_layer_freq": "[1, 0, 1]"}, "moe_first_dense_layers"),
+        ({"num_layers": 2}, "num_experts"),
+    ],
+)
+def test_what_a_dump_does_not_tell_stays_unknown(dump: dict[str, Any], name: str) -> None:
+    assert name not in effect(**dump)
+
+
+def test_a_complete_dump_of_an_older_version_says_what_it_lacks() -> None:
+    readings = {f"argument_{i}": Reading(i, i + 1) for i in range(60)}
+    heads = {"num_attention_heads": Reading(16, 61)}
+    told = in_effect(heads, {**readings, **heads}, complete=True)
+    assert {name: reading.value for name, reading in told.items()} == {
+        "num_attention_heads": 16,
+        "num_query_groups": 16,
+        "multi_latent_attention": False,
+        "mtp_num_layers": None,
+        "num_experts": None,
+    }
+    assert told["num_experts"].line == 61

@@ -1,0 +1,288 @@
+"""Megatron and its forks: what their lines tell, in every spelling, and what noise does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers import FIXTURES, parse_text, read
+
+from parsers import Parsed, Step, parse_all
+from parsers.events import Stall, Validation
+
+LOGS = {
+    "megatron_modern": "megatron",
+    "megatron_2021": "megatron",
+    "primus_l": "primus",
+    "primus_c1": "primus",
+    "primus_c2": "primus",
+    "primus_v2651": "primus",
+    "primus_c3": "primus",
+    "megatron_bridge": "megatron_bridge",
+    "megatron_bridge_rank0": "megatron_bridge",
+    "megatron_deepspeed_ezpz": "megatron_deepspeed",
+    "megatron_deepspeed_seconds": "megatron_deepspeed",
+    "gpt_neox": "gpt_neox",
+}
+PRIMUS = [name for name, dialect in LOGS.items() if dialect == "primus"]
+
+
+def path_of(name: str) -> Path:
+    return FIXTURES / f"{name}.log"
+
+
+def run_of(name: str) -> Parsed:
+    (run,) = parse_all(path_of(name))
+    return run
+
+
+def steps(data: bytes) -> list[Step]:
+    (run,) = parse_text(data)
+    return [replace(step, line=0) for step in run.steps]
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_dialect_is_found(name: str) -> None:
+    assert run_of(name).dialect == LOGS[name]
+
+
+def test_the_second_iterations_time_is_its_own_again() -> None:
+    """Megatron does not reset its timers after iteration 1: it prints 2251.0, the mean of 4000 and 502."""
+    run = run_of("megatron_modern")
+    assert [step.step_time_s for step in run.steps] == pytest.approx([4.0, *(0.5 + i / 1000 for i in range(2, 9))])
+    second = run.steps[1]
+    assert "step_time_s:recovered" in second.flags
+    assert "loss:interval_mean" in second.flags
+    assert second.metrics["step_time_s_running_mean"] == 2.251
+    assert all(step.flags == () for step in (run.steps[0], *run.steps[2:]))
+
+
+def test_without_time_stamps_the_second_iteration_stays_as_printed() -> None:
+    text = path_of("megatron_modern").read_text().replace(" [2026-05-01 10:00:", " [")
+    (run,) = parse_text(text)
+    assert run.steps[1].step_time_s == 2.251
+
+
+def test_validation_checkpoints_memory_and_the_end() -> None:
+    run = run_of("megatron_modern")
+    assert [(p.iteration, p.loss, p.split) for p in run.validations] == [(4, 7.9, "valid"), (None, 6.9, "test")]
+    assert run.validations[1].step == 7
+    assert run.stalls == (Stall(line=34, kind="checkpoint", seconds=1.5, iteration=4),)
+    assert run.facts["max_allocated_bytes"] == {"0": 2048 * 2**20}
+    assert run.completed
+
+
+def test_a_checkpoint_without_time_stamps_takes_its_timers_time() -> None:
+    lines = (
+        "  successfully saved checkpoint from iteration      40 to /c [ t 1/1, p 1/1 ]\n"
+        "(min, max) time across ranks (ms):\n"
+        "    save-checkpoint ................................: (6239.11, 6240.02)"
+    )
+    assert read("megatron", lines) == [Stall(line=1, kind="checkpoint", seconds=6.24002, iteration=40)]
+
+
+@pytest.mark.parametrize(
+    ("line", "iteration", "split"),
+    [
+        ("validation loss at iteration 500 | lm loss value: 6.3E+00 | lm loss PPL: 5.5E+02 | ", 500, "valid"),
+        (" validation loss at iteration 500 on test set | lm loss value: 6.3E+00 | ", 500, "test"),
+        ("validation results at iteration 500 | lm_loss value: 6.3E+00 | lm_loss_ppl value: 5.5E+02 | ", 500, "valid"),
+        ("test loss at the end of training for val data | lm loss value: 6.3E+00 | ", None, "test"),
+    ],
+)
+def test_validation_lines(line: str, iteration: int | None, split: str) -> None:
+    (point,) = (event for event in read("megatron", line) if isinstance(event, Validation))
+    assert (point.iteration, point.loss, point.split) == (iteration, 6.3, split)
+
+
+def test_fp16_of_2021_with_a_logging_interval() -> None:
+    run = run_of("megatron_2021")
+    first, *others = run.steps
+    assert (first.iteration, first.loss, first.skipped, first.interval_steps) == (10, None, 10, None)
+    assert [step.interval_steps for step in others] == [10, 10, 10]
+    assert all(step.flags == ("step_time_s:interval_mean", "loss:interval_mean") for step in others)
+    assert all(step.lr_used is None for step in run.steps)
+
+
+@pytest.mark.parametrize("name", PRIMUS)
+def test_every_layout_of_primus_tells_the_same(name: str) -> None:
+    modern = run_of("megatron_modern")
+    run = run_of(name)
+    for ours, megatrons in zip(run.steps, modern.steps, strict=True):
+        assert (ours.loss, ours.lr, ours.lr_used, ours.grad_norm) == (
+            megatrons.loss,
+            megatrons.lr,
+            megatrons.lr_used,
+            megatrons.grad_norm,
+        )
+        assert ours.step_time_s == pytest.approx(megatrons.step_time_s)
+        assert ours.memory_bytes == (34 * 2**30)
+    assert run.facts["vendor"] == "amd"
+    assert run.effective["hidden_size"].value == 512
+
+
+def test_the_label_of_primus_first_iterations_is_the_same_throughput() -> None:
+    assert [step.tflops_per_gpu for step in run_of("primus_c3").steps][:3] == [12.5, 22.2, 99.4]
+
+
+@pytest.mark.parametrize(("total", "unit"), [("191.98", 2**30), ("206.14", 10**9), ("255.98", 2**30), ("309.2", 10**9)])
+def test_the_unit_behind_primus_gb_follows_from_the_whole_memory(total: str, unit: int) -> None:
+    line = path_of("primus_l").read_text().splitlines()[-2].replace("191.98", total)
+    (run,) = parse_text(line)
+    assert run.steps[0].memory_bytes == round(34 * unit)
+
+
+def test_a_memory_of_no_known_size_has_no_unit() -> None:
+    (run,) = parse_text(path_of("primus_l").read_text().splitlines()[-2].replace("191.98", "100.00"))
+    assert run.steps[0].memory_bytes is None
+
+
+def test_bridge_takes_the_last_config_and_not_what_its_dump_gets_wrong() -> None:
+    run = run_of("megatron_bridge")
+    settings = {name: reading.value for name, reading in run.effective.items()}
+    assert settings["seed"] == 1234
+    assert settings["weight_decay"] == 0.033
+    assert "vocab_size" not in settings
+    assert settings["params_dtype"] == "bfloat16"
+    assert settings["tensor_model_parallel_size"] == 2
+    assert run.steps[2].tflops_per_gpu == 99.4
+    assert run.facts["max_reserved_bytes"] == {"0": 14_250_000_000}
+    assert run.notes == ()
+
+
+def test_bridges_first_rank_tells_steps_without_a_number() -> None:
+    run = run_of("megatron_bridge_rank0")
+    assert [(step.step, step.iteration) for step in run.steps] == [(i, None) for i in range(8)]
+    assert all(step.flags == ("step:by_order",) for step in run.steps)
+
+
+def test_argonnes_rates_are_rounded_and_serve_no_step() -> None:
+    run = run_of("megatron_deepspeed_ezpz")
+    assert all(step.lr is not None and step.lr_used is None for step in run.steps)
+    assert run.effective["tensor_model_parallel_size"].value == 2
+
+
+def test_neox_says_where_a_value_came_from_behind_it() -> None:
+    run = run_of("gpt_neox")
+    settings = {name: reading.value for name, reading in run.effective.items()}
+    assert (settings["hidden_size"], settings["pipeline_model_parallel_size"], settings["world_size"]) == (512, 1, 8)
+    assert run.arguments["wandb"].value is None
+    assert run.steps[0].metrics["samples_per_s"] == 4.0
+
+
+def prefixed(prefix: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: b"".join(prefix + line + b"\n" for line in data.split(b"\n") if line)
+
+
+def colours_between_words(data: bytes) -> bytes:
+    return data.replace(b" | ", b" \x1b[36m|\x1b[0m ")
+
+
+NOISE: dict[str, Callable[[bytes], bytes]] = {
+    "crlf": lambda data: data.replace(b"\n", b"\r\n"),
+    "srun": prefixed(b"0: "),
+    "torchrun": prefixed(b"[default0]:"),
+    "Ray": prefixed(b"(pretrain, pid=4112) "),
+    "kubectl": prefixed(b"2026-11-21T10:00:00Z "),
+    "quotation": prefixed(b"> "),
+    "colours": colours_between_words,
+    "colours without ESC": lambda data: data.replace(b" | ", b" [36m|[0m "),
+    "NULs": prefixed(b"\0\0\0"),
+    "blank lines": lambda data: data.replace(b"\n", b"\n\n"),
+    "a progress bar before each": prefixed(b"10%|#  | 1/10\r20%|## | 2/10\r"),
+    "a broken character": lambda data: b"\xff\xfe\n" + data,
+}
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("name", LOGS)
+def test_noise_changes_no_step(name: str, noise: str) -> None:
+    data = path_of(name).read_bytes()
+    assert steps(NOISE[noise](data)) == steps(data)
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if name != "megatron_bridge_rank0"])
+def test_lines_twice_and_four_ranks_are_each_step_once(name: str) -> None:
+    data = path_of(name).read_bytes()
+    lines = [line for line in data.splitlines() if line]
+    twice = b"".join(line + b"\n" + line + b"\n" for line in lines)
+    ranks = b"".join(b"%d: %s\n" % (rank, line) for line in lines for rank in range(4))
+    assert steps(twice) == steps(data)
+    assert steps(ranks) == steps(data)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_terminals_wraps_are_undone(width: int) -> None:
+    line = next(li for li in path_of("megatron_modern").read_text().splitlines() if "iteration        3/" in li)
+    whole = steps(line.encode())
+    wrapped = "\n".join(line[at : at + width] for at in range(0, len(line), width))
+    assert steps(wrapped.encode() + b"\n  something else\n") == whole
+
+
+def test_what_another_rank_glued_into_a_number_costs_that_number_only() -> None:
+    line = path_of("megatron_modern").read_text().splitlines()[-3]
+    (whole,), (glued,) = steps(line.encode()), steps(line.replace("lm loss: 6", "lm loss: 6[rank3]: hello").encode())
+    assert glued.loss is None
+    assert replace(glued, loss=whole.loss) == whole
+
+
+def test_a_restart_and_a_second_run_are_told_apart() -> None:
+    text = path_of("megatron_modern").read_text()
+    lines = [line for line in text.splitlines() if "elapsed time" in line]
+    (run,) = parse_text("\n".join([*lines[:6], "loading", *(line.replace("loss: ", "loss: 1") for line in lines[4:])]))
+    assert [step.iteration for step in run.steps] == list(range(1, 9))
+    assert [(restart.steps, restart.line) for restart in run.restarts] == [(4, 8)]
+    first, second = parse_text(text + text)
+    assert [len(part.steps) for part in (first, second)] == [8, 8]
+    lines_before = len(text.splitlines())
+    assert second.effective["hidden_size"].line == first.effective["hidden_size"].line + lines_before
+
+
+def test_what_ends_a_run_stays_with_it_and_a_loaded_start_loses_nothing() -> None:
+    text = path_of("megatron_modern").read_text()
+    loaded = "  successfully loaded checkpoint from /pretrained [ t 1/1, p 1/1 ] at iteration 0\n"
+    first, second = parse_text(text + loaded + text)
+    assert [len(run.steps) for run in (first, second)] == [8, 8]
+    assert [[point.split for point in run.validations] for run in (first, second)] == [["valid", "test"]] * 2
+    assert first.completed
+    half = text.replace("[after training is done]", "").replace("end of training for test data", "")
+    assert [run.completed for run in parse_text(half + text)] == [False, True]
+
+
+def test_many_steps_are_kept_on_disk_and_are_the_same() -> None:
+    line = path_of("megatron_modern").read_text().splitlines()[-3]
+    lines = [line.replace("       8/       8", f"{i:8d}/   10000") for i in range(1, 10_001)]
+    (run,) = parse_text("\n".join(lines))
+    assert len(run.steps) == 10_000
+    assert [step.step for step in run.steps] == list(range(10_000))
+    assert run.steps[-1] == replace(run.steps[5000], step=9999, iteration=10_000, line=10_000)
+    assert [step.lr_used for step in run.steps[:3]] == [None, run.steps[0].lr, run.steps[0].lr]
+
+
+def test_bridge_of_2025_lists_its_config_in_sections() -> None:
+    lines = """Configuration Summary (Non-Default Values vs Megatron Core)
+[optimizer] Non-default values (vs Mcore OptimizerConfig):
+  lr: 0.001  (Mcore default: None)
+[model] Non-default values (vs Mcore TransformerConfig):
+  hidden_size: 128  (Mcore default: 0)
+  normalization: 'RMSNorm'  (Mcore default: 'LayerNorm')
+  params_dtype: torch.bfloat16  (Mcore default: torch.float32)
+
+[train]:
+  global_batch_size: 4
+[rng]:
+  seed: 1234"""
+    log = path_of("megatron_bridge").read_text().splitlines()
+    steps_of = [line for line in log if "Step Time" in line or "|" in line]
+    (run,) = parse_text("\n".join([lines, *steps_of]))
+    settings = {name: reading.value for name, reading in run.effective.items()}
+    assert settings == {
+        "lr": 0.001,
+        "hidden_size": 128,
+        "normalization": "RMSNorm",
+        "params_dtype": "bfloat16",
+        "global_batch_size": 4,
+        "seed": 1234,
+    }

@@ -1,0 +1,36 @@
+"""Memory does not grow with the log: a long one is read in a process of its own, and its peak is looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STEPS = 60_000
+PROGRAM = """
+import json, resource, sys
+from pathlib import Path
+import parsers
+runs = parsers.parse_all(Path(sys.argv[1]))
+seen = sum(1 for step in runs[-1].steps if step.loss == 2.5)
+record = parsers.Record(id="a", name="a", provenance="imported", status="unknown", steps=runs[-1].steps)
+parsers.write(record, Path(sys.argv[2]))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps([len(runs), len(runs[-1].steps), seen, runs[-1].steps[-1].iteration, peak]))
+"""
+
+
+def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    fields = "elapsed time per iteration (ms): 500.0 | lm loss: 2.5 | number of nan iterations: 0"
+    line = " iteration {i:8d}/{n:8d} | " + fields
+    log = tmp_path / "a.log"
+    with log.open("w") as stream:
+        stream.writelines(line.format(i=i, n=STEPS) + " |\n" + "noise\n" * 9 for i in range(1, STEPS + 1))
+    command = [sys.executable, "-c", PROGRAM, str(log), str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    runs, steps, seen, last, peak_mb = json.loads(done.stdout)
+    assert (runs, steps, seen, last) == (1, STEPS, STEPS, STEPS)
+    assert peak_mb < 100, "as objects the steps alone would take 60 MB more"
+    assert sum(1 for _ in (tmp_path / "out" / "steps.jsonl").open()) == STEPS

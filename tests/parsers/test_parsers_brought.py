@@ -1,0 +1,208 @@
+"""Logs that are brought from elsewhere: found below a folder, completed by hand, saved, followed, and old records."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import FIXTURES
+
+from parsers import parse_all, read
+from parsers.cli import main
+from parsers.discover import discover
+from parsers.follow import follow
+from parsers.importers import read_record
+
+ROOT = Path(__file__).parents[2]
+MODERN = FIXTURES / "megatron_modern.log"
+SHARED = Path("/work/shared/records")
+
+
+def old_record(path: Path, **changes: Any) -> Path:
+    entry = {
+        "platform": "amd",
+        "gpu_info": {"device_name": "AMD Instinct MI300X", "device_count": 8, "total_memory_gb": 206.14165},
+        "parallelism_config": {"tensor_model_parallel_size": 1, "gradient_accumulation_steps": 16},
+        "training_config": {"max_steps": 3, "global_batch_size": 64, "sequence_length": 2048, "num_gpus": 8},
+        "performance_metrics": {"tokens_per_second_per_gpu": 6742.9},
+        "step_times": [22.7, 2.7, 2.5],
+        "loss_values": [11.8, 11.4, 10.9],
+        "learning_rates": [6e-6, 1.2e-5],
+        **changes,
+    }
+    path.write_text(json.dumps(entry))
+    return path
+
+
+def test_logs_are_found_by_what_they_hold(tmp_path: Path) -> None:
+    rank = tmp_path / "output" / "logs" / "rank-7"
+    rank.mkdir(parents=True)
+    (rank / "debug.txt").write_bytes(MODERN.read_bytes())
+    (rank.parent / "node0.out").write_text("\n".join(MODERN.read_text().splitlines()[:20]))
+    (tmp_path / "console").write_bytes(b"starting\n" * 100 + MODERN.read_bytes())
+    (tmp_path / "picture.log").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (tmp_path / "empty.log").touch()
+    (tmp_path / "make.log").write_text("gcc -c a.c\n")
+    with gzip.open(tmp_path / "old.gz", "wb") as stream:
+        stream.write((FIXTURES / "torchtitan_tiny.log").read_bytes())
+    os.utime(tmp_path / "old.gz", (1, 1))
+    found, passed = discover([tmp_path])
+    assert [(one.path.name, one.dialect) for one in found] == [("console", "megatron"), ("old.gz", "torchtitan")]
+    assert {one.path.name: one.why.split(" as ")[0] for one in passed} == {
+        "debug.txt": "the same steps",
+        "node0.out": "no steps in it",
+        "picture.log": "an image",
+        "empty.log": "empty",
+        "make.log": "nothing of training in it",
+    }
+
+
+def test_repeats_of_a_run_are_no_copies(tmp_path: Path) -> None:
+    text = MODERN.read_text()
+    (tmp_path / "a.log").write_text(text)
+    (tmp_path / "b.log").write_text(text.replace("(ms): 4000.0", "(ms): 4100.0"))
+    assert len(discover([tmp_path])[0]) == 2
+
+
+def test_a_folder_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log").write_bytes(MODERN.read_bytes())
+    assert main([str(tmp_path), "--csv"]) == 0
+    out, err = capsys.readouterr()
+    assert "took" in err
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["iteration"] for row in rows] == [str(i) for i in range(1, 9)]
+    assert rows[0]["lr_used"] == ""
+    assert json.loads(rows[1]["metrics"]) == {"step_time_s_running_mean": 2.251}
+
+
+def test_a_folder_without_logs_says_what_was_looked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "Megatron" in capsys.readouterr().err
+
+
+def test_saved_and_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = FIXTURES / "megatron_deepspeed_seconds.log"
+    assert main([str(log), "--save", "model=llama32_1b", "hardware=h100", "world_size=8"]) == 0
+    (directory,) = (tmp_path / "runs" / "imported").iterdir()
+    record = read(directory)
+    assert (record.hardware, record.vendor, record.setting("hidden_size"), record.setting("world_size")) == (
+        "h100",
+        "nvidia",
+        2048,
+        8,
+    )
+    assert "hidden_size" not in record.effective
+    assert record.given["model"] == "llama32_1b"
+    assert len(record.steps) == 8
+
+
+def test_the_log_is_right_where_it_says_otherwise(tmp_path: Path) -> None:
+    assert main([str(MODERN), "-o", str(tmp_path), "num_layers=99"]) == 0
+    record = read(tmp_path)
+    assert (record.setting("num_layers"), dict(record.given)) == (4, {})
+    assert "num_layers is 4 in the log, 99 as given" in record.notes
+
+
+def test_what_cannot_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(MODERN), "modle=llama", "hardware=h1000"]) == 2
+    err = capsys.readouterr().err
+    assert "modle" in err
+    assert "h1000" in err
+    assert "Traceback" not in err
+
+
+def test_several_runs_in_one_log_are_several_records(tmp_path: Path) -> None:
+    log = tmp_path / "two.log"
+    log.write_bytes(MODERN.read_bytes() * 2)
+    assert main([str(log), "-o", str(tmp_path / "out")]) == 0
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["two-run1", "two-run2"]
+    assert read(tmp_path / "out" / "two-run2").notes[0].startswith("run 2 of 2 in this log, from line ")
+
+
+def test_standard_input() -> None:
+    command = [sys.executable, "-m", "parsers", "-", "--json"]
+    done = subprocess.run(command, input=MODERN.read_bytes(), capture_output=True, check=True, cwd=ROOT)
+    assert len(json.loads(done.stdout)[0]["steps"]) == 8
+
+
+def test_a_growing_log_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.log"
+    log.touch()
+
+    def write() -> None:
+        with log.open("ab") as stream:
+            for line in MODERN.read_bytes().splitlines(keepends=True):
+                for part in (line[:50], line[50:]):
+                    stream.write(part)
+                    stream.flush()
+                time.sleep(0.01)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    parsed = follow(log, until_done=True)
+    writer.join()
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
+    assert [line.split(":")[0] for line in shown] == [f"iteration {i}" for i in range(1, 9)]
+    assert len(parsed.steps) == 8
+
+
+def test_the_power_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    power = tmp_path / "power.csv"
+    power.write_text(
+        "timestamp, index, power.draw [W]\n2026/09/11 04:19:41.0, 0, 100 W\n2026/09/11 04:19:43.0, 0, 100 W\n"
+    )
+    assert main([str(MODERN), "--power", str(power), "-o", str(tmp_path / "out")]) == 0
+    assert "200 J integrated" in capsys.readouterr().out
+    assert read(tmp_path / "out").power[0].energy_integrated_j == 200.0
+
+
+def test_a_series_of_another_length_is_nobodys(tmp_path: Path) -> None:
+    record = read_record(old_record(tmp_path / "train_amd_prim_llama.json"))
+    assert [(s.step, s.loss, s.step_time_s, s.lr) for s in record.steps] == [
+        (0, 11.8, 22.7, None),
+        (1, 11.4, 2.7, None),
+        (2, 10.9, 2.5, None),
+    ]
+    assert record.notes == ("lr: 2 values for 3 steps; which is whose is not told",)
+    assert (record.framework, record.vendor, record.status) == ("primus", "amd", "completed")
+    assert record.setting("seq_length") == 2048
+    assert record.setting("hidden_size") is None
+    assert record.environment["device_memory_bytes"] == 206141650000
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"gpu_info": 3, "platform": 1}', '{"gpu_info": {}, "platform": 1}'])
+def test_broken_old_records(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train_x.json"
+    path.write_text(text)
+    assert main([str(path)]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
+def test_the_predecessors_own_records(tmp_path: Path) -> None:
+    for name, framework in (("train_amd_prim_llama", "primus"), ("train_nvd_nemo_llama", "nemo")):
+        assert main([str(SHARED / f"{name}.json"), "-o", str(tmp_path / name)]) == 0
+        record = read(tmp_path / name)
+        assert (record.framework, len(record.steps), record.status) == (framework, 500, "completed")
+        assert record.provenance == "imported"
+    amd = read(tmp_path / "train_amd_prim_llama")
+    assert (amd.steps[0].loss, amd.steps[0].lr) == (11.89548, None)
+
+
+def test_a_log_and_its_copy_in_gzip_are_one(tmp_path: Path) -> None:
+    packed = tmp_path / "a.log.gz"
+    packed.write_bytes(gzip.compress(MODERN.read_bytes()))
+    assert parse_all(packed) == parse_all(MODERN)
+    packed.write_bytes(packed.read_bytes()[:-200])
+    assert parse_all(packed)

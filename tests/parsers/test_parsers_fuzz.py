@@ -1,0 +1,100 @@
+"""No input makes a reader raise, hang or disagree with itself: mutated lines, spliced dialects, raw bytes, any cuts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parsers import DIALECTS, Ending, Record, assemble, judge, parse_all
+from parsers.dialects import load
+from parsers.reader import Parser
+from parsers.record import from_json, to_json
+from parsers.storage import dumps
+
+FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.log"))
+LINES = sorted({line for path in FIXTURES for line in path.read_bytes().split(b"\n") if line})
+CALM = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A line of some dialect, as it is, cut, doubled, with bytes put in, or spliced with another's."""
+    line = draw(st.sampled_from(LINES))
+    if draw(st.booleans()):
+        return line
+    at = draw(st.integers(0, len(line)))
+    other = draw(st.sampled_from(LINES))
+    middle = draw(
+        st.one_of(st.binary(max_size=12), st.sampled_from([b"\r", b"\0", b"\x1b[31m", b"nan", b"9" * 400, b"|"]))
+    )
+    rest = draw(st.sampled_from([line[at:], b"", other, other[len(other) // 2 :]]))
+    return line[:at] + middle + rest
+
+
+def texts() -> st.SearchStrategy[bytes]:
+    lines = st.lists(st.one_of(mutated(), st.binary(max_size=60)), max_size=25)
+    return lines.map(b"\n".join)
+
+
+@CALM
+@given(texts())
+def test_no_text_makes_it_raise_and_its_record_can_be_written(data: bytes) -> None:
+    for run in parse_all(data.split(b"\n")):
+        record = assemble(run, judge(Ending(), run), Record(id="a", name="a", provenance="imported", status="unknown"))
+        assert dumps(to_json(record))
+        assert from_json(to_json(record), record.steps) == record
+        numbers = [step.step for step in run.steps]
+        assert numbers == sorted(set(numbers))
+
+
+@CALM
+@given(texts(), st.sampled_from(sorted(DIALECTS)))
+def test_no_forced_dialect_raises(data: bytes, dialect: str) -> None:
+    assert parse_all(data.split(b"\n"), dialect)
+
+
+@CALM
+@given(texts(), st.sampled_from(sorted(DIALECTS)))
+def test_no_line_alone_raises(data: bytes, dialect: str) -> None:
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        load(dialect).read_step(number, line.decode("utf-8", "replace"))
+
+
+@CALM
+@given(st.sampled_from(FIXTURES), st.lists(st.integers(1, 3000), min_size=1, max_size=20))
+def test_where_the_bytes_are_cut_changes_nothing(path: Path, sizes: list[int]) -> None:
+    data, whole = path.read_bytes(), parse_all(path)
+    parser, at, index = Parser(), 0, 0
+    while at < len(data):
+        size = sizes[index % len(sizes)]
+        parser.feed_bytes(data[at : at + size])
+        at, index = at + size, index + 1
+    assert parser.finish() == whole
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+def test_a_log_that_is_read_while_it_grows_ends_as_the_whole_one(path: Path) -> None:
+    parser, known = Parser(), 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        parser.feed_bytes(line)
+        if number % 2 == 0 or number == len(lines) - 1:
+            known = max(known, len(parser.result().steps))
+    assert parser.finish() == parse_all(path)
+    assert known > 0 or path.stem == "megatron_bridge_rank0"  # waits for a line with a number
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+def test_ten_megabytes_in_one_line_take_no_longer_than_in_many(dialect: str) -> None:
+    """The line is cut, and no pattern is worse than linear in what is left of it."""
+    marks = load(dialect).MARKS
+    piece = b" ".join((*marks, b"a.b_c: 1.5/2 | x=3 (", b"[" * 40, b"9" * 40)) * 20
+    line = piece * (10_000_000 // len(piece) + 1)
+    for data in (line, line.replace(b" ", b"\r"), b"a" * 10_000_000, b" " * 10_000_000):
+        began = time.process_time()
+        parse_all([data + b"\n"], dialect)
+        assert time.process_time() - began < 30

@@ -1,0 +1,45 @@
+"""Colours and prefixes."""
+
+from __future__ import annotations
+
+import pytest
+
+from parsers.text import body, colourless
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("\x1b[32mINFO\x1b[0m", "INFO"),
+        ("[32mINFO[0m", "INFO"),
+        ("[1;31mstep[0m", "step"),
+        ("\x1b[Ka\x1b[1A", "a"),
+        ("a\0b", "ab"),
+        ("[model] [m] [7] [1] [99m] [rank0]", "[model] [m] [7] [1] [99m] [rank0]"),
+    ],
+)
+def test_colours_go_and_text_stays(text: str, plain: str) -> None:
+    assert colourless(text) == plain
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "0: ",
+        "12: [default0]:",
+        "[rank3]: ",
+        "> 2: ",
+        "(pretrain, pid=4112) ",
+        "(RayTrainWorker pid=12, ip=10.0.0.1) ",
+        "2026-11-21T10:00:00.123456789Z ",
+        "[2026-11-21 10:00:00] ",
+        "ining-demo/0 [default0]:",
+    ],
+)
+def test_prefixes_go_and_indentation_stays(prefix: str) -> None:
+    assert body(f"{prefix}key: 1") == "key: 1"
+
+
+def test_what_is_no_prefix_stays() -> None:
+    for text in ("key: 1", "  - 1", "    name: x", "", "loss: 1.5"):
+        assert body(text) == text
