@@ -12,13 +12,16 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test test-layouts check wheel clean
+.PHONY: help install demo test test-layouts test-nvidia nemo bridge check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
+	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"
+	@echo "make nemo     .venv-nemo with NeMo, for framework=nemo framework.python=.venv-nemo/bin/python"
+	@echo "make bridge   .venv-bridge with Megatron-Bridge 0.3.1, on top of .venv-nemo"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
-	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv and dist"
+	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv, .venv-nemo, .venv-bridge and dist"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +50,35 @@ test: $(VENV)/.dev
 test-layouts: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m slow
 
+NEMO := .venv-nemo
+NEMO_PIP := $(NEMO)/bin/python -m pip install --quiet $(INDEXES)
+
+$(NEMO)/.installed: requirements/nemo.txt requirements/nemo-constraints.txt
+	$(PYTHON) -m venv $(NEMO)
+	$(NEMO_PIP) -c requirements/nemo-constraints.txt torch numpy
+	$(NEMO_PIP) --no-deps nemo_toolkit==2.7.3
+	$(NEMO_PIP) -c requirements/nemo-constraints.txt -r requirements/nemo.txt
+	@touch $@
+
+nemo: $(NEMO)/.installed
+
+# Bridge 0.3.1 and the Megatron-Core that it is written for, 66 MB before NeMo's packages, which serve it as well
+BRIDGE := .venv-bridge
+SITE := -c 'import site; print(site.getsitepackages()[0])'
+
+$(BRIDGE)/.installed: $(NEMO)/.installed requirements/bridge.txt
+	$(PYTHON) -m venv $(BRIDGE)
+	$(NEMO)/bin/python $(SITE) > "$$($(BRIDGE)/bin/python $(SITE))/nemo.pth"
+	$(BRIDGE)/bin/python -m pip install --quiet $(INDEXES) --no-deps -r requirements/bridge.txt
+	@touch $@
+
+bridge: $(BRIDGE)/.installed
+
+# where the packages cannot be had, the tests are skipped by name
+test-nvidia: $(VENV)/.dev
+	-$(MAKE) nemo bridge
+	$(VENV)/bin/python -m pytest -rs -m nvidia tests/nvidia
+
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -58,4 +90,4 @@ wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .
 
 clean:
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) $(NEMO) $(BRIDGE) dist

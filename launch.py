@@ -23,6 +23,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from check_experiment import target_problems
 from conf import devices
 from conf.compose import checked_overrides, choices, compose
 from conf.errors import ConfigError, command
@@ -31,7 +32,7 @@ from conf.overview import summary
 from conf.resolve import Experiment
 from conf.sweep import experiments
 from estimate.memory import memory_problems, model_states
-from launchers import make_plan, preflight
+from launchers import bundle, containers, make_plan, preflight, run_dir, where
 from launchers.plan import Host, Plan
 from launchers.run_dir import plain
 from parsers import Record
@@ -53,9 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     overrides = [a for a in arguments if a not in flags]
     as_json = "--json" in flags
     asked = experiments(overrides, multirun=bool(flags & {"-m", "--multirun"}))
-    planned, runs = [e for e in asked if e.dry_run], [e for e in asked if not e.dry_run]
+    planned, runs = [e for e in asked if e.dry_run], [e for e in asked if not e.dry_run and e.bundle is None]
     if planned:
         _show_plans(planned, as_json)
+    bundle.leave([(e, make_plan(e, _host())) for e in asked if e.bundle is not None and not e.dry_run])
     return _run_all(runs, as_json) if runs else 0
 
 
@@ -65,7 +67,10 @@ def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
     problems = [p for e in asked for p in (*preflight.problems(e), *memory_problems(e, memory))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    runs = [(run, make_plan(run, host)) for e in asked for run in _repeats(e)]
+    refused = [p for e in asked for p in target_problems(e, make_plan(e, host))]
+    if refused:
+        raise ConfigError(*dict.fromkeys(refused))
+    runs = [(run, _plan(run, host)) for e in asked for run in _repeats(e)]
     for warning in dict.fromkeys(w for e in asked for w in e.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     rows: list[dict[str, Any]] = []
@@ -79,8 +84,22 @@ def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
     return 0 if all(row["status"] == "completed" for row in rows) else 1
 
 
+def _plan(e: Experiment, host: Host) -> Plan:
+    """What a run of `e` executes, in its container if it asks for one."""
+    plan = make_plan(e, host)
+    if e.cluster.container == "none":
+        return plan
+    cache = Path(e.cluster.hf_home).expanduser().absolute()
+    directory = run_dir.directory(e, where.commit()).absolute()
+    return containers.wrap(plan, e, directory, cache if cache.is_dir() else None)
+
+
 def _row(record: Record, path: Path) -> dict[str, Any]:
-    different = [f"{d.setting}: asked {d.requested}, ran {d.effective}" for d in record.differences]
+    declared = {d.key for d in record.declared}
+    words = {True: " (declared)", False: ""}
+    different = [
+        f"{d.setting}: asked {d.requested}, ran {d.effective}{words[d.setting in declared]}" for d in record.differences
+    ]
     return {"run": str(path), "status": record.status, "cause": record.cause, "differences": different}
 
 
@@ -106,7 +125,7 @@ def _host() -> Host:
 
 
 def _show_plans(asked: Sequence[Experiment], as_json: bool) -> None:
-    pairs = [(e, make_plan(e, _host())) for e in asked]
+    pairs = [(e, _plan(e, _host())) for e in asked]
     if as_json:
         print(json.dumps([{"experiment": plain(asdict(e)), "plan": asdict(p)} for e, p in pairs], indent=2))
     else:
@@ -120,10 +139,21 @@ def _plan_text(e: Experiment, p: Plan) -> str:
     lines += [f"{'not here':<14}{problem.where}: {problem.what}" for problem in preflight.problems(e)]
     lines += [f"{'environment':<14}{k}={v}  ({p.env_reasons[k]})" for k, v in sorted(p.env.items())]
     lines += [f"{'passed on':<14}{name}" for name in p.forward_env]
-    lines += [f"{'command':<14}{p.command()}", f"{'log':<14}{p.log}"]
+    lines += [f"{'declared':<14}{d.key} = {d.value} ({d.reason})" for d in p.declared]
+    lines += [f"{'command':<14}{p.command()}", *_container_commands(e), f"{'log':<14}{p.log}"]
     for name, text in sorted(p.files.items()):
         lines += [f"--- {name}", text.rstrip()]
     return "\n".join(lines)
+
+
+def _container_commands(e: Experiment) -> Iterator[str]:
+    """With an image that is here already: the same command as each runtime would start it in that image elsewhere."""
+    if e.image is None or e.cluster.container != "none":
+        return
+    for runtime in containers.RUNTIMES:
+        there = replace(e, cluster=replace(e.cluster, container=runtime))
+        if not list(containers.problems(there)):
+            yield f"{'or ' + runtime:<14}{_plan(there, _host()).command()}"
 
 
 def _show_config(arguments: list[str]) -> int:

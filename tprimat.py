@@ -1,4 +1,4 @@
-"""The installed command: `tprimat launch|data|parse|metrics|compare …`, each the same as its `python …` form."""
+"""The installed command: `tprimat launch|check|data|parse|metrics|compare …`, each the same as its `python …` form."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import import_module
 
 COMMANDS = {
     "launch": ("launch", "run an experiment: tprimat launch model=llama platform=nvidia"),
+    "check": ("check_experiment", "can it run here, and as asked? tprimat check model=llama platform=nvidia"),
     "data": ("launchers.data_cli", "look into a corpus, or ahead: tprimat data preview platform=cpu"),
     "parse": ("parsers.cli", "read training logs: tprimat parse LOG"),
     "metrics": ("metrics.cli", "figures of runs: tprimat metrics RUN"),

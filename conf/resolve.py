@@ -90,6 +90,7 @@ class Experiment:
     runs_dir: str
     hang_after_s: float
     dry_run: bool
+    bundle: str | None
     rerun: bool
     resume: bool
     declared: tuple[Declared, ...]
@@ -155,7 +156,7 @@ def _row_reasons(row: LayoutRow | None, training: Training) -> tuple[str, ...]:
 
 _UNCHANGED = (
     *("model", "platform", "hardware", "framework", "image", "precision", "cluster", "price", "grid"),
-    *("nodes", "repeat", "runs_dir", "hang_after_s", "dry_run", "rerun", "resume"),
+    *("nodes", "repeat", "runs_dir", "hang_after_s", "dry_run", "bundle", "rerun", "resume"),
 )
 _TRAINING_DEFAULTS: Mapping[str, Any] = {
     "micro_batch_size": 1,

@@ -17,10 +17,12 @@ Vendor = Literal["nvidia", "amd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """Which side of the comparison: a vendor's GPUs, or this machine's CPU."""
+    """Which side of the comparison: a vendor's GPUs, or this machine's CPU. frameworks: what framework=auto takes the
+    first of that is there."""
 
     name: str
     vendor: Vendor | None
+    frameworks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +57,20 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """The training stack, what it needs in the environment that runs it, and the line that installs it."""
+    """The training stack, what it needs in the environment that runs it, and the line that installs it.
+
+    release: whose attribute paths are written, None where nothing depends on it. python: the interpreter whose
+    environment has the stack, None: this one. recipes: our model name to the stack's recipe. options: settings of the
+    stack beyond our vocabulary, under its own names, for those that take any.
+    """
 
     name: str
     distributions: tuple[str, ...]
     install: str
+    release: str | None
+    python: str | None
+    recipes: Mapping[str, str]
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +158,18 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where the processes start, and paths there. forward_env: variables passed on by name, never read by us."""
+    """Where the processes start, and paths there. container: what starts the image; none: it is where we are already.
+    primus_entry: what of a Primus checkout is started. forward_env: variables passed on by name, never read by us."""
 
     name: str
     master_addr: str
     master_port: int
     node_rank: int
     primus_path: str
+    primus_cache: str
+    primus_entry: Literal["run_pretrain", "direct", "container", "slurm"]
     hf_home: str
+    container: Literal["none", "docker", "podman", "enroot", "pyxis"]
     forward_env: tuple[str, ...]
 
 
@@ -199,6 +214,7 @@ class Request:
     runs_dir: str
     hang_after_s: float
     dry_run: bool
+    bundle: str | None
     rerun: bool
     resume: bool
     per_platform: Mapping[str, Any]

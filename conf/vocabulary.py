@@ -46,7 +46,7 @@ def requested(experiment: object, partial: bool = False) -> dict[str, Any]:
     for setting in vocabulary().values():
         try:
             if setting.request:
-                found[setting.name] = _follow(experiment, setting.request)
+                found[setting.name] = follow(experiment, setting.request)
         except AttributeError:
             if not partial:
                 raise
@@ -58,7 +58,8 @@ def program_settings(experiment: object) -> dict[str, Any]:
     return {name: value for name, value in requested(experiment).items() if vocabulary()[name].dump}
 
 
-def _follow(value: Any, path: str) -> Any:
+def follow(value: Any, path: str) -> Any:
+    """The attribute of `value` at a dotted path; None where it leads through a part that is null."""
     for attribute in path.split("."):
         value = None if value is None else getattr(value, attribute)
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,14 @@ if TYPE_CHECKING:
     from conf.resolve import Experiment
     from launchers.plan import Host, Plan
 
+PYTHON_OF_IMAGE = "python"  # where framework.python names no other
 FRAMEWORKS = {
     "megatron": "launchers.megatron",
+    "megatron_bridge": "launchers.megatron_bridge",
+    "nemo": "launchers.nemo",
+    "primus": "launchers.primus",
 }
+TAKE_OPTIONS = ("primus",)
 
 
 def make_plan(experiment: Experiment, host: Host) -> Plan:
@@ -25,5 +31,10 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
     name = experiment.framework.name
     if name not in FRAMEWORKS:
         raise ConfigError(Problem("framework", "no renderer", name, listed(sorted(FRAMEWORKS))))
+    if experiment.cluster.container != "none":
+        host = replace(host, python=PYTHON_OF_IMAGE)
+    if experiment.framework.options and name not in TAKE_OPTIONS:
+        found = listed(sorted(experiment.framework.options))
+        raise ConfigError(Problem("framework.options", f"{name} takes no options", found, "{}"))
     rendered: Plan = import_module(FRAMEWORKS[name]).render(experiment, host)
     return rendered

@@ -28,11 +28,11 @@ def render(experiment: Experiment, host: Host) -> Plan:
     problems = list(_refusals(experiment))
     if problems:
         raise ConfigError(*problems)
-    env, reasons = _environment(experiment, host)
+    env, reasons = environment(experiment, host)
     return Plan(
         setup=corpus.setup(experiment, host.python),
         argv=(
-            *(host.python, "-u", "-m", "torch.distributed.run", *_torchrun(experiment)),
+            *(host.python, "-u", "-m", "torch.distributed.run", *torchrun(experiment)),
             *(str(ENGINE), "--settings", SETTINGS),
         ),
         files={SETTINGS: json.dumps(settings(experiment), indent=2) + "\n"},
@@ -88,7 +88,8 @@ def _missing_parts(e: Experiment) -> Iterator[Problem]:
         yield Problem("model", what, model.name, hint="another model; the vendors' own stacks have these")
 
 
-def _torchrun(e: Experiment) -> Iterator[str]:
+def torchrun(e: Experiment) -> Iterator[str]:
+    """torchrun's own arguments, for this node."""
     yield f"--nproc-per-node={e.gpus_per_node}"
     if e.nodes == 1:
         yield "--standalone"  # a free port of its own: two runs on one machine do not meet
@@ -99,7 +100,8 @@ def _torchrun(e: Experiment) -> Iterator[str]:
     yield f"--master-port={e.cluster.master_port}"
 
 
-def _environment(e: Experiment, host: Host) -> tuple[dict[str, str], dict[str, str]]:
+def environment(e: Experiment, host: Host) -> tuple[dict[str, str], dict[str, str]]:
+    """What the ranks of any stack get for the machine's sake, and the reason of each."""
     threads = max(1, host.cpu_count // e.gpus_per_node)
     rows = [("OMP_NUM_THREADS", str(threads), f"{host.cpu_count} cores / {e.gpus_per_node} processes")]
     if e.hardware.vendor is None and (e.gpus_per_node * threads >= host.cpu_count or host.ci):

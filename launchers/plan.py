@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from conf.resolve import Declared
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -20,7 +22,9 @@ class Host:
 class Plan:
     """files: path (relative to the run directory) → text. env: set on top of the environment, the reason of each in
     env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run directory, after
-    the commands of `setup`, the first of which that fails is the end of the run."""
+    the commands of `setup`, the first of which that fails is the end of the run. check: the command that finds out in
+    the target environment, without training, whether argv can run. declared: what the framework cannot be told, and
+    has instead."""
 
     setup: tuple[tuple[str, ...], ...] = ()
     argv: tuple[str, ...]
@@ -29,6 +33,8 @@ class Plan:
     env_reasons: Mapping[str, str] = field(default_factory=dict)
     forward_env: tuple[str, ...] = ()
     log: str = "train.log"
+    check: tuple[str, ...] = ()
+    declared: tuple[Declared, ...] = ()
 
     def command(self) -> str:
         """The plan as one line for a shell."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from conf import devices
-from conf.errors import Problem
+from conf.errors import ConfigError, Problem
+from conf.installed import versions
 from conf.load import hardware_named
 from conf.resolve import Experiment
-from launchers import corpus
+from launchers import corpus, nvidia_env, primus
 
 
 def problems(e: Experiment) -> list[Problem]:
     """What keeps `e` from running on this machine; empty if nothing does."""
-    return [*_platform(e), *_nodes(e), *_framework(e), *_data(e)]
+    return [*_platform(e), *_nodes(e), *_framework(e), *_environment(e), *_data(e), *_primus(e)]
 
 
 def _platform(e: Experiment) -> Iterator[Problem]:
@@ -44,6 +45,16 @@ def _nodes(e: Experiment) -> Iterator[Problem]:
         )
 
 
+def _environment(e: Experiment) -> Iterator[Problem]:
+    if e.framework.name != "megatron":
+        yield from nvidia_env.conflicts(e, os.environ)
+
+
+def _primus(e: Experiment) -> Iterator[Problem]:
+    if e.framework.name == "primus":
+        yield from primus.checked(e)
+
+
 def _data(e: Experiment) -> Iterator[Problem]:
     if e.data.name != "prefix" or e.data.path is None:
         return
@@ -59,22 +70,29 @@ def _data(e: Experiment) -> Iterator[Problem]:
 
 
 def _framework(e: Experiment) -> Iterator[Problem]:
-    missing = [name for name in e.framework.distributions if not _installed(name)]
-    if missing:
-        what = f"{' and '.join(missing)} missing in {sys.executable}"
-        yield Problem("framework", what, e.framework.name, hint=e.framework.install)
+    if e.cluster.container == "none":  # what an image holds, nobody can see from here
+        yield from _packages(e)
     if e.framework.name == "megatron" and not sys.platform.startswith("linux"):
         what = "Megatron-Core has no wheel for this system: the engine runs on Linux"
         yield Problem("framework", what, sys.platform, "linux")
 
 
-def _installed(distribution: str) -> bool:
-    """Also true for a module without a distribution, as in containers that build Megatron from source."""
+def _packages(e: Experiment) -> Iterator[Problem]:
+    python = e.framework.python
     try:
-        version(distribution)
-    except PackageNotFoundError:
-        try:
-            return find_spec(distribution.replace("-", ".")) is not None
-        except ModuleNotFoundError:
-            return False
-    return True
+        found = versions(e.framework.distributions, python)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    missing = [name for name, version in found.items() if version is None and not (python is None and _module(name))]
+    if missing:
+        what = f"{' and '.join(missing)} missing in {python or sys.executable}"
+        yield Problem("framework", what, e.framework.name, hint=e.framework.install)
+
+
+def _module(distribution: str) -> bool:
+    """A module without a distribution, as in containers that build Megatron from source."""
+    try:
+        return find_spec(distribution.replace("-", ".")) is not None
+    except ModuleNotFoundError:
+        return False

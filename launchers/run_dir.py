@@ -30,7 +30,8 @@ def identity(e: Experiment, commit: str | None) -> str:
     """Hex digest of all that decides a run: settings, place, image, code. Not its name, price or repeats."""
     names = {"platform": e.platform.name, "hardware": e.hardware.name}
     place = {**names, "nodes": e.nodes, "gpus_per_node": e.gpus_per_node}
-    code = {"framework": e.framework.name, "image": e.image, "commit": commit}
+    stack = {"framework": e.framework.name, "release": e.framework.release, "options": e.framework.options}
+    code = {**stack, "image": e.image, "commit": commit}
     model = {name: value for name, value in asdict(e.model).items() if name != "source"}
     text = json.dumps({"settings": program_settings(e), "model": model, **place, **code}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -134,7 +134,8 @@ class LogReader:
             if isinstance(event, Resumed):
                 self._resumed(event)
             self._held.append((event, load(name).FRAMEWORK))
-            self._held_dump = self._held_dump or isinstance(event, Argument)
+            # Bridge's dialect tells its dump late, with the first step line: it stands before a mark of the same step
+            self._held_dump = self._held_dump or (isinstance(event, Argument) and event.line > self._last_line)
 
     def _add(self, step: Step) -> None:
         if step.step <= self._segment.steps.last_number:

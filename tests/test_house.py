@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "compare": {"conf", "parsers", "metrics", "compare"},
     "estimate": {"conf", "parsers", "metrics", "estimate"},
 }
-EDGE = {"launch", "run_experiment", "tprimat"}
+EDGE = {"launch", "run_experiment", "check_experiment", "tprimat"}
 HEAVY = ("torch", "matplotlib", "scipy", "numpy", "hydra", "megatron")
 
 

@@ -73,6 +73,7 @@ def _transformer_config(s: Settings) -> Any:
         use_cpu_initialization=not torch.cuda.is_available(),
         init_method=_leave,  # set_weights comes after; perform_initialization=False would also skip the biases' zeros
         output_layer_init_method=_leave,
+        attention_softmax_in_fp32=False,  # of Megatron's own attention; as every vendor's stack is told
         # these need TransformerEngine or apex, or compile at the first step
         persist_layer_norm=False,
         gradient_accumulation_fusion=False,

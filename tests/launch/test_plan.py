@@ -16,13 +16,14 @@ from launchers.plan import Host
 from launchers.run_dir import identity, run_id
 
 HOST = Host(python="python", cpu_count=64)
+ENGINE_NAMED = "framework=megatron"  # auto would take what is installed here
 
 PLANS = {
     "cpu_llama_tiny": ("platform=cpu",),
     "cpu_llama_tiny_tp2": ("platform=cpu", "layout=tp2", "gpus_per_node=2"),
-    "nvidia_llama_8_gpus": ("platform=nvidia", "model=llama"),
-    "amd_llama_8_gpus": ("platform=amd", "model=llama"),
-    "amd_llama31_70b_4_nodes": ("platform=amd", "model=llama31_70b", "nodes=4", "cluster.node_rank=2"),
+    "nvidia_llama_8_gpus": ("platform=nvidia", "model=llama", ENGINE_NAMED),
+    "amd_llama_8_gpus": ("platform=amd", "model=llama", ENGINE_NAMED),
+    "amd_llama31_70b_4_nodes": ("platform=amd", "model=llama31_70b", "nodes=4", "cluster.node_rank=2", ENGINE_NAMED),
 }
 
 
@@ -36,7 +37,7 @@ def test_golden_plan(name: str, golden: Callable[[str, str], None]) -> None:
 
 
 def test_both_vendors_get_the_same_settings() -> None:
-    nvidia, amd = (plan(load_experiment(f"platform={p}", "model=llama"), HOST) for p in ("nvidia", "amd"))
+    nvidia, amd = (plan(load_experiment(f"platform={p}", "model=llama", ENGINE_NAMED), HOST) for p in ("nvidia", "amd"))
     told = [json.loads(made.files["settings.json"]) for made in (nvidia, amd)]
     assert [settings.pop("device") for settings in told] == ["cuda", "rocm"]
     assert told[0] == told[1]
@@ -55,13 +56,13 @@ def test_both_vendors_get_the_same_settings() -> None:
 )
 def test_the_engine_refuses_what_it_cannot_do(overrides: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        plan(load_experiment("platform=nvidia", "model=llama", *overrides), HOST)
+        plan(load_experiment("platform=nvidia", "model=llama", ENGINE_NAMED, *overrides), HOST)
 
 
 def test_every_framework_file_has_a_renderer() -> None:
     from conf.compose import choices
 
-    assert set(choices("framework")) == set(FRAMEWORKS)
+    assert set(choices("framework")) == {*FRAMEWORKS, "auto"}
 
 
 def test_threads_share_the_cores() -> None:

@@ -1,0 +1,144 @@
+"""`tprimat check KEY=VALUE …`: can this experiment run here, and would it run as asked? Nothing is started or written.
+
+Rules of the config, this machine, the corpus, and, inside the environment that would train (framework.python, or the
+container of cluster.container), the versions, the recipe and every setting's place in it, without a training step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conf import devices
+from conf.errors import Problem, command
+from conf.resolve import Experiment
+from conf.sweep import experiments
+from conf.vocabulary import requested
+from estimate.memory import memory_problems, model_states
+from launchers import containers, make_plan, preflight
+from launchers.plan import Host, Plan
+from launchers.runner import environment
+from parsers import marks
+from parsers.assemble import same
+
+LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the environment that would train says. configured: settings of the recipe that was built, by canonical
+    name; nothing of it ran. facts: versions and devices there."""
+
+    problems: tuple[Problem, ...]
+    configured: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+
+def ask_target(e: Experiment, plan: Plan) -> Target | None:
+    """Run the plan's own check; None where the framework has none (the engine refuses within its first second)."""
+    if not plan.check:
+        return None
+    with tempfile.TemporaryDirectory(prefix="tprimat-check-") as directory:
+        for name, text in plan.files.items():
+            (Path(directory) / name).write_text(text, encoding="utf-8")
+        wrapped = containers.wrap(plan, e, Path(directory))
+        try:
+            done = subprocess.run(
+                wrapped.check,
+                cwd=directory,
+                env=environment(wrapped, os.environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except OSError as error:
+            what = f"cannot be started: {error.strerror or error}"
+            hint = "framework.python=/path/to/bin/python names the interpreter that has the stack"
+            return Target((Problem("framework.python", what, wrapped.check[0], hint=hint),), {}, {})
+        except subprocess.TimeoutExpired:
+            what = f"the check in the target environment took more than {LIMIT_S:.0f} s and was ended"
+            return Target((Problem("framework", what, e.framework.name),), {}, {})
+    return read_answer(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+
+def read_answer(code: int, out: str, err: str) -> Target:
+    """What the check printed, as a Target."""
+    told: dict[str, dict[str, Any]] = {"configured": {}, "facts": {}}
+    refused = []
+    for line in out.splitlines():
+        for kind, values in told.items():
+            values.update(marks.read_settings(kind, line) or {})
+        refusal = marks.read_settings("refused", line)
+        if refusal is not None:
+            refused.append(Problem(**{name: str(refusal.get(name) or "") for name in Problem.__slots__}))
+    if code != 0 and not refused:
+        last = " | ".join(line.strip() for line in err.splitlines()[-3:]) or "nothing was printed"
+        refused.append(Problem("framework", f"the check in the target environment ended with exit code {code}", last))
+    if code == 0 and not told["configured"]:
+        refused.append(Problem("framework", "the check in the target environment told no settings"))
+    return Target(tuple(refused), told["configured"], told["facts"])
+
+
+def undeclared(e: Experiment, plan: Plan, configured: Mapping[str, Any]) -> Iterator[Problem]:
+    """Settings that would run otherwise than asked, and that the plan does not declare."""
+    declared = {d.key for d in (*e.declared, *plan.declared)}
+    for name, asked in requested(e).items():
+        if name in configured and name not in declared and not same(asked, configured[name]):
+            yield Problem(name, f"asked for {asked}, and {e.framework.name} would run", str(configured[name]))
+
+
+def target_problems(e: Experiment, plan: Plan) -> list[Problem]:
+    """All that keeps `plan` from running as asked in its own environment."""
+    target = ask_target(e, plan)
+    return [] if target is None else [*target.problems, *undeclared(e, plan, target.configured)]
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: it can run here as asked; 2: it cannot, and why."""
+    parser = argparse.ArgumentParser(prog="tprimat check", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for launch.py")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    rows = [_row(e) for e in experiments(options.overrides, multirun=False)]
+    print(json.dumps(rows, indent=2) if options.json else "\n\n".join(_shown(row) for row in rows))
+    return 2 if any(part["problems"] for row in rows for part in row["parts"]) else 0
+
+
+def _row(e: Experiment) -> dict[str, Any]:
+    plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
+    target = ask_target(e, plan)
+    parts = [
+        ("config", f"every rule holds; {model_states(e)}", memory_problems(e, devices.host_memory_bytes())),
+        ("machine", "what it asks for is here", preflight.problems(e)),
+    ]
+    if target is None:
+        parts.append(("target", "asked when it starts: the stack checks its settings before the first step", []))
+    else:
+        versions = ", ".join(f"{name} {value}" for name, value in sorted(target.facts.items()) if value)
+        parts.append(("target", versions or "nothing told", list(target.problems)))
+        told = sum(name in target.configured for name in requested(e))
+        text = f"{told} of {len(requested(e))} are built as asked, {len(plan.declared)} declared"
+        parts.append(("settings", text, list(undeclared(e, plan, target.configured))))
+    shown = [{"part": part, "says": text, "problems": [asdict(p) for p in found]} for part, text, found in parts]
+    return {"experiment": e.name, "framework": e.framework.name, "platform": e.platform.name, "parts": shown}
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    lines = [f"{row['experiment']} by {row['framework']} on {row['platform']}"]
+    for part in row["parts"]:
+        word, text = ("no", "") if part["problems"] else ("ok", part["says"])
+        lines.append(f"  {part['part']:<10}{word:<4}{text}".rstrip())
+        lines += [f"      {text}" for p in part["problems"] for text in str(Problem(**p)).splitlines()]
+    if row["platform"] != "cpu":
+        lines.append("  only a GPU can show: kernels and their precision, activations' memory, communication, speed")
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""A Plan as the same Plan inside a container: every command wrapped, nothing else changed. Pure.
+
+Paths are the same inside and outside, so a plan needs no other text for a container. Values of variables stay in the
+Plan's environment and go in by name: a secret is in no command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from conf.errors import ConfigError, Problem
+from conf.resolve import Experiment
+from launchers.plan import Plan
+
+RANKS = Path(__file__).parent / "ranks"
+TABLE = Path(__file__).parent.parent / "conf" / "tables" / "containers.yaml"
+
+RUNTIMES: tuple[Literal["docker", "podman", "enroot", "pyxis"], ...] = ("docker", "podman", "enroot", "pyxis")
+
+Command = tuple[str, ...]
+Mount = tuple[str, bool]
+"""A folder, and whether it may be written."""
+
+
+def problems(e: Experiment) -> Iterator[Problem]:
+    """Why `e` cannot be started in a container as it asks."""
+    runtime, image = e.cluster.container, e.image
+    if runtime == "none":
+        return
+    if image is None:
+        yield Problem("image", f"cluster.container={runtime} needs one", "null", hint="image=nvcr.io/nvidia/nemo:26.02")
+    elif runtime == "enroot" and "/" in image and not image.endswith(".sqsh"):
+        hint = f"enroot import docker://{enroot_name(image)}, then image=/path/to/it.sqsh"
+        yield Problem("image", "enroot starts a local image", image, "the path of a .sqsh file, or a container", hint)
+    if runtime == "pyxis" and e.nodes > 1:
+        yield Problem("nodes", "srun would start the same node rank on each node", str(e.nodes), "1")
+
+
+def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) -> Plan:
+    """`plan` in e.image by e.cluster.container; as it is where that is none.
+
+    directory: where the run happens. cache: the user's Hugging Face cache, where there is one. Both absolute.
+
+    Raises:
+        ConfigError: problems(e), or a folder that cannot be written as a mount.
+    """
+    found = list(problems(e))
+    if e.cluster.container == "none" or e.image is None:
+        if found:
+            raise ConfigError(*found)
+        return plan
+    mounts = _mounts(e, directory, cache)
+    what = "a folder with : or , in its name cannot be mounted"
+    found += [Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path}]
+    if found:
+        raise ConfigError(*found)
+    if cache is not None:
+        why = {"HF_HOME": "the user's Hugging Face cache, mounted"}
+        plan = replace(plan, env={"HF_HOME": str(cache), **plan.env}, env_reasons={**why, **plan.env_reasons})
+    if e.framework.name == "primus":
+        plan = replace(plan, env={**plan.env, "PRIMUS_CACHE_ROOT": str(_kernels(e))})
+    before = _before(e, str(directory), mounts, (*sorted(plan.env), *plan.forward_env))
+    return replace(
+        plan,
+        setup=tuple((*before, *command) for command in plan.setup),
+        argv=(*before, *plan.argv),
+        check=(*before, *plan.check) if plan.check else (),
+    )
+
+
+def enroot_name(image: str) -> str:
+    """nvcr.io/nvidia/nemo:26.02 as Enroot writes it, nvcr.io#nvidia/nemo:26.02; a path stays."""
+    registry, slash, rest = image.partition("/")
+    is_registry = bool(re.search(r"[.:]|^localhost$", registry)) and not registry.startswith(".")
+    return f"{registry}#{rest}" if slash and is_registry else image
+
+
+def _mounts(e: Experiment, directory: Path, cache: Path | None) -> list[Mount]:
+    mounts = [(str(directory), True), (str(RANKS), False)]
+    if e.data.path is not None and Path(e.data.path).is_absolute():
+        mounts.append((str(Path(e.data.path).parent), e.data.name == "synthetic"))
+    if e.framework.name == "primus":  # which installs and compiles in its checkout
+        mounts += [(str(Path(e.cluster.primus_path).absolute()), True), (str(_kernels(e)), True)]
+    return mounts + ([(str(cache), False)] if cache else [])
+
+
+def _kernels(e: Experiment) -> Path:
+    """Where Primus keeps what it compiles; a home inside the container would be another one, and gone with it."""
+    return Path(e.cluster.primus_cache).expanduser().absolute()
+
+
+def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Command) -> Command:
+    """All of the wrapped command that comes before the one that it wraps."""
+    image, runtime = e.image or "", e.cluster.container
+    shared = (*_table()["common"][runtime], *_table()["devices"][e.platform.vendor or "none"][runtime])
+    if runtime in ("docker", "podman"):
+        options = [f"--volume={path}:{path}{'' if writable else ':ro'}" for path, writable in mounts]
+        options += [f"--env={name}" for name in variables]
+        return (runtime, "run", *shared, *options, f"--workdir={directory}", image)
+    if runtime == "enroot":
+        how = {True: "x-create=dir,bind,rw", False: "x-create=dir,bind,ro"}
+        options = [f"--mount={path}:{path}:none:{how[writable]}" for path, writable in mounts]
+        options += [f"--env={name}" for name in variables]
+        return ("enroot", "start", *shared, *options, image, "env", f"--chdir={directory}")
+    listed = ",".join(f"{path}:{path}{'' if writable else ':ro'}" for path, writable in mounts)
+    options = [f"--container-image={enroot_name(image)}", f"--container-mounts={listed}"]
+    options += [f"--container-workdir={directory}", f"--container-env={','.join(variables)}"]
+    return ("srun", "--nodes=1", f"--gpus-per-node={e.gpus_per_node}", *shared, *options)
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Mapping[str, list[str]]]]:
+    import yaml
+
+    table: Mapping[str, Mapping[str, Mapping[str, list[str]]]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    return table

@@ -1,0 +1,45 @@
+"""`python -m launchers.env_to_shell KEY=VALUE…`: an experiment as exported variables, for a shell script to source.
+
+TPRIMAT_SEQ_LENGTH=8192 and so on for every canonical setting (conf/vocabulary.yaml), empty where it is null, then what
+the run itself exports. Quoted so that no value is read as anything but itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from conf import load_experiment
+from conf.errors import command
+from conf.vocabulary import requested
+from launchers import make_plan
+from launchers.plan import Host
+
+PREFIX = "TPRIMAT_"
+
+
+def exports(values: Mapping[str, Any]) -> str:
+    """A line `export NAME=VALUE` each; true, false, and nothing for None, as YAML and a shell both read them."""
+    return "".join(f"export {name}={shlex.quote(_text(value))}\n" for name, value in values.items())
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "true", False: "false"}[value]
+    return str(value)
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0; 2 for overrides that are no experiment."""
+    e = load_experiment(*(sys.argv[1:] if argv is None else argv))
+    plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
+    print(exports({f"{PREFIX}{name.upper()}": value for name, value in requested(e).items()} | dict(plan.env)), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))

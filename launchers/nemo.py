@@ -1,0 +1,126 @@
+"""framework=nemo: a recipe of NVIDIA NeMo 2.x with every setting on it (launchers/ranks/nemo_ranks.py), by torchrun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ConfigError, Problem, listed
+from conf.resolve import Experiment
+from launchers import attribute_settings, corpus, megatron, nvidia_env
+from launchers.megatron import DEVICES, torchrun
+from launchers.plan import Host, Plan
+
+PROGRAM = Path(__file__).parent / "ranks" / "nemo_ranks.py"
+SETTINGS = "settings.yaml"
+
+PRECISIONS: Mapping[tuple[str, str | None], str] = {
+    ("float32", None): "fp32",
+    ("bfloat16", None): "bf16_mixed",
+    ("bfloat16", "delayed"): "bf16_with_fp8_mixed",
+    ("bfloat16", "tensorwise"): "bf16_with_fp8_current_scaling_mixed",
+    ("bfloat16", "mxfp8"): "bf16_with_mxfp8_mixed",
+}
+"""(params_dtype, fp8_recipe) → factory in nemo.collections.llm.recipes.precision.mixed_precision; fp32 is ours."""
+
+
+def render(experiment: Experiment, host: Host) -> Plan:
+    """The plan of one training run.
+
+    Raises:
+        ConfigError: what NeMo cannot do, all of it.
+    """
+    table = attribute_settings.table("nemo")
+    problems = [*_refusals(experiment), *attribute_settings.problems(experiment, table)]
+    if problems:
+        raise ConfigError(*problems)
+    python = experiment.framework.python or host.python
+    machine, why = megatron.environment(experiment, host)
+    env, reasons = nvidia_env.environment(experiment)
+    program = (str(PROGRAM), "--settings", SETTINGS)
+    return Plan(
+        setup=corpus.setup(experiment, python),
+        argv=(python, "-u", "-m", "torch.distributed.run", *torchrun(experiment), *program),
+        check=(python, "-u", *program, "--check"),
+        files={SETTINGS: _yaml(settings(experiment))},
+        env=machine | env,
+        env_reasons=why | reasons,
+        forward_env=experiment.cluster.forward_env,
+        declared=attribute_settings.declared(experiment, table),
+    )
+
+
+def settings(e: Experiment) -> dict[str, Any]:
+    """settings.yaml: what nemo_ranks.py does, then attribute path → value."""
+    table = attribute_settings.table("nemo")
+    assigned = attribute_settings.assignments(e, table)
+    data = {"name": e.data.name, "path": e.data.path, "split": e.data.split, "vocab_size": e.model.vocab_size}
+    return {
+        "recipe": e.framework.recipes[e.model.name],
+        "device": DEVICES[e.platform.vendor],
+        "nodes": e.nodes,
+        "gpus_per_node": e.gpus_per_node,
+        "seed": e.training.seed,
+        "data": {**data, "samples": corpus.samples(e)},
+        "precision": _precision(e),
+        "flops_formula": _flops_formula(e),
+        "set": dict(assigned.set),
+        "set_if_there": dict(assigned.set_if_there),
+        "set_without_transformer_engine": dict(table.without_transformer_engine),
+    }
+
+
+def _precision(e: Experiment) -> dict[str, Any]:
+    """The factory, then what it leaves to its caller; what is set elsewhere the plugin overwrites."""
+    fields: dict[str, Any] = {"grad_reduce_in_fp32": e.precision.accumulate_allreduce_grads_in_fp32}
+    if e.precision.fp8:
+        # as Megatron's defaults: every layer in fp8, parameters gathered in bf16
+        fields |= {"fp8": e.precision.fp8, "fp8_param_gather": False, "first_last_layers_bf16": False}
+    if e.precision.fp8_recipe == "mxfp8":
+        fields["reuse_grad_buf_for_mxfp8_param_ag"] = False  # a part of gathering in fp8
+    return {"factory": PRECISIONS[e.precision.params_dtype, e.precision.fp8_recipe], "set": fields}
+
+
+def _flops_formula(e: Experiment) -> str | None:
+    """Name in NeMo's flops_callback.py, for the TFLOP/s that it prints. qwen3's counts every width as it is configured,
+    where llama3's and mixtral's have a vocabulary of their own; deepseekv3's wants a low rank of the queries."""
+    if e.model.mla is None:
+        return "qwen3"
+    return None if e.model.mla.q_lora_rank is None else "deepseekv3"
+
+
+def _refusals(e: Experiment) -> Iterator[Problem]:
+    if e.platform.vendor == "amd":
+        what = "NeMo is NVIDIA's stack"
+        yield Problem("framework", what, "platform=amd", "platform=nvidia, platform=cpu", "framework=megatron")
+    if e.model.name not in e.framework.recipes:
+        what = f"NeMo {e.framework.release} has no recipe to pre-train {e.model.name} with"
+        hint = "another model, or framework=megatron_bridge"
+        yield Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
+    if (e.precision.params_dtype, e.precision.fp8_recipe) not in PRECISIONS:
+        found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
+        yield Problem("precision", "NeMo has no such precision", found, "bf16, fp32, fp8, mxfp8")
+    if e.platform.vendor is None:
+        yield from _without_accelerator(e)
+
+
+def _without_accelerator(e: Experiment) -> Iterator[Problem]:
+    """What a stand-in for torch.cuda cannot stand in for."""
+    key = "layout.context_parallel_size"
+    if e.layout.context_parallel_size > 1:
+        what = "a split sequence needs TransformerEngine's attention, and so a GPU"
+        yield Problem(key, what, str(e.layout.context_parallel_size), "1", f"{key}=1, or framework=megatron")
+    if e.precision.fp8:
+        yield Problem("precision", "fp8 needs TransformerEngine, and so a GPU", e.precision.name, "bf16, fp32")
+
+
+def _yaml(values: dict[str, Any]) -> str:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Lists on one line: one entry a layer is no reading matter."""
+
+    Dumper.add_representer(list, lambda to, items: to.represent_sequence("tag:yaml.org,2002:seq", items, True))
+    head = "# Read by launchers/ranks/nemo_ranks.py: what is set on the recipe, attribute path by attribute path.\n"
+    return head + yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)

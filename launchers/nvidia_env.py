@@ -1,0 +1,93 @@
+"""Environment of the vendors' stacks by GPU, layout and framework, from conf/tables/{nvidia,amd}_env.yaml. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from conf.errors import ConfigError, Problem
+from conf.freeze import freeze
+from conf.resolve import Experiment
+
+TABLES = Path(__file__).parent.parent / "conf" / "tables"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One variable in one case; see the head of the table. value None: it must not be set."""
+
+    variable: str
+    value: str | None
+    when: Mapping[str, tuple[str, ...]]
+    export: bool
+    reason: str
+    source: str
+
+
+def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
+    """What a run of `e` exports, and the reason of each. What cluster.forward_env names is the user's own."""
+    rows = [row for row in _decided(e) if row.export and row.variable not in e.cluster.forward_env]
+    told = [(row.variable, row.value, f"{row.reason} [{row.source}]") for row in rows]
+    return {name: value for name, value, _ in told if value is not None}, {
+        name: reason for name, value, reason in told if value is not None
+    }
+
+
+def conflicts(e: Experiment, inherited: Mapping[str, str]) -> Iterator[Problem]:
+    """What in the environment that `e` would be started from contradicts it."""
+    for row in _decided(e):
+        found = inherited.get(row.variable)
+        if found is None or found == row.value:
+            continue
+        if row.value is None:
+            yield Problem(row.variable, row.reason, found, "not set", f"unset {row.variable}")
+        elif not row.export:
+            yield Problem(row.variable, row.reason, found, row.value, f"unset {row.variable}")
+        elif row.variable not in e.cluster.forward_env:
+            hint = f"unset it; cluster.forward_env=[{row.variable}] keeps yours"
+            yield Problem(row.variable, f"your environment has another value: {row.reason}", found, row.value, hint)
+
+
+def _decided(e: Experiment) -> Iterator[Row]:
+    """The row of each variable that has one."""
+    facts, seen = _facts(e), set()
+    vendor = e.hardware.vendor
+    rows = _rows(f"{vendor}_env.yaml", "gpu") if vendor else ()
+    for row in rows + _rows("nvidia_env.yaml", "any") * (vendor != "amd"):
+        if row.variable not in seen and all(facts[key] & set(allowed) for key, allowed in row.when.items()):
+            seen.add(row.variable)
+            yield row
+
+
+def _facts(e: Experiment) -> dict[str, set[str]]:
+    sizes = {
+        "tp": e.layout.tensor_model_parallel_size,
+        "pp": e.layout.pipeline_model_parallel_size,
+        "cp": e.layout.context_parallel_size,
+        "ep": e.layout.expert_model_parallel_size,
+    }
+    return {
+        "framework": {e.framework.name},
+        "architecture": {e.hardware.architecture or "unknown"},
+        "hardware": {e.hardware.name},
+        "split": {name for name, size in sizes.items() if size > 1},
+        "part": {name for name in ("moe", "mla") if getattr(e.model, name) is not None},
+        "attention": {e.training.attention},
+        "model": {e.model.name},
+        "precision": {e.precision.name},
+    }
+
+
+@cache
+def _rows(name: str, section: str) -> tuple[Row, ...]:
+    import yaml
+
+    table = yaml.safe_load((TABLES / name).read_text(encoding="utf-8"))
+    problems: list[Problem] = []
+    defaulted = [{"export": True, **entry} for entry in table[section]]
+    rows = [freeze(Row, entry, f"{name}: {entry.get('variable')}", problems) for entry in defaulted]
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(rows)

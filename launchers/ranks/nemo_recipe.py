@@ -1,0 +1,155 @@
+"""A recipe of NeMo with every setting on it. Paths and traps: launchers/settings/nemo.yaml. N: nemo/ of 2.7.3."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+import fiddle as fdl
+import nemo_run
+import torch
+
+# explicit: the package itself imports without its recipes, and says so in a warning alone
+from nemo.collections import llm
+from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
+from nemo.collections.llm import recipes
+from nemo.collections.llm.recipes.precision import mixed_precision
+from nemo.lightning import _strategy_lib
+from nemo.lightning.pytorch.callbacks.flops_callback import FLOPsMeasurementCallback
+from nemo.lightning.pytorch.optim import CosineAnnealingScheduler
+from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
+from nemo.utils.exp_manager import TimingCallback
+from vendor_config import Refusal, Refused, assign
+
+try:
+    import transformer_engine  # noqa: F401
+
+    HAS_TRANSFORMER_ENGINE = True
+except (ImportError, OSError):  # OSError: installed, and a library of CUDA is not
+    HAS_TRANSFORMER_ENGINE = False
+
+
+def build(settings: dict[str, Any]) -> Any:
+    """A fresh recipe (a run.Partial of llm.pretrain) with all of `settings` on it.
+
+    Raises:
+        Refused: there is no such recipe, or it has no such attribute; all that were found.
+    """
+    name = settings["recipe"]
+    machines = {"num_nodes": settings["nodes"], "num_gpus_per_node": settings["gpus_per_node"]}
+    recipe = _pretrain_recipe(name)(dir="nemo", name="run", **machines)
+    # replaced whole, so that nothing of the recipe's own is left; qwen's ddp is a string
+    recipe.trainer.strategy.ddp = nemo_run.Config(llm_ddp())
+    recipe.optim.lr_scheduler = nemo_run.Config(CosineAnnealingScheduler)
+    recipe.data = _data(settings)
+    recipe.trainer.callbacks = []
+    recipe.trainer.plugins, refused = _precision(settings["precision"])
+    refused += assign(recipe, asked(settings), names_of)
+    refused += assign(recipe, settings["set_if_there"], names_of, optional=True)
+    if not HAS_TRANSFORMER_ENGINE and (settings["device"] == "cpu" or torch.cuda.is_available()):  # it would run here
+        refused += _needs_transformer_engine(settings)
+    if refused:
+        raise Refused(refused)
+    recipe.trainer.callbacks = _callbacks(recipe, settings["flops_formula"])
+    return recipe
+
+
+def asked(settings: dict[str, Any]) -> dict[str, Any]:
+    """path → plain value of all that must be there, in this environment."""
+    return settings["set"] | ({} if HAS_TRANSFORMER_ENGINE else settings["set_without_transformer_engine"])
+
+
+def ready(recipe: Any, callback: Any) -> Any:
+    """The training as a function without arguments; `callback` comes after all others."""
+    run = fdl.build(recipe)
+    run.keywords["trainer"].callbacks.append(callback)
+    return run
+
+
+def seed_everything(seed: int) -> None:
+    """NeMo has 1234 written down (N:lightning/_strategy_lib.py:44); it adds 100 for each pipeline stage."""
+    _strategy_lib.init_parallel_ranks = functools.partial(_strategy_lib.init_parallel_ranks, seed=seed)
+
+
+def names_of(parent: Any) -> set[str]:
+    """The names that a Buildable's class really has; **kwargs take any other silently (MegatronStrategy and more)."""
+    if not isinstance(parent, fdl.Buildable):
+        return set(dir(parent))
+    made = fdl.get_callable(parent)
+    if dataclasses.is_dataclass(made):
+        return {field.name for field in dataclasses.fields(made) if field.init}
+    parameters = inspect.signature(made.__init__ if inspect.isclass(made) else made).parameters.values()
+    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
+
+
+def llm_ddp() -> type:
+    """Megatron's DistributedDataParallelConfig."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+
+    return DistributedDataParallelConfig
+
+
+def _pretrain_recipe(name: str) -> Any:
+    try:
+        module = importlib.import_module(f"{recipes.__name__}.{name}")
+    except ModuleNotFoundError as error:
+        found = sorted(entry.name for entry in pkgutil.iter_modules(recipes.__path__))
+        near = get_close_matches(name, found, n=4)
+        raise Refused([Refusal("framework.recipes", f"no recipe {name} ({error})", allowed=", ".join(near))]) from error
+    if not hasattr(module, "pretrain_recipe"):
+        raise Refused([Refusal("model", f"NeMo's {name} can be fine-tuned only: it has no pretrain_recipe")])
+    return module.pretrain_recipe
+
+
+def _data(settings: dict[str, Any]) -> Any:
+    """The data module; batch sizes and seq_length come by path."""
+    data = settings["data"]
+    tokenizer = nemo_run.Config(NullTokenizer, vocab_size=data["vocab_size"] - 1)  # it adds one, whose id is eod
+    if data["name"] == "mock":
+        count = data["samples"]
+        return nemo_run.Config(llm.MockDataModule, tokenizer=tokenizer, num_train_samples=count)
+    return nemo_run.Config(
+        llm.PreTrainingDataModule,
+        paths=[data["path"]],
+        split=data["split"],
+        seed=settings["seed"],
+        tokenizer=tokenizer,
+        # of its own: an index is found again by the corpus' path, not by its contents
+        index_mapping_dir="index",
+    )
+
+
+def _precision(precision: dict[str, Any]) -> tuple[Any, list[Refusal]]:
+    factory = precision["factory"]
+    if factory == "fp32":
+        single = {"params_dtype": torch.float32, "pipeline_dtype": torch.float32}
+        plugin = nemo_run.Config(MegatronMixedPrecision, precision="32", autocast_enabled=False, **single)
+    elif hasattr(mixed_precision, factory):
+        plugin = getattr(mixed_precision, factory)()
+    else:
+        known = ", ".join(name for name in dir(mixed_precision) if name.endswith("_mixed"))
+        return None, [Refusal("precision", "this NeMo has no such precision", factory, known)]
+    return plugin, list(assign(plugin, precision["set"], names_of))
+
+
+def _needs_transformer_engine(settings: dict[str, Any]) -> Iterator[Refusal]:
+    if settings["precision"]["factory"] not in ("fp32", "bf16_mixed"):
+        what = "fp8 needs TransformerEngine, which is not here"
+        yield Refusal("precision", what, settings["precision"]["factory"], "bf16, fp32", "precision=bf16")
+    if settings["set"]["trainer.strategy.context_parallel_size"] > 1:
+        what = "a split sequence needs TransformerEngine's attention, which is not here"
+        yield Refusal("layout.context_parallel_size", what, allowed="1")
+
+
+def _callbacks(recipe: Any, formula: str | None) -> list[Any]:
+    """In this order: the second reads what the first has logged."""
+    if formula is None:
+        return [nemo_run.Config(TimingCallback)]
+    flops = {"model_config": recipe.model.config, "data_config": recipe.data, "model_name": formula}
+    return [nemo_run.Config(TimingCallback), nemo_run.Config(FLOPsMeasurementCallback, **flops)]

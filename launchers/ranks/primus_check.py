@@ -1,0 +1,155 @@
+"""Would this checkout of Primus take this experiment? python3 primus_check.py CHECKOUT EXPERIMENT.yaml RELEASE [IMAGE]
+
+Reads files alone: the presets, Megatron's argument definitions and the names that Primus' own code uses. Primus ignores
+an unknown key without a word from v26.1 on, and up to v25.11 dies of one, so each is looked up. Needs the standard
+library and PyYAML. Findings are printed as marks ([tprimat] refused {…}) and as text; exit code 2 if there are any.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+RELEASE = re.compile(r"(?:^|[ /:])v(\d+\.\d+)(?:\.\d+)?(?:[,_-]|\s*$)")
+STRICT = ("v25.9", "v25.10", "v25.11")  # whose keys must be in the presets (primus/core/launcher/parser.py asserts it)
+CONFIGS = Path("primus", "configs")
+MEGATRON = Path("third_party", "Megatron-LM")
+# Key → first release that does not do what it says, though some code names it, and the key that does.
+RENAMED = {
+    "virtual_pipeline_model_parallel_size": ("v25.9", "num_virtual_stages_per_pipeline_rank"),
+    "norm_epsilon": ("v26.2", "layernorm_epsilon"),
+    "use_turbo_parallel_linear": ("v26.4", "use_turbo_gemm"),
+    "use_turbo_grouped_mlp": ("v26.4", "use_turbo_grouped_gemm"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, in the fields of conf.errors.Problem."""
+
+    where: str
+    what: str
+    found: str = ""
+    allowed: str = ""
+    hint: str = ""
+
+
+def release_of(checkout: Path) -> str | None:
+    """v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; None of any other, or without git."""
+    git = ("git", "-c", "safe.directory=*", "-C", str(checkout), "log", "-1", "--format=%D")
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = RELEASE.search(done.stdout if done.returncode == 0 else "")
+    return f"v{match[1]}" if match else None
+
+
+def findings(checkout: Path, experiment: Mapping[str, Any], release: str, image: str | None = None) -> list[Finding]:
+    """All that keeps `checkout` from running `experiment` (the loaded YAML) as it is meant."""
+    if not (checkout / "primus" / "cli" / "main.py").is_file():
+        what, hint = "is no checkout of Primus", "PRIMUS_PATH=/path/to/Primus, of git clone --recurse-submodules"
+        return [Finding("PRIMUS_PATH", what, str(checkout), hint=hint)]
+    return [*_tree(checkout, release, image), *_keys(checkout, experiment, release)]
+
+
+def _tree(checkout: Path, release: str, image: str | None) -> Iterator[Finding]:
+    found = release_of(checkout)
+    if found is not None and found != release:
+        what = f"the experiment was written for {release}, whose keys this checkout may ignore"
+        yield Finding(
+            "PRIMUS_PATH", what, f"{checkout} is {found}", release, f"framework.release={found}, or the other checkout"
+        )
+    tag = RELEASE.search((image or "").rpartition("/")[2])
+    if tag and found and f"v{tag[1]}" != found:
+        what = "tree and image are of different releases, which AMD's notes warn of"
+        yield Finding("image", what, f"{image} with {found}", f"rocm/primus:{found}")
+    if not (checkout / MEGATRON / "megatron").is_dir():
+        what = f"{MEGATRON} is empty: the checkout was made without its submodules"
+        yield Finding("PRIMUS_PATH", what, str(checkout), hint=f"git -C {checkout} submodule update --init --recursive")
+
+
+def _keys(checkout: Path, experiment: Mapping[str, Any], release: str) -> Iterator[Finding]:
+    trainer = experiment["modules"]["pre_trainer"]
+    folder = trainer["framework"]
+    model, module = CONFIGS / "models" / folder / trainer["model"], CONFIGS / "modules" / folder / trainer["config"]
+    for path in (model, module):
+        if not (checkout / path).is_file():
+            there = sorted(p.name for p in (checkout / path).parent.glob("*.yaml"))
+            yield Finding("model", f"Primus has no {path}", trainer["model"], ", ".join(there))
+    presets = _preset_keys(checkout / model, set()) | _preset_keys(checkout / module, set())
+    known = presets
+    if release not in STRICT:
+        code = "\n".join(_text(path) for path in (checkout / "primus").rglob("*.py"))
+        known = _arguments(checkout / MEGATRON) | _read_from_arguments(code) | presets & set(re.findall(r"\w+", code))
+    for key in trainer["overrides"]:
+        since, instead = RENAMED.get(key, ("v9999.0", ""))
+        if _numbers(release) >= _numbers(since):
+            yield Finding(key, f"Primus {release} ignores it, or dies of it", key, instead)
+        elif key not in known:
+            does = "dies of" if release in STRICT else "ignores"
+            yield Finding(key, f"no code of this checkout reads it: Primus {release} {does} it", key)
+
+
+def _preset_keys(path: Path, seen: set[Path]) -> set[str]:
+    """Keys of a preset and of all that it extends."""
+    import yaml
+
+    if path in seen or not path.is_file():
+        return set()
+    seen.add(path)
+    document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    chains = ("extends", "bases", "includes")
+    below = [base for chain in chains for base in document.get(chain) or ()]
+    keys = set(document) - set(chains)
+    return keys.union(*(_preset_keys((path.parent / base).resolve(), seen) for base in below))
+
+
+def _arguments(megatron: Path) -> set[str]:
+    """What Megatron's parser knows: its options, and the fields of config classes that newer ones make options of."""
+    text = "\n".join(_text(path) for path in (megatron / "megatron" / "training").glob("*.py"))
+    found = {name.replace("-", "_") for name in re.findall(r"""['"]--([a-z0-9][a-z0-9_-]*)['"]""", text)}
+    found |= set(re.findall(r"""\bdest=['"](\w+)['"]""", text))
+    if "ArgumentGroupFactory" in text:
+        for path in (megatron / "megatron").rglob("*config*.py"):
+            found |= set(re.findall(r"^    (\w+) *:", _text(path), re.M))
+    return found
+
+
+def _read_from_arguments(code: str) -> set[str]:
+    """What Primus' own code takes from the arguments by name, whether or not a preset has it."""
+    return set(re.findall(r"""\bargs(?:\.|, ?['"])(\w+)""", code))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.removeprefix("v").split(".")))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def main(checkout: str, experiment: str, release: str, image: str | None = None) -> int:
+    """Exit code."""
+    import yaml
+
+    found = findings(Path(checkout), yaml.safe_load(Path(experiment).read_text(encoding="utf-8")), release, image)
+    for finding in found:
+        print(f"[tprimat] refused {json.dumps(asdict(finding))}", flush=True)
+        parts = {"found": finding.found, "allowed": finding.allowed, "try": finding.hint}
+        details = "".join(f"; {name} {text}" for name, text in parts.items() if text)
+        print(f"engine: primus: {finding.where}: {finding.what}{details}", file=sys.stderr)
+    return 2 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:5]))

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Train with Primus on this node: primus.yaml of the current folder, in the checkout at PRIMUS_PATH.
+#
+# All else comes from the environment, where the plan or the bundle's env.sh has put it: PRIMUS_ENTRY (run_pretrain, direct,
+# container, slurm), PRIMUS_CACHE_ROOT, PRIMUS_IMAGE, DATA_PREFIX, NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT.
+# No value of the experiment stands here. What Primus prints goes to stdout: who started us keeps the log.
+# Exit code 2: refused, nothing was started. Needs bash 4.2.
+set -euo pipefail
+
+fail() {
+  printf 'engine: primus: %s\n' "$*" >&2
+  exit 2
+}
+
+# absolute PATH: from the current folder; a leading ~ is the home, which no shell sees inside a variable.
+absolute() {
+  local path=${1/#\~\//$HOME/}
+  [[ $path == /* ]] || path=$PWD/$path
+  printf '%s' "$path"
+}
+
+# one_visibility_variable: which GPUs we may use, said once. Several of these variables apply one after another, each to what
+# the last one left, and Primus sets HIP_VISIBLE_DEVICES to 0..N-1 by itself: so the choice must be made below that one.
+one_visibility_variable() {
+  local name chosen=""
+  for name in ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL; do
+    [[ -n $chosen ]] || chosen=${!name:-}
+    unset "$name"
+  done
+  [[ -z $chosen ]] || export ROCR_VISIBLE_DEVICES=$chosen
+}
+
+checkout=${PRIMUS_PATH:-}
+[[ -n $checkout ]] || fail "PRIMUS_PATH is not set. Try PRIMUS_PATH=/path/to/a/checkout/of/Primus"
+[[ -f $checkout/primus/cli/main.py ]] || fail "PRIMUS_PATH=$checkout is no checkout of Primus (no primus/cli/main.py there)." \
+  "Try git clone --recurse-submodules -b release/vXX.Y https://github.com/AMD-AGI/Primus"
+EXP=$(absolute primus.yaml)
+export EXP
+[[ -f $EXP ]] || fail "$EXP is not there: start this in the folder of the run"
+[[ $EXP != *[[:space:]]* ]] || fail "'$EXP': Primus splits its command at spaces. Move the folder to a path without any"
+PRIMUS_WORKSPACE=${EXP%/*}/primus
+export PRIMUS_WORKSPACE
+# Kernels are compiled for ten minutes and more in a first run: kept for the next one.
+PRIMUS_CACHE_ROOT=$(absolute "${PRIMUS_CACHE_ROOT:-~/.cache/primus}")
+export PRIMUS_CACHE_ROOT
+if [[ -n ${DATA_PREFIX:-} ]]; then
+  DATA_PREFIX=$(absolute "$DATA_PREFIX")
+  export DATA_PREFIX
+  [[ -f $DATA_PREFIX.bin && -f $DATA_PREFIX.idx ]] || fail "no corpus at $DATA_PREFIX (.bin and .idx)." \
+    "Try DATA_PREFIX=/path/to/a/corpus"
+fi
+export TRAIN_LOG=/dev/null # Primus' own copy of what it prints
+one_visibility_variable
+
+cd "$checkout" # Primus starts its program by a relative path
+case ${PRIMUS_ENTRY:-run_pretrain} in
+run_pretrain) exec bash examples/run_pretrain.sh ;;
+direct | container | slurm)
+  cli=primus-cli
+  [[ -f $cli ]] || cli=runner/primus-cli
+  [[ -f $cli ]] || fail "$checkout has no primus-cli. Try PRIMUS_ENTRY=run_pretrain"
+  train=(--log_file /dev/null -- train pretrain --config "$EXP")
+  # primus-cli writes the values of --env NAME into its command line and its log: no token goes there. None is needed,
+  # for the corpus is tokens already. DOCKER_IMAGE would beat --image.
+  unset HF_TOKEN HUGGING_FACE_HUB_TOKEN DOCKER_IMAGE
+  container=(container --image "${PRIMUS_IMAGE:-}" --volume "${EXP%/*}:${EXP%/*}" --volume "$PRIMUS_CACHE_ROOT:$PRIMUS_CACHE_ROOT")
+  [[ -z ${DATA_PREFIX:-} ]] || container+=(--volume "${DATA_PREFIX%/*}:${DATA_PREFIX%/*}")
+  while IFS= read -r name; do
+    case $name in
+    CUDA_* | DATA_PREFIX | ENABLE_* | GPU_* | HSA_* | MASTER_* | NCCL_* | NVTE_* | PATCH_* | PRIMUS_* | PYTORCH_* | RCCL_* | TORCH_*)
+      container+=(--env "$name")
+      ;;
+    esac
+  done < <(compgen -e)
+  case $PRIMUS_ENTRY in
+  direct) exec bash "$cli" direct "${train[@]}" ;;
+  container) exec bash "$cli" "${container[@]}" -- "${train[@]}" ;;
+  slurm) exec bash "$cli" slurm srun --nodes "${NNODES:-1}" -- "${container[@]}" -- "${train[@]}" ;;
+  esac
+  ;;
+*) fail "PRIMUS_ENTRY=$PRIMUS_ENTRY; allowed: run_pretrain, direct, container, slurm" ;;
+esac

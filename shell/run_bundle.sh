@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Start this bundle: bash run.sh. README.txt says what may be set before it. Needs bash 4.2 and what a Primus container has.
+#
+# Exit code: that of the training; 2: refused, nothing was started.
+set -euo pipefail
+
+fail() {
+  printf 'engine: primus: %s\n' "$*" >&2
+  exit 2
+}
+
+# shellcheck disable=SC2329 # called by the traps
+# stop_training [GRACE_S]: ends all that we started, in order: torchrun ends its ranks itself when it is asked to.
+stop_training() {
+  [[ -n $training ]] || return 0
+  kill -TERM -- "-$training" 2>/dev/null || true
+  local seconds
+  for ((seconds = 0; seconds < ${1:-30}; seconds++)); do
+    kill -0 -- "-$training" 2>/dev/null || return 0
+    sleep 1
+  done
+  kill -KILL -- "-$training" 2>/dev/null || true
+}
+
+# shellcheck disable=SC2329
+on_signal() {
+  signal=$1
+  stop_training
+}
+
+# shellcheck disable=SC2329
+at_exit() {
+  stop_training 5
+  [[ -z $sampler ]] || kill "$sampler" 2>/dev/null || true
+}
+
+# absolute PATH, from the bundle
+absolute() {
+  local path=${1/#\~\//$HOME/}
+  [[ $path == /* ]] || path=$here/$path
+  printf '%s' "$path"
+}
+
+# train: all that goes into the log.
+train() {
+  printf '%s\n' "$settled"
+  python3 "$here/primus_facts.py" "$here/environment.sh"
+  local -a corpus
+  mapfile -t corpus <"$run_dir/corpus.args"
+  if ((${#corpus[@]} > 0)); then
+    python3 "$here/corpus.py" "${corpus[@]}"
+  fi
+  cd "$run_dir"
+  exec bash "$here/train.sh"
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+training="" sampler="" signal="" code=0
+export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
+# shellcheck source=/dev/null # written beside this when the bundle was rendered
+source "$here/env.sh"
+[[ -z ${DATA_PREFIX:-} ]] || DATA_PREFIX=$(absolute "$DATA_PREFIX")
+run_dir=$(absolute "${RUN_DIR:-runs/$(date -u +%Y%m%dT%H%M%SZ)-node$NODE_RANK}")
+log=$(absolute "${TRAIN_LOG:-$run_dir/train.log}")
+
+if [[ ${DRY_RUN:-} == 1 ]]; then
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  python3 "$here/primus_settle.py" "$here" "$scratch" >/dev/null
+  printf 'run       %s\nlog       %s\ncheckout  %s (%s)\nnodes     %s, this is %s of %s GPUs\n' \
+    "$run_dir" "$log" "$PRIMUS_PATH" "$PRIMUS_ENTRY" "$NNODES" "$NODE_RANK" "$GPUS_PER_NODE"
+  printf 'corpus    %s\n' "$(tr '\n' ' ' <"$scratch/corpus.args")"
+  cat "$here/env.sh" "$scratch/primus.yaml"
+  exit 0
+fi
+
+[[ -f $PRIMUS_PATH/primus/cli/main.py ]] || fail "PRIMUS_PATH=$PRIMUS_PATH is no checkout of Primus (no primus/cli/main.py there)." \
+  "Try PRIMUS_PATH=/path/to/Primus bash run.sh"
+mkdir -p "$run_dir" || fail "$run_dir cannot be made. Try RUN_DIR=/another/folder"
+[[ ! -e $run_dir/primus.yaml ]] || fail "$run_dir holds a run already. Try RUN_DIR=/another/folder"
+# On its own line: of a redirection that fails, bash would say only its line number.
+(: >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"
+settled=$(python3 "$here/primus_settle.py" "$here" "$run_dir") || exit 2
+if [[ ${PRIMUS_CHECK:-1} != 0 ]]; then
+  python3 "$here/primus_check.py" "$PRIMUS_PATH" "$run_dir/primus.yaml" "$PRIMUS_RELEASE" "${PRIMUS_IMAGE:-}" || exit 2
+fi
+
+trap at_exit EXIT
+trap 'on_signal SIGTERM' TERM
+trap 'on_signal SIGINT' INT
+trap 'on_signal SIGHUP' HUP
+
+bash "$here/sample_power.sh" "$run_dir/power.jsonl" "${POWER_INTERVAL_S:-1}" "$$" >>"$log" 2>&1 &
+sampler=$!
+pipe=$run_dir/.pipe
+mkfifo "$pipe"
+# Not `train | tee`: its exit code is to be kept, and a signal to be passed on while it runs.
+# It outlives a Ctrl-C: the last lines tell why a run ended.
+(
+  trap '' INT HUP
+  exec tee -a "$log" <"$pipe"
+) &
+tee=$!
+set -m # a process group of its own, which can be ended as one
+train >"$pipe" 2>&1 </dev/null &
+training=$!
+set +m
+# A signal interrupts `wait`, and its trap has ended the training by then: the second one tells its code.
+wait "$training" || code=$?
+if [[ -n $signal ]]; then
+  wait "$training" 2>/dev/null || code=$?
+fi
+training=""
+wait "$tee" || true
+rm -f "$pipe"
+{
+  printf '[tprimat] facts {"exit_code": %d' "$code"
+  [[ -z $signal ]] || printf ', "signal": "%s"' "$signal"
+  printf '}\n'
+} | tee -a "$log"
+printf '\nA record of it, with TensorPrimat:  python -m parsers %q -o %q\n' "$log" "$run_dir"
+exit "$code"

@@ -1,0 +1,87 @@
+"""tprimat check: what a check inside the target environment printed, as problems; nothing is started."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import check_experiment
+from conf import load_experiment
+from conf.resolve import Experiment
+from launchers import make_plan
+from launchers.plan import Host, Plan
+
+HOST = Host(python=sys.executable, cpu_count=2)
+REFUSED = (
+    '[tprimat] refused {"where": "model.config.x", "what": "no such name", "found": "x", "allowed": "y", "hint": ""}\n'
+)
+CONFIGURED = '[tprimat] facts {"nemo_toolkit": "2.7.3"}\n[tprimat] configured {"num_layers": 4, "lr": 0.001}\n'
+
+
+def nemo() -> tuple[Experiment, Plan]:
+    e = load_experiment("platform=cpu", "framework=nemo")
+    return e, make_plan(e, HOST)
+
+
+def checking(plan: Plan, program: str) -> Plan:
+    """`plan` with another check: a real process all the same."""
+    return replace(plan, check=(sys.executable, "-c", program))
+
+
+def test_refusals_become_problems_all_of_them() -> None:
+    target = check_experiment.read_answer(2, f"noise\n{REFUSED}{REFUSED.replace('config.x', 'config.z')}", "engine: …")
+    assert [(p.where, p.what, p.found, p.allowed) for p in target.problems] == [
+        ("model.config.x", "no such name", "x", "y"),
+        ("model.config.z", "no such name", "x", "y"),
+    ]
+
+
+def test_a_check_that_dies_or_says_nothing_is_a_problem() -> None:
+    (died,) = check_experiment.read_answer(1, CONFIGURED, "Traceback\n  File\nImportError: no module\n").problems
+    assert "exit code 1" in died.what
+    assert "ImportError: no module" in died.found
+    (silent,) = check_experiment.read_answer(0, "Training done\n", "").problems
+    assert "told no settings" in silent.what
+
+
+def test_what_is_configured_is_held_against_the_request() -> None:
+    e, plan = nemo()
+    target = check_experiment.read_answer(0, CONFIGURED, "")
+    assert (target.problems, target.facts) == ((), {"nemo_toolkit": "2.7.3"})
+    assert list(check_experiment.undeclared(e, plan, target.configured)) == []
+    wrong = {**target.configured, "num_layers": 5, "max_position_embeddings": 128}
+    (problem,) = check_experiment.undeclared(e, plan, wrong)
+    assert problem.where == "num_layers", "max_position_embeddings is declared by the plan"
+    assert "asked for 4" in problem.what
+
+
+def test_the_check_runs_in_a_folder_with_the_rendered_files_and_leaves_nothing(tmp_path: Path) -> None:
+    e, plan = nemo()
+    program = (
+        "import json, pathlib; text = pathlib.Path('settings.yaml').read_text(); "
+        f"pathlib.Path({str(tmp_path / 'where')!r}).write_text(str(pathlib.Path.cwd())); "
+        "print('[tprimat] configured ' + json.dumps({'num_layers': int('recipe: llama3_8b' in text) + 4}))"
+    )
+    (problem,) = check_experiment.target_problems(e, checking(plan, program))
+    assert "would run" in problem.what, "num_layers is 5 there"
+    assert not Path((tmp_path / "where").read_text(encoding="utf-8")).exists()
+
+
+def test_an_interpreter_that_cannot_be_started() -> None:
+    e, plan = nemo()
+    (problem,) = check_experiment.target_problems(e, replace(plan, check=("/no/such/python",)))
+    assert problem.where == "framework.python"
+    assert "framework.python=" in problem.hint
+
+
+def test_the_engine_has_no_check_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    e = load_experiment("platform=cpu", "framework=megatron")
+    assert check_experiment.ask_target(e, make_plan(e, HOST)) is None
+
+
+def test_the_command_tells_a_wrong_request_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_experiment.main(["platform=cpu", "layout.tensor_model_parallel_size=3"]) == 2
+    assert "TP 3" in capsys.readouterr().err

@@ -1,0 +1,276 @@
+"""framework=primus: what is refused, how releases differ, what a bundle recomputes, and what a checkout is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conf import load_experiment
+from conf.errors import ConfigError, InputError
+from conf.vocabulary import program_settings, requested
+from launch import main as launch
+from launchers import attribute_settings, bundle, corpus, env_to_shell, make_plan
+from launchers.ranks import primus_check, primus_settle
+from tests.launch.fake_rocm import checkout
+from tests.launch.primus_cases import HOST, overrides, planned, written
+
+AMD = ("platform=amd", "framework=primus")
+TINY = (*AMD, "model=llama_tiny", "layout=tp2", "training.global_batch_size=16", "optimizer.lr_warmup_iters=2")
+
+
+def test_every_setting_is_in_the_table() -> None:
+    table = attribute_settings.table("primus")
+    assert set(program_settings(load_experiment(*AMD))) == set(table.settings)
+
+
+@pytest.mark.parametrize(
+    ("release", "has", "lacks"),
+    [
+        ("v25.9", {"norm_epsilon"}, {"layernorm_epsilon"}),
+        ("v26.1", {"norm_epsilon"}, {"layernorm_epsilon"}),
+        ("v26.2", {"layernorm_epsilon", "use_turbo_parallel_linear", "use_turbo_grouped_mlp"}, {"norm_epsilon"}),
+        ("v26.3", {"use_turbo_parallel_linear", "use_turbo_grouped_gemm"}, {"use_turbo_gemm"}),
+        ("v26.5", {"layernorm_epsilon", "use_turbo_gemm", "use_turbo_grouped_gemm"}, {"use_turbo_parallel_linear"}),
+    ],
+)
+def test_keys_are_those_of_the_release(release: str, has: set[str], lacks: set[str]) -> None:
+    turbo = ("framework.options.use_turbo_gemm=true", "framework.options.use_turbo_grouped_gemm=true")
+    _, plan = planned(*AMD, f"framework.release={release}", *turbo)
+    assert has <= set(written(plan))
+    assert not lacks & set(written(plan))
+    assert {"use_turbo_gemm", "use_turbo_grouped_gemm"} <= {d.key for d in plan.declared}
+
+
+def test_virtual_stages_are_written_where_they_are_read() -> None:
+    _, plan = planned(*AMD, "layout=pp2", "layout.virtual_pipeline_model_parallel_size=2")
+    assert written(plan)["num_virtual_stages_per_pipeline_rank"] == 2
+    assert "virtual_pipeline_model_parallel_size" not in written(plan)
+
+
+def test_the_padded_vocabulary_does_not_depend_on_tp() -> None:
+    for tp in (1, 2, 4, 8):
+        e, plan = planned(*AMD, "model=llama", f"layout.tensor_model_parallel_size={tp}")
+        step = written(plan)["make_vocab_size_divisible_by"] * tp
+        assert -(-e.model.vocab_size // step) * step == e.model.padded_vocab_size
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["framework.release=v27.9"], "release of Primus whose keys are not known"),
+        (["model=qwen3_8b", "layout=data_parallel", "framework.release=v25.9"], "has no preset for qwen3_8b"),
+        (["precision=mxfp8"], "no units for MXFP8"),
+        (["image=rocm/primus:v26.2"], "image of another release"),
+        (["cluster.primus_entry=direct", "framework.release=v26.2"], "prints no iteration line"),
+        (["cluster.primus_entry=slurm"], "default image is of another release"),
+        (["training.save_interval=10"], "checkpoints through Primus"),
+        (["model=gpt_oss_20b", "layout=data_parallel"], "attention sinks"),
+        (["cluster.primus_path=/my files/Primus"], "splits it at spaces"),
+        (["framework.options.use_turbo_grouped_mlp=true"], "newest release"),
+        (["framework.options.lr=1.0"], "set optimizer.lr instead"),
+        (["framework.options.norm_epsilon=1.0"], "set model.norm_epsilon instead"),
+        (["framework.options.use_turbo_mega_moe=true"], "does not have it"),
+        (["+framework.options.grad-clip=1"], "dashes and dots"),
+    ],
+)
+def test_what_primus_cannot_do_is_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_plan(load_experiment(*AMD, "model=llama", *overrides), HOST)
+
+
+def test_options_are_for_primus_alone() -> None:
+    with pytest.raises(ConfigError, match="takes no options"):
+        make_plan(load_experiment("platform=cpu", "framework=megatron", "framework.options.x=1"), HOST)
+
+
+@pytest.mark.parametrize("platform", ["nvidia", "cpu"])
+def test_primus_is_for_amd_alone(platform: str) -> None:
+    with pytest.raises(ConfigError, match="AMD's stack"):
+        make_plan(load_experiment(f"platform={platform}", "framework=primus", "model=llama_tiny"), HOST)
+
+
+def test_a_launch_without_a_checkout_starts_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert launch([*AMD, "model=llama", "cluster.primus_path=/nowhere", f"runs_dir={tmp_path}"]) == 2
+    assert "is no checkout of Primus" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert launch([*AMD, "model=llama", "cluster.primus_path=/nowhere", "dry_run=true"]) == 0
+    assert "is no checkout of Primus" in capsys.readouterr().out
+
+
+# bundles
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["platform=cpu", "framework=megatron"], "framework=primus"),
+        ([*AMD, "repeat=3"], "a bundle is one run"),
+        (["-m", *AMD, "layout=data_parallel,tp2"], "one folder holds one experiment"),
+    ],
+)
+def test_what_is_no_bundle(overrides: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert launch([*overrides, "model=llama_tiny", f"bundle={tmp_path / 'b'}"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"thesis\.tex"):
+        bundle.write(tmp_path, {"run.sh": "x"})
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    iters=st.integers(1, 12),
+    nodes=st.integers(1, 3),
+    gpus=st.sampled_from((1, 2, 3, 4, 8)),
+    layout=st.sampled_from(("layout=tp2", "layout=tp2_pp2", "layout=data_parallel")),
+)
+def test_an_override_gives_what_rendering_again_gives_or_is_refused(
+    iters: int, nodes: int, gpus: int, layout: str
+) -> None:
+    base = (*TINY, layout, "training.train_iters=8", "gpus_per_node=8")
+    e, plan = planned(*base)
+    told = {"TRAIN_ITERS": str(iters), "NNODES": str(nodes), "GPUS_PER_NODE": str(gpus)}
+    again = (f"training.train_iters={iters}", f"nodes={nodes}", f"gpus_per_node={gpus}")
+    try:
+        settled = primus_settle.settle(json.loads(bundle.files(e, plan)["bundle.json"]), told)
+    except primus_settle.Refused:
+        return  # what each refusal says: tests/launch/test_primus_box.py
+    other, rendered = planned(*base, *again)
+    assert settled.requested == json.loads(json.dumps(requested(other)))
+    assert (
+        primus_settle.written(plan.files["primus.yaml"], settled.overrides).partition("\n")[2]
+        == (rendered.files["primus.yaml"].partition("\n")[2])
+    )
+    assert settled.corpus == corpus.setup(other, "python")[0][2:]
+
+
+def test_a_layout_from_a_table_is_for_its_own_gpus() -> None:
+    e, plan = planned(*AMD, "model=llama")
+    told = json.loads(bundle.files(e, plan)["bundle.json"])
+    with pytest.raises(primus_settle.Refused, match=r"chosen for 1 × 8 GPUs; render again"):
+        primus_settle.settle(told, {"NNODES": "2"})
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=40))
+def test_env_sh_gives_back_every_value(value: str) -> None:
+    value = value.replace("\r", "")
+    for name in ("PRIMUS_PATH", "HSA_ENABLE_SDMA"):  # one that keeps what the user set, one that is ours
+        script = bundle.env_sh({name: value}, {}) + f'printf %s "${name}"'
+        shown = subprocess.run(["bash", "-c", script], env={}, capture_output=True, check=True).stdout
+        assert shown.decode() == value
+
+
+def test_exports_are_quoted() -> None:
+    text = env_to_shell.exports({"A": "x'; rm -rf /", "B": None, "C": True, "D": 3.0e-5})
+    assert (
+        text
+        == f"export A={shlex.quote(chr(120) + chr(39) + '; rm -rf /')}\nexport B=''\nexport C=true\nexport D=3e-05\n"
+    )
+
+
+def test_env_to_shell_prints_settings_and_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert env_to_shell.main([*AMD, "model=llama"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "export TPRIMAT_SEQ_LENGTH=8192" in lines
+    assert "export NCCL_PXN_DISABLE=0" in lines
+    assert env_to_shell.main(["model=nothing"]) == 2
+
+
+# checkouts
+
+
+def found(root: Path, release: str = "v26.5", image: str | None = None, **keys: Any) -> list[str]:
+    _, plan = planned(*AMD, "model=llama", f"framework.release={release}")
+    experiment = yaml.safe_load(plan.files["primus.yaml"])
+    experiment["modules"]["pre_trainer"]["overrides"] |= keys
+    return [finding.where for finding in primus_check.findings(root, experiment, release, image)]
+
+
+def test_a_checkout_is_asked_for_every_key(tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    assert found(root) == []
+    assert found(root, lr_warmup_itres=5) == ["lr_warmup_itres"]
+    assert found(root, does_nothing=5) == ["does_nothing"]  # in a preset, and in no code
+    assert found(root, swiglu_limit=5) == []  # Megatron's own
+    assert found(root, norm_epsilon=1e-5) == ["norm_epsilon"]
+    assert found(root, virtual_pipeline_model_parallel_size=2) == ["virtual_pipeline_model_parallel_size"]
+
+
+def test_a_checkout_is_of_the_release_and_of_the_image(tmp_path: Path) -> None:
+    root = checkout(tmp_path, "release/v26.5")
+    assert primus_check.release_of(root) == "v26.5"
+    assert found(root) == []
+    assert found(root, "v26.4")[0] == "PRIMUS_PATH"
+    assert found(root, image="rocm/primus:v26.4") == ["image"]
+    assert found(root, image="rocm/primus:v26.5.1") == []
+    e = load_experiment("platform=amd", "model=llama", f"cluster.primus_path={root}")
+    assert (e.framework.name, e.framework.release) == ("primus", "v26.5")
+    assert load_experiment(*AMD, "framework.release=v26.2", f"cluster.primus_path={root}").framework.release == "v26.2"
+
+
+def test_what_a_checkout_may_lack(tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    (root / "primus/configs/models/megatron/llama3.1_8B.yaml").rename(
+        root / "primus/configs/models/megatron/other.yaml"
+    )
+    assert found(root) == ["model"]
+    (root / "third_party/Megatron-LM/megatron").rename(root / "gone")
+    assert "PRIMUS_PATH" in found(root)
+    (root / "primus/cli/main.py").unlink()
+    assert found(root) == ["PRIMUS_PATH"]
+
+
+@pytest.mark.skipif("PRIMUS_PATH" not in os.environ, reason="PRIMUS_PATH names no checkout of Primus")
+@pytest.mark.parametrize("model", ["llama", "qwen", "mixtral_8x7b", "deepseek_v3"])
+def test_the_real_checkout_knows_every_key(model: str) -> None:
+    path = Path(os.environ["PRIMUS_PATH"])
+    release = primus_check.release_of(path) or os.environ.get("PRIMUS_RELEASE", "v26.5")
+    for precision in ("bf16", "fp8"):
+        _, plan = planned(*overrides(model, "mi300x", precision, release))
+        assert primus_check.findings(path, yaml.safe_load(plan.files["primus.yaml"]), release) == []
+
+
+@pytest.mark.skipif("PRIMUS_PATH" not in os.environ, reason="PRIMUS_PATH names no checkout of Primus")
+@pytest.mark.parametrize("case", [("llama", "bf16"), ("llama", "fp8"), ("deepseek_v3", "bf16")], ids="-".join)
+def test_the_real_primus_takes_the_yaml_and_changes_nothing(case: tuple[str, str], tmp_path: Path) -> None:
+    """PRIMUS_PYTHON: an interpreter that has what Primus needs, if this one has not."""
+    path, python = os.environ["PRIMUS_PATH"], os.environ.get("PRIMUS_PYTHON", sys.executable)
+    release = primus_check.release_of(Path(path)) or os.environ.get("PRIMUS_RELEASE", "v26.5")
+    if release in primus_check.STRICT or release == "v26.1":
+        pytest.skip(f"{release} has no core runtime")
+    if subprocess.run([python, "-c", "import torch, loguru, pydantic"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} has not all that Primus needs (PRIMUS_PYTHON names another)")
+    e, plan = planned(*overrides(case[0], "mi300x", case[1], release))
+    (tmp_path / "primus.yaml").write_text(plan.files["primus.yaml"])
+    program = str(Path(__file__).with_name("ask_primus.py"))
+    done = subprocess.run(
+        [python, program, path, str(tmp_path / "primus.yaml"), str(e.nodes), str(e.gpus_per_node)],
+        env=os.environ | {"DATA_PREFIX": "/corpus", "PRIMUS_WORKSPACE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    resolved, asked = json.loads(done.stdout), written(plan)
+    different = {
+        key: (value, resolved.get(key, "absent")) for key, value in asked.items() if resolved.get(key) != value
+    }
+    written_otherwise = {"train_data_path", "attention_backend", "moe_layer_freq", "expert_tensor_parallel_size"}
+    written_otherwise |= {key for key in asked if key.endswith("_dtype")}
+    if release in ("v26.2", "v26.3", "v26.4"):  # forced to a folder; nothing is ever written there
+        written_otherwise.add("save")
+    assert {key: pair for key, pair in different.items() if key not in written_otherwise} == {}

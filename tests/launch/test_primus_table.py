@@ -1,0 +1,138 @@
+"""What every Primus plan sets, in one table, eight whole bundles, and equality with NVIDIA's side.
+
+A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_primus_table.py)
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from conf import load_experiment
+from conf.errors import ConfigError
+from conf.vocabulary import program_settings
+from launchers import bundle, containers, corpus, make_plan, primus
+from tests.launch import nvidia_cases
+from tests.launch.nvidia_cases import MODELS
+from tests.launch.primus_cases import HARDWARE, HOST, PRECISIONS, RELEASES, canonical, overrides, planned, written
+from tests.launch.test_nvidia_table import rendered, shown_value
+
+ACCEPT = "# accept a change with: UPDATE_GOLDEN=1 make test\n"
+BUNDLES: dict[str, tuple[str, ...]] = {
+    "llama_mi300x": overrides("llama", "mi300x", "bf16", "v26.5"),
+    "llama_mi325x_fp8_v25.9": overrides("llama", "mi325x", "fp8", "v25.9"),
+    "llama_mi355x_mxfp8_v26.6": overrides("llama", "mi355x", "mxfp8", "v26.6"),
+    "qwen_mi355x_turbo_v26.2": (
+        *overrides("qwen", "mi355x", "bf16", "v26.2"),
+        *("framework.options.enable_primus_turbo=true", "framework.options.use_turbo_gemm=true"),
+    ),
+    "llama31_70b_mi300x_fp8": overrides("llama31_70b", "mi300x", "fp8", "v26.5"),
+    "mixtral_8x7b_mi325x": overrides("mixtral_8x7b", "mi325x", "bf16", "v26.5"),
+    "deepseek_v3_mi355x_v26.2": overrides("deepseek_v3", "mi355x", "bf16", "v26.2"),
+    "llama_mi300x_container_mock": (
+        *overrides("llama", "mi300x", "bf16", "v26.5"),
+        *("data=mock", "image=rocm/primus:v26.5", "cluster.primus_entry=container", "layout=tp2_pp2"),
+        "layout.virtual_pipeline_model_parallel_size=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_golden_bundle(name: str, golden: Callable[[str, str], None]) -> None:
+    e, plan = planned(*BUNDLES[name])
+    texts = bundle.files(e, plan)
+    rendered = {name: text for name, text in texts.items() if name not in {*bundle.PROGRAMS, primus.TRAIN}}
+    for file, text in rendered.items():
+        golden(f"primus/bundles/{name}/{file}", text)
+
+
+def test_the_table_of_settings(golden: Callable[[str, str], None]) -> None:
+    sides = list(product(HARDWARE, RELEASES))
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter="\t", lineterminator="\n")
+    writer.writerow(["model", "precision", "setting", *(f"{gpu} {release}" for gpu, release in sides)])
+    for model, precision in product(MODELS, PRECISIONS):
+        plans = [planned(*overrides(model, gpu, precision, release))[1] for gpu, release in sides]
+        columns = [
+            {
+                **{name: str(value) for name, value in canonical(plan).items()},
+                **{f"${n}": v for n, v in plan.env.items()},
+            }
+            for plan in plans
+        ]
+        for name in dict.fromkeys(name for column in columns for name in sorted(column)):
+            writer.writerow([model, precision, name, *(column.get(name, "") for column in columns)])
+    golden("primus/settings.tsv", ACCEPT + out.getvalue())
+
+
+@pytest.mark.parametrize(("model", "release"), list(product(MODELS, RELEASES)))
+def test_the_yaml_says_what_was_asked_for(model: str, release: str) -> None:
+    for hardware, precision in product(HARDWARE, PRECISIONS):
+        e, plan = planned(*overrides(model, hardware, precision, release))
+        asked, told = program_settings(e), canonical(plan)
+        assert {
+            name: (asked[name], told.get(name, "not told")) for name in asked if asked[name] != told.get(name)
+        } == {}
+
+
+@pytest.mark.parametrize(("model", "framework"), list(product(MODELS, ("nemo", "megatron_bridge"))))
+def test_both_platforms_are_told_the_same_of_every_setting(model: str, framework: str) -> None:
+    """Equal but for those that a side declares; the list of all is every setting of the vocabulary."""
+    _, amd = planned(*overrides(model, "mi300x", "bf16", "v26.5"))
+    try:
+        nvidia_asked = load_experiment(*nvidia_cases.overrides(model, "h100", "bf16", framework))
+        nvidia = make_plan(nvidia_asked, HOST)
+    except ConfigError:
+        assert (model, framework) == ("mixtral_8x7b", "megatron_bridge")
+        return
+    left = {name: plain(name, text) for name, text in rendered((nvidia_asked, nvidia))}
+    right = {name: plain(name, shown_value(value)) for name, value in canonical(amd).items()}
+    settings = list(program_settings(nvidia_asked))
+    assert set(settings) <= set(right)
+    assert set(settings) <= set(left)
+    declared = {d.key for d in (*nvidia.declared, *amd.declared)}
+    unequal = {name: (left[name], right[name]) for name in settings if left[name] != right[name]}
+    assert set(unequal) <= declared
+    assert set(unequal) <= {"max_position_embeddings"}  # NeMo's and Bridge's is the sequence length
+
+
+def plain(name: str, text: str) -> str:
+    """One form of what stacks write otherwise: 1e4 and 10000, a list of layers and a count, an enum and a name."""
+    text = text.strip("()[]")
+    if name == "moe_first_dense_layers" and len(text) > 8:
+        return str(len(text) - len(text.lstrip("0")))
+    if name == "data_path":
+        return text.removesuffix(", None").strip("'[]")
+    if name == "attention_backend":
+        return {"AttnBackend.auto": "sdpa"}.get(text, text)
+    if name == "rope_scaling_factor" and text == "1.0":
+        return "None"  # a factor of one is no scaling
+    return text.removesuffix(".0")
+
+
+def test_every_number_loads_back_as_a_number() -> None:
+    for name, given in BUNDLES.items():
+        e, plan = planned(*given)
+        keys = written(plan)
+        for key, value in primus.overrides(e).items():
+            assert type(keys[key]) is type(value), f"{name}: {key}"
+            assert keys[key] == value
+    tiny = planned(*BUNDLES["llama_mi300x"], "optimizer.lr=3e-4", "optimizer.min_lr=1e-7", "optimizer.adam_eps=1e-8")[1]
+    assert [written(tiny)[key] for key in ("lr", "min_lr", "adam_eps")] == [3e-4, 1e-7, 1e-8]
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "pyxis"])
+def test_golden_container(
+    runtime: str, golden: Callable[[str, str], None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    e, plan = planned(*BUNDLES["llama_mi300x"], "image=rocm/primus:v26.5")
+    e = replace(e, cluster=replace(e.cluster, container=runtime, forward_env=("HF_TOKEN",)))
+    wrapped = containers.wrap(replace(plan, forward_env=("HF_TOKEN",)), e, Path("/runs/it"))
+    text = wrapped.command().replace(str(corpus.PROGRAM.parent), "RANKS")
+    golden(f"primus/container_{runtime}.txt", ACCEPT + text.replace(" && ", "\n&& ") + "\n")

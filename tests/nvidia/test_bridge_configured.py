@@ -1,0 +1,105 @@
+"""Every model × layout × precision as Megatron-Bridge 0.3.1 validates it at true size, held against the request."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from nemo_runs import offline
+
+from check_experiment import undeclared
+from conf import load_experiment
+from conf.compose import choices
+from conf.errors import ConfigError
+from conf.resolve import Experiment
+from launchers import make_plan
+from launchers.megatron_bridge import PROGRAM
+from launchers.plan import Host, Plan
+
+pytestmark = pytest.mark.nvidia
+
+HOST = Host(python="python", cpu_count=64)
+LAYOUTS = {
+    "dp8": ("layout=data_parallel",),
+    "tp2_pp2": ("layout=tp2_pp2",),
+    "pp2_vp2": ("layout=pp2", "layout.virtual_pipeline_model_parallel_size=2"),
+    "cp2": ("layout.context_parallel_size=2", "training.recompute_granularity=selective"),
+    "ep2": ("layout.expert_model_parallel_size=2",),
+}
+HARDWARE = {"bf16": "h100", "fp32": "h100", "fp8": "h200", "mxfp8": "b200"}
+
+
+def cases() -> Iterator[tuple[str, Experiment, Plan]]:
+    """What our own rules let pass: PP that divides the layers, EP where there are experts, no Mixtral."""
+    models = [name for name in choices("model") if name not in ("llama", "qwen") and not name.startswith("mixtral")]
+    for model in models:
+        for layout, overrides in LAYOUTS.items():
+            for precision, hardware in HARDWARE.items():
+                asked = (f"model={model}", f"precision={precision}", f"hardware={hardware}", *overrides)
+                try:
+                    e = load_experiment("framework=megatron_bridge", "platform=nvidia", "gpus_per_node=8", *asked)
+                except ConfigError:
+                    continue
+                yield f"{model}-{layout}-{precision}", e, make_plan(e, HOST)
+
+
+def checked(python: str, folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    argv = (python, str(PROGRAM), "--check", "--settings", *names)
+    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=1200, env=offline())
+
+
+def test_all_that_is_validated_is_as_asked(bridge_python: str, tmp_path: Path) -> None:
+    made = list(cases())
+    assert len(made) > 200
+    for name, _, plan in made:
+        (tmp_path / name).write_text(plan.files["settings.yaml"], encoding="utf-8")
+    run = checked(bridge_python, tmp_path, *(name for name, _, _ in made))
+    assert run.returncode == 0, run.stderr[-3000:]
+    marks = [line for line in run.stdout.splitlines() if line.startswith("[tprimat] configured ")]
+    assert len(marks) == len(made)
+    wrong = {}
+    for (name, e, plan), mark in zip(made, marks, strict=True):
+        configured = json.loads(mark.partition("configured ")[2])
+        assert len(configured) > 70
+        if problems := list(undeclared(e, plan, configured)):
+            wrong[name] = [str(problem) for problem in problems]
+    assert wrong == {}
+
+
+NOBODY: dict[str, Any] = {"id": "nobody/nothing", "revisions": [], "config": {}}
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "typo": ({"set": {"model.num_layer": 4}}, "no such name; found: num_layer; allowed: num_layers"),
+    "part": ({"set": {"trian.train_iters": 4}}, "trian is not there in this recipe"),
+    "enum": ({"set": {"model.attention_backend": {"enum": "AttnBackend.sdpa"}}}, "not in this environment"),
+    "size": ({"set": {"model.tensor_model_parallel_size": 3}}, "not divisible"),
+    "twice": ({"set": {"dataset.seq_length": 64}}, "sequence length configuration"),
+    "overwritten": ({"set": {"ddp.grad_reduce_in_fp32": False}}, "was set, and Bridge has changed it; found: True"),
+    "recipe": ({"recipe": "llama4_pretrain_config"}, "this release has no such recipe"),
+    "precision": ({"precision": {"factory": "bf16_mix", "set": {}}}, "no such precision; found: bf16_mix"),
+    "hub": ({"recipe": "llama3_70b_pretrain_config", "hugging_face": NOBODY}, "cannot be built"),
+    "release": ({"release": "0.6.0"}, "than the one that is installed; found: 0.6.0; allowed: 0.3.1"),
+}
+
+
+def test_what_bridge_would_take_silently_or_die_of_is_refused(bridge_python: str, tmp_path: Path) -> None:
+    e = load_experiment("framework=megatron_bridge", "platform=nvidia", "model=llama32_1b", "layout=data_parallel")
+    for name, (change, _) in REFUSED.items():
+        settings = yaml.safe_load(make_plan(e, HOST).files["settings.yaml"])
+        for key, value in change.items():
+            settings[key] = settings[key] | value if key == "set" else value
+        (tmp_path / name).write_text(yaml.safe_dump(settings), encoding="utf-8")
+    run = checked(bridge_python, tmp_path, *REFUSED)
+    assert run.returncode == 2, run.stderr[-3000:]
+    told = {}
+    for part in run.stderr.split("engine: bridge: ")[1:]:
+        first, *lines = part.splitlines()
+        told[first.partition("not to run ")[2]] = lines[0]
+    assert list(told) == list(REFUSED)
+    assert {name: line for name, line in told.items() if REFUSED[name][1] not in line} == {}
+    assert run.stdout.count('[tprimat] refused {"where"') == len(REFUSED)
+    assert "configured" not in run.stdout

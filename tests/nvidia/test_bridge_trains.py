@@ -1,0 +1,78 @@
+"""Megatron-Bridge 0.3.1 itself, through launch.py, on this CPU: its log becomes a record that equals the request."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from nemo_runs import launch
+
+pytestmark = pytest.mark.nvidia
+
+STEPS, WARMUP, LR, MIN_LR = 6, 2, 1e-3, 1e-4
+LAYOUTS = {
+    "one rank": (),
+    "TP2 SP": ("layout=tp2", "gpus_per_node=2"),
+    "PP2": ("layout=pp2", "gpus_per_node=2"),
+    "DP2 overlapped": ("gpus_per_node=2", "training.overlap_grad_reduce=true", "training.overlap_param_gather=true"),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(
+    bridge_python: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[dict[str, Any], list[Any]]]:
+    """Record and steps by layout."""
+    found = {}
+    for name, overrides in LAYOUTS.items():
+        runs = tmp_path_factory.mktemp("runs")
+        sizes = (f"training.train_iters={STEPS}", f"optimizer.lr_warmup_iters={WARMUP}")
+        asked = ("model=llama_tiny", *sizes, *overrides)
+        code, out, err = launch(bridge_python, runs, *asked, framework="megatron_bridge")
+        assert code == 0, out + err
+        (path,) = runs.glob("t/*/run.json")
+        lines = (path.parent / "steps.jsonl").read_text(encoding="utf-8").splitlines()
+        found[name] = json.loads(path.read_text(encoding="utf-8")), [json.loads(line) for line in lines]
+    return found
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_record_is_complete_and_equals_the_request(trained: dict[str, Any], name: str) -> None:
+    record, steps = trained[name]
+    assert (record["status"], record["provenance"]) == ("completed", "rehearsed")
+    assert (record["framework"], record["framework_version"]) == ("megatron_bridge", "0.3.1")
+    declared = {entry["key"]: entry["value"] for entry in record["declared"]}
+    unlike = {d["setting"]: d["effective"] for d in record["differences"]}
+    assert unlike == declared, "nothing but what the plan declared runs otherwise"
+    assert [step["step"] for step in steps] == list(range(STEPS))
+    assert [step["iteration"] for step in steps] == list(range(1, STEPS + 1))
+    assert record["environment"]["data_first_batch"] == record["environment"]["data_first_batch_predicted"]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_step_used_the_rate_that_was_asked_for_and_printed_the_next_ones(
+    trained: dict[str, Any], name: str
+) -> None:
+    _, steps = trained[name]
+    for step in steps:
+        assert math.isclose(step["lr_used"], asked_rate(step["step"]), rel_tol=1e-12)
+    for step, after in pairwise(steps):
+        assert math.isclose(step["lr"], after["lr_used"], rel_tol=1e-6), "Megatron's line has the next step's"
+
+
+def asked_rate(s: int) -> float:
+    """The one schedule: README, "One schedule"."""
+    if s < WARMUP:
+        return LR * (s + 1) / (WARMUP + 1)
+    return MIN_LR + (LR - MIN_LR) / 2 * (1 + math.cos(math.pi * (s - WARMUP) / (STEPS - WARMUP)))
+
+
+def test_it_learns_and_data_parallel_ranks_change_nothing(trained: dict[str, Any]) -> None:
+    losses = {name: [step["loss"] for step in steps] for name, (_, steps) in trained.items()}
+    assert all(first - last > 0.5 for first, *_, last in losses.values())
+    apart = max(abs(a - b) for a, b in zip(losses["one rank"], losses["DP2 overlapped"], strict=True))
+    assert apart < 1e-5
+    assert len({record["environment"]["data_first_batch"] for record, _ in trained.values()}) == 1
