@@ -18,7 +18,7 @@ from conf.freeze import freeze
 from conf.schema import Hardware, Model
 
 CONF = Path(__file__).parents[2] / "conf"
-COLLECTED = Path("/work/shared/data/hardware.csv")
+COLLECTED = Path(__file__).parents[3] / "shared" / "data/hardware.csv"
 HARDWARE = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (CONF / "hardware").glob("*.yaml")}
 CSV_NAMES = {
     "a100": "A100-SXM-80",

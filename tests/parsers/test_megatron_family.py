@@ -286,3 +286,13 @@ def test_bridge_of_2025_lists_its_config_in_sections() -> None:
         "global_batch_size": 4,
         "seed": 1234,
     }
+
+
+def test_our_mark_before_bridges_late_dump_begins_no_second_run() -> None:
+    lines = (FIXTURES / "megatron_bridge.log").read_text().split("\n")
+    first = next(number for number, line in enumerate(lines) if " iteration        1/" in line)
+    mark = '[tprimat] step {"step": 0, "lr_used": 7.5e-05, "loss": 9.8940039, "end_monotonic_s": 12.5}'
+    runs = parse_text("\n".join([*lines[:first], mark, *lines[first:]]))
+    (run,) = runs
+    assert run.effective.keys() == parse_text("\n".join(lines))[0].effective.keys()
+    assert (run.steps[0].loss, run.steps[0].end_monotonic_s) == (9.8940039, 12.5)

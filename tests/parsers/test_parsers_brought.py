@@ -25,7 +25,7 @@ from parsers.importers import read_record
 
 ROOT = Path(__file__).parents[2]
 MODERN = FIXTURES / "megatron_modern.log"
-SHARED = Path("/work/shared/records")
+SHARED = Path(__file__).parents[3] / "shared" / "records"
 
 
 def old_record(path: Path, **changes: Any) -> Path:

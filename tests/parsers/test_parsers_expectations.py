@@ -12,7 +12,7 @@ import pytest
 from parsers import Ending, Parsed, Step, judge, parse, parse_all
 from parsers.text import colourless
 
-LOGS = Path("/work/shared/logs")
+LOGS = Path(__file__).parents[3] / "shared" / "logs"
 EXPECTED = sorted(LOGS.glob("*/*.expected.json"))
 DIALECT = {
     "megatron-lm": "megatron",

@@ -15,7 +15,7 @@ from parsers import Record, Step
 from parsers.power import Sample, power_of, read_power
 from parsers.power_windows import device_energies, over_steps, window, with_power
 
-SHARED = Path("/work/shared/power")
+SHARED = Path(__file__).parents[3] / "shared" / "power"
 shared = pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
 
 NVIDIA = """timestamp, index, power.draw [W]
