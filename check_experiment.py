@@ -126,8 +126,10 @@ def _row(e: Experiment) -> dict[str, Any]:
     else:
         versions = ", ".join(f"{name} {value}" for name, value in sorted(target.facts.items()) if value)
         parts.append(("target", versions or "nothing told", list(target.problems)))
-        told = sum(name in target.configured for name in requested(e))
-        text = f"{told} of {len(requested(e))} are built as asked, {len(plan.declared)} declared"
+        asked, built = requested(e), target.configured
+        equal = sum(name in built and same(value, built[name]) for name, value in asked.items())
+        untold = sum(name not in built for name in asked)
+        text = f"{equal} of {len(asked)} are built as asked, {len(plan.declared)} declared, {untold} seen only in a run"
         parts.append(("settings", text, list(undeclared(e, plan, target.configured))))
     shown = [{"part": part, "says": text, "problems": [asdict(p) for p in found]} for part, text, found in parts]
     return {"experiment": e.name, "framework": e.framework.name, "platform": e.platform.name, "parts": shown}
