@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test test-layouts test-nvidia nemo bridge check wheel clean
+.PHONY: help install demo test bats test-layouts test-nvidia nemo bridge check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
@@ -44,8 +44,15 @@ demo: $(VENV)/.embedded
 	  '  python launch.py model=llama platform=amd repeat=3' \
 	  '  python -m compare runs/llama31_8b-nvidia runs/llama31_8b-amd -o compare'
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev bats
 	$(VENV)/bin/python -m pytest
+
+# for tests/shell, which are skipped by name where npm is not, or its registry cannot be reached
+BATS_PACKAGE := bats@1.13.0
+bats: $(VENV)/.dev
+	@[ -d $(VENV)/node_modules/bats ] || ! command -v npm >/dev/null || \
+	  npm install --silent --no-audit --no-fund --fetch-retries=0 --fetch-timeout=30000 --prefix $(VENV) $(BATS_PACKAGE) >/dev/null || \
+	  echo "bats: npm cannot install it: tests/shell is skipped"
 
 test-layouts: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m slow

@@ -1,4 +1,4 @@
-"""How fast logs are read: generated logs, one line in ten a step, against `grep -c` and against patterns a line.
+"""How fast logs are read: generated logs, one line in ten of a step, against `grep -c` and against patterns a line.
 
     .venv/bin/python benchmarks/parsers.py [--mb 32] [--full] [--dialect megatron …]
 
@@ -173,9 +173,10 @@ def _measure(dialect: str, megabytes: int, log: Path) -> bool:
 
 
 def write_log(dialect: str, size: int, log: Path) -> tuple[int, float]:
-    """A log of `size` bytes in which one line in ten is a step; how many steps it has and the last loss."""
+    """A log of `size` bytes in which one line in ten tells of a step (Composer takes five lines for one, Bridge two);
+    how many steps it has and the last loss."""
     step = STEP_LINES[dialect][0]
-    noise = "\n".join(_NOISE[i % len(_NOISE)] for i in range(9)) + "\n"
+    noise = "\n".join(_NOISE[i % len(_NOISE)] for i in range(9 * (step.count("\n") + 1))) + "\n"
     count = size // (len(step.format(i=1, n=10**6, s=10**8, z=1, m=10**6, loss=1.0)) + 1 + len(noise)) + 1
     with log.open("w", encoding="utf-8") as stream:
         for i in range(1, count + 1):

@@ -123,7 +123,7 @@ def _checked(override: str, problems: list[Problem]) -> str:
         problems.append(Problem(override, "a key cannot be deleted", hint="set it to null"))
     is_choice = "." not in key and (CONF / key).is_dir()
     problems.extend(choice_problems(key, parsed.value()) if is_choice else key_problems(key))
-    return f"++{override.lstrip('+')}" if _is_open(key) else override.lstrip("+")
+    return f"++{override.lstrip('+')}" if not is_choice and _is_open(key) else override.lstrip("+")
 
 
 def choice_problems(group: str, value: object) -> Iterator[Problem]:
@@ -157,8 +157,9 @@ def key_problems(key: str) -> Iterator[Problem]:
 
 
 def _is_open(key: str) -> bool:
+    """Whether `key` is an open mapping (`framework.options={a: 1}`) or below one."""
     kind: Any = Request
-    for part in key.split(".")[:-1]:
+    for part in key.split("."):
         kind = field_types(kind).get(part) if is_dataclass(kind) else kind
         if get_origin(kind) is Mapping:
             return True

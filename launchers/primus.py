@@ -203,6 +203,12 @@ def _keys_of_option(name: str, release: str | None) -> list[str]:
 
 
 def _declared(e: Experiment) -> Iterator[Declared]:
+    """What runs otherwise than on NVIDIA or than all stacks were asked for."""
+    fused = "gradient_accumulation_fusion"
+    if fused not in e.framework.options:
+        yield Declared(
+            fused, False, f"needs Apex's kernel, which not every ROCm image has; framework.options.{fused}=true"
+        )
     for name, value in e.framework.options.items():
         yield Declared(name, value, "framework.options")
 

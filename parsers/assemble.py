@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from conf.vocabulary import vocabulary
 from parsers.outcome import Outcome
 from parsers.record import Declaration, Difference, Reading, Record
 from parsers.segment import Parsed
@@ -25,6 +26,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
     """`about` (what was known beforehand: id, request, platform, times, exit code) with what the log tells."""
     facts = parsed.facts
     requested = about.requested or parsed.requested
+    declared = about.declared or _declared(facts.get("declared"))
     return replace(
         about,
         platform=about.platform or facts.get("platform"),
@@ -32,10 +34,17 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         image=about.image or facts.get("image"),
         exit_code=facts.get("exit_code") if about.exit_code is None else about.exit_code,
         requested=requested,
-        declared=about.declared or _declared(facts.get("declared")),
+        declared=declared,
         status=outcome.status,
         cause=outcome.cause,
-        notes=(*about.notes, *_contradictions(about.environment, facts), *parsed.notes, *outcome.notes),
+        notes=(
+            *about.notes,
+            *_contradictions(about.environment, facts),
+            *ignored(declared, parsed.arguments),
+            *untold(requested, parsed.effective),
+            *parsed.notes,
+            *outcome.notes,
+        ),
         last_lines=parsed.tail,
         framework=about.framework or parsed.framework,
         framework_version=about.framework_version or _version(facts),
@@ -77,6 +86,24 @@ def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) 
     return tuple(
         Difference(name, asked, ran) for name, asked, ran in held if not (same(asked, ran) or _below(name, asked, ran))
     )
+
+
+def ignored(declared: Iterable[Declaration], arguments: Mapping[str, Reading]) -> Iterator[str]:
+    """Of keys that a framework alone has: which were written, and are told otherwise by its own dump. What all stacks
+    share is held against the request (differences)."""
+    for name, asked in ((d.key, d.value) for d in declared if d.key not in vocabulary()):
+        scalar = asked is None or isinstance(asked, bool | int | float | str)
+        if scalar and name in arguments and not same(asked, arguments[name].value):
+            yield f"{name} = {asked} was written and ignored: the arguments printed say {arguments[name].value}"
+
+
+def untold(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> Iterator[str]:
+    """The program's settings that were asked for, and that a log which tells others does not tell."""
+    known = vocabulary()
+    asked = (name for name, value in requested.items() if value is not None and name in known and known[name].dump)
+    missing = [name for name in asked if name not in effective] if effective else []
+    if missing:
+        yield f"asked for, and not told by the log: {', '.join(missing)}"
 
 
 def _below(name: str, asked: Any, ran: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 _NUMBER = re.compile(rb"\d+(?:[.,]\d+)*(?:[eE][+-]?\d+)?(?:[KMBTPE](?![A-Za-z]))?")
 _ANY_NUMBER = rb"\d{1,20}(?:[.,]\d{1,20}){0,6}(?:[eE][+-]?\d{1,4})?[KMBTPE]?"
+_ANY_WHOLE, _IN_DATES = rb"\d{1,20}", (b":", b"/", b"-")  # 2026-11-21, 12:10:29: whole in the next line, too
 _WHOLE, _DECIMAL = rb"\d{1,12}", rb"\d{1,15}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?"
 _MOST_NUMBERS = 120
 _MOST_SHAPES = 500
@@ -35,7 +36,8 @@ class LineShape:
         if found is None:
             self._unread = number, block[start:end]
             return None
-        return tuple(map(found.__getitem__, self._places))
+        places = self._places
+        return found.group(*places) if len(places) > 1 else (found[places[0]],)
 
     def learn(self, number: int) -> tuple[bytes, ...] | None:
         """The line of this number was an ordinary step: take its shape. The wanted numbers in it."""
@@ -44,10 +46,9 @@ class LineShape:
         if seen != number or self._shapes >= _MOST_SHAPES or len(self._step.findall(line)) > 1:
             return None  # not the line, too many kinds of lines, or two steps glued into one line
         self._shapes += 1
-        pattern = b"".join([*self._pieces(line), b"()"])
-        if pattern.count(_ANY_NUMBER) > _MOST_NUMBERS:
+        if len(_NUMBER.findall(line)) > _MOST_NUMBERS:
             return None
-        self._pattern = re.compile(pattern)
+        self._pattern = re.compile(b"".join([*self._pieces(line), b"()"]))
         # What the line lacks is the empty group at the end.
         self._places = tuple(self._pattern.groupindex.get(name, self._pattern.groups) for name in self._told)
         return self.match(line, 0, len(line), number)
@@ -65,8 +66,11 @@ class LineShape:
             name = next((name for name, pattern in wanted.items() if pattern.search(before)), None)
             if name is not None:
                 del wanted[name]
-            kind = _WHOLE if found[0].isdigit() else _DECIMAL
-            yield b"(?P<%s>%s)" % (name.encode(), kind) if name else _ANY_NUMBER
+            whole = found[0].isdigit()
+            if name is not None:
+                yield b"(?P<%s>%s)" % (name.encode(), _WHOLE if whole else _DECIMAL)
+            else:
+                yield _ANY_WHOLE if whole and line[found.end() : found.end() + 1] in _IN_DATES else _ANY_NUMBER
             at = found.end()
         yield from _between(line[at:], before_number=False)
 

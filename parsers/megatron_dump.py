@@ -64,7 +64,7 @@ def in_effect(
     epsilon, saved, tokenizer = (arguments.get(name) for name in ("layernorm_epsilon", "save", "tokenizer_type"))
     if epsilon is not None and isinstance(epsilon.value, float):
         settings["norm_epsilon"] = epsilon  # norm_epsilon is obsolete where both are printed, and printed all the same
-    if saved is not None and saved.value is None and "save_interval" in settings:
+    if "save_interval" in settings and (_never_saves(arguments) or (saved is not None and saved.value is None)):
         settings["save_interval"] = replace(settings["save_interval"], value=None)
     vocabulary = settings.get("vocab_size")
     if tokenizer is not None and tokenizer.value == "NullTokenizer" and vocabulary and type(vocabulary.value) is int:
@@ -79,6 +79,14 @@ def in_effect(
         **_data(settings, arguments),
         **_dense_layers(settings, arguments),
     }
+
+
+def _never_saves(arguments: Mapping[str, Reading]) -> bool:
+    """Up to v26.4 Primus forces `save` to a folder; disable_last_saving is its own, and leaves out the last checkpoint
+    (primus/backends/megatron/patches/checkpoint_patches.py:192), so an interval beyond the end means none at all."""
+    interval, last = (arguments[name].value if name in arguments else None for name in ("save_interval", "train_iters"))
+    no_last = "disable_last_saving" in arguments and arguments["disable_last_saving"].value is True
+    return no_last and type(interval) is int and type(last) is int and interval > last
 
 
 def _query_groups(

@@ -118,7 +118,7 @@ class _Reader:
         found = self._shape.match(block, start, end, number)
         if found is None or not self._held or not self._raw:
             return None
-        step = _step_of(_count(_printed(found[1])), _count(_printed(found[0])), self._batch)
+        step = _step_of(_printed(found[1]), _printed(found[0]), self._batch)
         if step is None or step <= self._held["step"]:
             return None
         sealed = Sealed(self._held["step"], _opened, (self._held["line"], self._raw, self._held["step"], self._batch))
@@ -230,8 +230,8 @@ def _opened(raw: tuple[Any, ...]) -> Step:
     return Step(**(_read(number, line, batch) or {"step": step, "line": number, "iteration": None}))
 
 
-def _printed(text: bytes) -> float | None:
-    return float(text) if text else None
+def _printed(text: bytes) -> int | None:
+    return int(text) if text.isdigit() else _count(float(text)) if text else None
 
 
 def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> int | None:

@@ -286,5 +286,6 @@ class Parser:
             names, self._settled = detect(window, self._signed)
             if self._settled or self._reader.dialect is None:
                 self._reader.adopt(names)
-        for at in range(0, len(window), _BLOCK):
-            self._reader.feed(window[at : at + _BLOCK])
+        told = [self._reader.feed(window[at : at + _BLOCK]) for at in range(0, len(window), _BLOCK)]
+        if any(told) and len(window) >= WINDOW and all(load(name).COMPANION for name in self._signed):
+            self._settled = True  # a companion's steps, and in all this no sign of another program

@@ -7,6 +7,7 @@ gigabytes a second. Memory: a block and a line, whatever the log's length and it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from parsers.text import colourless
 
@@ -125,7 +126,9 @@ def _marked(block: bytes, marks: Sequence[bytes], start: int = 0, stop: int | No
 
 def _gaps(known: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
     """Stretches without a known line that are longer than usual here, and both ends, whose other side is not known."""
-    longer, position = _LONGER * size // (len(known) + 1), 0
+    # Lines that stand together, the record of one step, count as one.
+    apart = sum(start > end + 1 for (_, end), (start, _) in pairwise(known)) + bool(known)
+    longer, position = _LONGER * size // (apart + 1), 0
     for start, end in known:
         if start - position > longer or position == 0:
             yield position, start

@@ -54,7 +54,8 @@ def release_of(checkout: Path) -> str | None:
 def findings(checkout: Path, experiment: Mapping[str, Any], release: str, image: str | None = None) -> list[Finding]:
     """All that keeps `checkout` from running `experiment` (the loaded YAML) as it is meant."""
     if not (checkout / "primus" / "cli" / "main.py").is_file():
-        what, hint = "is no checkout of Primus", "PRIMUS_PATH=/path/to/Primus, of git clone --recurse-submodules"
+        what = "is no checkout of Primus, so no key was looked up"
+        hint = "PRIMUS_PATH=/path/to/Primus, of git clone --recurse-submodules"
         return [Finding("PRIMUS_PATH", what, str(checkout), hint=hint)]
     return [*_tree(checkout, release, image), *_keys(checkout, experiment, release)]
 

@@ -49,6 +49,14 @@ def test_all_unknown_keys_are_told_at_once() -> None:
     assert all(part in text for part in ("layout.tp:", "trainin:", "layout=tp3:"))
 
 
+@pytest.mark.parametrize(
+    "spelling", [["framework.options={a: 1,b: x}"], ["framework.options.a=1", "framework.options.b=x"]]
+)
+def test_an_open_mapping_is_given_whole_or_in_parts(spelling: list[str]) -> None:
+    e = load_experiment("platform=amd", "framework=primus", *spelling)
+    assert dict(e.framework.options) == {"a": 1, "b": "x"}
+
+
 def test_a_part_can_be_taken_out_of_a_model() -> None:
     e = load_experiment("platform=cpu", "model=moe_tiny", "model.moe=null")
     assert e.model.moe is None

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A stub of examples/run_pretrain.sh of Primus for tests: the messages of v26.5 in its prefix, with invented numbers. The
-# argument dump is made from the YAML at EXP. FAKE_FAILS_AT=N fails before iteration N, FAKE_STEP_S is how long one takes.
+# argument dump is made from the YAML at EXP. FAKE_FAILS_AT=N fails before iteration N, FAKE_STEP_S is how long one takes, and
+# FAKE_SAVE=FOLDER is where it would save whatever the YAML says, as releases up to v26.4 do.
 say() { printf '[20261121 09:44:14][rank-7/8][%s] [--------------------%s] : %s\n' "$1" "$2" "$3"; }
 key() { sed -n "s/^      $1: //p" "$EXP" | head -1; }
 iters=$(key train_iters) world=$((NNODES * GPUS_PER_NODE))
@@ -19,6 +20,7 @@ main() {
     esac
     case $name in
     attention_backend) value=AttnBackend.$value ;;
+    save) value=${FAKE_SAVE:-$value} ;;
     bf16) say DEBUG arguments.py:1573 "  params_dtype ................ torch.bfloat16" ;;
     esac
     say DEBUG arguments.py:1573 "  $name ................ $value"

@@ -70,6 +70,7 @@ def test_the_padded_vocabulary_does_not_depend_on_tp() -> None:
         (["framework.release=v27.9"], "release of Primus whose keys are not known"),
         (["model=qwen3_8b", "layout=data_parallel", "framework.release=v25.9"], "has no preset for qwen3_8b"),
         (["precision=mxfp8"], "no units for MXFP8"),
+        (["gpus_per_node=6"], "RCCL's all-reduce falls"),
         (["image=rocm/primus:v26.2"], "image of another release"),
         (["cluster.primus_entry=direct", "framework.release=v26.2"], "prints no iteration line"),
         (["cluster.primus_entry=slurm"], "default image is of another release"),
@@ -104,7 +105,13 @@ def test_a_launch_without_a_checkout_starts_nothing(capsys: pytest.CaptureFixtur
     assert "is no checkout of Primus" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert launch([*AMD, "model=llama", "cluster.primus_path=/nowhere", "dry_run=true"]) == 0
-    assert "is no checkout of Primus" in capsys.readouterr().out
+    assert "is no checkout of Primus, so no key was looked up" in capsys.readouterr().out
+
+
+def test_a_dry_run_of_a_bundle_leaves_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert launch([*AMD, "model=llama", f"bundle={tmp_path / 'b'}", "dry_run=true"]) == 0
+    assert "--- primus.yaml" in capsys.readouterr().out
+    assert not (tmp_path / "b").exists()
 
 
 # bundles

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ SMALL = (
     *("training.train_iters=6", "training.global_batch_size=16", "optimizer.lr_warmup_iters=1"),
 )
 
+ACCEPT = "# what primus-cli is given, an argument a line; accept a change with: UPDATE_GOLDEN=1 make test\n"
 CARDS = {f"card{n}": {"Card Series": "AMD Instinct MI300X", "VRAM Total Memory (B)": "206141652992"} for n in range(8)}
 ROCM_SMI_EIGHT = f"#!/bin/sh\ncat <<END\n{json.dumps(CARDS)}\nEND\n"
 
@@ -62,6 +64,27 @@ def test_a_bundle_becomes_a_record_that_equals_its_request(rocm: Box, bundle: Pa
     samples = [json.loads(line) for line in (run / "power.jsonl").read_text().splitlines()]
     assert {sample["device"] for sample in samples} == set(range(8))
     assert {sample["power_w"] for sample in samples} == {700}
+
+
+def test_a_folder_that_primus_forces_for_checkpoints_is_no_difference(rocm: Box, bundle: Path, tmp_path: Path) -> None:
+    """Up to v26.4 `save: null` becomes a folder; the other keys keep it empty."""
+    assert rocm.run(bundle, FAKE_SAVE="/primus/checkpoints")[0] == 0
+    assert parse_logs([str(the_run(bundle) / "train.log"), "-o", str(tmp_path / "record")]) == 0
+    record = read(tmp_path / "record")
+    assert record.effective["save_interval"].value is None
+    assert [str(d) for d in record.differences] == []
+
+
+def test_a_key_that_primus_overwrites_is_named(rocm: Box, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    given = (*SMALL, "layout=data_parallel", "framework.options={manual_gc: true, fp8_margin: 2}")
+    assert launch([*given, f"bundle={folder}"]) == 0
+    script = rocm.checkout / "examples" / "run_pretrain.sh"
+    script.write_text(script.read_text().replace("    save) ", "    manual_gc) value=False ;;\n    save) "))
+    assert rocm.run(folder)[0] == 0
+    assert parse_logs([str(the_run(folder) / "train.log"), "-o", str(tmp_path / "record")]) == 0
+    named = [note for note in read(tmp_path / "record").notes if "ignored" in note]
+    assert named == ["manual_gc = True was written and ignored: the arguments printed say False"]
 
 
 def test_a_failing_rank_keeps_its_exit_code_and_its_cause(rocm: Box, bundle: Path, tmp_path: Path) -> None:
@@ -173,6 +196,17 @@ def test_launch_runs_primus_and_records_it(rocm: Box, tmp_path: Path, monkeypatc
     assert (run / "power.jsonl").stat().st_size > 0
 
 
+def test_an_option_that_primus_would_ignore_starts_nothing(
+    rocm: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in rocm.environment().items():
+        monkeypatch.setenv(name, value)
+    given = ("model=llama_tiny", "platform=amd", "framework=primus", "layout=data_parallel")
+    assert launch([*given, "framework.options.lr_warmup_itres=5", f"runs_dir={tmp_path / 'runs'}"]) == 2
+    assert "lr_warmup_itres: no code of this checkout reads it" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
 def test_a_dry_run_says_what_it_would_do_and_leaves_nothing(rocm: Box, bundle: Path) -> None:
     before = sorted(bundle.rglob("*"))
     code, out = rocm.run(bundle, DRY_RUN="1", TRAIN_ITERS="5")
@@ -189,7 +223,9 @@ def test_one_visibility_variable_is_left(rocm: Box, bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", ["direct", "container", "slurm"])
-def test_primus_cli_which_prints_what_it_passes_on_gets_no_secret(rocm: Box, bundle: Path, entry: str) -> None:
+def test_primus_cli_which_prints_what_it_passes_on_gets_no_secret(
+    rocm: Box, bundle: Path, entry: str, golden: Callable[[str, str], None]
+) -> None:
     code, out = rocm.run(bundle, PRIMUS_ENTRY=entry, HF_TOKEN="hf_very_secret", DOCKER_IMAGE="another")
     assert code == 0, out
     arguments, _, _ = out.partition("-- environment")
@@ -197,6 +233,10 @@ def test_primus_cli_which_prints_what_it_passes_on_gets_no_secret(rocm: Box, bun
     assert "hf_very_secret" not in out
     assert ("NCCL_PXN_DISABLE" in arguments) == (entry != "direct")
     assert "DOCKER_IMAGE" not in out
+    command = arguments[arguments.index(f"\n{entry}\n") + 1 :]
+    for path, name in ((the_run(bundle), "RUN"), (bundle, "BUNDLE"), (rocm.root, "HOME")):
+        command = command.replace(str(path), name)
+    golden(f"primus/primus_cli_{entry}.txt", ACCEPT + command)
 
 
 def test_two_runs_of_one_bundle_share_the_corpus(rocm: Box, bundle: Path) -> None:

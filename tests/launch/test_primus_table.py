@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conf import load_experiment
 from conf.errors import ConfigError
@@ -81,12 +82,14 @@ def test_the_yaml_says_what_was_asked_for(model: str, release: str) -> None:
         } == {}
 
 
-@pytest.mark.parametrize(("model", "framework"), list(product(MODELS, ("nemo", "megatron_bridge"))))
-def test_both_platforms_are_told_the_same_of_every_setting(model: str, framework: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "framework", "precision"), list(product(MODELS, ("nemo", "megatron_bridge"), PRECISIONS))
+)
+def test_both_platforms_are_told_the_same_of_every_setting(model: str, framework: str, precision: str) -> None:
     """Equal but for those that a side declares; the list of all is every setting of the vocabulary."""
-    _, amd = planned(*overrides(model, "mi300x", "bf16", "v26.5"))
+    _, amd = planned(*overrides(model, "mi300x", precision, "v26.5"))
     try:
-        nvidia_asked = load_experiment(*nvidia_cases.overrides(model, "h100", "bf16", framework))
+        nvidia_asked = load_experiment(*nvidia_cases.overrides(model, "h100", precision, framework))
         nvidia = make_plan(nvidia_asked, HOST)
     except ConfigError:
         assert (model, framework) == ("mixtral_8x7b", "megatron_bridge")
@@ -100,6 +103,20 @@ def test_both_platforms_are_told_the_same_of_every_setting(model: str, framework
     unequal = {name: (left[name], right[name]) for name in settings if left[name] != right[name]}
     assert set(unequal) <= declared
     assert set(unequal) <= {"max_position_embeddings"}  # NeMo's and Bridge's is the sequence length
+    told = yaml.safe_load(nvidia.files["settings.yaml"])
+    assert written(amd).items() >= FP8_FACTORY.items()
+    if precision == "fp8":
+        assert "fp8" in told["precision"]["factory"]
+        names = ("fp8", "fp8_param_gather", "first_last_layers_bf16")
+        assert {n: told["precision"]["set"][n] for n in names} == {n: written(amd)[n] for n in names}
+    fused = "gradient_accumulation_fusion"
+    asked = next(value for path, value in told["set"].items() if path.endswith(fused))
+    assert (fused in declared) == (asked != written(amd)[fused])
+
+
+FP8_FACTORY = {"fp8_margin": 0, "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
+"""What the fp8 factories of NeMo 2.7.3 (collections/llm/recipes/precision/mixed_precision.py:56) and Bridge 0.3.1
+(training/mixed_precision.py:214) set by themselves; Megatron's own defaults are 1 and most_recent."""
 
 
 def plain(name: str, text: str) -> str:

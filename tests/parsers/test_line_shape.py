@@ -108,6 +108,25 @@ def mllog(step: int, chance: random.Random) -> str:
     return ":::MLLOG " + json.dumps({"time_ms": 1000 * step, "key": "tracked_stats", "value": stats, "metadata": about})
 
 
+def composer(step: int, chance: random.Random) -> str:
+    # As llm-foundry writes it; sometimes a value that is no number, a name twice, a lost line, another rank's text.
+    entries = {
+        "time/batch": chance.choice([step, step, step, f"{step:,}"]),
+        "time/sample": 8 * step,
+        "trainer/device_train_microbatch_size": 2 if step < 200 else 4,
+        "loss/train/total": f"{chance.uniform(0, 9):.4f}",
+        "memory/peak_reserved_mem": f"{chance.uniform(1, 90):.4f}",
+        "metrics/train/LanguageCrossEntropy": chance.choice(["nan", "2.5000", "2.6000", "2.7000"]),
+        "throughput/device/tokens_per_sec": f"{chance.uniform(1, 90000):,.4f}",
+        "lr-DecoupledAdamW/group0": chance.choice(["0.0000", "0.0003", "1e-05"]),
+    }
+    lines = [f"\t Train {name}: {value}" for name, value in entries.items() if chance.random() < 0.95]
+    if chance.random() < 0.1:
+        extra = chance.choice(["\t Train loss/train/total: 1.0", "throughput/ falls"])
+        lines.insert(chance.randrange(len(lines)), extra)
+    return "\n".join([f"{chance.choice(['', '', '0: '])}[batch={step + 1}/{400 if step < 150 else 500}]:", *lines])
+
+
 WRITERS: dict[str, Callable[[int, random.Random], str]] = {
     "nemo2": nemo2,
     "torchtitan": torchtitan,
@@ -118,6 +137,7 @@ WRITERS: dict[str, Callable[[int, random.Random], str]] = {
     "deepspeed ": pipeline,
     "nemo1": nemo1,
     "mllog": mllog,
+    "composer": composer,
 }
 
 
@@ -153,6 +173,22 @@ def test_the_quick_way_is_taken(dialect: str) -> None:
             else:
                 list(reader.feed(number + 1, plain(text)))
     assert taken > 100
+
+
+def test_what_an_ordinary_record_changes_besides_its_step_is_seen() -> None:
+    def record(step: int, total: int, micro: int) -> str:
+        return (
+            f"[batch={step + 1}/{total}]:\n\t Train time/batch: {step}\n\t Train loss/train/total: 2.5000\n"
+            f"\t Train trainer/device_train_microbatch_size: {micro}\n"
+        )
+
+    first = "".join(record(step, 400, 2) for step in range(50))
+    (longer,) = parse_text(first + "".join(record(step, 500, 2) for step in range(50, 99)), "composer")
+    assert (longer.train_iters, longer.effective["micro_batch_size"].value, len(longer.steps)) == (500, 2, 99)
+    (other,) = parse_text(
+        first + "".join(record(step, 400, 4 if step < 60 else 2) for step in range(50, 99)), "composer"
+    )
+    assert "micro_batch_size" not in other.effective
 
 
 @pytest.mark.parametrize("dialect", WRITERS)

@@ -9,6 +9,8 @@ import pytest
 from parsers import Reading
 from parsers.megatron_dump import in_effect
 
+FORCED = {"save": "/primus/checkpoints", "disable_last_saving": True}
+
 
 def effect(**arguments: Any) -> dict[str, Any]:
     readings = {name: Reading(value, 7) for name, value in arguments.items()}
@@ -25,6 +27,9 @@ def effect(**arguments: Any) -> dict[str, Any]:
         ({"fp8": None, "fp8_recipe": "delayed"}, "fp8_recipe", None),
         ({"norm_epsilon": 1e-5, "layernorm_epsilon": 1e-6}, "norm_epsilon", 1e-6),
         ({"save": None, "save_interval": 500}, "save_interval", None),
+        (FORCED | {"save_interval": 500, "train_iters": 499}, "save_interval", None),
+        (FORCED | {"save_interval": 500, "train_iters": 500}, "save_interval", 500),
+        ({"save": "/a", "save_interval": 500, "train_iters": 9}, "save_interval", 500),
         ({"tokenizer_type": "NullTokenizer", "vocab_size": 1000}, "vocab_size", 1001),
         ({"tokenizer_type": "HuggingFaceTokenizer", "vocab_size": 1000}, "vocab_size", 1000),
         ({"group_query_attention": False, "num_query_groups": 1, "num_attention_heads": 16}, "num_query_groups", 16),

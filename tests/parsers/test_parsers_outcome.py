@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parsers import Ending, Outcome, Parsed, judge, parse
+from parsers import Ending, Outcome, Parsed, Reading, judge, parse
+from parsers.assemble import untold
 
 
 def steps(*iterations: int, total: int = 3, loss: str = "1.5") -> list[str]:
@@ -183,3 +184,10 @@ def test_without_any_error_line_the_exit_code_and_the_last_line_are_told() -> No
 
 def test_talk_of_nan_after_the_last_step_does_not_undo_it() -> None:
     assert judge(Ending(exit_code=0), read(*steps(1, 2, 3), "found NaN in nothing that matters")).status == "completed"
+
+
+def test_a_setting_that_the_program_does_not_tell_is_named() -> None:
+    told = {"seq_length": Reading(4096, 3)}
+    asked = {"seq_length": 4096, "rotary_base": 500000.0, "num_experts": None, "layout": "tp2"}
+    assert list(untold(asked, told)) == ["asked for, and not told by the log: rotary_base"]
+    assert list(untold(asked, {})) == [], "a log without settings says nothing about them"
