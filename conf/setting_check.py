@@ -62,6 +62,9 @@ def _precision(case: Case) -> Iterator[Problem]:
     hardware, precision = case.hardware, case.precision
     if precision.fp8 and hardware.peak_dense_tflops and "fp8" not in hardware.peak_dense_tflops:
         yield Problem("precision", f"{hardware.name} has no fp8 units", precision.name, "bf16, fp32", "precision=bf16")
+    elif precision.fp8_recipe == "mxfp8" and hardware.architecture == "sm_90":
+        what = f"{hardware.name} ({hardware.architecture}) has no units for MXFP8, which came with Blackwell"
+        yield Problem("precision", what, precision.name, "fp8, fp8_current, bf16, fp32", "precision=fp8")
 
 
 def _rccl(case: Case) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from conf.resolve import Declared, Experiment
 from conf.vocabulary import follow, vocabulary
 
 FOLDER = Path(__file__).parent / "settings"
+CHECKPOINTS = "checkpoints"  # in the run's directory
 _NEVER = object()
 
 
@@ -107,6 +108,9 @@ def assignments(e: Experiment, settings: Table) -> Assignments:
 
 def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
     """Requests that the stack cannot be told and that nothing may stand in for."""
+    if e.resume and e.training.save_interval:
+        what = f"{e.framework.name} would go on from its own checkpoints, which was not shown to be the same run"
+        yield Problem("resume", what, "true", "false", "resume=false begins anew; framework=megatron goes on")
     for row, asked in _asked(e, settings):
         needed = follow(e, row.only) if row.only else row.only_value
         if row.cannot and needed is not _NEVER and not _equal(asked, needed):
@@ -185,6 +189,7 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "zero_if_null": lambda value, _: 0.0 if value is None else value,
     "activation": lambda swiglu, _: {"function": "silu" if swiglu else "quick_gelu"},
     "window": lambda size, _: None if size is None else [size - 1, 0],
+    "checkpoints": lambda interval, _: None if interval is None else CHECKPOINTS,
     "blend": lambda path, _: None if path is None else [[path], None],
     "plain_rope": lambda model, _: model.mla is None and model.yarn is None,
     "position_embedding": lambda model, _: "yarn" if model.yarn and not model.mla else "rope",

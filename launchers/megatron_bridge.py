@@ -97,7 +97,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
         yield Problem("framework.release", what, release, listed([f"{known}.x" for known in RELEASES]))
     if (e.precision.params_dtype, e.precision.fp8_recipe) not in PRECISIONS:
         found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
-        yield Problem("precision", "Megatron-Bridge has no such precision", found, "bf16, fp32, fp8, mxfp8")
+        yield Problem("precision", "Bridge has no such precision", found, "bf16, fp32, fp8, fp8_current, mxfp8")
     if e.platform.vendor is None:
         yield from _without_accelerator(e)
 

@@ -100,7 +100,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
         yield Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
     if (e.precision.params_dtype, e.precision.fp8_recipe) not in PRECISIONS:
         found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
-        yield Problem("precision", "NeMo has no such precision", found, "bf16, fp32, fp8, mxfp8")
+        yield Problem("precision", "NeMo has no such precision", found, "bf16, fp32, fp8, fp8_current, mxfp8")
     if e.platform.vendor is None:
         yield from _without_accelerator(e)
 
@@ -113,6 +113,10 @@ def _without_accelerator(e: Experiment) -> Iterator[Problem]:
         yield Problem(key, what, str(e.layout.context_parallel_size), "1", f"{key}=1, or framework=megatron")
     if e.precision.fp8:
         yield Problem("precision", "fp8 needs TransformerEngine, and so a GPU", e.precision.name, "bf16, fp32")
+    if e.training.save_interval and e.layout.world_size > 1:
+        what = "with several ranks over gloo NeMo's checkpoint callback was seen to hang (Lightning's broadcast)"
+        hint = "gpus_per_node=1, or framework=megatron_bridge"
+        yield Problem("training.save_interval", what, str(e.training.save_interval), "null", hint)
 
 
 def _yaml(values: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from difflib import get_close_matches
+from types import SimpleNamespace
 from typing import Any
 
 import fiddle as fdl
@@ -20,7 +21,8 @@ from nemo.collections import llm
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm import recipes
 from nemo.collections.llm.recipes.precision import mixed_precision
-from nemo.lightning import _strategy_lib
+from nemo.lightning import _strategy_lib, nemo_logger
+from nemo.lightning.pytorch.callbacks import ModelCheckpoint
 from nemo.lightning.pytorch.callbacks.flops_callback import FLOPsMeasurementCallback
 from nemo.lightning.pytorch.optim import CosineAnnealingScheduler
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
@@ -48,6 +50,7 @@ def build(settings: dict[str, Any]) -> Any:
     recipe.trainer.strategy.ddp = nemo_run.Config(llm_ddp())
     recipe.optim.lr_scheduler = nemo_run.Config(CosineAnnealingScheduler)
     recipe.data = _data(settings)
+    recipe.log.ckpt = _checkpoints() if settings["set"]["trainer.enable_checkpointing"] else None
     recipe.trainer.callbacks = []
     recipe.trainer.plugins, refused = _precision(settings["precision"])
     refused += assign(recipe, asked(settings), names_of)
@@ -67,6 +70,8 @@ def asked(settings: dict[str, Any]) -> dict[str, Any]:
 
 def ready(recipe: Any, callback: Any) -> Any:
     """The training as a function without arguments; `callback` comes after all others."""
+    if not nemo_logger.HAVE_RES:  # asked of every checkpoint callback (N:lightning/nemo_logger.py:253): none is one
+        nemo_logger.lcp = SimpleNamespace(LocalCheckpointCallback=())
     run = fdl.build(recipe)
     run.keywords["trainer"].callbacks.append(callback)
     return run
@@ -123,6 +128,14 @@ def _data(settings: dict[str, Any]) -> Any:
         # of its own: an index is found again by the corpus' path, not by its contents
         index_mapping_dir="index",
     )
+
+
+def _checkpoints() -> Any:
+    """All are kept, in the run's directory; how often comes by path. No context: nothing here goes on from it."""
+    kept = {"monitor": None, "save_top_k": -1, "save_last": False}
+    context = {"always_save_context": False, "save_context_on_train_end": False}
+    name = {"dirpath": "checkpoints", "filename": "{step}"}
+    return nemo_run.Config(ModelCheckpoint, **kept, **context, **name)
 
 
 def _precision(precision: dict[str, Any]) -> tuple[Any, list[Refusal]]:

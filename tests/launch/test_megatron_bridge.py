@@ -68,6 +68,7 @@ def test_precision_is_set_in_the_one_place_that_wins() -> None:
         "bf16": "bf16_mixed",
         "fp32": "fp32",
         "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+        "fp8_current": "bf16_with_fp8_current_scaling_mixed",
         "mxfp8": "bf16_with_mxfp8_mixed",
     }.items():
         told = settings("model=llama", f"precision={precision}", "hardware=b200")
@@ -141,7 +142,7 @@ def test_every_recipe_has_an_id_and_every_id_a_recipe() -> None:
         (("model=mixtral_8x7b", "layout=data_parallel"), "no recipe to pre-train mixtral_8x7b"),
         (("model=llama", "framework.release=0.7.0"), "attribute paths of this release are not known"),
         (("model=llama", "framework.release=0.2.0"), r"0.3.x, 0.4.x, 0.5.x, 0.6.x"),
-        (("model=llama", "training.save_interval=10"), "checkpoints of Bridge are not supported here"),
+        (("model=llama", "training.save_interval=10", "resume=true"), "its own checkpoints"),
     ],
 )
 def test_what_bridge_cannot_do_is_refused(overrides: tuple[str, ...], said: str) -> None:
@@ -166,7 +167,8 @@ def test_all_refusals_come_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         make_plan(
             experiment(
-                "model=mixtral_8x7b", "layout=data_parallel", "framework.release=0.9.0", "training.save_interval=1"
+                *("model=mixtral_8x7b", "layout=data_parallel", "framework.release=0.9.0"),
+                *("training.save_interval=1", "resume=true"),
             ),
             HOST,
         )

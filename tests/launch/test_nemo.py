@@ -63,7 +63,14 @@ def test_lengths_and_batches_are_told_wherever_nemo_keeps_them() -> None:
     assert told["trainer.strategy.context_parallel_size"] == 1, "2 in NeMo's own Llama recipes"
     assert told["optim.config.adam_eps"] == 1e-8, "1e-5 in NeMo's own recipes"
     assert told["resume"] is None
-    assert told["log.ckpt"] is None
+    assert told["trainer.enable_checkpointing"] is False
+
+
+def test_checkpoints_are_written_where_they_are_asked_for() -> None:
+    told = yaml.safe_load(plan("platform=cpu", "training.save_interval=5").files["settings.yaml"])["set"]
+    assert told["trainer.enable_checkpointing"] is True
+    assert told["log.ckpt.every_n_train_steps"] == 5
+    assert told["resume"] is None, "nothing is gone on with all the same"
 
 
 def test_what_nemo_cannot_be_told_is_declared_with_its_reason() -> None:
@@ -79,9 +86,11 @@ def test_what_nemo_cannot_be_told_is_declared_with_its_reason() -> None:
     [
         (("platform=amd", "model=llama_tiny"), "NeMo is NVIDIA's stack"),
         (("platform=nvidia", "model=gpt_oss_20b", "layout=data_parallel"), "no recipe to pre-train gpt_oss_20b"),
-        (("platform=nvidia", "model=llama_tiny", "training.save_interval=5"), "checkpoints of NeMo"),
+        (("platform=nvidia", "model=llama_tiny", "training.save_interval=5", "resume=true"), "its own checkpoints"),
         (("platform=nvidia", "model=llama_tiny", "optimizer.lr_decay_iters=100"), "decays over its last step"),
         (("platform=nvidia", "hardware=a100", "model=llama_tiny", "precision=fp8"), "a100 has no fp8 units"),
+        (("platform=nvidia", "hardware=h100", "model=llama_tiny", "precision=mxfp8"), "came with Blackwell"),
+        (("platform=cpu", "gpus_per_node=2", "training.save_interval=5"), "was seen to hang"),
         (("platform=cpu", "precision=fp8"), "fp8 needs TransformerEngine"),
         (("platform=cpu", "gpus_per_node=2", "layout.context_parallel_size=2"), "TransformerEngine's attention"),
         (("platform=nvidia", "model=llama31_8b", "layout.pipeline_model_parallel_size=3", "gpus_per_node=3"), "layers"),

@@ -17,7 +17,10 @@ LAYOUTS = {
     "one rank": (),
     "TP2 SP": ("layout=tp2", "gpus_per_node=2"),
     "PP2": ("layout=pp2", "gpus_per_node=2"),
-    "DP2 overlapped": ("gpus_per_node=2", "training.overlap_grad_reduce=true", "training.overlap_param_gather=true"),
+    "DP2 overlapped": (
+        *("gpus_per_node=2", "training.overlap_grad_reduce=true", "training.overlap_param_gather=true"),
+        "training.save_interval=4",
+    ),
 }
 
 
@@ -35,7 +38,8 @@ def trained(
         assert code == 0, out + err
         (path,) = runs.glob("t/*/run.json")
         lines = (path.parent / "steps.jsonl").read_text(encoding="utf-8").splitlines()
-        found[name] = json.loads(path.read_text(encoding="utf-8")), [json.loads(line) for line in lines]
+        kept = {"kept": sorted(made.name for made in path.parent.glob("checkpoints/iter_*"))}
+        found[name] = json.loads(path.read_text(encoding="utf-8")) | kept, [json.loads(line) for line in lines]
     return found
 
 
@@ -61,6 +65,13 @@ def test_every_step_used_the_rate_that_was_asked_for_and_printed_the_next_ones(
         assert math.isclose(step["lr_used"], asked_rate(step["step"]), rel_tol=1e-12)
     for step, after in pairwise(steps):
         assert math.isclose(step["lr"], after["lr_used"], rel_tol=1e-6), "Megatron's line has the next step's"
+
+
+def test_checkpoints_are_written_where_they_were_asked_for(trained: dict[str, Any]) -> None:
+    kept = {name: record["kept"] for name, (record, _) in trained.items()}
+    assert kept.pop("DP2 overlapped") == ["iter_0000004", "iter_0000006"], "and one of the end"
+    assert not any(kept.values())
+    assert trained["DP2 overlapped"][0]["effective"]["save_interval"]["value"] == 4
 
 
 def asked_rate(s: int) -> float:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.nvidia
 
 STEPS, WARMUP, LR, MIN_LR = 8, 2, 1e-3, 1e-4
 LAYOUTS = {
-    "one rank": (),
+    "one rank": ("training.save_interval=4",),
     "TP2 SP": ("layout=tp2", "gpus_per_node=2"),
     "PP2": ("layout=pp2", "gpus_per_node=2"),
     "DP2 overlapped": ("gpus_per_node=2", "training.overlap_grad_reduce=true", "training.overlap_param_gather=true"),
@@ -22,7 +22,7 @@ LAYOUT_SETTINGS = {
     "TP2 SP": {"tensor_model_parallel_size": 2, "sequence_parallel": True, "data_parallel_size": 1},
     "PP2": {"pipeline_model_parallel_size": 2, "data_parallel_size": 1},
     "DP2 overlapped": {"data_parallel_size": 2, "overlap_grad_reduce": True, "num_micro_batches": 4},
-    "one rank": {"data_parallel_size": 1, "num_micro_batches": 8},
+    "one rank": {"data_parallel_size": 1, "num_micro_batches": 8, "save_interval": 4},
 }
 
 
@@ -37,7 +37,8 @@ def trained(nemo_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[
         assert code == 0, out + err
         (path,) = runs.glob("t/*/run.json")
         lines = (path.parent / "steps.jsonl").read_text(encoding="utf-8").splitlines()
-        found[name] = json.loads(path.read_text(encoding="utf-8")), [json.loads(line) for line in lines]
+        kept = {"kept": sorted(made.name for made in path.parent.glob("checkpoints/*"))}
+        found[name] = json.loads(path.read_text(encoding="utf-8")) | kept, [json.loads(line) for line in lines]
     return found
 
 
@@ -62,6 +63,12 @@ def test_every_step_used_the_rate_that_was_asked_for(trained: dict[str, Any], na
     for step in steps:
         assert math.isclose(step["lr_used"], asked_rate(step["step"]), rel_tol=1e-15)
         assert math.isclose(step["lr"], step["lr_used"], rel_tol=5e-4), "printed with four digits"
+
+
+def test_checkpoints_are_written_where_they_were_asked_for(trained: dict[str, Any]) -> None:
+    kept = {name: record["kept"] for name, (record, _) in trained.items()}
+    assert kept.pop("one rank") == ["step=3", "step=7"], "NeMo counts from 0"
+    assert not any(kept.values())
 
 
 def asked_rate(s: int) -> float:
