@@ -9,7 +9,7 @@ from pathlib import Path
 
 import parsers
 from conf.compose import SECRET
-from conf.errors import InputError
+from conf.errors import InputError, listed
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import power, run_dir, runner, where
@@ -17,6 +17,7 @@ from launchers.plan import Plan
 from launchers.progress import Shown
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record
+from parsers.power_windows import with_power
 
 
 def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
@@ -101,9 +102,27 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
         wall_time_s=ending.wall_time_s if ending else None,
     )
     record = _without_secrets(parsers.assemble(parsed, outcome, known))
+    record = with_own_power(record, path)
     record = replace(record, summary=summary_json(record))
     _keep(record, path)
     return record
+
+
+def with_own_power(record: Record, path: Path) -> Record:
+    """`record` with the energy in power.jsonl of its directory. On a machine with more GPUs than trained the sampler sees
+    those of others, too, and which are ours nobody tells: a note then, and no energy."""
+    samples, gpus = path / power.FILE, record.requested.get("world_size")
+    if not samples.exists() or record.provenance != "measured":
+        return record
+    try:
+        found = with_power(record, samples)
+    except InputError as error:
+        return replace(record, notes=(*record.notes, f"power: {error}"))
+    sampled = {one.gpus for one in found.power}
+    if sampled - {gpus}:
+        told = f"power: {listed(sorted(map(str, sampled)))} GPUs were sampled and {gpus} trained: not used"
+        return replace(record, notes=(*record.notes, told))
+    return found
 
 
 def _keep(record: Record, path: Path) -> None:

@@ -7,12 +7,16 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from launchers.power import FILE, sampled
+from parsers import Record, Step
+from run_experiment import with_own_power
 
 ROOT = Path(__file__).parents[2]
 NVIDIA_SMI = """#!/usr/bin/env bash
@@ -96,3 +100,21 @@ def test_the_sampler_outlives_no_launcher(gpu: Path) -> None:
     while samplers(gpu) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert samplers(gpu) == []
+
+
+def test_the_samples_become_the_records_energy_where_they_are_of_its_gpus(tmp_path: Path) -> None:
+    steps = tuple(Step(step=n, line=n + 1, iteration=n + 1, end_monotonic_s=100.0 + n) for n in range(5))
+    known: dict[str, Any] = {"id": "a", "name": "a", "status": "completed", "steps": steps}
+    record = Record(**known, provenance="measured", requested={"world_size": 2})
+    ticks = [{"monotonic_s": 99.5 + second, "tool": "x"} for second in range(6)]
+    rows = [{**tick, "device": device, "power_w": 400.0 + 100 * device} for tick in ticks for device in (0, 1)]
+    (tmp_path / FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (energy,) = with_own_power(record, tmp_path).power
+    assert (energy.gpus, energy.mean_power_w) == (2, 900.0)
+    foreign = with_own_power(replace(record, requested={"world_size": 1}), tmp_path)
+    assert foreign.power == ()
+    assert foreign.notes == ("power: 2 GPUs were sampled and 1 trained: not used",)
+    rehearsed = replace(record, provenance="rehearsed")
+    assert with_own_power(rehearsed, tmp_path) == rehearsed
+    (tmp_path / FILE).write_text("no samples\n")
+    assert "no power samples that we know" in with_own_power(record, tmp_path).notes[0]
