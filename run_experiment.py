@@ -109,8 +109,8 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
 
 
 def with_own_power(record: Record, path: Path) -> Record:
-    """`record` with the energy in power.jsonl of its directory. On a machine with more GPUs than trained the sampler sees
-    those of others, too, and which are ours nobody tells: a note then, and no energy."""
+    """`record` with the energy in power.jsonl of its directory. On a machine with more GPUs than trained the sampler
+    sees those of others, too, and which are ours nobody tells: a note then, and no energy."""
     samples, gpus = path / power.FILE, record.requested.get("world_size")
     if not samples.exists() or record.provenance != "measured":
         return record
