@@ -126,7 +126,9 @@ class _BridgeReader(MegatronReader):
         found = _STEP_TIME.search(text)
         if found is not None:
             yield from self._time(number, found)
-            return
+            text = text[found.end() :]  # where the last rank wrote before the first one's newline: its iteration line
+            if " iteration " not in text:
+                return
         if "training.config.ConfigContainer" in text or "Configuration Summary (Non-Default" in text:
             self._left, self._path = _GAP, []
         elif self._left:
@@ -140,8 +142,9 @@ class _BridgeReader(MegatronReader):
     def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
         if self._entries or self._shape is None or not self._shape.tells_flops:
             return None
-        if self._numbered and block.find(b"Step Time : ", start, end) >= 0:
-            return NOTHING  # the iteration line that follows tells both, with more digits
+        at = block.find(b"Step Time : ", start, end) if self._numbered else -1
+        if at >= 0:  # the iteration line that follows tells both, with more digits
+            return NOTHING if block.find(b" iteration ", at, end) < 0 else None
         sealed = super().take(block, start, end, number)
         if sealed is not None:
             self._timed, self._numbered = None, True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -296,3 +297,12 @@ def test_our_mark_before_bridges_late_dump_begins_no_second_run() -> None:
     (run,) = runs
     assert run.effective.keys() == parse_text("\n".join(lines))[0].effective.keys()
     assert (run.steps[0].loss, run.steps[0].end_monotonic_s) == (9.8940039, 12.5)
+
+
+def test_an_iteration_line_behind_bridges_step_time_in_one_line_is_read() -> None:
+    text = (FIXTURES / "megatron_bridge.log").read_text()
+    pair = r"(Step Time : \S+ GPU utilization: \S+GPU)\n( \[[^\n]* iteration        [1357]/[^\n]*\n)"
+    glued = re.sub(pair, r"\1\2\n", text)
+    assert glued.count("/GPU [") == 4
+    (run,), (whole,) = parse_text(glued), parse_text(text)
+    assert [replace(step, line=0) for step in run.steps] == [replace(step, line=0) for step in whole.steps]
