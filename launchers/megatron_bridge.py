@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
-from launchers import attribute_settings, corpus, hugging_face, megatron, nvidia_env
-from launchers.megatron import DEVICES, torchrun
+from launchers import attribute_settings, hugging_face, nvidia
+from launchers.megatron import DEVICES
 from launchers.plan import Host, Plan
 
 PROGRAM = Path(__file__).parent / "ranks" / "bridge_ranks.py"
-SETTINGS = "settings.yaml"
 RELEASES = ("0.3", "0.4", "0.5", "0.6")  # whose attribute paths the table was held against
 
-PRECISIONS: Mapping[tuple[str, str | None], str] = {
+PRECISIONS: nvidia.Precisions = {
     ("float32", None): "fp32",
     ("bfloat16", None): "bf16_mixed",
     ("bfloat16", "delayed"): "bf16_with_fp8_delayed_scaling_mixed",
@@ -36,20 +35,7 @@ def render(experiment: Experiment, host: Host) -> Plan:
     problems = [*_refusals(experiment), *attribute_settings.problems(experiment, table)]
     if problems:
         raise ConfigError(*problems)
-    python = experiment.framework.python or host.python
-    machine, why = megatron.environment(experiment, host)
-    env, reasons = nvidia_env.environment(experiment)
-    program = (str(PROGRAM), "--settings", SETTINGS)
-    return Plan(
-        setup=corpus.setup(experiment, python),
-        argv=(python, "-u", "-m", "torch.distributed.run", *torchrun(experiment), *program),
-        check=(python, "-u", *program, "--check"),
-        files={SETTINGS: _yaml(settings(experiment))},
-        env=machine | env,
-        env_reasons=why | reasons,
-        forward_env=experiment.cluster.forward_env,
-        declared=attribute_settings.declared(experiment, table),
-    )
+    return nvidia.plan(experiment, host, PROGRAM, _yaml(settings(experiment)))
 
 
 def settings(e: Experiment) -> dict[str, Any]:
@@ -65,22 +51,11 @@ def settings(e: Experiment) -> dict[str, Any]:
         "device": DEVICES[e.platform.vendor],
         "world_size": e.layout.world_size,
         "data": e.data.name,
-        "precision": _precision(e),
+        "precision": nvidia.precision(e, PRECISIONS),
         "set": dict(assigned.set),
         "set_if_there": dict(assigned.set_if_there),
         "set_without_transformer_engine": dict(table.without_transformer_engine),
     }
-
-
-def _precision(e: Experiment) -> dict[str, Any]:
-    """The MixedPrecisionConfig by name, then what its name leaves open."""
-    fields: dict[str, Any] = {"grad_reduce_in_fp32": e.precision.accumulate_allreduce_grads_in_fp32}
-    if e.precision.fp8:
-        # as Megatron's defaults: every layer in fp8, parameters gathered in bf16
-        fields |= {"fp8": e.precision.fp8, "fp8_param_gather": False, "first_last_layers_bf16": False}
-    if e.precision.fp8_recipe == "mxfp8":
-        fields["reuse_grad_buf_for_mxfp8_param_ag"] = False  # a part of gathering in fp8
-    return {"factory": PRECISIONS[e.precision.params_dtype, e.precision.fp8_recipe], "set": fields}
 
 
 def _refusals(e: Experiment) -> Iterator[Problem]:
@@ -99,17 +74,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
         found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
         yield Problem("precision", "Bridge has no such precision", found, "bf16, fp32, fp8, fp8_current, mxfp8")
     if e.platform.vendor is None:
-        yield from _without_accelerator(e)
-
-
-def _without_accelerator(e: Experiment) -> Iterator[Problem]:
-    """What a stand-in for torch.cuda cannot stand in for."""
-    key = "layout.context_parallel_size"
-    if e.layout.context_parallel_size > 1:
-        what = "a split sequence needs TransformerEngine's attention, and so a GPU"
-        yield Problem(key, what, str(e.layout.context_parallel_size), "1", f"{key}=1, or framework=megatron")
-    if e.precision.fp8:
-        yield Problem("precision", "fp8 needs TransformerEngine, and so a GPU", e.precision.name, "bf16, fp32")
+        yield from nvidia.without_accelerator(e)
 
 
 def _yaml(values: dict[str, Any]) -> str:
