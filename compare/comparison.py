@@ -5,35 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from compare.audit import Audit, audit
+from compare.curves import Check, checks
+from compare.figures import FIGURES, Figure
 from compare.groups import Group, carries_numbers, group
-from compare.statistics import Better, Ratio, mean_of, ratio_of
+from compare.statistics import Ratio, mean_of, ratio_of
 from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity, summarise
 from parsers.find import Run, copies
 
 SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A metric that is shown. better: the direction of its word, None for no word."""
-
-    metric: str
-    title: str
-    better: Better | None
-    pooled: Literal["geometric", "mean", "max"]
-
-
-FIGURES = (
-    Figure("tokens_per_s", "tokens/s", "higher", "geometric"),
-    Figure("tokens_per_s_per_gpu", "tokens/s/GPU", "higher", "geometric"),
-    Figure("step_time_mean_s", "step time", "lower", "geometric"),
-    Figure("peak_memory_bytes", "peak memory", None, "max"),
-    Figure("loss_last", "last loss", None, "mean"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +36,7 @@ class Comparison:
     groups: tuple[Group, ...]
     baseline: str
     audit: Audit
+    checks: tuple[Check, ...]
     run_figures: Mapping[str, Mapping[str, Quantity]]
     group_figures: Mapping[str, Mapping[str, Quantity]]
     ratios: tuple[Compared, ...]
@@ -74,6 +58,7 @@ def compare(runs: Sequence[Run], vary: Sequence[str] | None = None, baseline: st
         groups=groups,
         baseline=base.label,
         audit=audited,
+        checks=checks(groups),
         run_figures=numbers,
         group_figures=pooled,
         ratios=tuple(_compared(f, g, base, numbers) for g in others for f in FIGURES if f.better) if may else (),

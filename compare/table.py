@@ -7,7 +7,8 @@ from io import StringIO
 from typing import IO, Any
 
 from compare.audit import Row
-from compare.comparison import FIGURES, Compared, Comparison
+from compare.comparison import Compared, Comparison
+from compare.figures import FIGURES
 from conf.errors import listed
 from metrics import Quantity, shown
 from parsers import Record
