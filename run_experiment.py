@@ -9,7 +9,7 @@ from pathlib import Path
 
 import parsers
 from conf.compose import SECRET
-from conf.errors import InputError, listed
+from conf.errors import InputError, Problem, listed
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import power, run_dir, runner, where
@@ -30,6 +30,9 @@ def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
     path = run_dir.directory(e, commit)
     with run_dir.claimed(path):
         earlier = _earlier(path)
+        if earlier and earlier.id != path.name:
+            hint = "move it away, or name=OTHER, or runs_dir=DIR"
+            raise InputError(Problem(str(path), "holds another run", earlier.id, path.name, hint))
         if earlier and earlier.status == "completed" and not e.rerun:
             print(f"{path}: completed before; rerun=true runs it again", file=sys.stderr)
             return earlier, path

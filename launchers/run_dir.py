@@ -21,6 +21,7 @@ from conf.vocabulary import program_settings
 from launchers.plan import Plan
 
 ATTEMPTS = "attempts"
+PLAN = "plan.json"
 NEW = ".new"
 RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024
 DATA = "data"  # the corpus stays where it is: the next attempt finds it whole, or makes it again
@@ -77,9 +78,10 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
     or stays where it is to be gone on with.
 
     Raises:
-        InputError: runs_dir cannot be written, or its disk is full.
+        InputError: runs_dir cannot be written, or its disk is full; the directory holds something else than this run.
     """
     new = path / NEW
+    _ours(path)
     with _writable(path):
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
@@ -95,6 +97,15 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
         for written in new.iterdir():
             os.replace(written, path / written.name)
         new.rmdir()
+
+
+def _ours(path: Path) -> None:
+    """NeMo and Bridge would go on with what lies in their directory: it is this run, or empty."""
+    found = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+    if set(found) <= {ATTEMPTS, DATA, NEW} or PLAN in found:
+        return
+    hint = "move it away, or name=OTHER, or runs_dir=DIR"
+    raise InputError(Problem(str(path), "holds files of something else, no run of ours", found[0], hint=hint))
 
 
 def release_reserve(path: Path) -> None:
@@ -114,7 +125,7 @@ def _writable(path: Path) -> Iterator[None]:
 def _files(e: Experiment, plan: Plan) -> dict[str, str]:
     return {
         "experiment.yaml": yaml.safe_dump(plain(asdict(e)), sort_keys=False, allow_unicode=True),
-        "plan.json": json.dumps(asdict(plan), indent=2, sort_keys=True) + "\n",
+        PLAN: json.dumps(asdict(plan), indent=2, sort_keys=True) + "\n",
         **plan.files,
     }
 

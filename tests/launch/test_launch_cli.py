@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from conf import load_experiment
+from launchers import run_dir, where
+from parsers import Record, write
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -114,3 +118,21 @@ def test_a_missing_engine_names_the_one_command(tmp_path: Path) -> None:
     assert "torch and megatron-core missing" in done.stderr
     assert "[embedded]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("stranger", [{"step=8": "x"}, {"plan.json": "{}", "run.json": "another"}])
+def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path, stranger: dict[str, str]) -> None:
+    """NeMo and Bridge would go on with the checkpoints that lie there."""
+    experiment = load_experiment("platform=cpu", "name=t", f"runs_dir={tmp_path}")
+    directory = run_dir.directory(experiment, where.commit())
+    directory.mkdir(parents=True)
+    for name, text in stranger.items():
+        (directory / name).write_text(text)
+    if "run.json" in stranger:
+        write(Record(id="another", name="t", provenance="measured", status="completed"), directory)
+    before = sorted(directory.iterdir())
+    done = launch(tmp_path, "platform=cpu", "name=t", f"runs_dir={tmp_path}")
+    assert done.returncode == 2
+    assert "holds " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(directory.iterdir()) == before
