@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from conf.vocabulary import vocabulary
+from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
 from parsers.record import Declaration, Difference, Reading, Record
 from parsers.segment import Parsed
@@ -20,6 +21,13 @@ _FIELDS = ("platform", "hardware", "image", "exit_code", "declared")
 """Facts that have a field of their own in a record."""
 _USABLE_OF_TOTAL = 0.03
 """A framework tells the memory that it can use, a driver all of it."""
+
+
+_PRINTED: Mapping[str, type | tuple[type, ...]] = {
+    "mock_data": bool,
+    "eod_mask_loss": bool,
+    "recompute_modules": (str, list),
+}
 
 
 def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
@@ -53,7 +61,8 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         dumped=parsed.dumped,
         configured=parsed.configured,
         differences=differences(requested, parsed.effective),
-        environment={**about.environment, **_environment(facts)},  # the log's own: it is what really ran
+        # The log's own: it is what really ran.
+        environment={**about.environment, **_environment(facts), **_of_arguments(parsed)},
         dialects=parsed.dialects,
         validations=parsed.validations,
         stalls=parsed.stalls,
@@ -65,6 +74,17 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
 def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts that have no field of their own in a record."""
     return {name: value for name, value in facts.items() if name not in _FIELDS}
+
+
+def _of_arguments(parsed: Parsed) -> dict[str, Any]:
+    """What a Megatron dump alone tells, and no setting of ours says: recipes set these on one side of a comparison."""
+    found: dict[str, Any] = {}
+    for name, reading in parsed.arguments.items():
+        wanted = _PRINTED.get(name.rpartition(".")[2])
+        if wanted is not None and isinstance(reading.value, wanted):
+            found[name.rpartition(".")[2]] = reading.value
+    other = other_layers(parsed.arguments)
+    return found if other is None else {**found, "other_layers": other}
 
 
 def _declared(entries: Any) -> tuple[Declaration, ...]:

@@ -17,6 +17,7 @@ from parsers.follow import follow
 from parsers.given import given_of, with_given
 from parsers.importers import is_record, read_record
 from parsers.power_windows import with_power
+from parsers.probe import FOLDER, with_probe
 from parsers.reader import Parser
 from parsers.show import rows
 from parsers.source import STDIN, read_blocks, size_of
@@ -42,7 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.follow:
         _follow(logs, options.dialect)
         return 0
-    records = [with_given(_with_power(record, options.power), given) for record in _all(logs, options.dialect)]
+    read = _all(logs, options.dialect)
+    if options.power is not None:
+        read = [with_power(record, Path(options.power), alone=len(read) == 1) for record in read]
+    records = [with_given(record, given) for record in read]
     for record, directory in zip(records, _directories(options, records), strict=True):
         if directory is not None:
             _write(record, directory)
@@ -99,7 +103,10 @@ def imported_all(log: Path, dialect: str | None = None, progress: Progress | Non
         hint = "give the file that the training program's own output went to"
         what = f"is no training log ({runs[-1].lines} lines read)"
         raise InputError(Problem(str(log), what, allowed="; ".join(looked_for()), hint=hint))
-    return tuple(_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1))
+    records = [_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1)]
+    if log != STDIN:  # a run directory of ours, in which the last run wrote last
+        records[-1] = with_probe(records[-1], log.parent / FOLDER)
+    return tuple(records)
 
 
 def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
@@ -110,7 +117,7 @@ def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
     about = Record(
         id=f"{name}-{sha256(content).hexdigest()[:10]}",
         name=name if count == 1 else f"{name}-run{index}",
-        provenance="imported",
+        provenance="rehearsed" if run.facts.get("stand_in") else "imported",
         status="unknown",
         log=log.name,
         framework=run.framework,
@@ -138,10 +145,6 @@ def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
     if problems:
         raise InputError(*problems)
     return records
-
-
-def _with_power(record: Record, power: str | None) -> Record:
-    return record if power is None else with_power(record, Path(power))
 
 
 def _discovered(folders: Sequence[Path]) -> list[Path]:

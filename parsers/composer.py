@@ -14,6 +14,7 @@ from typing import Any
 
 from parsers.events import Event, Fact, Reader, Setting
 from parsers.fields import Column, commas, number, step_fields, whole
+from parsers.line_shape import ALIKE, Wanted, cut_out
 from parsers.record import Step, Validation
 from parsers.steps import NOTHING, Sealed
 from parsers.text import body
@@ -22,11 +23,9 @@ from parsers.values import literal
 FRAMEWORK = "composer"
 LOOKS_FOR = "Composer: records '[batch=1/100]:' with lines 'Train loss/train/total: …'"
 SIGNS = (b"Train loss/train/", b"Train time/batch: ")
-MARKS = (
-    *(b"[batch=", b"[token=", b"[sample=", b"[Eval batch=", b"Done.", b"Train loss/train/", b"Train time/batch: "),
-    *(b"_mem: ", b"LanguageCrossEntropy: ", b"throughput/", b"Train lr-", b"_train_microbatch_size: ", b"norm/grad/"),
-)
+MARKS = (b"[batch=", b"[token=", b"[sample=", b"Eval ", b" Train ")
 STARTUP = (
+    b"Done.",
     *(b"max_seq_len: ", b"d_model: ", b"n_heads: ", b"n_layers: ", b"global_train_batch_size: ", b"precision: amp"),
     *(b"train_microbatch_size: ", b"sharding_strategy: ", b"n_gpus: ", b"n_params: ", b"num_gpus_per_node: "),
     b"num_nodes: ",
@@ -65,7 +64,7 @@ _COLUMNS: Mapping[str, Column] = {
     "l2_norm/grad/global": ("grad_norm", number),
 }
 _ENTRY_HINT = "/"  # every entry that is read has one in its name
-_MOST_ENTRIES = 400
+_MOST_ENTRIES, _MOST_REMEMBERED = 400, 2000
 _SETTINGS: Mapping[str, str] = {
     "global_train_batch_size": "global_batch_size",
     "device_train_microbatch_size": "micro_batch_size",
@@ -104,20 +103,31 @@ class _Reader:
         self._plain: list[bytes] = []  # of a record whose lines are all ordinary: name, value, name, value, …
         self._total: int | None = None
         self._micro: str | None = None
+        self._remembered: dict[bytes, Wanted] = {}  # how its lines look, digits alike: where name and value stand
         self._last: tuple[int, int | None] | None = None
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step of the record before this head; NOTHING for an ordinary line of a record; else None."""
         if self._head is None or self._evaluates:
             return None
-        entry = _PLAIN_ENTRY.fullmatch(block, start, end)
-        if entry is not None and len(self._plain) < 2 * _MOST_ENTRIES:
-            self._plain += entry.groups()
+        alike = line.translate(ALIKE)
+        wanted = self._remembered.get(alike) or self._entry(line, alike)
+        if wanted is not None and len(self._plain) < 2 * _MOST_ENTRIES:
+            self._plain += wanted(line)
             return NOTHING
-        sealed = self._sealed(self._head) if _PLAIN_HEAD.fullmatch(block, start, end) is not None else None
+        sealed = self._sealed(self._head) if _PLAIN_HEAD.fullmatch(line) is not None else None
         if sealed is not None:
-            self._head, self._at, self._plain = _HEAD.search(block[start:end].decode()), number, []
+            self._head, self._at, self._plain = _HEAD.search(line.decode()), number, []
         return sealed
+
+    def _entry(self, line: bytes, alike: bytes) -> Wanted | None:
+        found = _PLAIN_ENTRY.fullmatch(line)
+        if found is None:
+            return None
+        wanted = cut_out([found.span(1), found.span(2)])
+        if len(self._remembered) < _MOST_REMEMBERED:
+            self._remembered[alike] = wanted
+        return wanted
 
     def _sealed(self, head: re.Match[str]) -> Sealed | None:
         plain, iteration = self._plain, int(head[3])

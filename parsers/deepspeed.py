@@ -47,6 +47,7 @@ _SETTINGS = {
     "world_size": "data_parallel_size",
 }
 _TOLD = {"iteration": rb"(?:global_step=|\bsteps?: +)"}
+_AVERAGED = b" iter time (s): "  # in the pipeline engine's lines
 _REPORTED = ("iteration", "step", "lr", "metrics")
 
 
@@ -67,23 +68,22 @@ class _Reader:
         self._before: int | None = None
         self._report: dict[str, Any] = {}
         self._last = 0
-        self._averages = False  # the last step line was the pipeline engine's
-        self._shape = LineShape(_TOLD)
+        self._shape = LineShape(_TOLD, whole=("iteration",))
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(block, start, end, number)
+        found = self._shape.match(line, number)
         if found is None or int(found[0]) <= self._last:
             return None
         iteration, before = int(found[0]), self._before
         self._last = iteration
-        if self._averages:
+        if _AVERAGED in line:
             self._before = iteration
             gap = iteration - before if before is not None else None
-            return Sealed(iteration - 1, _opened, (number, block[start:end], iteration, None, None, gap))
+            return Sealed(iteration - 1, _opened, (number, line, iteration, None, None, gap))
         reported = self._report if self._report.get("iteration") == iteration else {}
         skipped = reported["metrics"]["skipped_total"] if reported else None
-        return Sealed(iteration - 1, _opened, (number, block[start:end], iteration, reported.get("lr"), skipped, 0))
+        return Sealed(iteration - 1, _opened, (number, line, iteration, reported.get("lr"), skipped, 0))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         values = _values(text)
@@ -93,8 +93,7 @@ class _Reader:
             # Rate and skipped steps alone are no step: a trainer above DeepSpeed tells those. They add to one.
             self._report = values
             return ()
-        self._averages = "loss" in values
-        if self._averages:
+        if "loss" in values:
             before, self._before = self._before, values["iteration"]
             values.update(_interval(values["iteration"] - before if before is not None else None))
         if self._report.get("iteration") == values["iteration"]:

@@ -17,6 +17,7 @@ MANY_FILES = 20_000
 _HEAD, _LOOK = 4096, 8 << 20
 _PASSED_FOLDERS = (".git", "node_modules", "__pycache__", ".venv", "site-packages", "attempts")
 _OURS = {RUN_FILE, STEPS_FILE}
+_NOTHING, _EMPTY, _BINARY, _JSON = "nothing of training in it", "empty", "binary", "a JSON document"
 _KINDS = {
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
@@ -24,6 +25,7 @@ _KINDS = {
     b"\x7fELF": "a program",
     b"%PDF": "a document",
 }
+_OTHERS = {_NOTHING, _EMPTY, _BINARY, _JSON, *_KINDS.values()}
 _COMPARED = 3
 
 
@@ -45,8 +47,8 @@ class Passed:
 
 
 def discover(folders: Sequence[Path]) -> tuple[list[Found], list[Passed]]:
-    """The logs below `folders`, newest first, and what was passed over. Files in which nothing speaks of training are
-    passed over too."""
+    """The logs below `folders`, newest first, and what was passed over: first what speaks of training (a copy, a log
+    without steps), then all other files."""
     heads: list[tuple[Found, Parsed, int]] = []
     passed: list[Passed] = []
     for path in _files(folders, passed):
@@ -54,6 +56,7 @@ def discover(folders: Sequence[Path]) -> tuple[list[Found], list[Passed]]:
         if found is not None:
             heads.append(found)
     taken = _without_copies(heads, passed)
+    passed.sort(key=lambda other: other.why in _OTHERS)
     return sorted(taken, key=lambda found: found.changed_s, reverse=True), passed
 
 
@@ -77,7 +80,7 @@ def _looked_at(path: Path, passed: list[Passed]) -> tuple[Found, Parsed, int] | 
         why = _why_not(path)
         if why is None:
             parsed = _head(path)
-            why = None if parsed.steps else "no steps in it" if parsed.dialect else "nothing of training in it"
+            why = None if parsed.steps else "no steps in it" if parsed.dialect else _NOTHING
             if why is None:
                 return Found(path, parsed.dialect or "our own marks", facts.st_mtime), parsed, facts.st_size
         if why == "a record":
@@ -96,15 +99,15 @@ def _why_not(path: Path) -> str | None:
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
     if not head:
-        return "empty"
+        return _EMPTY
     kind = next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
     if kind is None and is_record(head):
         return "a record"
     if kind is None and head.split(b"\n", 1)[0].strip() in (b"{", b"["):
-        return "a JSON document"
+        return _JSON
     unpacked = head.startswith(b"\x1f\x8b")
     if kind is None and not unpacked and head.count(b"\0") > len(head) // 8:
-        return "binary"
+        return _BINARY
     return kind
 
 

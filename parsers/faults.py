@@ -27,7 +27,8 @@ _OUT_OF_MEMORY = re.compile(
     r"|DefaultCPUAllocator: not enough memory|bad_alloc|Cannot allocate memory|OOM Killed|oom[-_]kill",
     re.IGNORECASE,
 )
-_OVERCOME = re.compile(r"falling back|retrying", re.IGNORECASE)
+# The last is Primus' on every box without InfiniBand (runner/helpers/envs/get_nccl_ib_hca.sh), which it goes on on.
+_OVERCOME = re.compile(r"falling back|retrying|No InfiniBand devices found", re.IGNORECASE)
 _NOT_FINITE = re.compile(r"found (?:NaN|Inf) in local|loss is (?:nan|-?inf)|loss is not finite", re.IGNORECASE)
 # megatron/core/rerun_state_machine.py and, before it, the assertions of megatron/core/pipeline_parallel/schedules.py.
 _MEGATRON_CHECKS = re.compile(r"\bRank \d{1,6}[,:] |Unexpected result ")

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import InputError, Problem, UserError
+from parsers.matching import is_filter, none_matches
+from parsers.matching import matching as matching
+from parsers.progress import Progress, silent
 from parsers.record import Record
-from parsers.storage import RUN_FILE, read
+from parsers.storage import RUN_FILE, read_lazily
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
 _NOT_RUNS = "attempts"
+RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +29,29 @@ class Run:
     record: Record
 
 
-def find_runs(named: Sequence[str]) -> tuple[Run, ...]:
-    """All runs in or below the directories, run.json files and globs `named`, each once, in natural order of paths.
+def find_runs(named: Sequence[str], progress: Progress = silent) -> tuple[Run, ...]:
+    """All runs in or below the directories, run.json files and globs `named`, each once, in natural order of paths; of
+    filters among these (platform=amd model=llama) those that fit them all. Filters alone look below runs/.
 
     InputError: nothing there, or records that cannot be used, all of them listed.
     """
+    filters = [name for name in named if is_filter(name)]
+    places = [name for name in named if name not in filters] or [RUNS][: len(filters)]
     problems: list[Problem] = []
     runs: list[Run] = []
-    for directory in _directories(named, problems):
+    directories = _directories(places, problems)
+    for count, directory in enumerate(directories, start=1):
         try:
-            runs.append(Run(str(directory), read(directory)))
+            runs.append(Run(str(directory), read_lazily(directory)))
         except UserError as error:
             problems.extend(error.problems)
+        progress(count, len(directories))
     if problems:
         raise InputError(*problems)
-    return tuple(runs)
+    found = matching(runs, filters)
+    if filters and not found:
+        raise InputError(*none_matches(runs, filters))
+    return found
 
 
 def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:

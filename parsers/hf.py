@@ -24,13 +24,11 @@ from parsers.wrapped import WrappedReader
 FRAMEWORK = "hf"
 LOOKS_FOR = "Hugging Face Trainer: lines {'loss': …, 'learning_rate': …, 'epoch': …} or {'train_runtime': …}"
 SIGNS = (b"'learning_rate': ", b'"learning_rate": ', b"'train_runtime': ", b'"train_runtime": ', b"Total optimization")
-MARKS = (
-    *(b"'loss': ", b'"loss": ', b"train_runtime", b"eval_loss", b"it/s]", b"s/it]", b"Saving model checkpoint to"),
-    b"** Running training **",
-)
+MARKS = (b"loss", b"it/s]", b"s/it]", b"Saving model checkpoint to")
 STARTUP = (
-    *(b"Num examples = ", b"Num Epochs = ", b"batch size per device", b" train batch size (w. "),
-    *(b"Gradient Accumulation steps", b"Total optimization steps", b"Number of trainable parameters"),
+    *(b"** Running training **", b"train_runtime", b"Num examples = ", b"Num Epochs = ", b"batch size per device"),
+    *(b" train batch size (w. ", b"Gradient Accumulation steps", b"Total optimization steps"),
+    b"Number of trainable parameters",
 )
 COMPANION = False
 
@@ -102,14 +100,14 @@ class _Reader(WrappedReader):
         self._held: tuple[int, dict[str, str], int] | None = None  # line, pairs, the bar before
         self._epoch = 0.0
         self._last: dict[str, str] = {}
-        self._shape = LineShape(_TOLD)
+        self._shape = LineShape(_TOLD, whole=("iteration", "total"), maybe=("epoch",))
         self._total = b""
         self._started = False
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step in a line like the last one, which it follows and which names its step; None where anything is
         unusual."""
-        found = self._shape.match(block, start, end, number)
+        found = self._shape.match(line, number)
         if found is None or self.holds or self._held is not None:
             return None
         if found[1] != self._total or float(found[2] or 0) < self._epoch:
@@ -118,7 +116,7 @@ class _Reader(WrappedReader):
         if iteration <= last:
             return None
         self._finder.last, self._epoch = iteration, float(found[2] or 0)
-        return Sealed(iteration - 1, _opened, (number, block[start:end], iteration, iteration - last))
+        return Sealed(iteration - 1, _opened, (number, line, iteration, iteration - last))
 
     def finish(self) -> Iterable[Event]:
         return self._release(None)
@@ -160,8 +158,8 @@ class _Reader(WrappedReader):
                 self._header["train_iters"] = total
                 yield Fact("train_iters", total, line)
             yield self._step(line, found, iteration, interval, ())
-            learnt = self._shape.learn(line) or (b"", b"")
-            self._total = learnt[1] if all(part.isdigit() for part in learnt[:2]) else b""
+            learnt = self._shape.learn(line)
+            self._total = learnt[1] if learnt is not None else b""
         else:
             self._held = line, found, self._finder.seen
 

@@ -101,18 +101,19 @@ class _Reader(WrappedReader):
         super().__init__(_STEP, _is_whole)
         self._held: _Held | None = None
         self._before: float | None = None
-        self._shape = LineShape(_TOLD)
+        self._shape = LineShape(_TOLD, whole=("step",))
         self._vendor = False
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step that was held, where this line is one like it and follows; None where anything is unusual."""
-        held, found = self._held, self._shape.match(block, start, end, number)
+        held, found = self._held, self._shape.match(line, number)
         if found is None or self.holds or held is None or not held.ordinary:
             return None
-        if int(found[0]) != held.step + 1 or self._ran_ahead(held, float(found[1])):
+        step, seconds = int(found[0]), float(found[1])
+        if step != held.step + 1 or self._ran_ahead(held, seconds):
             return None
         self._before = held.seconds
-        self._held = _Held(int(found[0]), number, block[start:end], float(found[1]), float(found[2]), ordinary=True)
+        self._held = _Held(step, number, line, seconds, float(found[2]), True)
         return Sealed(held.step, _opened, (held.line, held.text, held.step, False))
 
     def finish(self) -> Iterable[Event]:
@@ -127,7 +128,7 @@ class _Reader(WrappedReader):
             return ()  # another process prints it too
         seconds, tflops = values.get("step_time_s"), values.get("tflops_per_gpu")
         told = self._release(seconds)
-        ordinary = bool(seconds and tflops) and all(self._shape.learn(number) or ())
+        ordinary = bool(seconds and tflops) and self._shape.learn(number) is not None
         self._held = _Held(step, number, text.encode("utf-8", "replace"), seconds, tflops, ordinary)
         return told
 
@@ -140,8 +141,10 @@ class _Reader(WrappedReader):
         return (step,)
 
     def _ran_ahead(self, held: _Held, after: float | None) -> bool:
-        sides = [side for side in (self._before, after) if side is not None]
-        quick = held.seconds is not None and bool(sides) and held.seconds < _RAN_AHEAD * min(sides)
+        before, seconds = self._before, held.seconds
+        if before is None or (after is not None and after < before):
+            before = after
+        quick = seconds is not None and before is not None and seconds < _RAN_AHEAD * before
         return quick or (held.tflops or 0.0) > _NO_DEVICE_TFLOPS
 
     def _other(self, line: int, text: str) -> Iterator[Event]:

@@ -31,6 +31,7 @@ _STEP_TIME = re.compile(r"Step Time : ([\d.]{1,12})s GPU utilization: ([\d.]{1,1
 _ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")
 # 0.3: "[model] Non-default values (vs Mcore TransformerConfig):", "[train]:"; what is default is not printed.
 _SECTION = re.compile(r"\[([a-z_]{2,30})\](?: Non-default values \(|:\s*$)")
+_TIMED = b"Step Time : "
 _GAP = 60
 _UNNUMBERED = 16
 """So many "Step Time" lines without an iteration line: the log has none."""
@@ -59,6 +60,7 @@ _KEYS: dict[str, dict[str, str]] = {
                 "attention_dropout",
                 "add_bias_linear",
                 "add_qkv_bias",
+                "gated_linear_unit",
                 "qk_layernorm",
                 "moe_router_topk",
                 "moe_ffn_hidden_size",
@@ -139,13 +141,12 @@ class _BridgeReader(MegatronReader):
             yield self._with_time(event) if isinstance(event, Step) else event
         self.wants = max(self.wants, self._left)
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
-        if self._entries or self._shape is None or not self._shape.tells_flops:
+    def take(self, line: bytes, number: int) -> Sealed | None:
+        if self._entries or not self._shapes or not self._shapes[0].tells_flops:
             return None
-        at = block.find(b"Step Time : ", start, end) if self._numbered else -1
-        if at >= 0:  # the iteration line that follows tells both, with more digits
-            return NOTHING if block.find(b" iteration ", at, end) < 0 else None
-        sealed = super().take(block, start, end, number)
+        if self._numbered and _TIMED in line:  # the iteration line that follows tells both, with more digits
+            return NOTHING if b" iteration " not in line.partition(_TIMED)[2] else None
+        sealed = super().take(line, number)
         if sealed is not None:
             self._timed, self._numbered = None, True
         return sealed

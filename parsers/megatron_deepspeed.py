@@ -15,7 +15,7 @@ from parsers.megatron_reader import MegatronReader
 FRAMEWORK = "megatron_deepspeed"
 LOOKS_FOR = "Megatron-DeepSpeed: 'samples per second: ' or 'samples_per_second=' in Megatron's iteration line"
 SIGNS = (b"samples per second: ", b"samples_per_second=", b"| consumed tokens: ", b"| consumed_tokens=")
-MARKS = (*megatron_reader.MARKS, b"consumed_samples=", b"save-checkpoint ")
+MARKS = (*megatron_reader.MARKS, b"save-checkpoint ")
 STARTUP = megatron_reader.STARTUP
 COMPANION = False
 

@@ -41,6 +41,10 @@ _SWITCHES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
 _WHOLE = 50  # arguments; the shortest dump seen has 190
 # What a complete dump that lacks the argument says by that: it is older than the feature.
 _OLDER: dict[str, Any] = {"multi_latent_attention": False, "mtp_num_layers": None, "num_experts": None}
+_OTHER_LAYERS = (
+    *("hybrid_override_pattern", "hybrid_layer_pattern", "hybrid_model", "is_hybrid_model"),
+    *("experimental_attention_variant", "linear_attention_type", "linear_attention_freq"),
+)
 # megatron/core/transformer/enums.py AttnBackend: which kernels of PyTorch these end in is the vocabulary's word.
 _ATTENTION = {"auto": "sdpa", "flash": "sdpa", "fused": "sdpa", "unfused": "unfused", "local": "unfused"}
 
@@ -73,12 +77,21 @@ def in_effect(
     return {
         **settings,
         **_query_groups(settings, arguments, complete),
-        **_gated(arguments),
+        **_gated(arguments, complete),
         **_window(arguments),
         **_attention(settings),
         **_data(settings, arguments),
         **_dense_layers(settings, arguments),
     }
+
+
+def other_layers(arguments: Mapping[str, Reading]) -> str | None:
+    """What says that the model has layers beside attention and MLP (Mamba, Hyena, linear attention): the pattern of the
+    hybrids, in Megatron-LM and under model in Bridge's dump. None where nothing says so."""
+    for name, reading in arguments.items():
+        if name.rpartition(".")[2] in _OTHER_LAYERS and reading.value not in (None, False, "", "None"):
+            return f"{name} {reading.value}"
+    return None
 
 
 def _never_saves(arguments: Mapping[str, Reading]) -> bool:
@@ -99,9 +112,14 @@ def _query_groups(
     return {"num_query_groups": heads} if heads is not None and (alone or older) else {}
 
 
-def _gated(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
+def _gated(arguments: Mapping[str, Reading], complete: bool) -> dict[str, Reading]:
+    """quick_geglu came with gpt-oss: a whole dump without it is older, and knows no gate but swiglu; one without swiglu,
+    too, none at all, unless it is BigScience's, which has glu_activation."""
     switches = [arguments[name] for name in ("swiglu", "quick_geglu") if name in arguments]
-    known = len(switches) == 2 and all(isinstance(switch.value, bool) for switch in switches)
+    older = complete and len(arguments) >= _WHOLE and "glu_activation" not in arguments
+    if older and not switches:
+        return {"gated_linear_unit": Reading(False, max(reading.line for reading in arguments.values()))}
+    known = (len(switches) == 2 or older) and all(isinstance(switch.value, bool) for switch in switches)
     return {"gated_linear_unit": replace(switches[0], value=any(s.value for s in switches))} if known else {}
 
 

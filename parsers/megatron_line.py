@@ -18,7 +18,8 @@ from typing import Any
 from parsers.record import Step
 from parsers.values import integer, is_nonfinite, number
 
-_ITERATION = re.compile(r"iteration(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
+# NeMo 2 writes "Training epoch 0, iteration 1/7 |".
+_ITERATION = re.compile(r"(?<!, )iteration(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T](\d\d):(\d\d):(\d\d\.\d{1,6})")
 # What ends a line though no bar closes it.
 _LAST_FIELDS = ("number of nan iterations",)
@@ -68,7 +69,7 @@ _FIELDS: dict[str, _Field] = {
 }
 _MEMORY = {"hip mem usage/free/total/usage_ratio": "hip", "rocm mem usage/free/total/usage_ratio": "rocm"}
 # Megatron's EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py).
-_ZERO_IS_UNKNOWN = ("energy_per_gpu_j", "power_per_gpu_w")
+ZERO_IS_UNKNOWN = ("energy_per_gpu_j", "power_per_gpu_w")
 
 
 @lru_cache(maxsize=512)
@@ -178,7 +179,7 @@ def _take(line: Line, name: str, printed: str) -> tuple[Number, ...]:
         into: dict[str, Any] = line.metrics if entry.metric else line.values
         if value is None:
             line.nonfinite += [entry.target] if is_nonfinite(entry.text) else []
-        elif value == 0 and entry.target in _ZERO_IS_UNKNOWN:
+        elif value == 0 and entry.target in ZERO_IS_UNKNOWN:
             continue
         elif entry.target == "hip_memory_used_bytes":
             line.values.update(memory_bytes=value, memory_kind="hip")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from parsers.events import Argument, Event, Fact, Resumed
+from parsers.line_shape import ALIKE, Wanted
 from parsers.megatron_facts import argument, memory, parameters, prose, second_iteration, seconds_of, validation
 from parsers.megatron_line import Line, read_line, step_of
 from parsers.megatron_shape import INTERVAL_FLAGS, Shape, shape_of
 from parsers.record import Stall, Step
-from parsers.steps import Sealed, opened
+from parsers.steps import NOTHING, Sealed, opened
 from parsers.text import body
 from parsers.values import literal
 from parsers.values import number as number_of
 
-MARKS = (b"iteration ", b") memory (", b" training ")
+MARKS = (b"iteration",)
 STARTUP = (
+    b") memory (",
+    b" training is done]",
+    b" at the end of training for ",
     b"- arguments ---",
     b"number of parameters on",
     b"using world size",
@@ -30,12 +34,19 @@ _TIMERS = 12
 _DUMP_GAP = 60
 """Lines of others that may stand between two lines of a dump."""
 _WRAPPED = 4
-_MANY_SHAPES = 500  # a log whose lines are all of their own shape is read field by field
+_MOST_LEARNT = 500  # a log whose lines are all of their own shape is read field by field
+_MOST_SHAPES, _MOST_REMEMBERED = 6, 4000
+_Known = tuple[Wanted, Callable[[Any], Step]]
 
 _SAVING = re.compile(r"(?<!un)saving checkpoint at iteration {1,12}(\d{1,12}) to ")
 _SAVED = re.compile(r"successfully saved checkpoint from iteration {1,12}(\d{1,12}) to ")
 _LOADED = re.compile(r"successfully loaded checkpoint from .{1,1000} at iteration (\d{1,12})$")
 _SAVE_TIMER = re.compile(r"save-checkpoint \.{2,60}: \(([\d.]{1,20}), ([\d.]{1,20})\)")
+
+
+def _words(line: bytes) -> bytes:
+    """An iteration line without what stands before it."""
+    return line[line.rfind(b"iteration ", 0, line.find(b"|", line.find(b"iteration "))) :]
 
 
 class MegatronReader:
@@ -46,8 +57,9 @@ class MegatronReader:
         self._prints_next_rate = prints_next_rate
         self._dump = 0
         self._train_iters: int | None = None
-        self._shape: Shape | None = None
-        self._shapes = 0
+        self._shapes: list[Shape] = []
+        self._learnt = 0
+        self._remembered: dict[bytes, _Known] = {}
         self._total = b""
         self._previous: Step | Sealed | None = None
         self._previous_rate = b""
@@ -57,26 +69,41 @@ class MegatronReader:
         self._saving: tuple[int, float | None] | None = None
         self._saved: Stall | None = None
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
-        """The step in a line like the last one, which it follows; None where anything is unusual."""
-        shape, before = self._shape, self._previous
-        if shape is None or before is None or self._held is not None or self._saved is not None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
+        """The step in a line like the ones before, which it follows; None where anything is unusual."""
+        before = self._previous
+        if before is None or self._held is not None or self._saved is not None:
             return None
-        found = shape.search(block, start, end)
-        if found is None:
+        known = self._remembered.get(line.translate(ALIKE)) or self._matched(line)
+        if known is None:
             return None
-        raw = shape.ordered(found) if shape.rotated else found.groups()
-        if raw[1] != self._total and int(raw[1]) != self._train_iters:
-            return None
-        self._total = raw[1]
-        step = int(raw[0]) - 1
-        covered = step - before.step
-        if covered < 1 or step < 2:
-            return None
-        rate = self._previous_rate if covered == 1 and self._prints_next_rate else b""
-        self._previous_rate = raw[shape.rate] if shape.rate is not None else b""
-        self._previous = Sealed(step, shape.step, (number, covered, rate, *raw))
-        return self._previous
+        wanted, opener = known
+        printed, total, rate = wanted(line)
+        if total != self._total:
+            if int(total) != self._train_iters:
+                return None
+            self._total = total
+        iteration = int(printed)
+        covered = iteration - 1 - before.step
+        if covered < 1 or iteration < 3:
+            # The same words again, by another rank or by Primus' second sink, tell nothing new.
+            seen = before.raw[-1] if covered == 0 and isinstance(before, Sealed) else b""
+            return NOTHING if seen and _words(line) == _words(seen) else None
+        used = self._previous_rate if covered == 1 and self._prints_next_rate else b""
+        self._previous_rate = rate
+        self._previous = sealed = Sealed(iteration - 1, opener, (number, iteration, covered, used, line))
+        return sealed
+
+    def _matched(self, line: bytes) -> _Known | None:
+        for shape in self._shapes:
+            found = shape.search(line)
+            if found is None:
+                continue
+            known = shape.wanted(found), shape.step
+            if shape.digits_alike and len(self._remembered) < _MOST_REMEMBERED:
+                self._remembered[line.translate(ALIKE)] = known
+            return known
+        return None
 
     def feed(self, number: int, text: str) -> Iterator[Event]:
         if self._held is not None and self._continue(text):
@@ -127,8 +154,10 @@ class MegatronReader:
             yield from prose(number, text)
 
     def _learn(self, line: Line) -> None:
-        self._shapes += 1
-        self._shape = shape_of(line) if line.whole and self._shapes < _MANY_SHAPES else None
+        self._learnt += 1
+        shape = shape_of(line) if line.whole and self._learnt < _MOST_LEARNT else None
+        if shape is not None:
+            self._shapes = [shape, *self._shapes][:_MOST_SHAPES]
 
     def _flush(self, only_if_whole: bool = False) -> Iterator[Event]:
         line = self._held

@@ -22,7 +22,8 @@ from parsers.values import is_nonfinite
 FRAMEWORK = "mllog"
 LOOKS_FOR = "MLPerf: lines ':::MLLOG {…}'"
 SIGNS = (b":::MLLOG",)
-MARKS = (b":::MLLOG", b":::SYSJSON")
+MARKS = (b":::MLLOG",)
+STARTUP = (b":::SYSJSON",)
 COMPANION = True
 
 _SETTINGS: Mapping[str, str] = {
@@ -93,7 +94,7 @@ class _Reader:
         self._stopped = False
         self._held: dict[str, Any] = {}
         self._raw = b""  # the held step's line, where it is an ordinary one
-        self._shape = LineShape(_TOLD)
+        self._shape = LineShape(_TOLD, maybe=("samples", "step"))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         _, mark, rest = text.partition(":::MLLOG ")
@@ -113,16 +114,16 @@ class _Reader:
         held, self._held = self._thawed(), {}
         return (Step(**held),) if held else ()
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step that was held, where this line is one like it and follows; None where anything is unusual."""
-        found = self._shape.match(block, start, end, number)
+        found = self._shape.match(line, number)
         if found is None or not self._held or not self._raw:
             return None
         step = _step_of(_printed(found[1]), _printed(found[0]), self._batch)
         if step is None or step <= self._held["step"]:
             return None
         sealed = Sealed(self._held["step"], _opened, (self._held["line"], self._raw, self._held["step"], self._batch))
-        self._held, self._raw = {"step": step, "line": number}, block[start:end]
+        self._held, self._raw = {"step": step, "line": number}, line
         return sealed
 
     def _thawed(self) -> dict[str, Any]:

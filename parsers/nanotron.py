@@ -95,11 +95,11 @@ class _Reader(WrappedReader):
         self._iteration: int | None = None
         self._lr: float | None = None
         self._total: int | None = None
-        self._shape = LineShape(_TOLD)
+        self._shape = LineShape(_TOLD, whole=("iteration", "total"))
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(block, start, end, number)
+        found = self._shape.match(line, number)
         if found is None or self.holds or self._iteration is None:
             return None
         if int(found[1]) != self._total or int(found[0]) <= self._iteration:
@@ -107,7 +107,7 @@ class _Reader(WrappedReader):
         iteration = int(found[0])
         used = self._lr if iteration == self._iteration + 1 else None
         self._iteration, self._lr = iteration, human(found[2].decode())
-        return Sealed(iteration - 1, _opened, (number, block[start:end], iteration, used))
+        return Sealed(iteration - 1, _opened, (number, line, iteration, used))
 
     def read(self, number: int, text: str) -> Iterable[Event]:
         found = _HEAD.search(text)
@@ -126,9 +126,7 @@ class _Reader(WrappedReader):
         if self._iteration != values["iteration"]:
             self._iteration, self._lr = values["iteration"], values.get("lr")
         yield Step(line=line, **values)
-        found = self._shape.learn(line)
-        if found is None or b"" in found:
-            self._shape.forget()
+        self._shape.learn(line)
 
 
 def _opened(raw: tuple[Any, ...]) -> Step:

@@ -19,14 +19,14 @@ from parsers.fields import Column, number, step_fields
 from parsers.line_shape import LineShape
 from parsers.nemo1_config import ConfigDump
 from parsers.record import Step, Validation
-from parsers.running_mean import SlidingMean, half_a_digit
+from parsers.running_mean import SlidingMean
 from parsers.steps import Sealed
 from parsers.text import body, colourless
 
 FRAMEWORK = "nemo"
 LOOKS_FOR = "NeMo 1: bars 'Epoch 0: … 1/20 [… reduced_train_loss=…, global_step=…, train_step_timing in s=…]'"
 SIGNS = (b"reduced_train_loss=", b"reduced_train_loss : ", b"train_step_timing in s=")
-MARKS = (b"reduced_train_loss", b", global step ", *nemo_facts.MARKS)
+MARKS = (b"reduced_train_loss", b", global step ")
 STARTUP = (b" configuration ****", *nemo_facts.STARTUP)
 COMPANION = False
 
@@ -88,15 +88,15 @@ class _Reader:
         self._iteration: int | None = None
         self._last: tuple[float | None, float | None] = (None, None)
         self._order = -1
-        self._recent: deque[tuple[int, str]] = deque(maxlen=4)
-        self._shape = LineShape(_TOLD)
+        self._recent: deque[tuple[int, float | None]] = deque(maxlen=4)
+        self._shape = LineShape(_TOLD, whole=("step",), maybe=("timing", "val_loss"))
         self._same = b""  # the validation loss that the last ordinary line shows
         self._val_loss: float | None = None
         self._validation: Validation | None = None
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step in a line of DLLogger's like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(block, start, end, number)
+        found = self._shape.match(line, number)
         if found is None or self._step is None or self._validation is not None or self._dump is not None:
             return None
         if int(found[0]) != self._step + 1 or found[3] != self._same:
@@ -105,9 +105,9 @@ class _Reader:
         told["metrics"] = {_PRINTED: float(found[2])} if found[2] else {}
         self._settle_time(told, _FLOAT32_DIGITS)
         self._step = self._iteration = told["step"]
-        self._recent.append((told["step"], _shown(told)))
+        self._recent.append((told["step"], told["loss"]))
         timed = (told.get("step_time_s"), told.get("interval_steps"), bool(told.get("flags")))
-        return Sealed(told["step"], _opened, (number, block[start:end], told["step"], *timed))
+        return Sealed(told["step"], _opened, (number, line, told["step"], *timed))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         values = _values(text) if "reduced_train_loss" in text else None
@@ -141,18 +141,17 @@ class _Reader:
         if new:
             self._settle_time(values, digits)
             self._step, self._iteration = values["step"], values["iteration"]
-            self._recent.append((self._step, _shown(values)))
+            self._recent.append((values["step"], values.get("loss")))
             yield Step(line=line, **values)
-            learnt = self._shape.learn(line)
-            if learnt is None or not learnt[0].isdigit() or not learnt[1] or digits != _FLOAT32_DIGITS:
-                self._shape.forget()
-            else:
+            learnt = self._shape.learn(line) if digits == _FLOAT32_DIGITS else None
+            if learnt is not None:
                 self._same = learnt[3]
 
     def _is_redraw(self, values: Mapping[str, Any]) -> bool:
         """The step of this line or of one shortly before, drawn again: the bar does it, and so does a line printed
         twice. Steps that are redone after a restart have other losses, or are passed over."""
-        return values["step"] == self._step or (values["step"], _shown(values)) in self._recent
+        now = values["step"], _shown(values.get("loss"))
+        return values["step"] == self._step or now in [(step, _shown(loss)) for step, loss in self._recent]
 
     def _settle_time(self, values: dict[str, Any], digits: int) -> None:
         printed = values["metrics"].get(_PRINTED)
@@ -165,7 +164,7 @@ class _Reader:
         if printed is None or self._mean is None:
             self._mean = None
             return
-        values["step_time_s"] = self._mean.take(printed, half_a_digit(printed, digits))
+        values["step_time_s"] = self._mean.take(printed, digits)
         if self._mean.window is not None and self._mean.window <= 1:
             del values["metrics"][_PRINTED]
             values["interval_steps"] = 1
@@ -173,7 +172,8 @@ class _Reader:
             values["flags"] = ("step_time_s:recovered",)
 
     def _by_order(self, line: int, values: dict[str, Any]) -> Iterator[Event]:
-        # NeMo Automodel's bar: no global_step, one batch a redraw; a step is where loss and rate are new.
+        # NeMo Automodel's bar: no global_step, and it counts batches, of which several make a step (the log that we
+        # have: 15 batches, and "`Trainer.fit` stopped: `max_steps=5` reached"). A step is where loss and rate are new.
         now = (values.get("loss"), values.get("lr"))
         if now == self._last or values["iteration"] == 0:
             return
@@ -212,9 +212,9 @@ def _opened(raw: tuple[Any, ...]) -> Step:
     )
 
 
-def _shown(values: Mapping[str, Any]) -> str:
-    """The loss as the bar shows it."""
-    return "nan" if values.get("loss") is None else f"{values['loss']:.3g}"
+def _shown(loss: float | None) -> str:
+    """A loss as the bar shows it."""
+    return "nan" if loss is None else f"{loss:.3g}"
 
 
 def _values(text: str) -> dict[str, Any] | None:

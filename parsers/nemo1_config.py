@@ -35,6 +35,12 @@ _FACTS: Mapping[str, str] = {
     "trainer.devices": "gpus_per_node",
     "model.optim.name": "optimizer_name",
 }
+_ACTIVATION = "model.activation"
+# megatron_base_model.py, build_transformer_config: "fast-" names a fused kernel of the same.
+_GATED: Mapping[str, bool] = {
+    **dict.fromkeys(("swiglu", "geglu", "reglu"), True),
+    **dict.fromkeys(("gelu", "relu", "silu", "squared-relu"), False),
+}
 _WINDOW = "exp_manager.step_timing_kwargs.buffer_size"
 _YAML_NULL = ("null", "", "None")
 
@@ -71,6 +77,8 @@ class ConfigDump:
 
     def _value(self, line: int, printed: str) -> Iterator[Event]:
         path = ".".join(name for _, name in self._path)
+        if path == "model.kv_channels" and printed in _YAML_NULL:
+            yield Setting("kv_channels", None, line)  # hidden size by heads
         if printed in _YAML_NULL or printed.startswith("${"):
             return
         value = {"true": True, "false": False}.get(printed, literal(printed))
@@ -78,6 +86,11 @@ class ConfigDump:
             yield Setting(_SETTINGS[path], value, line)
             if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
                 yield Fact("train_iters", value, line)
+        elif path == _ACTIVATION:
+            gated = _GATED.get(printed.removeprefix("fast-"))
+            if gated is not None:
+                yield Setting("gated_linear_unit", gated, line)
+                yield Setting("swiglu", printed.endswith("swiglu"), line)
         elif path in _FACTS:
             yield Fact(_FACTS[path], value, line)
         elif path in ("model.fp8", "model.fp8_hybrid", "model.fp8_e4m3"):

@@ -23,7 +23,7 @@ from parsers.wrapped import glued
 FRAMEWORK = "nemo"
 LOOKS_FOR = "NeMo 2: lines 'Training epoch 0, iteration 1/7 | lr: … | global_step: … | reduced_train_loss: …'"
 SIGNS = (b"Training epoch ",)
-MARKS = (b"Training epoch ", b"heckpoint save for step", b"Global Checkpoint Save", *nemo_facts.MARKS)
+MARKS = (b"Training epoch ", b"heckpoint save for step", b"Global Checkpoint Save")
 STARTUP = nemo_facts.STARTUP
 COMPANION = False
 
@@ -61,6 +61,7 @@ _TOLD = {
     "val_loss": rb"val_loss: +",
     "epoch": rb"epoch +",
 }
+_COUNTS = ("iteration", "step", "total", "epoch")
 _MEANS = ("lr", "step_time_s", "loss", "grad_norm", "tokens_per_s_per_gpu", "tflops_per_gpu")
 _ALWAYS = {"global_step", "reduced_train_loss"}
 _MOST_PIECES = 8
@@ -89,7 +90,7 @@ class _Reader:
     def __init__(self) -> None:
         self.wants = 0
         self._previous: _Before | None = None
-        self._shape = LineShape(_TOLD)
+        self._shape = LineShape(_TOLD, whole=_COUNTS, maybe=("val_loss",))
         self._same: tuple[bytes, ...] = ()  # of the last ordinary line: total and val_loss
         self._open: dict[str, Any] | None = None  # the first step, while the log interval is not known
         self._fields = 0
@@ -100,9 +101,9 @@ class _Reader:
         self._total: int | None = None
         self._val_loss: float | None = None
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(block, start, end, number)
+        found = self._shape.match(line, number)
         if found is None or self._held or self._open is not None or self._previous is None:
             return None
         if found[2:4] != self._same:
@@ -111,7 +112,7 @@ class _Reader:
         if step != self._previous.step + 1:
             return None
         self._previous = _Before(step, int(found[0]))
-        return Sealed(step, _opened, (number, block[start:end], step))
+        return Sealed(step, _opened, (number, line, step))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         parts = glued(_HEAD, text)
@@ -190,8 +191,7 @@ class _Reader:
         yield self._step(values)
         if values.get("interval_steps") == 1:
             found = self._shape.learn(line)
-            wanted = found or (b"",)
-            self._same = wanted[2:4] if all(part.isdigit() for part in (*wanted[:3], wanted[-1])) else ()
+            self._same = found[2:4] if found is not None else ()
 
     def _step(self, values: dict[str, Any]) -> Step:
         step = Step(**values)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from parsers.events import Event, Fact, Setting
 from parsers.values import literal
 
-MARKS = (b"`Trainer.fit` stopped",)
 STARTUP = (
+    b"`Trainer.fit` stopped",
     b"GLOBAL_RANK: 0, MEMBER",
     b"Rank 0 has",
     b"Padded vocab_size",
@@ -21,6 +21,7 @@ STARTUP = (
     b"of micro-batches to constant",
     b"distributed_backend=",
     b": NVIDIA ",
+    b"MegatronGPTModel() does not have field.name: ",
 )
 
 # nemo/lightning/megatron_init.py, in NeMo 1 modules/common/megatron/megatron_init.py: of rank 0, the ranks of a group.
@@ -40,7 +41,16 @@ _PATTERNS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
 _PARAMETERS = re.compile(r"\(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})")
 _DEVICE = re.compile(r"You are using a CUDA device \('([^']{1,100})'\)")
 _SMI = re.compile(r"^GPU (\d{1,3}): ([^()]{1,100}) \(UUID")  # nvidia-smi -L
-_STOPPED = re.compile(r"`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d{1,12}` reached")
+_STOPPED = re.compile(r"`Trainer\.fit` stopped: `max_(steps|epochs)=(\d{1,12})` reached")
+
+# NeMo 1 says of each field of Megatron's TransformerConfig that is not in its configuration that it keeps its default.
+_DEFAULT = re.compile(r"MegatronGPTModel\(\) does not have field\.name: (\w{1,60}) in its cfg")
+_DEFAULTS: Mapping[str, tuple[str, object]] = {
+    "num_moe_experts": ("num_experts", None),
+    "multi_latent_attention": ("multi_latent_attention", False),
+    "mtp_num_layers": ("mtp_num_layers", None),
+    "window_size": ("window_size", None),
+}
 
 _OPTIMIZER: Mapping[str, str] = {
     **{name: name for name in ("optimizer", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")},
@@ -59,6 +69,7 @@ def read(line: int, text: str, body: str) -> Iterator[Event]:
         if found is not None:
             yield from (Setting(name, literal(value), line) for name, value in zip(names, found.groups(), strict=True))
     yield from _group(line, text)
+    yield from _default(line, text)
     for kind, names_of in (("OptimizerConfig(", _OPTIMIZER), ("DistributedDataParallelConfig(", _WRAPPER)):
         if kind in text:
             yield from _config(line, text.partition(kind)[2], names_of)
@@ -69,8 +80,18 @@ def read(line: int, text: str, body: str) -> Iterator[Event]:
         yield Fact("device_name", device[1], line)
     if smi is not None:
         yield Fact("device_name", smi[2], line)
-    if _STOPPED.search(text):
+    stopped = _STOPPED.search(text)
+    if stopped is not None:
         yield Fact("completed", True, line)
+        if stopped[1] == "steps":
+            yield Fact("train_iters", int(stopped[2]), line)
+
+
+def _default(line: int, text: str) -> Iterator[Setting]:
+    found = _DEFAULT.search(text) if "field.name" in text else None
+    if found is not None and found[1] in _DEFAULTS:
+        name, value = _DEFAULTS[found[1]]
+        yield Setting(name, value, line)
 
 
 def _group(line: int, text: str) -> Iterator[Setting]:

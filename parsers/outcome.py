@@ -15,12 +15,14 @@ class Ending:
     """What the launcher saw; all unknown for a log that was brought from elsewhere.
 
     signal_sent: the signal that the launcher or the user sent (SIGTERM …). hung: ended for want of progress.
-    oom_kills: processes that the kernel's OOM killer ended during the run.
+    over_limit: ended for taking longer than it might. oom_kills: processes that the kernel's OOM killer ended during
+    the run.
     """
 
     exit_code: int | None = None
     signal_sent: str | None = None
     hung: bool = False
+    over_limit: bool = False
     oom_kills: int | None = None
 
 
@@ -52,8 +54,9 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
         return "completed", None
     if faults.out_of_memory is not None:
         return "out_of_memory", faults.out_of_memory
-    if ending.hung:
-        return "hung", f"no progress after {_reached(parsed)}"
+    if ending.hung or ending.over_limit:
+        what = "no progress after" if ending.hung else "ended at its time limit, after"
+        return "hung", f"{what} {_reached(parsed)}{_last(parsed)}"
     killer = _killer(ending)
     if killer is not None:
         return "killed", killer
@@ -108,8 +111,11 @@ def _killer(ending: Ending) -> str | None:
 
 
 def _without_error(exit_code: int, parsed: Parsed) -> str:
-    last = f"; last line: {parsed.tail[-1]}" if parsed.tail else "; the log is empty"
-    return f"exit code {exit_code} after {_reached(parsed)}{last}"
+    return f"exit code {exit_code} after {_reached(parsed)}{_last(parsed)}"
+
+
+def _last(parsed: Parsed) -> str:
+    return f"; last line: {parsed.tail[-1]}" if parsed.tail else "; the log is empty"
 
 
 def _reached(parsed: Parsed) -> str:

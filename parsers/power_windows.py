@@ -86,23 +86,38 @@ def window(log: PowerLog, start_s: float | None = None, end_s: float | None = No
 
 
 def over_steps(log: PowerLog, steps: Sequence[Step]) -> Power | None:
-    """The window from the end of the first step to that of the last, where they have the samples' monotonic clock."""
-    ends = [(step.step, step.end_monotonic_s) for step in steps if step.end_monotonic_s is not None]
-    if len(ends) < 2 or not any(sample.clock == "monotonic" for sample in log.samples):
-        return None
-    (first, start_s), (last, end_s) = ends[0], ends[-1]
-    ours = replace(log, samples=tuple(sample for sample in log.samples if sample.clock == "monotonic"))
-    found = window(ours, start_s, end_s)
-    return None if found is None else replace(found, first_step=first + 1, last_step=last)
+    """The window from the end of the first step to that of the last, where they have the samples' clock: the monotonic
+    one of our own marks, or the world's (MLPerf's lines carry it). Hours without a time zone are no clock."""
+    for clock, end_of in (("monotonic", _end_monotonic_s), ("unix", _end_unix_s)):
+        ours = replace(log, samples=tuple(sample for sample in log.samples if sample.clock == clock))
+        ends = [(step.step, end) for step in steps if (end := end_of(step)) is not None] if ours.samples else []
+        if len(ends) < 2:
+            continue
+        (first, start_s), (last, end_s) = ends[0], ends[-1]
+        found = window(ours, start_s, end_s)
+        return None if found is None else replace(found, first_step=first + 1, last_step=last)
+    return None
 
 
-def with_power(record: Record, path: Path) -> Record:
+def _end_monotonic_s(step: Step) -> float | None:
+    return step.end_monotonic_s
+
+
+def _end_unix_s(step: Step) -> float | None:
+    return step.metrics.get("logged_at_unix_s")
+
+
+def with_power(record: Record, path: Path, alone: bool = True) -> Record:
     """`record` with the energy in a file of samples: over its steps where the clocks are one, else over the whole file.
+    alone: whether no other run can have drawn it; without a common clock it is then nobody's.
 
     InputError: no file of power samples.
     """
     log = read_power(path)
     aligned = over_steps(log, record.steps)
+    if aligned is None and not alone:
+        note = f"power: {log.source} and the steps have no common clock: which of the runs drew it is not told, no energy"
+        return replace(record, notes=(*record.notes, note))
     found = (*log.windows, *(one for one in (aligned or window(log),) if one is not None))
     return replace(
         record, power=(*record.power, *found), notes=(*record.notes, *_notes(log, found, aligned is not None))

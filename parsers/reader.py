@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from parsers import marks
 from parsers.dialects import DIALECTS, load
 from parsers.events import Argument, Event, Fact, NewRun, Reader, Resumed
-from parsers.recognise import detect, makes, startup_marks
+from parsers.recognise import detect, makes, spoken, startup_marks
 from parsers.record import Stall, Step, Validation
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment
@@ -17,7 +18,7 @@ FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
 _BLOCK = 1 << 20
 _MANY_RUNS = 1000
-_HELD = 10_000
+_HELD, _HEAD = 10_000, 1 << 18
 
 
 class LogReader:
@@ -27,17 +28,17 @@ class LogReader:
         self.names: tuple[str, ...] = ()
         self.dialect: str | None = None
         self._readers: dict[str, Reader] = {}
-        self._scanner = Scanner([marks.MARK])
+        self._scanner = Scanner((), [marks.MARK])
         self._scanner.lines = self._last_line = lines
         self._done: list[Parsed] = []
         self._segment = Segment(lines + 1)
         self._held: list[tuple[Event, str]] = []
         self._held_dump = False
         self._told = False
-        self._take_fast: Callable[[bytes, int, int, int], Sealed | None] | None = None
-        self._steps_end: list[int] = []
+        self._take_fast: Callable[[bytes, int], Sealed | None] | None = None
+        self._steps_end: deque[int] = deque(maxlen=2)  # of the last two steps, in what the trail has not
         self._taken = 0
-        self._waiting = False
+        self._waiting = self._ended = False
         self._number = lines
         self.adopt(names)
 
@@ -49,8 +50,9 @@ class LogReader:
         self.dialect = next((name for name in names if not load(name).COMPANION), names[0])
         self._readers = {name: self._readers.get(name) or load(name).reader() for name in names}
         self._take_fast = getattr(self._readers[self.dialect], "take", None)
-        self._scanner.marks = tuple(dict.fromkeys((*(m for name in names for m in load(name).MARKS), marks.MARK)))
-        self._scanner.startup = tuple(dict.fromkeys(mark for name in names for mark in startup_marks(name)))
+        seen = [marks.MARK] if marks.MARK in self._scanner.marks else []
+        self._scanner.marks = tuple(dict.fromkeys((*(m for name in names for m in load(name).MARKS), *seen)))
+        self._scanner.startup = tuple(dict.fromkeys((*(m for name in names for m in startup_marks(name)), marks.MARK)))
 
     def feed(self, data: bytes) -> bool:
         """Whether this tells or refines a step."""
@@ -61,15 +63,15 @@ class LogReader:
     def finish(self) -> None:
         """The log has ended: its last line, and what was held back."""
         self._read(self._scanner.finish())
+        self._ended = True
         for name, reader in self._readers.items():
             for event in reader.end():
                 self._take(event, name)
-        self._trail(b"")
 
     def results(self) -> tuple[Parsed, ...]:
         """The runs that were read so far, in the log's order; the last may go on."""
         self._release()
-        return (*self._done, self._parsed())
+        return (*self._done, spoken(self._parsed(), self._segment.head) if self._done else self._parsed())
 
     def since_last_step(self) -> tuple[bytes, int]:
         """What came after the last step, where it is not too long, and how many lines of the log stand before it."""
@@ -77,18 +79,19 @@ class LogReader:
 
     def _read(self, spans: Iterable[Span]) -> None:
         self._taken = 0
-        scanner = self._scanner
+        scanner, quick = self._scanner, self._take_fast
         for number, start, end in spans:
-            if self._take_fast is not None and not self._held:
-                sealed = self._take_fast(scanner.block, start, end, number)
+            if quick is not None and not self._held:
+                sealed = quick(scanner.block[start:end], number)
                 if sealed is NOTHING:
                     continue
                 if sealed is not None:
-                    if sealed.step <= self._segment.steps.last_number:
+                    steps = self._segment.steps
+                    if sealed.step <= steps.last_number:
                         self._number = number
                         self._add(opened(sealed))
                         continue
-                    self._segment.steps.append(sealed)
+                    steps.append(sealed)
                     self._told, self._last_line = True, number
                     self._steps_end.append(end + 1 - self._taken)
                     continue
@@ -103,6 +106,8 @@ class LogReader:
             self._scanner.block = b""
 
     def _mark(self, number: int, text: str) -> None:
+        if marks.MARK not in self._scanner.marks:  # where there is one, more follow
+            self._scanner.marks = (*self._scanner.marks, marks.MARK)
         if self._waiting:
             self._dispatch(number, "")  # a line of ours ends what a reader holds for the next line
         self._release()
@@ -153,7 +158,10 @@ class LogReader:
 
     def _stepped(self, step: Step | Sealed, new: bool) -> None:
         self._told = True
-        if new:
+        if new and self._ended and isinstance(step, Step):  # held back: other lines came after it, perhaps another run
+            self._segment.trail.stepped(step.line - self._last_line)
+            self._last_line = max(self._last_line, step.line)
+        elif new:
             self._last_line = self._number
             self._steps_end.append(max(0, self._scanner.end - self._taken))
 
@@ -176,9 +184,13 @@ class LogReader:
                 self._segment.take(event, framework)
             else:
                 self._held.append((event, framework))
+        between = self._segment.trail.newer
         if len(self._done) < _MANY_RUNS:
-            self._done.append(self._parsed(line - 1))
+            # What came after its last step is of the run that begins.
+            del self._segment.head[max(0, len(self._segment.head) - len(between)) :]
+            self._done.append(spoken(self._parsed(line - 1), self._segment.head))
         self._segment = Segment(line)
+        self._segment.head += between[-_HEAD // 2 :]
 
     def _resumed(self, event: Resumed) -> None:
         """A checkpoint was loaded: of this run, or, where none of its steps lies before, of one that begins."""
@@ -200,8 +212,8 @@ class LogReader:
         self._segment.trail.forget_faults()
 
     def _trail(self, block: bytes) -> None:
-        ends = [min(end, len(block)) for end in self._steps_end]
-        self._segment.trail.take(block, ends)
+        self._segment.trail.take(block, [min(end, len(block)) for end in self._steps_end])
+        self._segment.head += block[: max(0, _HEAD - len(self._segment.head))]
         self._steps_end.clear()
 
     def _parsed(self, lines: int | None = None) -> Parsed:
@@ -267,7 +279,7 @@ class Parser:
         """Whether another program's run follows in this log, after the last step of the one that was read."""
         rest, lines = self._reader.since_last_step()
         dialect = self._reader.dialect
-        if not self._settled or self._forced or dialect is None or makes(dialect, rest) == "step":
+        if not self._settled or self._forced or dialect is None or makes(dialect, rest)[1]:
             return False
         names, sure = detect(rest, set())
         if not sure or len(self._done) >= _MANY_RUNS:
@@ -287,5 +299,5 @@ class Parser:
             if self._settled or self._reader.dialect is None:
                 self._reader.adopt(names)
         told = [self._reader.feed(window[at : at + _BLOCK]) for at in range(0, len(window), _BLOCK)]
-        if any(told) and len(window) >= WINDOW and all(load(name).COMPANION for name in self._signed):
-            self._settled = True  # a companion's steps, and in all this no sign of another program
+        if any(told) and all(load(name).COMPANION for name in self._signed):
+            self._settled = True  # a companion's steps, and in all this no sign of another program: later, another run

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from parsers.dialects import DIALECTS, load
 from parsers.record import Step
 from parsers.scan import Scanner
+from parsers.segment import Parsed
+
+_MEGATRON = ("primus", "megatron_bridge", "gpt_neox", "megatron_deepspeed", "megatron")
 
 
 def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
     """The dialect of this part of a log, with its companions, and whether it makes steps; empty if there is none.
     signed: the dialects whose signs stood in the parts before; this part's are added.
 
-    Tried are the dialects with a sign in it, the special ones first: one that makes a step comes before one that
-    makes only something.
+    Tried are the dialects with a sign in it. Of those that make a step the special ones come first, but where one makes
+    all its steps before the first step of another, two programs ran, and it is the first one's.
     """
-    signed |= {name for name in DIALECTS if any(sign in window for sign in load(name).SIGNS)}
+    signed |= {name for name in DIALECTS if _signed(name, window)}
     companions = [name for name in DIALECTS if name in signed and load(name).COMPANION]
-    second: list[str] = []
-    for name in (name for name in DIALECTS if name in signed):
-        made = "" if name in companions else makes(name, window)
-        if made == "step":
-            return (name, *companions), True
-        second += [name] if made else []
-    return (*second[:1], *(name for name in companions if makes(name, window))), False
+    made = {name: makes(name, window) for name in DIALECTS if name in signed}
+    stepping = [name for name, (_, first) in made.items() if first]
+    programs = [name for name in stepping if name not in companions]
+    if programs:
+        chosen = programs[0]
+        for name in [*programs[1:], *(name for name in companions if name in stepping)]:
+            begins = made[chosen][1]
+            if made[name][1] < begins and not makes(name, window.split(b"\n", begins - 1)[-1])[1]:
+                chosen = name
+        return (chosen, *(name for name in companions if name != chosen)), True
+    second = [name for name, (something, _) in made.items() if something and name not in companions]
+    return (*second[:1], *(name for name in companions if any(made[name]))), False
+
+
+def spoken(run: Parsed, text: bytes) -> Parsed:
+    """One of several runs in a log, under the name of who made it: the dialect that the log is read in, or the relative
+    of it that alone left a sign in this part. Megatron's family prints one kind of iteration line, and each of it reads
+    those of all."""
+    if run.dialect not in _MEGATRON or _signed(run.dialect, text):
+        return run
+    name = next((name for name in _MEGATRON if _signed(name, text)), run.dialect)
+    return replace(run, dialect=name, framework=load(name).FRAMEWORK, dialects=(name, *run.dialects[1:]))
+
+
+def _signed(name: str, text: bytes) -> bool:
+    return any(sign in text for sign in load(name).SIGNS)
 
 
 def startup_marks(name: str) -> tuple[bytes, ...]:
@@ -30,15 +54,16 @@ def startup_marks(name: str) -> tuple[bytes, ...]:
     return getattr(load(name), "STARTUP", ())
 
 
-def makes(name: str, window: bytes) -> str:
-    """Whether the dialect's reader makes a "step" of this, "something", or nothing ("")."""
-    reader, scanner, made = load(name).reader(), Scanner(load(name).MARKS, startup_marks(name)), ""
+def makes(name: str, window: bytes) -> tuple[bool, int]:
+    """Whether the dialect's reader makes anything of this, and the line of the first step that it makes, 0 if none."""
+    reader, scanner, something = load(name).reader(), Scanner(load(name).MARKS, startup_marks(name)), False
     for number, start, end in scanner.feed(window + b"\n"):
         if reader.wants:
             reader.wants -= 1
         for event in reader.feed(number, scanner.text(start, end)):
             if isinstance(event, Step):
-                return "step"
-            made = "something"
+                return True, event.line
+            something = True
         scanner.wants = reader.wants
-    return "step" if any(isinstance(event, Step) for event in reader.end()) else made
+    lines = [event.line for event in reader.end() if isinstance(event, Step)]
+    return something or bool(lines), min(lines, default=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
@@ -78,10 +79,11 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A value that the log states, and the number of its line (from 1)."""
+    """A value that the log states, and the number of its line (from 1). file: of the run, where it is not the log."""
 
     value: Any
     line: int
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ class Record:
 
     effective is what ran: read from the built objects where a probe did so, else from the log's dump. dumped: what the
     dump alone says. configured: what was built and not run. given: settings and facts that the user stated.
-    train_iters: iterations planned, by the log.
+    not_rehearsed: setting or topic to the reason why a rehearsal tells nothing of it. shrunk: setting to what the
+    experiment asked for and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -163,6 +166,8 @@ class Record:
     dumped: Mapping[str, Reading] = field(default_factory=dict)
     configured: Mapping[str, Reading] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    not_rehearsed: Mapping[str, str] = field(default_factory=dict)
+    shrunk: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     declared: tuple[Declaration, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -215,7 +220,7 @@ def to_json(record: Record) -> dict[str, Any]:
     for name in _TEXTS:
         entry[name] = list(entry[name])
     for name in _READINGS:
-        entry[name] = {setting: _plain(reading) for setting, reading in entry[name].items()}
+        entry[name] = {setting: _reading(reading) for setting, reading in entry[name].items()}
     return entry
 
 
@@ -232,9 +237,20 @@ def from_json(entry: Mapping[str, Any], steps: Iterable[Step] = ()) -> Record:
     return Record(**known, steps=tuple(steps))
 
 
+def _reading(reading: Reading) -> dict[str, Any]:
+    """Nearly all are of the log, and there are a hundred of them."""
+    entry = {"value": reading.value, "line": reading.line}
+    return entry if reading.file is None else {**entry, "file": reading.file}
+
+
 def _plain(item: Any) -> dict[str, Any]:
     return {f.name: getattr(item, f.name) for f in fields(item)}
 
 
 def _build(kind: Any, item: Mapping[str, Any]) -> Any:
-    return kind(**{f.name: item[f.name] for f in fields(kind) if f.name in item})
+    return kind(**{name: item[name] for name in _names(kind) if name in item})
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))

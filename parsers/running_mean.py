@@ -24,10 +24,12 @@ class SlidingMean:
         self._first: float | None = None
         self._count = 0
 
-    def take(self, mean: float, error: float) -> float | None:
-        """The step's own time; None where the digits do not allow to tell it. error: how far off the printed mean can
-        be."""
+    def take(self, mean: float, digits: int) -> float | None:
+        """The step's own time; None where the digits do not allow to tell it. digits: of the printed mean."""
         self._count += 1
+        if self._count > 2 and (self.window is None or self.window <= 1):
+            return mean if self.window is not None else None
+        error = half_a_digit(mean, digits)
         if self._count == 2 and self._first is not None and 2 * (mean + error) < self._first:
             self.window = 1
         if self._count == 1:

@@ -81,24 +81,28 @@ class Scanner:
         marked = _marked(cuts, self.marks)
         if self.startup and (more := self._startup_lines(cuts, marked)):
             marked = sorted({*marked, *more})
-        number, counted, position, index = self.lines + 1, 0, 0, 0
-        while position < len(block):
-            if self.wants > 0:
+        number, counted, count = self.lines + 1, 0, block.count
+        for start, end in self._with_wanted(cuts, marked):
+            number += count(b"\n", counted, start)
+            counted = start
+            self.end = end + 1
+            yield number, start, end if end - start <= LINE_LIMIT else start + LINE_LIMIT
+        self.lines = number - 1 + count(b"\n", counted)
+
+    def _with_wanted(self, cuts: bytes, marked: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """The marked lines, and of those between them the ones that the consumer wants."""
+        position = 0
+        for line in (*marked, (len(cuts), len(cuts))):
+            while self.wants > 0 and position < line[0]:
                 self.wants -= 1
                 end = cuts.find(b"\n", position)
                 end = len(cuts) if end < 0 else end
-            else:
-                while index < len(marked) and marked[index][0] < position:
-                    index += 1
-                if index == len(marked):
-                    break
-                position, end = marked[index]
-            number += block.count(b"\n", counted, position)
-            counted = position
-            self.end = end + 1
-            yield number, position, end if end - position <= LINE_LIMIT else position + LINE_LIMIT
-            position = end + 1
-        self.lines = number - 1 + block.count(b"\n", counted)
+                yield position, end
+                position = end + 1
+            if line[0] < len(cuts):
+                self.wants -= self.wants > 0
+                yield line
+                position = line[1] + 1
 
     def _startup_lines(self, block: bytes, known: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if not self._starting:
@@ -126,14 +130,15 @@ def _marked(block: bytes, marks: Sequence[bytes], start: int = 0, stop: int | No
 
 def _gaps(known: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
     """Stretches without a known line that are longer than usual here, and both ends, whose other side is not known."""
+    if not known:
+        yield 0, size
+        return
     # Lines that stand together, the record of one step, count as one.
-    apart = sum(start > end + 1 for (_, end), (start, _) in pairwise(known)) + bool(known)
-    longer, position = _LONGER * size // (apart + 1), 0
-    for start, end in known:
-        if start - position > longer or position == 0:
-            yield position, start
-        position = end
-    yield position, size
+    apart = len(known) - len({start for start, _ in known}.intersection([end + 1 for _, end in known]))
+    longer = _LONGER * size // (apart + 1)
+    yield 0, known[0][0]
+    yield from [(end, start) for (_, end), (start, _) in pairwise(known) if start - end > longer]
+    yield known[-1][1], size
 
 
 def _without_cut_word(line: bytes) -> bytes:

@@ -55,10 +55,12 @@ class Parsed:
 
 
 class Segment:
-    """Takes the events of one run. What comes between two steps may belong to a run that begins: the reader decides."""
+    """Takes the events of one run. What comes between two steps may belong to a run that begins: the reader decides.
+    head: how its part of the log begins."""
 
     def __init__(self, first_line: int) -> None:
         self.first_line = first_line
+        self.head = bytearray()
         self.steps = StepLog()
         self.trail = Trail()
         self._facts: dict[str, Any] = {}

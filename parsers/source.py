@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
+import io
 import sys
 import zlib
 from collections.abc import Iterator
@@ -30,17 +30,13 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     InputError: it cannot be read.
     """
     try:
-        if path == STDIN:
-            while block := os.read(sys.stdin.fileno(), _BLOCK):
-                yield block
-            return
-        with path.open("rb") as stream:
-            packed = stream.read(2) == _GZIP
-            stream.seek(0)
-            if packed:
+        brought = path != STDIN
+        raw = io.FileIO(path if brought else sys.stdin.fileno(), closefd=brought)
+        with io.BufferedReader(raw, _BLOCK) as stream:
+            if stream.peek(2)[:2] == _GZIP:
                 yield from _unpacked(gzip.GzipFile(fileobj=stream, mode="rb"))
                 return
-            while block := stream.read(_BLOCK):
+            while block := stream.read1(_BLOCK):  # from a pipe what there is, not a whole block
                 yield block
     except OSError as error:
         raise InputError(Problem(str(path), "cannot be read", error.strerror or str(error))) from error

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from conf.errors import InputError, Problem
 from parsers.conform import violations
-from parsers.record import SCHEMA_VERSION, Record, Step, from_json, step_from_json, step_to_json, to_json
+from parsers.record import SCHEMA_VERSION, Record, Step, from_json, step_to_json, to_json
+from parsers.stored_steps import StoredSteps, by_line, columns
 
 RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
+_LARGEST = 2**63 - 1  # as orjson, numpy and other readers of our files have it
 
 # Version n -> the function that makes version n + 1 of an object of version n.
 UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -33,12 +36,31 @@ def write(record: Record, directory: Path) -> None:
 
 def read(directory: Path) -> Record:
     """The record in `directory`. Without a steps.jsonl it has no steps. InputError: unreadable, foreign or newer."""
+    record = read_lazily(directory)
+    return replace(record, steps=tuple(record.steps))
+
+
+def read_lazily(directory: Path) -> Record:
+    """`read`, but for the steps, which are read when somebody looks at them; an InputError of theirs comes then."""
     run_file = directory / RUN_FILE
     entry = _object(_text(run_file), str(run_file))
     entry = upgrade(entry, where=str(run_file))
     _refuse(entry, "run.schema.json", str(run_file))
     steps_file = directory / STEPS_FILE
-    return from_json(entry, _steps(steps_file) if steps_file.exists() else ())
+    return replace(from_json(entry), steps=StoredSteps(steps_file, read_steps) if steps_file.exists() else ())
+
+
+def read_steps(path: Path) -> tuple[Step, ...]:
+    """The steps in a steps.jsonl. InputError: the lines that cannot be used."""
+    text = _text(path)
+    found = columns(text, schema("steps.schema.json"))
+    return tuple(by_line(text, lambda line, number: _step(line, f"{path}:{number}"))) if found is None else found
+
+
+def _step(line: str, where: str) -> dict[str, Any]:
+    entry = _object(line, where)
+    _refuse(entry, "steps.schema.json", where)
+    return entry
 
 
 def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
@@ -58,7 +80,17 @@ def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
 
 def dumps(value: Any, indent: int | None = None) -> str:
     """JSON of `value`: ASCII (a lone surrogate from a log cannot break the writing), nan and inf as null."""
-    return json.dumps(_finite(value), allow_nan=False, indent=indent, default=str)
+    try:
+        return _encode(value) if indent is None else json.dumps(value, allow_nan=False, indent=indent, default=_other)
+    except (TypeError, ValueError):  # a nan, an inf, a name that is no text: rare, and taken out one by one
+        return json.dumps(_finite(value), allow_nan=False, indent=indent, default=str)
+
+
+def _other(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+_encode = json.JSONEncoder(allow_nan=False, default=_other).encode  # a line a step: made once
 
 
 def replace_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
@@ -102,7 +134,7 @@ def _text(path: Path) -> str:
 
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
-        entry = json.loads(text, parse_constant=_no_constant)
+        entry = json.loads(text, parse_constant=_no_constant, parse_int=_whole, parse_float=_decimal)
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(where, "is not JSON", str(error))) from error
     if not isinstance(entry, dict):
@@ -114,14 +146,18 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _steps(path: Path) -> Iterator[Step]:
-    for number, line in enumerate(_text(path).split("\n"), start=1):
-        if not line:
-            continue
-        where = f"{path}:{number}"
-        entry = _object(line, where)
-        _refuse(entry, "steps.schema.json", where)
-        yield step_from_json(entry)
+def _whole(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > _LARGEST:
+        raise ValueError(f"{text[:20]} is too large for a number of ours")
+    return int(text)
+
+
+def _decimal(text: str) -> float:
+    """Python reads 1e999 as infinity."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:20]} is too large for a number of ours")
+    return value
 
 
 def _refuse(entry: dict[str, Any], schema_name: str, where: str) -> None:

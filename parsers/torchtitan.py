@@ -25,8 +25,9 @@ from parsers.wrapped import WrappedReader
 FRAMEWORK = "torchtitan"
 LOOKS_FOR = "TorchTitan: lines 'step: 10  loss: …  memory: …GiB(…%)  tps: …'"
 SIGNS = (b"tps: ", b"wps: ")
-MARKS = (b"step: ", b"raining starts at step", b"Training completed", b"Finished saving the checkpoint")
+MARKS = (b"step: ", b"Finished saving the checkpoint")
 STARTUP = (
+    *(b"raining starts at step", b"Training completed"),
     *(b"torchtitan version", b"arguments ", b"device mesh with", b" capacity: ", b"total parameters"),
     *(b"Peak flops undefined", b"computing MFU", b"Trainer is initialized with"),
 )
@@ -105,11 +106,11 @@ class _Reader(WrappedReader):
         self._before: int | None = None  # the iteration of the line before, or where training starts
         self._interval: int | None = None
         self._last: int | None = None
-        self._shape = LineShape(_TOLD)
+        self._shape = LineShape(_TOLD, whole=("iteration",))
 
-    def take(self, block: bytes, start: int, end: int, number: int) -> Sealed | None:
+    def take(self, line: bytes, number: int) -> Sealed | None:
         """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(block, start, end, number)
+        found = self._shape.match(line, number)
         if found is None or self.holds or self._last is None:
             return None
         iteration = int(found[0])
@@ -117,7 +118,7 @@ class _Reader(WrappedReader):
             return None
         interval, self._interval = iteration - self._last, iteration - self._last
         self._before = self._last = iteration
-        return Sealed(iteration - 1, _opened, (number, block[start:end], iteration, interval))
+        return Sealed(iteration - 1, _opened, (number, line, iteration, interval))
 
     def _is_whole(self, text: str) -> bool:
         # mfu comes last; a fork that prints none is known by its length.

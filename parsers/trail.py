@@ -25,8 +25,8 @@ class Trail:
         self._tail = b""
 
     def take(self, block: bytes, steps_end: list[int]) -> None:
-        """steps_end: offsets in `block`, ascending."""
-        for _ in steps_end[:2]:
+        """steps_end: offsets in `block`, ascending; of many the last two."""
+        for _ in steps_end[-2:]:
             self._finder.stepped()
         if len(steps_end) == 1:
             self._older, self.newer = self.newer + block[: steps_end[0]], block[steps_end[0] :]
@@ -38,6 +38,17 @@ class Trail:
             self._read(self._finder)
             self._older, self.newer = b"", b""
         self._tail = block[-_TAIL_BYTES:] if len(block) >= _TAIL_BYTES else (self._tail + block)[-_TAIL_BYTES:]
+
+    def stepped(self, lines: int) -> None:
+        """A step that was told late: it stands in the first `lines` lines of `newer`."""
+        end = 0
+        for _ in range(lines):
+            end = self.newer.find(b"\n", end) + 1
+            if not end:
+                end = len(self.newer)
+                break
+        self._finder.stepped()
+        self._older, self.newer = self.newer[:end], self.newer[end:]
 
     def forget_faults(self) -> None:
         """The run goes on all the same."""

@@ -30,6 +30,12 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def finite(digits: bytes) -> float | None:
+    """The number that plain digits with a point and an exponent are, where it is finite."""
+    value = float(digits)
+    return value if math.isfinite(value) else None
+
+
 def is_nonfinite(text: str) -> bool:
     """Whether `text` is nan or an infinity."""
     return bool(_NONFINITE.fullmatch(text))

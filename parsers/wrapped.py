@@ -23,19 +23,16 @@ class WrappedLines:
     is_whole: whether nothing is missing at the end of a step line.
 
     Where a line stays incomplete (the log was cut there) it comes without its last word, which may be half a number,
-    and what followed comes as it was. `wants`: see `parsers.events.Reader`.
+    and what followed comes as it was. `wants`: see `parsers.events.Reader`. holds: whether the beginning of a step line
+    waits for the rest.
     """
 
     def __init__(self, starts: re.Pattern[str], is_whole: Callable[[str], bool]) -> None:
         self.wants = 0
+        self.holds = False
         self._starts = starts
         self._is_whole = is_whole
         self._pieces: list[tuple[int, str]] = []
-
-    @property
-    def holds(self) -> bool:
-        """Whether the beginning of a step line waits for the rest."""
-        return bool(self._pieces)
 
     def feed(self, number: int, text: str) -> Iterable[tuple[int, str]]:
         """The lines that are ready, each with the number of its first piece."""
@@ -59,14 +56,14 @@ class WrappedLines:
         joined = "".join([self._pieces[0][1], *(body(piece) for _, piece in self._pieces[1:])])
         if self._is_whole(joined):
             first, self._pieces = self._pieces[0][0], []
-            self.wants = 0
+            self.wants, self.holds = 0, False
             return ((first, joined),)
         return self.end() if len(self._pieces) >= _MOST_PIECES else ()
 
     def end(self) -> Iterable[tuple[int, str]]:
         """What was held back, as it is."""
         pieces, self._pieces = self._pieces, []
-        self.wants = 0
+        self.wants, self.holds = 0, False
         if not pieces:
             return ()
         (number, text), *others = pieces
@@ -74,7 +71,7 @@ class WrappedLines:
 
     def _hold(self, number: int, text: str) -> None:
         self._pieces.append((number, text))
-        self.wants = 1
+        self.wants, self.holds = 1, True
 
 
 class WrappedReader:

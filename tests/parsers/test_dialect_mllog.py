@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from helpers import FIXTURES, parse_text, read
 
-from parsers import parse_all
+from parsers import Parsed, Parser, parse_all
 from parsers.events import NewRun
+from parsers.reader import FIRST_WINDOW, WINDOW
 from parsers.record import Step, Validation
 
 
@@ -73,6 +75,46 @@ def test_inside_a_log_of_nemo_both_are_read() -> None:
     assert [step.loss for step in run.steps] == [6.939, 6.976, 6.947, None, 6.9, 6.89]
     assert run.effective["seq_length"].value == 8192
     assert run.facts["mlperf_submission_benchmark"] == "llama31_8b"
+
+
+def tracked(first: int, count: int) -> Iterator[str]:
+    about = {"file": "/workspace/" + 900 * "a" + ".py", "lineno": 480}  # few lines, many bytes
+    for step in range(first, first + count):
+        stats = {"train_step_time": 1.5, "reduced_train_loss": 2.0 + 9.0 / (1 + step)}
+        yield point("tracked_stats", stats, step, **about, step=step, samples_count=8 * step + 8) + "\n"
+
+
+def whole(text: str) -> tuple[Parsed, ...]:
+    parser, data = Parser(), text.encode()
+    for at in range(0, len(data), 1 << 20):
+        parser.feed_bytes(data[at : at + (1 << 20)])
+    return parser.finish()
+
+
+def test_a_program_that_follows_is_another_run_and_takes_no_step_from_the_first() -> None:
+    """Its lines are a companion's: where in a megabyte of its steps no program shows itself, none runs."""
+    nemo = FIXTURES.joinpath("nemo2_tiny.log").read_text()
+    losses = [6.939, 6.976, 6.947, None, 6.9, 6.89]
+    for count in (2_000, 10_000):
+        alone = point("global_batch_size", 8) + "\n" + "".join(tracked(0, count))
+        assert len(alone) > FIRST_WINDOW + (WINDOW if count > 2_000 else 0)
+        first, second = whole(alone + nemo)
+        assert (first.dialect, len(first.steps), first.steps[-1].step) == ("mllog", count, count - 1)
+        assert (second.dialect, [step.loss for step in second.steps]) == ("nemo2", losses)
+
+
+def test_a_log_of_it_alone_is_read_as_it_comes() -> None:
+    """Waiting for another program for ever would hold the whole log in memory."""
+    parser, steps, told = Parser(), tracked(0, 10**9), 0
+    parser.feed(point("global_batch_size", 8))
+    while told < FIRST_WINDOW + WINDOW:
+        text = "".join(next(steps) for _ in range(2000))
+        parser.feed_bytes(text.encode())
+        told += len(text)
+    before = parser.result().steps[-1].step
+    parser.feed_bytes("".join(next(steps) for _ in range(10)).encode())
+    # the last one is held until the next: more lines may tell it
+    assert parser.result().steps[-1].step == before + 10
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parsers import Reading
-from parsers.megatron_dump import in_effect
+from parsers.megatron_dump import in_effect, other_layers
 
 FORCED = {"save": "/primus/checkpoints", "disable_last_saving": True}
 
@@ -72,5 +72,17 @@ def test_a_complete_dump_of_an_older_version_says_what_it_lacks() -> None:
         "multi_latent_attention": False,
         "mtp_num_layers": None,
         "num_experts": None,
+        "gated_linear_unit": False,
     }
     assert told["num_experts"].line == 61
+    older = {**readings, "swiglu": Reading(True, 62)}
+    assert in_effect({}, older, complete=True)["gated_linear_unit"].value is True
+    assert "gated_linear_unit" not in in_effect({}, older)
+    assert "gated_linear_unit" not in in_effect({}, {**readings, "glu_activation": Reading("geglu", 62)}, complete=True)
+
+
+def test_layers_that_no_formula_here_counts_are_told() -> None:
+    """Of Hyena and Mamba hybrids attention and MLP are half the story: an MFU of these would be wrong."""
+    assert other_layers({"model.hybrid_override_pattern": Reading("SDH*", 3)}) == "model.hybrid_override_pattern SDH*"
+    plain = {"hybrid_override_pattern": Reading(None, 3), "hybrid_model": Reading(False, 4)}
+    assert other_layers(plain) is None

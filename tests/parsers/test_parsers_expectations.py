@@ -123,7 +123,8 @@ def test_the_dialect(case: Case) -> None:
 def test_how_many_steps(case: Case) -> None:
     expected, runs, _ = case
     if expected["framework"] == "nemo-automodel":
-        # Its 18 are redraws of a bar that counts batches; loss and rate change 5 times, and that is what steps.
+        # Its 18 are places of a bar that counts batches, three a step; loss and rate change 5 times, and the log ends
+        # with "`Trainer.fit` stopped: `max_steps=5` reached".
         expected = {**expected, "steps": 5}
     # Where a log has no step numbers, those of another run are other steps.
     counted = {(f"{run.first_line} {step.step}" if by_order(step) else step.step) for run in runs for step in run.steps}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsers import Parser, Restart, detect, live, parse, parse_all
@@ -199,6 +199,7 @@ def _mangled() -> st.SearchStrategy[str | bytes]:
     )
 
 
+@settings(deadline=None)  # the first text loads the dialects
 @given(st.lists(_mangled(), max_size=30))
 def test_no_bytes_make_it_raise_and_none_reorder(lines: list[str | bytes]) -> None:
     parser = Parser()

@@ -135,6 +135,27 @@ def test_samples_are_cut_to_the_steps_by_the_common_clock(tmp_path: Path) -> Non
     assert record.notes == ()
 
 
+def test_samples_are_cut_to_the_steps_by_the_worlds_clock(tmp_path: Path) -> None:
+    path = tmp_path / "power.jsonl"
+    path.write_text("".join(json.dumps({"gpu": 0, "time_unix_s": t, "power_w": 100.0}) + "\n" for t in range(99)))
+    steps = tuple(
+        Step(step=i, line=i + 1, iteration=i, metrics={"logged_at_unix_s": 10.0 + 2 * i}) for i in range(21)
+    )
+    record = with_power(Record(id="a", name="a", provenance="imported", status="completed", steps=steps), path, False)
+    (power,) = record.power
+    assert (power.first_step, power.last_step, power.seconds, power.energy_integrated_j) == (1, 20, 40.0, 4000.0)
+
+
+def test_of_several_runs_none_gets_the_power_of_a_file_without_their_clock(tmp_path: Path) -> None:
+    path = tmp_path / "power.jsonl"
+    path.write_text("".join(json.dumps({"gpu": 0, "time_unix_s": t, "power_w": 100.0}) + "\n" for t in range(9)))
+    record = Record(id="a", name="a", provenance="imported", status="completed")
+    assert [one.energy_integrated_j for one in with_power(record, path).power] == [800.0]
+    one_of_two = with_power(record, path, alone=False)
+    assert one_of_two.power == ()
+    assert "which of the runs drew it is not told" in one_of_two.notes[0]
+
+
 def test_a_counter_that_disagrees_is_told(tmp_path: Path) -> None:
     path = tmp_path / "power.jsonl"
     path.write_text(jsonl([(float(t), 100.0, 80.0 * t) for t in range(10)]))

@@ -1,0 +1,102 @@
+"""Which runs are meant by `platform=amd model=llama`: by what their records say, without running anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conf.errors import InputError, Problem, closest, listed
+from conf.vocabulary import vocabulary
+from parsers.record import Record
+from parsers.values import literal
+
+if TYPE_CHECKING:
+    from parsers.find import Run
+
+FIELDS = (
+    *("id", "name", "provenance", "status", "platform", "vendor", "hardware", "framework", "framework_version", "image"),
+)
+MODEL = "model"
+_FILTER = re.compile(r"[A-Za-z_][\w.]{0,80}=")
+_MODEL_NAME = re.compile(r"^model:\n(?:  .*\n){0,3}?  name: (\S+)$", re.MULTILINE)
+_SHOWN = 8
+
+
+def is_filter(word: str) -> bool:
+    """KEY=VALUE, and no path that is there."""
+    return bool(_FILTER.match(word)) and not Path(word).exists()
+
+
+def matching(runs: Sequence[Run], filters: Sequence[str]) -> tuple[Run, ...]:
+    """The runs for which every key has one of the values asked for; a value may hold * and ?. A setting is what ran,
+    else what was asked for. InputError: a key that no run knows."""
+    asked: dict[str, list[str]] = {}
+    for text in filters:
+        key, _, value = text.partition("=")
+        asked.setdefault(key.strip(), []).append(value)
+    environment = {name for run in runs for name in run.record.environment}
+    known = {*FIELDS, MODEL, *vocabulary(), *environment}
+    problems = [
+        Problem(f"{key}=", "is nothing that a run is known by", allowed=_allowed(), hint=closest(key, known))
+        for key in asked
+        if key not in known
+    ]
+    if problems:
+        raise InputError(*problems)
+    return tuple(run for run in runs if all(_is_one_of(value_of(run, key), texts) for key, texts in asked.items()))
+
+
+def none_matches(runs: Sequence[Run], filters: Sequence[str]) -> Iterator[Problem]:
+    """What is there instead, for each filter."""
+    for text in filters:
+        key = text.partition("=")[0].strip()
+        there = list(dict.fromkeys(str(value_of(run, key)) for run in runs))
+        shown = listed(there[:_SHOWN]) + (" …" if len(there) > _SHOWN else "")
+        yield Problem(text, f"no run of {len(runs)} fits all filters", allowed=f"{key} is {shown} here")
+
+
+def value_of(run: Run, key: str) -> Any:
+    """What a run is known by; None where it does not say."""
+    record = run.record
+    if key == MODEL:
+        return record.given.get(MODEL) or _model(Path(run.path))
+    if key in FIELDS:
+        return getattr(record, key)
+    if key in vocabulary():
+        return _setting(record, key)
+    return record.environment.get(key)
+
+
+def _setting(record: Record, name: str) -> Any:
+    told: Mapping[str, Any] = record.effective
+    return record.setting(name) if name in told or name in record.given else record.requested.get(name)
+
+
+def _model(directory: Path) -> str | None:
+    """By the experiment that lies beside the record; all of its YAML would take 20 ms, a thousand times."""
+    try:
+        text = (directory / "experiment.yaml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = _MODEL_NAME.search(text)
+    return found[1].strip("'\"") if found else None
+
+
+def _is_one_of(value: Any, texts: Sequence[str]) -> bool:
+    return any(_is(value, text) for text in texts)
+
+
+def _is(value: Any, text: str) -> bool:
+    if value is None or isinstance(value, bool):
+        return str(value).lower() == text.lower() or (value is None and text == "null")
+    if isinstance(value, int | float):
+        wanted = literal(text)
+        return isinstance(wanted, int | float) and not isinstance(wanted, bool) and wanted == value
+    return fnmatchcase(str(value), text)
+
+
+def _allowed() -> str:
+    return f"{listed([*FIELDS, MODEL])}, a setting of conf/vocabulary.yaml, or a fact of the environment"

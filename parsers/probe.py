@@ -1,0 +1,227 @@
+"""What the probe has read inside the ranks, made part of a record: ahead of what the framework's log says of itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conf.vocabulary import vocabulary
+from parsers.assemble import differences, same, untold
+from parsers.probe_files import Parameter, RankFile, read_files
+from parsers.record import Reading, Record, Step
+
+FOLDER = "probe"
+"""Its files' place in a run directory."""
+UNTOLD = "asked for, and not told by the log"
+UNREMARKABLE = {"finetune", "auto_continue_train", "save_interval", "disable_last_saving", "stderr_sink_level"}
+UNREMARKABLE |= {"no_save_optim", "no_save_rng", "disable_tensorboard", "disable_wandb"}
+# the above: Primus' keys that a run of few steps without checkpoints and trackers rightly skips
+UNREMARKABLE |= {"grad_reduce_in_bf16"}  # of Primus, in fp32: Megatron reads it in bf16 alone
+UNREMARKABLE |= {"gradient_as_bucket_view"}  # every recipe of NeMo 2.7.3 gives it to its strategy
+UNREMARKABLE |= {"dataset.skip_getting_attention_mask_from_dataset"}  # Bridge 0.3.1 sets it itself
+"""Names that nothing reads, and that tell nothing of the request."""
+_MEAN = "loss:interval_mean"
+_LOSS_PRINTED = 1e-5  # seven digits, or a mean taken in fp32
+_OVER = ("data", "context")  # the ranks that a batch is cut over
+STRICT = {"megatron"}
+"""Frameworks that refuse a name which they do not know: our own engine."""
+_DECAYING = {True: "parameters_decayed", False: "parameters_undecayed"}
+
+
+def with_probe(record: Record, folder: Path, expected: Collection[int] | None = None) -> Record:
+    """`record` with the probe's files in `folder`; as it is where there is no such folder.
+
+    effective: the probe's settings ahead of the log's, which stay in dumped. environment: parameters,
+    parameters_decayed and parameters_undecayed of the whole model (absent where a stage left no file),
+    parameters_by_rank (by global rank, in place of a log's by tensor and pipeline rank), probe_never_read (None: not
+    told). Each step: lr_used, and metrics["tokens_checksum"] where every sample of the global batch was seen. expected:
+    the ranks that ran (all by default); one without a file is a note. Never raises.
+    """
+    if not folder.is_dir():
+        return record
+    files, wrong = read_files(folder)
+    notes = [f"probe: {text}" for text in wrong]
+    notes += [f"probe on rank {file.rank}: {fault}" for file in files for fault in file.faults]
+    notes += _missing(files, expected)
+    if not files:
+        return replace(record, notes=(*record.notes, *notes))
+    probed, apart = _settings(files, notes)
+    effective = {name: reading for name, reading in {**record.effective, **probed}.items() if name not in apart}
+    steps = _steps(record, files, notes)
+    counted = _counted(files, effective, notes)
+    kept = (note for note in record.notes if not note.startswith(UNTOLD))
+    return replace(
+        record,
+        effective=effective,
+        differences=differences(record.requested, effective),
+        environment={**record.environment, **counted, "probe_never_read": _never_read(files, record)},
+        steps=steps,
+        notes=(*kept, *untold(record.requested, effective), *notes),
+    )
+
+
+def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:
+    """Names that were set and that nothing read; None where the stack takes any name, and the probe tells none."""
+    told = [file.never_read for file in files if file.never_read is not None]
+    if not told:
+        return [] if record.framework in STRICT else None
+    return sorted({name for names in told for name in names} - UNREMARKABLE)
+
+
+def _missing(files: Sequence[RankFile], expected: Collection[int] | None) -> Iterator[str]:
+    world = max((file.world or 0 for file in files), default=0)
+    absent = sorted(set(range(world) if expected is None else expected) - {file.rank for file in files})
+    if not files:
+        yield "probe: no rank left a file"
+    elif absent:
+        which = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+        yield f"probe: {len(absent)} of {len(expected or range(world))} ranks left no file: {which}"
+
+
+def _settings(files: Sequence[RankFile], notes: list[str]) -> tuple[dict[str, Reading], set[str]]:
+    """One value for all ranks, and the settings of which they tell different ones."""
+    known = vocabulary()
+    found: dict[str, Reading] = {}
+    apart: set[str] = set()
+    for file in files:
+        for name in (n for n in file.settings if n in known and n not in apart):
+            value = file.settings[name]
+            first = found.setdefault(name, Reading(value, 1, file.file))
+            if not same(first.value, value):
+                notes.append(f"probe: ranks disagree on {name}: {first.value} in {first.file}, {value} in {file.file}")
+                apart.add(name)
+    return {name: found[name] for name in known if name in found and name not in apart}, apart
+
+
+def _counted(files: Sequence[RankFile], effective: Mapping[str, Reading], notes: list[str]) -> dict[str, Any]:
+    """The parameters of the whole model, and of each rank."""
+    told = {file.rank: file.parameters for file in files if file.parameters is not None}
+    found: dict[str, Any] = {
+        "parameters_by_rank": {str(rank): sum(p.own for p in parameters) for rank, parameters in told.items()}
+    }
+    layers = {number for file in files for number in file.layers}
+    asked = effective.get("num_layers")
+    if asked is None or len(told) < len(files) or not _all_stages(files, effective):
+        return found
+    if len(layers) != asked.value:
+        notes.append(f"probe: {len(layers)} layers were built, of {asked.value} that the config names")
+        return found
+    whole = _whole(told.values(), notes)
+    if whole is None:
+        return found
+    found["parameters"] = sum(parameter.whole for parameter in whole)
+    if all(parameter.decays is not None for parameter in whole):
+        for decays, name in _DECAYING.items():
+            found[name] = sum(parameter.whole for parameter in whole if parameter.decays is decays)
+    return found
+
+
+def _all_stages(files: Iterable[RankFile], effective: Mapping[str, Reading]) -> bool:
+    """Whether each stage has a file of each part of its experts; tensor and data parallel ranks repeat them."""
+    sizes = [effective.get(f"{kind}_model_parallel_size") for kind in ("pipeline", "expert")]
+    stages, experts = (1 if size is None else size.value for size in sizes)
+    if type(stages) is not int or type(experts) is not int:
+        return False
+    seen = {(file.places.get("pipeline"), file.places.get("expert")) for file in files}
+    return seen >= {(stage, expert) for stage in range(stages) for expert in range(experts)}
+
+
+def _whole(ranks: Iterable[Sequence[Parameter]], notes: list[str]) -> list[Parameter] | None:
+    """Each parameter of the model once; None where ranks tell different things of one."""
+    found: dict[str, Parameter] = {}
+    for parameter in (p for parameters in ranks for p in parameters):
+        first = found.setdefault(parameter.name, parameter)
+        if (first.whole, first.decays) != (parameter.whole, parameter.decays):
+            notes.append(f"probe: ranks tell different sizes or decays of {parameter.name}")
+            return None
+    return list(found.values())
+
+
+def _steps(record: Record, files: Sequence[RankFile], notes: list[str]) -> Sequence[Step]:
+    """The record's steps with the rate that each used, the checksum of its tokens, and its loss where that is told."""
+    rates, tokens, losses = _rates(files, notes), _tokens(files), _losses(files)
+    first = record.restarts[-1].steps if record.restarts else 0
+    numbered = ((step, step.step - first) for step in record.steps)
+    return tuple(_refined(step, rates.get(n), tokens.get(n), losses.get(n)) for step, n in numbered)
+
+
+def _refined(step: Step, rate: float | None, tokens: int | None, loss: float | None) -> Step:
+    if rate is not None:
+        step = replace(step, lr_used=rate)
+    if tokens is not None:
+        step = replace(step, metrics={**step.metrics, "tokens_checksum": float(tokens)})
+    mean = step.loss is None or _MEAN in step.flags  # Primus prints the mean of the first two as the second's
+    if loss is not None and (mean or math.isclose(loss, step.loss or 0.0, rel_tol=_LOSS_PRINTED)):
+        step = replace(step, loss=loss, flags=tuple(flag for flag in step.flags if flag != _MEAN))
+    return step
+
+
+def _losses(files: Sequence[RankFile]) -> dict[int, float]:
+    """The mean loss of the global batch by step, from 0, of the last stage's ranks: summed so that their order does not
+    matter. Not where labels are masked: then it is no plain mean, and not what the log says."""
+    seeing = {(file.places.get("data"), file.places.get("context")): file for file in reversed(files) if _tells(file)}
+    told_by = next(iter(seeing.values()), None)
+    told = [told_by.settings.get(f"{kind}_parallel_size") for kind in _OVER] if told_by else []
+    sizes = [size for size in told if type(size) is int]
+    if len(sizes) < len(_OVER) or len(seeing) != math.prod(sizes):
+        return {}
+    of_ranks = [_by_number(file, lambda step: (step.loss_sum, step.losses)) for file in seeing.values()]
+    means: dict[int, float] = {}
+    for number in set.intersection(*(set(of_rank) for of_rank in of_ranks)):
+        losses = [of_rank[number] for of_rank in of_ranks]
+        if all(loss is not None and count for loss, count in losses):
+            means[number] = math.fsum(loss for loss, _ in losses) / sum(count for _, count in losses)
+    return means
+
+
+def _tells(file: RankFile) -> bool:
+    return file.places.get("tensor") == 0 and any(step.losses for step in file.steps)
+
+
+def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
+    """The rate used by step, from 0. Of ranks that stop at different steps, those that all made."""
+    of_ranks = [_by_number(file, lambda step: step.rates[0] if step.rates else None) for file in files if file.steps]
+    if not of_ranks:
+        return {}
+    rates = {number: rate for number, rate in of_ranks[0].items() if rate is not None}
+    wrong = {n for n, rate in rates.items() if any(other.get(n, rate) != rate for other in of_ranks[1:])}
+    if wrong:
+        notes.append(f"probe: ranks disagree on the learning rate of {len(wrong)} steps, from step {min(wrong)} on")
+    apart = [n for n, step in _by_number(files[0], lambda step: step.rates).items() if len(set(step)) > 1]
+    if apart:
+        notes.append(f"probe: parameter groups step at different rates, from step {min(apart)} on; the first's is kept")
+    return {number: rate for number, rate in rates.items() if number not in wrong}
+
+
+def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
+    """The checksum of the global batch by step, from 0; of steps of which every data parallel rank tells."""
+    seeing: dict[int, RankFile] = {}
+    for file in files:
+        if all(file.places.get(name) == 0 for name in ("tensor", "pipeline", "context")) and "data" in file.places:
+            seeing.setdefault(file.places["data"], file)
+    first = seeing.get(0)
+    if first is None or len(seeing) != first.settings.get("data_parallel_size"):
+        return {}
+    of_ranks = [_by_number(file, lambda step: (step.tokens, step.samples)) for file in seeing.values()]
+    sums: dict[int, int] = {}
+    for number in set.intersection(*(set(of_rank) for of_rank in of_ranks)):
+        told = [of_rank[number] for of_rank in of_ranks]
+        samples = [count for _, count in told if count is not None]
+        checksums = [tokens for tokens, _ in told if tokens is not None]
+        whole = len(samples) == len(checksums) == len(told)
+        if whole and sum(samples) == first.settings.get("global_batch_size"):
+            sums[number] = sum(checksums) % 2**52
+    return sums
+
+
+def _by_number(file: RankFile, value: Any) -> dict[int, Any]:
+    """value(step) by the number of the step: one that was skipped (fp16) made forward passes and no optimizer step."""
+    usual = min((step.forwards for step in file.steps if step.forwards), default=None)
+    number, found = -1, {}
+    for step in file.steps:
+        number += step.forwards // usual if usual and step.forwards else 1
+        found[number] = value(step)
+    return found
