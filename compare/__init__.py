@@ -4,6 +4,7 @@ Not here: reading logs (parsers/), making numbers of steps (metrics/).
 """
 
 from compare.comparison import Comparison, compare, to_json
+from compare.question import Question
 from parsers import Run, find_runs
 
-__all__ = ["Comparison", "Run", "compare", "find_runs", "to_json"]
+__all__ = ["Comparison", "Question", "Run", "compare", "find_runs", "to_json"]

@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from compare.groups import SEED, Group
-from compare.vary import FACTS, LAYOUT, TOKENS, Varied, choose, expand
-from conf.errors import listed
-from conf.vocabulary import vocabulary
-from metrics.pace import pace
-from parsers import Declaration, Record, Run
-from parsers.assemble import differences, same
+from compare.accepted import accepted, refuse_unknown
+from compare.curve import Curve, curve_of
+from compare.curves import Check, checks, same_checksums
+from compare.groups import SEED, Group, Side, sides
+from compare.question import Question
+from compare.unlike import Unlike, declared_by, unlike_of
+from compare.vary import DUMPED, FACTS, LAYOUT, PARAMETERS, TOKENS, Varied, choose, expand
+from compare.verdict import Verdict, some, verdict_of
+from conf.vocabulary import Setting, vocabulary
+from parsers import Record, Run
+from parsers.assemble import same
 
-# allowed: another kernel for the same mathematics, or a setting without effect.
-State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexplained"]
-Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
+# allowed: another kernel for the same mathematics, or a setting without effect. not rehearsed: what a rehearsal tells
+# nothing of, whatever its dump says.
+State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexplained", "not rehearsed"]
 
 # A setting that has no effect while its switch is None or False in every group.
 _SWITCHES: Mapping[str, str] = {
@@ -26,6 +30,7 @@ _SWITCHES: Mapping[str, str] = {
     "rope_scaling_factor": "use_rope_scaling",
 }
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment
+_ENVIRONMENT = (TOKENS, *PARAMETERS, *DUMPED)
 Values = Mapping[str, tuple[Any, ...] | None]
 
 
@@ -45,68 +50,67 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlike:
-    """A setting that a run was asked for and did not get. declared: the reason given for it."""
-
-    run: str
-    setting: str
-    requested: Any
-    effective: Any
-    declared: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The word, and what led to it."""
-
-    word: Word
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Audit:
-    """rows: every setting; unlike: requested against effective, run by run; varied: what is compared."""
+    """rows: every setting; checks: of the curves; unlike: requested against effective, run by run; varied: what is
+    compared; rehearsed: these are rehearsals among themselves, and the verdict is about settings alone."""
 
     rows: tuple[Row, ...]
+    checks: tuple[Check, ...]
     unlike: tuple[Unlike, ...]
     verdict: Verdict
     varied: Varied
+    rehearsed: bool = False
 
 
-def audit(groups: Sequence[Group], vary: Sequence[str] | None = None) -> Audit:
-    """Hold the groups that carry numbers against each other. vary: what is being compared (settings, kinds, facts);
-    None: what the groups themselves suggest. InputError."""
-    carrying = [group for group in groups if group.usable]
-    compared = choose(carrying, vary)
+def audit(
+    groups: Sequence[Group], question: Question | None = None, curves: Mapping[str, Curve] | None = None
+) -> Audit:
+    """Hold the groups that have a say against each other. curves: of each run, by its path, where they are known
+    already. InputError."""
+    question = question or Question()
+    held, rehearsed = sides(groups)
+    found = curves if curves is not None else {run.path: curve_of(run.record) for s in held for run in s.runs}
+    compared = choose(held, question.vary)
     may = compared.settings
-    rows = (*_fact_rows(carrying, may), *_layout_row(carrying, may), *_setting_rows(carrying, may)) if carrying else ()
-    unlike = tuple(_unlike(run) for group in carrying for run in group.usable)
-    flat = tuple(item for items in unlike for item in items)
-    return Audit(rows, flat, _verdict(groups, rows, flat), compared)
+    if rehearsed and "framework" in may:  # which the platform of a rehearsal follows, and nothing of it runs
+        may |= {"platform", "hardware"}
+    rows: tuple[Row, ...] = ()
+    if held:
+        facts = tuple(_fact_rows(held, may, found))
+        same_tokens = any(row.setting == TOKENS and row.state == "identical" for row in facts)
+        same_tokens = same_tokens or same_checksums(held, found)
+        rows = (*facts, *_layout_row(held, may), *_setting_rows(held, may, same_tokens), *_topic_rows(held))
+    unlike = tuple(item for side in held for run in side.usable for item in unlike_of(run))
+    held_curves = checks(held, found, {row.setting: row.state for row in rows}, question.baseline)
+    refuse_unknown(question.accept, rows, held_curves, unlike)
+    rows, held_curves, unlike = accepted(question.accept, rows, held_curves, unlike)
+    verdict = verdict_of(groups, held, rows, held_curves, unlike)
+    return Audit(rows, held_curves, unlike, verdict, compared, rehearsed)
 
 
-def _fact_rows(groups: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
+def _fact_rows(held: Sequence[Side], varied: frozenset[str], curves: Mapping[str, Curve]) -> Iterator[Row]:
     for name in FACTS:
-        values = {group.label: _told([_fact(run.record, name) for run in _counting(group, name)]) for group in groups}
-        yield _row(name, "fact", values, varied, groups)
+        values = {side.label: _told([_fact(run, name, curves) for run in _counting(side, name)]) for side in held}
+        if name not in (*PARAMETERS, *DUMPED) or any(values.values()):  # a probe or one stack alone tells them
+            yield _row(name, None, values, varied, held)
 
 
-def _counting(group: Group, name: str) -> Sequence[Run]:
+def _counting(side: Side, name: str) -> Sequence[Run]:
     """The set of seeds, and what follows from each, was planned: a run that died counts."""
-    return group.runs if name in _A_SEED else group.usable
+    return side.runs if name in _A_SEED else side.usable
 
 
-def _fact(record: Record, name: str) -> tuple[bool, Any]:
+def _fact(run: Run, name: str, curves: Mapping[str, Curve]) -> tuple[bool, Any]:
     if name == "clock":
-        value: Any = pace(record).clock
+        value: Any = curves[run.path].clock
     else:
-        value = record.environment.get(name) if name == TOKENS else getattr(record, name)
+        value = run.record.environment.get(name) if name in _ENVIRONMENT else getattr(run.record, name)
     return value is not None, value
 
 
-def _layout_row(groups: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
+def _layout_row(held: Sequence[Side], varied: frozenset[str]) -> Iterator[Row]:
     """How a layout was asked for: no log tells it, and alone it decides nothing, for the sizes are rows themselves."""
-    asked = [(group.label, [run.record.requested for run in group.usable]) for group in groups]
+    asked = [(side.label, [run.record.requested for run in side.usable]) for side in held]
     values = {label: _told([(LAYOUT in one, one.get(LAYOUT)) for one in requests]) for label, requests in asked}
     first = next(iter(values.values()))
     if all(_alike(first, found) for found in values.values()):
@@ -116,23 +120,42 @@ def _layout_row(groups: Sequence[Group], varied: frozenset[str]) -> Iterator[Row
         yield Row(LAYOUT, LAYOUT, state, values, "" if state == "varied" else "a name; its sizes decide", decides=False)
 
 
-def _setting_rows(groups: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
+def _setting_rows(held: Sequence[Side], varied: frozenset[str], same_tokens: bool) -> Iterator[Row]:
     settings = {name: setting for name, setting in vocabulary().items() if setting.dump}
-    values = {name: {group.label: _values(group, name) for group in groups} for name in settings}
-    same_tokens = any(row.setting == TOKENS and row.state == "identical" for row in _fact_rows(groups, varied))
+    values = {name: {side.label: _values(side, name) for side in held} for name in settings}
     for name, setting in settings.items():
-        row = _row(name, setting.kind, values[name], varied, groups)
+        row = _row(name, setting, values[name], varied, held)
         if setting.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
             row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
         if row.state in ("unknown", "unexplained") and _is_off(values.get(_SWITCHES.get(name, ""))):
             row = replace(row, state="allowed", reason=f"no effect: {_SWITCHES[name]} is off", decides=False)
-        yield row
+        if row.state != "unexplained" and (reason := _not_rehearsed(held, name)):
+            row = replace(row, state="not rehearsed", reason=reason, decides=False)
+        given = [s.label for s in held if any(_is_given(run.record, name) for run in s.usable)]
+        yield (
+            replace(row, reason="; ".join(filter(None, (row.reason, f"as given for {some(given)}")))) if given else row
+        )
 
 
-def _values(group: Group, name: str) -> tuple[Any, ...] | None:
+def _topic_rows(held: Sequence[Side]) -> Iterator[Row]:
+    """What a rehearsal leaves out that is no setting: kernels, collectives."""
+    topics = dict.fromkeys(t for side in held for run in side.usable for t in run.record.not_rehearsed)
+    for topic in (topic for topic in topics if topic not in vocabulary()):
+        values: Values = {side.label: None for side in held}
+        yield Row(topic, "rehearsal", "not rehearsed", values, _not_rehearsed(held, topic), decides=False)
+
+
+def _not_rehearsed(held: Sequence[Side], name: str) -> str:
+    found = [(s.label, r.record.not_rehearsed[name]) for s in held for r in s.usable if name in r.record.not_rehearsed]
+    reasons = dict.fromkeys(reason for _, reason in found)
+    labels = list(dict.fromkeys(label for label, _ in found))
+    return f"{some(labels)}: {'; '.join(reasons)}" if found else ""
+
+
+def _values(side: Side, name: str) -> tuple[Any, ...] | None:
     if name == SEED:
-        return _told([_seed(run.record) for run in group.runs])
-    return _told([_effective(run.record, name) for run in group.usable])
+        return _told([_seed(run.record) for run in side.runs])
+    return _told([_effective(run.record, name) for run in side.usable])
 
 
 def _is_off(switch: Values | None) -> bool:
@@ -140,8 +163,12 @@ def _is_off(switch: Values | None) -> bool:
 
 
 def _effective(record: Record, name: str) -> tuple[bool, Any]:
-    reading = record.effective.get(name)
-    return reading is not None, record.setting(name)
+    """What ran, else what the user gave who brought the log."""
+    return name in record.effective or _is_given(record, name), record.setting(name)
+
+
+def _is_given(record: Record, name: str) -> bool:
+    return name in record.given and name not in record.effective
 
 
 def _seed(record: Record) -> tuple[bool, Any]:
@@ -160,32 +187,33 @@ def _told(found: Sequence[tuple[bool, Any]]) -> tuple[Any, ...] | None:
     return tuple(sorted(distinct, key=repr))
 
 
-def _row(name: str, kind: str, values: Values, varied: frozenset[str], groups: Sequence[Group]) -> Row:
-    state, reason = _state(name, kind, values, varied, groups)
-    matters = kind not in ("fact", "kernels") and name not in varied
+def _row(name: str, setting: Setting | None, values: Values, varied: frozenset[str], held: Sequence[Side]) -> Row:
+    """setting: None of a fact. Not knowing a fact, a kernel or what nobody can ask for decides nothing."""
+    kind = "fact" if setting is None else setting.kind
+    state, reason = _state(name, kind, values, varied, held)
+    matters = setting is not None and kind != "kernels" and setting.request is not None and name not in varied
     decides = state == "unexplained" or (state == "unknown" and matters)
     return Row(name, kind, state, values, reason, decides)
 
 
-def _state(name: str, kind: str, values: Values, varied: frozenset[str], groups: Sequence[Group]) -> tuple[State, str]:
-    silent = [label for label, found in values.items() if found is None]
-    if silent:
-        return "unknown", f"not told by {listed(silent)}"
-    mixed = [label for label, found in values.items() if found is not None and len(found) > 1 and name not in _A_SEED]
+def _state(name: str, kind: str, values: Values, varied: frozenset[str], held: Sequence[Side]) -> tuple[State, str]:
+    told = {label: found for label, found in values.items() if found is not None}
+    mixed = [label for label, found in told.items() if len(found) > 1 and name not in _A_SEED]
     if mixed and kind != "kernels":
-        return "unexplained", f"differs between the repeats of {listed(mixed)}"
-    first = next(iter(values.values()))
-    apart = [label for label, found in values.items() if not _alike(first, found)]
+        return "unexplained", f"differs between the repeats of {some(mixed)}"
+    first = next(iter(told.values()), ())
+    apart = any(not _alike(first, found) for found in told.values())
+    excused = name in varied or kind == "kernels"
+    declared = _declared(name, told, held) if apart and not excused else ""
+    if apart and not excused and not declared:
+        return "unexplained", f"layouts are compared with --vary {LAYOUT}" if name in expand((LAYOUT,)) else ""
+    if silent := [label for label in values if label not in told]:
+        return "unknown", f"not told by {some(silent)}"
     if not apart:
         return "identical", ""
-    if name in varied:
-        return "varied", ""
-    if kind == "kernels":
-        return "allowed", "another kernel"
-    declared = _declared(name, values, groups)
     if declared:
         return "declared", declared
-    return "unexplained", f"layouts are compared with --vary {LAYOUT}" if name in expand((LAYOUT,)) else ""
+    return ("varied", "") if name in varied else ("allowed", "another kernel")
 
 
 def _alike(first: tuple[Any, ...] | None, found: tuple[Any, ...] | None) -> bool:
@@ -194,60 +222,10 @@ def _alike(first: tuple[Any, ...] | None, found: tuple[Any, ...] | None) -> bool
     return all(same(a, b) for a, b in zip(first, found, strict=True))
 
 
-def _declared(name: str, values: Values, groups: Sequence[Group]) -> str:
+def _declared(name: str, told: Values, held: Sequence[Side]) -> str:
     """The reasons given for a setting, where the groups that give none have it alike."""
-    given = {group.label: _declared_by(group.usable, name) for group in groups}
-    silent = [values[label] for label, reason in given.items() if not reason]
-    if not all(_alike(silent[0], found) for found in silent):
-        return ""
-    return "; ".join(f"{label}: {reason}" for label, reason in given.items() if reason)
-
-
-def _declared_by(runs: Sequence[Run], name: str) -> str | None:
-    reasons = [[d.reason for d in run.record.declared if _speaks_of(d, name, run.record)] for run in runs]
-    return reasons[0][0] if reasons and all(reasons) else None
-
-
-def _speaks_of(declaration: Declaration, name: str, record: Record) -> bool:
-    """Under its canonical name the value that is declared must be the one that ran. Older records hold paths of the
-    config, with values as they were typed."""
-    setting = vocabulary().get(name)
-    if setting is None:
-        return declaration.key == name
-    if declaration.key == name:
-        return same(declaration.value, record.setting(name))
-    return declaration.key == setting.request
-
-
-def _unlike(run: Run) -> Iterator[Unlike]:
-    # Made anew: a record edited by hand may hold an old list.
-    for difference in differences(run.record.requested, run.record.effective):
-        declared = _declared_by([run], difference.setting)
-        yield Unlike(run.record.id, difference.setting, difference.requested, difference.effective, declared)
-
-
-def _verdict(groups: Sequence[Group], rows: Sequence[Row], unlike: Sequence[Unlike]) -> Verdict:
-    wrong = [_sentence(row) for row in rows if row.state == "unexplained"]
-    wrong += [_unlike_sentence(item) for item in unlike if item.declared is None]
-    if wrong:
-        return Verdict("not comparable", tuple(wrong))
-    empty = [group.label for group in groups if not group.usable]
-    if empty and len(empty) >= len(groups) - 1:
-        return Verdict("cannot tell", (f"no completed run that carries numbers: {listed(empty)}",))
-    open_ = [_sentence(row) for row in rows if row.decides]
-    if open_:
-        return Verdict("cannot tell", tuple(open_))
-    if len(groups) == 1:
-        return Verdict("nothing to compare", ("one group of runs only",))
-    return Verdict("comparable", tuple(f"no completed run: {label}" for label in empty))
-
-
-def _sentence(row: Row) -> str:
-    if row.state == "unknown":
-        return f"{row.setting}: unknown, {row.reason}"
-    values = "; ".join(f"{label} {listed(found or ())}" for label, found in row.values.items())
-    return f"{row.setting}: {values}" + (f" ({row.reason})" if row.reason else "")
-
-
-def _unlike_sentence(item: Unlike) -> str:
-    return f"{item.setting} of {item.run}: requested {item.requested}, ran {item.effective}"
+    given = {side.label: declared_by(side.usable, name) for side in held if side.label in told}
+    silent = [told[label] for label, reason in given.items() if not reason]
+    if any(given.values()) and all(_alike(silent[0], found) for found in silent):
+        return "; ".join(f"{label}: {reason}" for label, reason in given.items() if reason)
+    return ""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compare.audit import Audit, audit
-from compare.curves import Check, checks
-from compare.figures import FIGURES, Figure
-from compare.groups import Group, carries_numbers, group
-from compare.statistics import Ratio, mean_of, ratio_of
+from compare.curves import Check
+from compare.figures import FIGURES, Figure, pool, worded
+from compare.groups import Group, group
+from compare.question import Question
+from compare.scaling import Scaled, scaled_json, scaling
+from compare.statistics import Ratio, ratio_of
+from compare.tracing import trace
 from conf.errors import InputError, Problem, closest, listed
-from metrics import Quantity, summarise
+from metrics import Quantity
+from metrics.bill import TRILLION, Terms
+from metrics.options import option_of
+from metrics.price import EXAMPLE, read_prices
+from metrics.whatif import BreakEven, break_evens
 from parsers.find import Run, copies
+from parsers.progress import Progress, silent
 
 SCHEMA_VERSION = 1
 
@@ -31,7 +38,9 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """run_figures: by run path; group_figures: by group label. ratios: none unless comparable."""
+    """run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms: what money,
+    energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share. break_evens:
+    every option against the cheapest other, as ratios."""
 
     groups: tuple[Group, ...]
     baseline: str
@@ -40,28 +49,49 @@ class Comparison:
     run_figures: Mapping[str, Mapping[str, Quantity]]
     group_figures: Mapping[str, Mapping[str, Quantity]]
     ratios: tuple[Compared, ...]
+    terms: Terms
+    difference: float
+    break_evens: tuple[BreakEven, ...]
+    scaling: tuple[Scaled, ...]
 
 
-def compare(runs: Sequence[Run], vary: Sequence[str] | None = None, baseline: str | None = None) -> Comparison:
-    """Group, audit and, as far as the verdict allows, compare. InputError: a run twice, no such baseline or setting."""
+def compare(
+    runs: Sequence[Run], question: Question | None = None, terms: Terms | None = None, progress: Progress = silent
+) -> Comparison:
+    """Group, audit and, as far as the verdict allows, compare. InputError: a run twice, steps that cannot be used, no
+    such baseline, setting or check."""
+    return compare_groups(group(runs), question, terms, progress)
+
+
+def compare_groups(
+    groups: Sequence[Group], question: Question | None = None, terms: Terms | None = None, progress: Progress = silent
+) -> Comparison:
+    """`compare`, of runs that are grouped already."""
+    question = question or Question()
+    runs = [run for group_ in groups for run in group_.runs]
     problems = tuple(copies(runs))
     if problems:
         raise InputError(*problems)
-    groups = group(runs)
-    base = _baseline(groups, baseline)
-    audited = audit(groups, vary)
-    numbers = {run.path: summarise(run.record) for run in runs if carries_numbers(run.record)}
-    pooled = {g.label: _pool([numbers[run.path] for run in g.usable]) for g in groups if g.usable}
+    base = _baseline(groups, question.baseline)
+    on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
+    traces = trace(runs, on, progress)
+    audited = audit(groups, question, {path: one.curve for path, one in traces.items()})
+    numbers = {path: one.figures for path, one in traces.items() if one.figures}
+    pooled = {g.label: _pool([numbers[run.path] for run in g.shown]) for g in groups if g.shown}
     others = [g for g in groups if g.label != base.label and g.usable]
     may = audited.verdict.word == "comparable" and base.usable
     return Comparison(
-        groups=groups,
+        groups=tuple(groups),
         baseline=base.label,
         audit=audited,
-        checks=checks(groups),
+        checks=audited.checks,
         run_figures=numbers,
         group_figures=pooled,
-        ratios=tuple(_compared(f, g, base, numbers) for g in others for f in FIGURES if f.better) if may else (),
+        ratios=tuple(_ratios(others, base, numbers, question.difference)) if may else (),
+        terms=on,
+        difference=question.difference,
+        break_evens=_break_evens(groups, numbers, on) if may else (),
+        scaling=scaling(groups, numbers, question.difference) if may else (),
     )
 
 
@@ -75,31 +105,44 @@ def _baseline(groups: Sequence[Group], label: str | None) -> Group:
 
 
 def _pool(numbers: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
-    return {figure.metric: _pooled(figure, [n[figure.metric] for n in numbers]) for figure in FIGURES}
+    return {f.metric: pool(f, [found[f.metric] for found in numbers]) for f in FIGURES}
 
 
-def _pooled(figure: Figure, found: Sequence[Quantity]) -> Quantity:
-    """Unknown where one run does not know: a mean over the others would be of a selection."""
-    values = _known(found)
-    first = found[0]
-    if values is None or any((q.unit, q.source) != (first.unit, first.source) for q in found):
-        return Quantity(None, first.unit, first.source)
-    if figure.pooled == "max":
-        return Quantity.of(max(values), first.unit, first.source)
-    if figure.pooled == "mean":
-        return Quantity.of(statistics.fmean(values), first.unit, first.source)
-    if min(values) <= 0:
-        return Quantity(None, first.unit, first.source)
-    mean, interval = mean_of(values)
-    return Quantity(mean, first.unit, first.source, interval)
+def _break_evens(
+    groups: Sequence[Group], numbers: Mapping[str, Mapping[str, Quantity]], terms: Terms
+) -> tuple[BreakEven, ...]:
+    carrying = [group for group in groups if group.usable]
+    asked = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in carrying]
+    return break_evens(asked, terms)
 
 
-def _compared(figure: Figure, group_: Group, base: Group, numbers: Mapping[str, Mapping[str, Quantity]]) -> Compared:
-    ours = _known([numbers[run.path][figure.metric] for run in group_.usable])
-    theirs = _known([numbers[run.path][figure.metric] for run in base.usable])
-    if ours is None or theirs is None or figure.better is None or min(*ours, *theirs) <= 0:
-        return Compared(group_.label, figure.metric, None, "unknown on one side")
-    result = ratio_of(ours, theirs, figure.better)
+def _ratios(
+    others: Sequence[Group], base: Group, numbers: Mapping[str, Mapping[str, Quantity]], difference: float
+) -> Iterator[Compared]:
+    """Of every figure with a direction; what nobody in a pair of groups knows is left out."""
+    for group_ in others:
+        runs = (*group_.usable, *base.usable)
+        for figure in FIGURES:
+            if figure.better and any(numbers[run.path][figure.metric].value is not None for run in runs):
+                found = [[numbers[run.path][figure.metric] for run in side.usable] for side in (group_, base)]
+                yield _compared(figure, (group_, base), found, difference)
+
+
+def _compared(
+    figure: Figure, sides: tuple[Group, Group], found: Sequence[Sequence[Quantity]], difference: float
+) -> Compared:
+    group_, base = sides
+    ours, theirs = map(_known, found)
+    if ours is None or theirs is None or figure.better is None:
+        silent = group_ if ours is None else base
+        return Compared(group_.label, figure.metric, None, f"unknown of {silent.label}")
+    if min(*ours, *theirs) <= 0:
+        return Compared(group_.label, figure.metric, None, "no ratio: not above zero in every run")
+    guess = next((q for side in found for q in side if q.source == "assumed"), None)
+    if guess is not None:  # no word about what nobody measured or told
+        return Compared(group_.label, figure.metric, None, f"assumed: {guess.note}" if guess.note else "assumed")
+    result = ratio_of(ours, theirs, figure.better, difference)
+    result = replace(result, word=worded(figure, result.word))
     return Compared(group_.label, figure.metric, result, result.reason)
 
 
@@ -135,12 +178,38 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
                 "requested": item.requested,
                 "effective": item.effective,
                 "declared": item.declared,
+                "decides": item.decides,
             }
             for item in audited.unlike
         ],
+        "checks": [
+            {"name": c.name, "state": c.state, "reason": c.reason, "step": c.step, "decides": c.decides}
+            for c in comparison.checks
+        ],
+        "rehearsed": audited.rehearsed,
+        "difference": comparison.difference,
         "groups": [_group_json(comparison, group_) for group_ in comparison.groups],
         "ratios": [_ratio_json(item, comparison.baseline) for item in comparison.ratios],
+        "terms": _terms_json(comparison.terms),
+        "break_even": [_even_json(even) for even in comparison.break_evens],
+        "scaling": [scaled_json(found) for found in comparison.scaling],
     }
+
+
+def _terms_json(terms: Terms) -> dict[str, Any]:
+    prices, known = terms.prices, ("tokens", "power_price", "pue", "host_share", "goodput")
+    return {
+        **{name: getattr(terms, name) for name in known},
+        "carbon": terms.carbon.to_json(),
+        "currency": prices.currency,
+        "prices_example": prices.example,
+        "prices_date": prices.date,
+        "prices_source": prices.source,
+    }
+
+
+def _even_json(even: BreakEven) -> dict[str, Any]:
+    return {"option": even.option, "rival": even.rival, "price": even.price.to_json()}
 
 
 def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:
@@ -177,5 +246,6 @@ def _ratio_json(item: Compared, baseline: str) -> dict[str, Any]:
         "ratio": None if result is None else result.ratio,
         "interval": interval,
         "word": "undecided" if result is None else result.word,
+        "runs_to_decide": None if result is None else result.runs_to_decide,
         "reason": item.reason,
     }

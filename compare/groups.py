@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from conf.vocabulary import vocabulary
+from metrics.repeats import SEED as SEED
+from metrics.repeats import asked, experiment_key
 from parsers import Record, Run
 
-SEED = "seed"
-_FACTS = ("provenance", "platform", "hardware", "framework", "image")
 _SIZES: Mapping[str, str] = {
     "tensor_model_parallel_size": "TP",
     "pipeline_model_parallel_size": "PP",
@@ -19,6 +18,7 @@ _SIZES: Mapping[str, str] = {
     "expert_model_parallel_size": "EP",
     "data_parallel_size": "DP",
 }
+_READABLE = 60  # characters of a label
 # Consequences of other settings: they name a group only where nothing else does.
 _LAST = ("micro_batch_size", "num_micro_batches", "world_size", "lr_warmup_init", "lr_decay_iters", "padded_vocab_size")
 
@@ -35,30 +35,52 @@ class Group:
         """The runs that carry numbers into a verdict."""
         return tuple(run for run in self.runs if carries_numbers(run.record))
 
+    @property
+    def shown(self) -> tuple[Run, ...]:
+        """The runs whose figures are shown: those that carry numbers; of an estimate its own, beside them."""
+        return self.usable or tuple(run for run in self.runs if has_figures(run.record))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A group as the audit sees it. usable: the runs that have a say; runs: all that were planned."""
+
+    label: str
+    usable: tuple[Run, ...]
+    runs: tuple[Run, ...]
+
 
 def carries_numbers(record: Record) -> bool:
     """Completed, and run for real: a rehearsal has no speed, an estimate no say."""
     return record.status == "completed" and record.provenance in ("measured", "imported")
 
 
+def has_figures(record: Record) -> bool:
+    """Completed, and not on the wrong machine, as a rehearsal is. An estimate has figures, and no say."""
+    return record.status == "completed" and record.provenance != "rehearsed"
+
+
+def sides(groups: Sequence[Group]) -> tuple[tuple[Side, ...], bool]:
+    """What is audited: the groups that carry numbers; where none does, the rehearsed ones among themselves (True)."""
+    real = tuple(Side(g.label, g.usable, g.runs) for g in groups if g.usable)
+    if real:
+        return real, False
+    done = [(g, tuple(run for run in g.runs if _rehearsed(run.record))) for g in groups]
+    rehearsed = tuple(Side(g.label, runs, g.runs) for g, runs in done if runs)
+    return rehearsed, bool(rehearsed)
+
+
+def _rehearsed(record: Record) -> bool:
+    return record.status == "completed" and record.provenance == "rehearsed"
+
+
 def group(runs: Sequence[Run]) -> tuple[Group, ...]:
     """The groups, in the order of their first runs."""
     members: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        members.setdefault(_key(run.record), []).append(run)
+        members.setdefault(experiment_key(run.record), []).append(run)
     labels = _labels([found[0].record for found in members.values()])
     return tuple(Group(label, tuple(found)) for label, found in zip(labels, members.values(), strict=True))
-
-
-def asked(record: Record) -> Mapping[str, Any]:
-    """What was asked for; of a log from elsewhere, where nobody knows, what it says that it ran."""
-    return record.requested or {name: reading.value for name, reading in record.effective.items()}
-
-
-def _key(record: Record) -> tuple[str, ...]:
-    facts = [repr(getattr(record, name)) for name in _FACTS]
-    settings = [f"{name}={value!r}" for name, value in sorted(asked(record).items()) if name != SEED]
-    return (*facts, *settings)
 
 
 def _labels(firsts: Sequence[Record]) -> list[str]:
@@ -73,7 +95,9 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
                 labels.extend([cell] if cell else [])
         if len({" ".join(labels) for labels in parts}) == len(parts):
             break
-    return _unique([" ".join(labels) or "other" for labels in parts])
+    found = [" ".join(labels) or "other" for labels in parts]
+    # Logs from elsewhere, of which little is told, differ in too much to be called after it.
+    return _unique([record.name for record in firsts] if max(map(len, found)) > _READABLE else found)
 
 
 def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:

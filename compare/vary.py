@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compare.groups import SEED, Group
+from compare.groups import SEED, Side
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import vocabulary
 
 LAYOUT = "layout"
 """A kind of settings, and the name under which a layout was asked for (identical, max_performance …)."""
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
+PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the whole model as it was built
+DUMPED = ("mock_data", "eod_mask_loss")  # what one stack alone prints, and its recipes set: no setting of ours
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
-FACTS = ("platform", "hardware", "framework", "framework_version", "image", "clock", TOKENS)
+FACTS = ("platform", "hardware", "framework", "framework_version", "image", "clock", TOKENS, *PARAMETERS, *DUMPED)
 _SIDES = ("platform", "hardware", "framework")
 _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image"),
@@ -22,7 +24,8 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "lr": ("lr_warmup_init",),
     "lr_warmup_iters": ("lr_warmup_init",),
     "train_iters": ("lr_decay_iters", TOKENS),  # a synthetic corpus is as long as the run
-    **dict.fromkeys(("seq_length", "global_batch_size", "vocab_size", SEED, "data", "data_path"), (TOKENS,)),
+    **dict.fromkeys(("seq_length", "global_batch_size", "vocab_size", SEED, "data_path"), (TOKENS,)),
+    "data": (TOKENS, "mock_data"),
 }
 _BEST = "max_performance"
 # What a row of the table of best layouts gives beside the layout itself (conf/tables/layouts.csv).
@@ -41,7 +44,7 @@ class Varied:
     reason: str
 
 
-def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varied:
+def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied:
     """What the groups are compared in: `named`, else platforms where they differ in these, else layouts. InputError.
 
     Comparing platforms excuses another layout only where each was given its best one: else it is a second difference.
@@ -72,10 +75,11 @@ def expand(keys: Iterable[str]) -> frozenset[str]:
         if name not in found:
             found.add(name)
             left += [*_IMPLIED.get(name, ()), *kinds.get(name, ())]
+            left += PARAMETERS if name in kinds["model"] else ()
     return frozenset(found)
 
 
-def _chosen(groups: Sequence[Group]) -> tuple[tuple[str, ...], str]:
+def _chosen(groups: Sequence[Side]) -> tuple[tuple[str, ...], str]:
     runs = [run for group in groups for run in group.usable]
     apart = [name for name in _SIDES if len({getattr(run.record, name) for run in runs}) > 1]
     if apart:
@@ -83,6 +87,6 @@ def _chosen(groups: Sequence[Group]) -> tuple[tuple[str, ...], str]:
     return (LAYOUT,), f"no difference in {listed(_SIDES)} is told"
 
 
-def _each_its_best(groups: Sequence[Group]) -> bool:
+def _each_its_best(groups: Sequence[Side]) -> bool:
     asked = [run.record.requested.get(LAYOUT) for group in groups for run in group.usable]
     return bool(asked) and all(name == _BEST for name in asked)

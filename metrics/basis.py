@@ -39,15 +39,17 @@ def basis(record: Record) -> Basis:
 
 
 def _memory(record: Record) -> Mapping[str, float]:
+    """Of a rehearsal none: it runs at toy size, on the wrong machine."""
     peaks: dict[str, float] = {}
+    told: dict[str | None, list[float]] = {}
     for step in record.steps:
         if step.memory_bytes is not None:
-            kind = step.memory_kind or ""
-            peaks[kind] = max(peaks.get(kind, 0), step.memory_bytes)
-        for name, value in step.metrics.items():
-            if "memory" in name:
-                peaks[name] = max(peaks.get(name, 0.0), value)
-    return peaks
+            told.setdefault(step.memory_kind, []).append(step.memory_bytes)
+        if step.metrics:
+            for name, value in step.metrics.items():
+                if "memory" in name:
+                    peaks[name] = max(peaks.get(name, 0.0), value)
+    return {**{kind or "": max(0, *values) for kind, values in told.items()}, **peaks}
 
 
 def count(record: Record, setting: str) -> int | None:

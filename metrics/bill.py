@@ -110,8 +110,12 @@ def _money(option: Option, terms: Terms) -> Bill:
     if terms.power_price is not None:
         parts["electricity"] = _kwh(option, terms).times(terms.power_price, currency)
         total = rent.plus(parts["electricity"])
-    per_trillion = total.times(TRILLION / terms.tokens, f"{currency}/1e12 tokens")
-    each = total.under(terms.tokens, f"tokens/{currency}")
+    guesses = [price.note if price.source == "assumed" else ""]
+    guesses += [option.power_w_per_gpu.note] if total.source == "assumed" and "electricity" in parts else []
+    note = "; ".join(filter(None, guesses))
+    total = replace(total, note=total.note or note)
+    per_trillion = total.times(TRILLION / terms.tokens, f"{currency}/1e12 tokens", note=note)
+    each = total.under(terms.tokens, f"tokens/{currency}", note)
     return {**parts, "total": total, "cost_per_trillion_tokens": per_trillion, "tokens_per_currency": each}
 
 

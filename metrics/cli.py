@@ -74,9 +74,7 @@ def _cell(quantity: Quantity) -> str:
 
 
 def _readable(quantity: Quantity) -> str:
-    """Bytes as GB, and FLOPs short."""
-    if quantity.value is None:
-        return str(quantity)
-    if quantity.unit.startswith("bytes"):
-        return f"{quantity.value / 1e9:,.2f} GB{quantity.unit.removeprefix('bytes')}"
-    return f"{quantity.value:.4e} {quantity.unit}" if quantity.unit == "FLOP/token" else str(quantity)
+    """FLOPs short."""
+    known = quantity.readable()
+    short = known.value is not None and known.unit == "FLOP/token"
+    return f"{known.value:.4e} {known.unit}" if short else str(known)

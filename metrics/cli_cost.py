@@ -7,17 +7,15 @@ import csv
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from conf.errors import InputError, Problem, command, listed
-from metrics.bill import Bill, Embodied, Terms, bill, owned
-from metrics.carbon import intensity
+from metrics.bill import Bill, Terms, bill
+from metrics.cli_terms import add_terms, split, terms_of
 from metrics.options import Option, options
-from metrics.price import EXAMPLE, Prices, from_experiment, from_overrides, joined, read_capex, read_prices
 from metrics.quantity import Quantity, shown
 from metrics.whatif import BreakEven, Swing, break_evens, swings
-from parsers import Run, find_runs
+from parsers import find_runs
 from parsers.find import copies
 from parsers.storage import dumps
 from parsers.terminal import plain
@@ -28,21 +26,21 @@ python -m metrics cost runs/ --capex 'mi355x=28000 USD/gpu' --years 4 --utilisat
 python -m metrics energy runs/ --tokens 15e12 --pue 1.25 --carbon FRA"""
 _OF_ENERGY = ("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu", "energy_", "tokens_per_wh", "carbon_")
 _BAR = 40
-_PRICE = "price."
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """argv: `cost` or `energy` and what follows. 0: printed; 2: bad input."""
     asked = _parser().parse_args(argv)
-    runs = find_runs([name for name in asked.runs if not name.startswith(_PRICE)])
+    named, prices = split(asked.runs)
+    runs = find_runs(named)
     if problems := tuple(copies(runs)):  # a copy is no repeat
         raise InputError(*problems)
     found = options(runs)
     if not found:
         hint = "python -m metrics RUN tells their state"
         raise InputError(Problem(listed(asked.runs), "has no run that completed with a speed", hint=hint))
-    terms = _terms(asked, runs)
+    terms = terms_of(asked, runs, prices)
     bills = [(option, _shown(bill(option, terms), asked.what)) for option in found]
     evens = break_evens(found, terms) if asked.what == "cost" else ()
     if asked.json:
@@ -63,92 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("what", choices=("cost", "energy"))
     parser.add_argument("runs", nargs="+", metavar="RUN", help="runs, or price.usd_per_gpu_hour.HARDWARE=AMOUNT")
-    add = parser.add_argument
-    add("--tokens", type=float, default=1e12, help="to train on (default: a trillion)")
-    add("--price", help=f"'mi355x=3.10 USD/gpu-hour', a YAML file, or an example of conf/price (default: {EXAMPLE})")
-    add("--capex", help="'mi355x=28000 USD/gpu': bought instead, a GPU with its share of host and network")
-    add("--years", type=float, default=4.0, help="that what is bought works (default: 4)")
-    add("--utilisation", type=float, default=1.0, help="share of those years that it works (default: 1)")
-    add("--power-price", type=float, help="of a kWh, in the currency of the price; adds electricity to the cost")
-    add("--pue", type=float, default=1.0, help="power usage effectiveness of the building (default: 1)")
-    add("--host-share", type=float, default=0.0, help="hosts and network, as a share of the GPUs' power (default: 0)")
-    add("--goodput", type=float, default=1.0, help="share of the time that makes progress (default: 1)")
-    add("--carbon", help="gCO2e/kWh, or a country (USA, FRA)")
-    add("--embodied-kg", type=float, help="CO2e of making one GPU with its share of the host, over --years")
+    add_terms(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="every figure with unit, source and interval")
     form.add_argument("--csv", action="store_true", help="for a spreadsheet: option, figure, value, unit, source, …")
     return parser
-
-
-def _terms(asked: argparse.Namespace, runs: Sequence[Run]) -> Terms:
-    _refuse(asked)
-    prices = _prices(asked, runs)
-    embodied = None
-    if asked.embodied_kg is not None:
-        embodied = Embodied(kg_per_gpu=asked.embodied_kg, years=asked.years, utilisation=asked.utilisation)
-    more = {"carbon": intensity(asked.carbon)} if asked.carbon else {}
-    return Terms(
-        tokens=asked.tokens,
-        prices=prices,
-        power_price=asked.power_price,
-        pue=asked.pue,
-        host_share=asked.host_share,
-        goodput=asked.goodput,
-        embodied=embodied,
-        **more,
-    )
-
-
-def _refuse(asked: argparse.Namespace) -> None:
-    """Figures without sense, all of them."""
-    inf = float("inf")
-    allowed: dict[str, tuple[Any, float, float, str]] = {
-        "--tokens": (asked.tokens, 1.0, inf, "1 or more, e.g. 15e12"),
-        "--years": (asked.years, 0.01, 100.0, "0.01 to 100"),
-        "--utilisation": (asked.utilisation, 0.001, 1.0, "above 0, at most 1"),
-        "--power-price": (asked.power_price, 0.0, inf, "0 or more"),
-        "--pue": (asked.pue, 1.0, 10.0, "1 or more: 1 is a building that needs nothing for itself"),
-        "--host-share": (asked.host_share, 0.0, 10.0, "0 or more; an H100 node draws 0.2 to 0.3"),
-        "--goodput": (asked.goodput, 0.001, 1.0, "above 0, at most 1"),
-        "--embodied-kg": (asked.embodied_kg, 0.0, inf, "0 or more"),
-    }
-    problems = [
-        Problem(name, "is out of range", f"{value:g}", text)
-        for name, (value, low, high, text) in allowed.items()
-        if value is not None and not (low <= value <= high and value < inf)
-    ]
-    typed = any(name.startswith(_PRICE) for name in asked.runs)
-    prices = {"--capex": asked.capex, "--price": asked.price, "price.…": typed}
-    if len(given := [name for name, value in prices.items() if value]) > 1:
-        problems.append(Problem(listed(given), "exclude each other", hint="bought or rented, written in one way"))
-    if asked.capex and asked.power_price is None:
-        what = "needs --power-price: what is bought draws power that nobody else pays"
-        problems.append(Problem("--capex", what, hint="--power-price 0.09; 0 to leave it out"))
-    if problems:
-        raise InputError(*problems)
-
-
-def _prices(asked: argparse.Namespace, runs: Sequence[Run]) -> Prices:
-    """The command line's, else those that the runs were started with, else the example."""
-    written = from_overrides([name for name in asked.runs if name.startswith(_PRICE)])
-    if asked.capex:
-        return owned(read_capex(asked.capex), asked.years, asked.utilisation)
-    if asked.price:
-        return read_prices(asked.price)
-    known = [(where, found) for run in runs for where, found in [_of_run(run)] if found]
-    return written or joined(known) or read_prices(EXAMPLE)
-
-
-def _of_run(run: Run) -> tuple[str, Prices | None]:
-    import yaml
-
-    path = Path(run.path) / "experiment.yaml"
-    try:
-        entry = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):  # a record needs no experiment beside it
-        return str(path), None
-    return str(path), from_experiment(entry, str(path)) if isinstance(entry, dict) else None
 
 
 def _shown(found: Bill, what: str) -> Bill:

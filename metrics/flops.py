@@ -9,12 +9,14 @@ Megatron-LM's does not see. No softmax, norm, bias, rotary embedding or router: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from metrics.shape import Facts, Shape
 
+_NOT_COUNTED = ("layernorm", "moe_act")
 FORWARD = 1
 TRAINING = 3
 
@@ -69,26 +71,41 @@ DEFAULT = CONVENTIONS["megatron_causal"]
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """layers: share of the layers whose forward pass is done again, 0 to 1. core: core attention is done again in all
-    others, too."""
+    """layers: share of the layers whose forward pass is done again, 0 to 1. core, mlp, moe: core attention, dense MLPs
+    and expert layers are done again in all others, too."""
 
     layers: float = 0.0
     core: bool = False
+    mlp: bool = False
+    moe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Multiply-adds of one token's forward pass. layers: matrices of the layers; core: queries with keys, and scores
-    with values; output: logits, once for each prediction; joints: what MTP modules have beside their layer."""
+    """Multiply-adds of one token's forward pass. projections, mlp, moe: matrices of layers; core: queries with keys,
+    and scores with values; output: logits, once for each prediction; joints: what MTP modules have beside their
+    layer."""
 
-    layers: float
+    projections: float
+    mlp: float
+    moe: float
     core: float
     output: float
     joints: float
 
     @property
+    def layers(self) -> float:
+        return self.projections + self.mlp + self.moe + self.core
+
+    @property
     def total(self) -> float:
-        return self.layers + self.core + self.output + self.joints
+        return self.layers + self.output + self.joints
+
+    def again(self, recompute: Recompute) -> float:
+        """What of it is done a second time."""
+        parts = ((recompute.core, self.core), (recompute.mlp, self.mlp), (recompute.moe, self.moe))
+        chosen = sum(work for done, work in parts if done)
+        return recompute.layers * self.layers + (1 - recompute.layers) * chosen
 
 
 def flops_per_token(
@@ -100,16 +117,14 @@ def flops_per_token(
 ) -> float:
     """Operations for one token of a sequence of `seq_length` tokens. passes: FORWARD or TRAINING.
 
-    `recompute` counts only where the convention counts it.
+    `recompute` counts only where the convention counts it. ValueError: the convention counts the embedding table, and
+    the shape does not tell whether there is one beside the output matrix.
     """
     if convention.weights == "all":
         work = _all_weights(shape, seq_length, convention)
     else:
         work = _work(shape, seq_length, causal=convention.attention == "causal")
-    again = 0.0
-    if convention.recompute and recompute and passes == TRAINING:
-        again = recompute.layers * (work.layers + work.core)
-        again += (1 - recompute.layers) * work.core if recompute.core else 0.0
+    again = work.again(recompute) if convention.recompute and recompute and passes == TRAINING else 0.0
     return 2 * (passes * work.total + again)
 
 
@@ -125,9 +140,10 @@ def convert(tflops: float, shape: Shape, seq_length: int, found: Convention, wan
 
 
 def explaining(ratio: float, shape: Shape, seq_length: int, tolerance: float = 0.015) -> tuple[str, ...]:
-    """Conventions that count `ratio` times what the default counts."""
+    """Conventions that count `ratio` times what the default counts; none that needs what the shape does not tell."""
     ours = flops_per_token(shape, seq_length)
-    plain = [c for c in _CONVENTIONS if not c.recompute]
+    told = shape.untie_embeddings_and_output_weights is not None
+    plain = [c for c in _CONVENTIONS if not c.recompute and (told or c.weights != "all")]
     return tuple(c.name for c in plain if abs(flops_per_token(shape, seq_length, c) / ours / ratio - 1) <= tolerance)
 
 
@@ -136,7 +152,7 @@ def recompute_of(facts: Facts) -> Recompute | None:
 
     `uniform` does every layer again in units of recompute_num_layers; `block` the first recompute_num_layers of each
     chunk of each pipeline stage (Megatron-LM@d98e8a6 megatron/core/recompute.py:170-180), taken here as that share of
-    all layers; `selective` the core attention (recompute_modules' default).
+    all layers; `selective` the modules that the dump names, else the core attention (recompute_modules' default).
     """
     if "recompute_granularity" not in facts.settings:
         return None
@@ -144,7 +160,7 @@ def recompute_of(facts: Facts) -> Recompute | None:
     if granularity in (None, "none"):
         return Recompute()
     if granularity == "selective":
-        return Recompute(core=True)
+        return _selected(facts.settings.get("recompute_modules"))
     method, layers = facts.settings.get("recompute_method"), facts.size("num_layers")
     if granularity != "full" or layers is None:
         return None
@@ -157,16 +173,25 @@ def recompute_of(facts: Facts) -> Recompute | None:
     return Recompute(layers=min(1.0, each * stages * chunks / layers))
 
 
+def _selected(modules: Any) -> Recompute | None:
+    """Of recompute_modules (megatron/core/transformer/transformer_config.py:1313); norms and activations count nothing
+    here. None: a module that is part of a matrix product that is not taken apart here (mla_up_proj, shared_experts)."""
+    named = set(re.findall(r"[a-z_]+", str(modules))) if modules is not None else {"core_attn"}
+    if not named <= {"core_attn", "mlp", "moe", *_NOT_COUNTED}:
+        return None
+    return Recompute(core="core_attn" in named, mlp="mlp" in named, moe="moe" in named)
+
+
 def _work(shape: Shape, seq_length: int, causal: bool = True, mtp: bool = True) -> Work:
     modules = shape.mtp_num_layers if mtp else 0
     layers = shape.num_layers + modules
     moe_layers = shape.num_layers - shape.dense_layers
     moe_layers += modules if moe_layers else 0  # a module's layer is like the last one
-    linear = layers * _attention(shape) + (layers - moe_layers) * _mlp(shape, shape.ffn_hidden_size)
-    linear += moe_layers * _experts(shape)
     hidden = shape.hidden_size
     return Work(
-        layers=linear,
+        projections=layers * _attention(shape),
+        mlp=(layers - moe_layers) * _mlp(shape, shape.ffn_hidden_size),
+        moe=moe_layers * _experts(shape),
         core=_core_width(shape) * sum(_keys(shape, seq_length, layer, causal) for layer in range(1, layers + 1)),
         output=(1 + modules) * hidden * shape.vocabulary,
         joints=modules * (2 * hidden**2 + 3 * hidden),  # Megatron counts the module's three norms
@@ -175,12 +200,14 @@ def _work(shape: Shape, seq_length: int, causal: bool = True, mtp: bool = True) 
 
 def _all_weights(shape: Shape, seq_length: int, convention: Convention) -> Work:
     """Every active parameter but norms and biases (below 0.1 %) as if it were multiplied."""
+    if shape.untie_embeddings_and_output_weights is None:
+        raise ValueError(f"{convention.name} counts the embedding table; whether it is tied is not told")
     work = _work(shape, seq_length, causal=False, mtp=False)
     table = shape.hidden_size * shape.vocabulary if shape.untie_embeddings_and_output_weights else 0
     experts = shape.experts.num_experts if shape.experts else 0
     routers = (shape.num_layers - shape.dense_layers) * shape.hidden_size * experts
     core = 0.0 if convention.attention == "none" else work.core
-    return Work(work.layers + routers, core, work.output + table, 0.0)
+    return replace(work, moe=work.moe + routers, core=core, output=work.output + table, joints=0.0)
 
 
 def _attention(shape: Shape) -> int:

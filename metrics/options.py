@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from metrics.basis import count
 from metrics.peak import device_of
 from metrics.quantity import Quantity
-from metrics.repeats import pooled
+from metrics.repeats import experiment_key, pooled
 from metrics.summary import summarise
 from parsers.find import Run
 from parsers.record import Record
-
-_NOT_A_DIFFERENCE = "seed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,7 @@ def options(runs: Sequence[Run]) -> tuple[Option, ...]:
     members: dict[tuple[str, ...], list[Record]] = {}
     for run in runs:
         if run.record.status == "completed" and run.record.provenance != "rehearsed":
-            members.setdefault(_key(run.record), []).append(run.record)
+            members.setdefault(experiment_key(run.record), []).append(run.record)
     found = [_option(records) for records in members.values()]
     labels = [option.label for option in found]
     return tuple(
@@ -42,32 +41,29 @@ def options(runs: Sequence[Run]) -> tuple[Option, ...]:
     )
 
 
-def _key(record: Record) -> tuple[str, ...]:
-    asked = record.requested or {name: reading.value for name, reading in record.effective.items()}
-    facts = (record.provenance, record.platform, record.hardware, record.framework, record.image)
-    settings = (f"{name}={value!r}" for name, value in sorted(asked.items()) if name != _NOT_A_DIFFERENCE)
-    return (*map(repr, facts), *settings)
-
-
 def _option(records: Sequence[Record]) -> Option:
     first, device = records[0], device_of(records[0])
-    figures = [summarise(record) for record in records]
-    gpus = first.setting("world_size")
-    known = gpus if type(gpus) is int and gpus > 0 else None
     hardware = device.name if device else first.hardware
-    place = f"{hardware or 'unknown GPU'} ×{known or '?'}"
+    place = f"{hardware or 'unknown GPU'} ×{count(first, 'world_size') or '?'}"
+    label = f"{first.name} {place}" + (" (estimated)" if first.provenance == "estimated" else "")
+    return option_of(label, records, [summarise(record) for record in records])
+
+
+def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[str, Quantity]]) -> Option:
+    """The option that repeats of one experiment make. figures: `summarise` of each."""
+    first, device = records[0], device_of(records[0])
     return Option(
-        label=f"{first.name} {place}" + (" (estimated)" if first.provenance == "estimated" else ""),
+        label=label,
         runs=len(records),
-        hardware=hardware,
-        gpus=known,
+        hardware=device.name if device else first.hardware,
+        gpus=count(first, "world_size"),
         devices_per_package=device.devices_per_package if device else 1,
         tokens_per_s_per_gpu=_pooled(figures, "tokens_per_s_per_gpu", "tokens/s/GPU"),
         power_w_per_gpu=_pooled(figures, "power_w_per_gpu", "W/GPU"),
     )
 
 
-def _pooled(figures: Sequence[dict[str, Quantity]], name: str, unit: str) -> Quantity:
+def _pooled(figures: Sequence[Mapping[str, Quantity]], name: str, unit: str) -> Quantity:
     """An estimate may lack a metric altogether."""
     return pooled([found.get(name, Quantity(None, unit, "assumed", note=f"no {name}")) for found in figures])
 

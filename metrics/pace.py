@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from metrics.quantity import Source
 from metrics.warmup import Warmup, find_warmup
 from parsers.record import Record, Step
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Time between two step ends. iteration: counted from 1. samples: trained in it, None where the log does not
     say."""
 
@@ -27,7 +28,7 @@ class Interval:
     samples: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what many metrics ask for is worked out once
 class Pace:
     """All intervals of a run in its order, the warm-up among them, and the clock they come from."""
 
@@ -36,10 +37,36 @@ class Pace:
     clock: Source
     iterations_a_line: int | None
 
-    @property
+    @cached_property
     def counted(self) -> tuple[Interval, ...]:
         """Without the warm-up."""
         return self.intervals[self.warmup.count :]
+
+    @cached_property
+    def iterations(self) -> int:
+        """Of what is counted."""
+        return sum(interval.iterations for interval in self.counted)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of what is counted."""
+        return sum(self.times)
+
+    @cached_property
+    def times(self) -> list[float]:
+        """Seconds of what is counted."""
+        return [interval.seconds for interval in self.counted]
+
+    @cached_property
+    def ordered(self) -> list[float]:
+        """`times`, the shortest first."""
+        return sorted(self.times)
+
+    @cached_property
+    def samples(self) -> int | None:
+        """Of what is counted; None where one interval does not tell."""
+        found = [interval.samples for interval in self.counted]
+        return None if None in found or not found else sum(filter(None, found))
 
 
 def pace(record: Record) -> Pace:
@@ -48,7 +75,7 @@ def pace(record: Record) -> Pace:
     covered = _commonest_distance(steps)
     stamped = covered is not None and all(step.end_monotonic_s is not None for step in steps)
     batch = record.setting("global_batch_size")
-    known = batch if type(batch) is int else None
+    known = batch if type(batch) is int and batch > 0 else None
     intervals = tuple(_intervals(steps, covered, stamped, known)) if covered is not None else ()
     return Pace(intervals, find_warmup([i.seconds for i in intervals]), "measured" if stamped else "log", covered)
 
@@ -60,18 +87,14 @@ def _commonest_distance(steps: Sequence[Step]) -> int | None:
 
 def _intervals(steps: Sequence[Step], covered: int, stamped: bool, batch: int | None) -> Iterator[Interval]:
     first = steps[0]
-    if first.step + 1 == covered:
-        yield from _interval(first, covered, _printed_s(first, covered), _batch(first, covered, batch))
+    if first.step + 1 == covered and (seconds := _printed_s(first, covered)) is not None and seconds > 0:
+        yield Interval(covered, covered, seconds, _batch(first, covered, batch))
     for before, step in pairwise(steps):
         if step.step - before.step == covered:
             seconds = _stamped_s(before, step) if stamped else _printed_s(step, covered)
-            consumed = _consumed(before, step)
-            yield from _interval(step, covered, seconds, consumed or _batch(step, covered, batch))
-
-
-def _interval(step: Step, covered: int, seconds: float | None, samples: int | None) -> Iterator[Interval]:
-    if seconds is not None and seconds > 0:
-        yield Interval(step.step + 1, covered, seconds, samples)
+            if seconds is not None and seconds > 0:
+                samples = _consumed(before, step) or _batch(step, covered, batch)
+                yield Interval(step.step + 1, covered, seconds, samples)
 
 
 def _stamped_s(before: Step, step: Step) -> float | None:
@@ -97,4 +120,4 @@ def _consumed(before: Step, step: Step) -> int | None:
 
 def _batch(step: Step, covered: int, batch: int | None) -> int | None:
     size = step.global_batch_size if step.global_batch_size is not None else batch
-    return None if size is None else size * covered
+    return None if size is None or size <= 0 else size * covered

@@ -62,7 +62,8 @@ def named_by_driver(device_name: str) -> Hardware | None:
 
 
 def precision_of(facts: Facts) -> str | None:
-    """fp8, bf16 or fp32, by the settings; None where they do not say both the parameters' type and whether fp8 ran.
+    """fp8, bf16 or fp32, by the settings; None where they do not say both whether fp8 ran and the type that is computed
+    in: Lightning's (mixed precision keeps other parameters), else the parameters'.
 
     fp8 is what the large matrices run in; attention and logits stay in bf16, so that no fp8 run can reach its peak.
     """
@@ -70,7 +71,8 @@ def precision_of(facts: Facts) -> str | None:
         return None
     if facts.settings["fp8"]:
         return "fp8"
-    return _DTYPES.get(str(facts.settings.get("params_dtype")).removeprefix("torch."))
+    dtype = facts.settings.get("compute_dtype") or facts.settings.get("params_dtype")
+    return _DTYPES.get(str(dtype).removeprefix("torch."))
 
 
 def peak_tflops(device: Hardware | None, precision: str | None) -> Quantity:

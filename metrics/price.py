@@ -82,9 +82,20 @@ def from_overrides(overrides: Sequence[str]) -> Prices | None:
 
 
 def from_experiment(entry: Mapping[str, Any], where: str) -> Prices | None:
-    """The user's prices in the experiment.yaml of a run; None where it has none."""
+    """The prices in the experiment.yaml of a run; None where it has none. An example that was launched with
+    (`price=oracle`) stays one."""
     group = entry.get("price")
-    return None if not isinstance(group, Mapping) else _from_group(group, where, example=False)
+    found = _from_group(group, where, example=False) if isinstance(group, Mapping) else None
+    return None if found is None else replace(found, example=_is_ours(found))
+
+
+def _is_ours(found: Prices) -> bool:
+    """Some amounts of it, and its source, are those of a file in conf/price."""
+    if found.source is None:
+        return False
+    examples = [read_prices(name) for name in choices("price") if name != "none"]
+    same = [ours.per_gpu_hour.items() & found.per_gpu_hour.items() for ours in examples if ours.source == found.source]
+    return any(same)
 
 
 def joined(found: Sequence[tuple[str, Prices]]) -> Prices | None:

@@ -57,6 +57,12 @@ class Quantity:
         ends = (mine[0] + theirs[0], mine[1] + theirs[1]) if mine and theirs else None
         return Quantity(self.value + other.value, self.unit, source, ends)
 
+    def readable(self) -> Quantity:
+        """Bytes as GB, which people read; else as it is."""
+        if not self.unit.startswith("bytes"):
+            return self
+        return self.times(1e-9, f"GB{self.unit.removeprefix('bytes')}", note=self.note)
+
     def __str__(self) -> str:
         return " ".join(part for part in (shown(self.value), "" if self.value is None else self.unit) if part)
 

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from metrics.quantity import Quantity, weakest
+from parsers.record import Record
 
 ENOUGH = 3
 """Repeats from which an interval is given."""
 _CONFIDENCE = 0.95
+SEED = "seed"
+FACTS = ("provenance", "platform", "hardware", "framework", "image")
+
+
+def asked(record: Record) -> Mapping[str, Any]:
+    """What was asked for; of a log from elsewhere, where nobody knows, what it says that it ran."""
+    return record.requested or {name: reading.value for name, reading in record.effective.items()}
+
+
+def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str, ...]:
+    """Equal for runs that repeat each other: all that was asked alike, but for the facts and settings in `but`."""
+    facts = [repr(getattr(record, name)) for name in FACTS if name not in but]
+    settings = [f"{name}={value!r}" for name, value in sorted(asked(record).items()) if name not in but]
+    return (*facts, *settings)
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
@@ -21,6 +37,15 @@ def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]
         return math.exp(centre), None
     half = t_quantile(len(logs) - 1) * math.sqrt(statistics.variance(logs) / len(logs))
     return math.exp(centre), (math.exp(centre - half), math.exp(centre + half))
+
+
+def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+    """The mean of run figures that may be zero (percentages, losses), and its 95 % interval where there are enough."""
+    centre = statistics.fmean(values)
+    if len(values) < ENOUGH or statistics.variance(values) == 0:
+        return centre, None
+    half = t_quantile(len(values) - 1) * math.sqrt(statistics.variance(values) / len(values))
+    return centre, (centre - half, centre + half)
 
 
 def pooled(found: Sequence[Quantity]) -> Quantity:

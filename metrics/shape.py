@@ -10,6 +10,8 @@ from conf.architecture import MLA, Model
 from conf.vocabulary import requested
 from parsers.record import Record
 
+_LIGHTNING: Mapping[str, str] = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
@@ -25,7 +27,8 @@ class Experts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes in elements. vocabulary: rows of the output matrix, padded where that is known. window_size and
-    window_attn_skip_freq as in conf.architecture.Model."""
+    window_attn_skip_freq as in conf.architecture.Model. untie_embeddings_and_output_weights: None where it is not told;
+    it adds no operation."""
 
     num_layers: int
     hidden_size: int
@@ -35,7 +38,7 @@ class Shape:
     kv_channels: int
     vocabulary: int
     gated_linear_unit: bool
-    untie_embeddings_and_output_weights: bool
+    untie_embeddings_and_output_weights: bool | None
     window_size: int | None = None
     window_attn_skip_freq: int | None = None
     mla: MLA | None = None
@@ -50,10 +53,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Settings of a run by canonical name. asked: those that nobody read back, only asked for or stated."""
+    """Settings of a run by canonical name. asked: those that nobody read back, only asked for or stated. other_layers:
+    what says that there are layers that no formula here counts (Mamba, Hyena, linear attention)."""
 
     settings: Mapping[str, Any]
     asked: frozenset[str] = frozenset()
+    other_layers: str | None = None
 
     def size(self, name: str) -> int | None:
         """A setting that is a positive whole number, else None."""
@@ -78,7 +83,13 @@ def facts_of(record: Record) -> Facts:
         # Megatron prints 1 also for plain multi-head attention: arguments.py --num-query-groups counts only with
         # --group-query-attention.
         del told["num_query_groups"]
-    return Facts({**asked, **told}, frozenset(asked))
+    other, modules = (record.environment.get(name) for name in ("other_layers", "recompute_modules"))
+    if modules is not None:
+        told["recompute_modules"] = modules
+    precision = str(record.environment.get("precision"))  # of Lightning's trainer: 32-true, bf16, bf16-mixed, 16 …
+    if (compute := _LIGHTNING.get(precision.partition("-")[0])) is not None:
+        told["compute_dtype"] = compute
+    return Facts({**asked, **told}, frozenset(asked), None if other is None else str(other))
 
 
 def shape_of_model(model: Model) -> Shape:
@@ -95,6 +106,8 @@ def shape_of_record(record: Record) -> ShapeOrMissing:
 
 def shape_from(facts: Facts) -> ShapeOrMissing:
     """The shape that canonical settings describe, or the names of those that would be needed."""
+    if facts.other_layers is not None:
+        return ShapeOrMissing(None, (f"what its other layers compute ({facts.other_layers[:60]})",))
     reader = _Reader(facts)
     shape = reader.shape()
     missing = tuple(dict.fromkeys(reader.missing))
@@ -122,11 +135,11 @@ class _Reader:
             hidden_size=self.size("hidden_size"),
             ffn_hidden_size=self.size("ffn_hidden_size") if dense else 0,
             num_attention_heads=self.size("num_attention_heads"),
-            num_query_groups=0 if latent else self.size("num_query_groups"),
-            kv_channels=0 if latent else self.size("kv_channels"),
+            num_query_groups=0 if latent else self.groups(),
+            kv_channels=0 if latent else self.width(),
             vocabulary=self.vocabulary(),
             gated_linear_unit=self.gated(),
-            untie_embeddings_and_output_weights=self.flag("untie_embeddings_and_output_weights"),
+            untie_embeddings_and_output_weights=self.flag_or_none("untie_embeddings_and_output_weights"),
             window_size=self.facts.size("window_size"),
             window_attn_skip_freq=self.facts.size("window_attn_skip_freq"),
             mla=self.latent() if latent else None,
@@ -154,6 +167,20 @@ class _Reader:
         if type(value) is not bool:
             self.missing.append(name)
         return value is True
+
+    def flag_or_none(self, name: str) -> bool | None:
+        """A flag that is not needed."""
+        self.used.add(name)
+        value = self.facts.settings.get(name)
+        return value if type(value) is bool else None
+
+    def groups(self) -> int:
+        """None, as Megatron-Core and NeMo have it: one for each head (TransformerConfig.__post_init__)."""
+        return self.size_or_none("num_query_groups") or self.size("num_attention_heads")
+
+    def width(self) -> int:
+        """None: hidden size by heads (TransformerConfig.__post_init__)."""
+        return self.size_or_none("kv_channels") or self.size("hidden_size") // self.size("num_attention_heads")
 
     def gated(self) -> bool:
         """swiglu tells where it is on; where it is off another gate may be there, as in gpt-oss."""

@@ -20,7 +20,8 @@ def _goodput(basis: Basis) -> Quantity:
     if not iterations or not wall_s or basis.pace.iterations_a_line is None:
         return Quantity(None, "%", basis.pace.clock)
     mean_s = sum(interval.seconds for interval in counted) / iterations
-    useful_s = len(steps) * basis.pace.iterations_a_line * mean_s
+    kept = len({step.step for step in steps})  # a step that was redone after a restart made progress once
+    useful_s = kept * basis.pace.iterations_a_line * mean_s
     if useful_s > wall_s:
         what = f"{shown(useful_s)} s of steps in {shown(wall_s)} s: one of the two is wrong"
         return Quantity(None, "%", basis.pace.clock, note=what)

@@ -17,12 +17,14 @@ from parsers.record import Record
 def summarise(record: Record) -> dict[str, Quantity]:
     """Every metric of METRICS; None where the record does not say enough.
 
-    A record without steps (an estimate) keeps the summary that it came with.
+    An estimate keeps the summary that it came with. Of any other record the summary is not believed: where its steps
+    are lost, so are its figures.
     """
-    if not record.steps and record.summary:
-        return {name: Quantity.from_json(entry) for name, entry in record.summary.items()}
     known = basis(record)
-    return {name: metric(known) for name, metric in METRICS.items()}
+    found = {name: metric(known) for name, metric in METRICS.items()}
+    if record.provenance != "estimated" or record.steps:
+        return found
+    return {**found, **{name: Quantity.from_json(entry) for name, entry in record.summary.items()}}
 
 
 def summary_json(record: Record) -> dict[str, dict[str, Any]]:

@@ -38,15 +38,16 @@ class Swing:
 
 
 def break_evens(asked: Sequence[Option], terms: Terms) -> tuple[BreakEven, ...]:
-    """Every option against the cheapest of the others. Options without a total are left out."""
+    """Every option against the cheapest of the others. An option needs a speed, its rival a total: at which price I
+    would win can be told without knowing mine."""
     bills = {option.label: bill(option, terms) for option in asked}
-    priced = [label for label, found in bills.items() if found["total"].value is not None]
+    totals = {label: found["total"].value for label, found in bills.items()}
+    cheapest = sorted((value, label) for label, value in totals.items() if value is not None)[:2]
     found = []
-    for label in priced:
-        rivals = [other for other in priced if other != label]
-        if rivals:
-            rival = min(rivals, key=lambda other: bills[other]["total"].value or math.inf)
-            found.append(BreakEven(label, rival, break_even(bills[label], bills[rival])))
+    for label, mine in bills.items():
+        rival = next((other for _, other in cheapest if other != label), None)
+        if rival is not None and mine["gpu_hours"].value is not None:
+            found.append(BreakEven(label, rival, break_even(mine, bills[rival])))
     return tuple(found)
 
 

@@ -11,13 +11,14 @@ from made import TP2, made, ran, silent
 from compare import Run
 from compare.audit import Audit, audit
 from compare.groups import group
+from compare.question import Question
 from compare.vary import expand
 from conf.errors import InputError
 from parsers import Declaration, Record, Step
 
 
-def audited(*records: Record, vary: tuple[str, ...] | None = None) -> Audit:
-    return audit(group([Run(record.name, record) for record in records]), vary)
+def audited(*records: Record, **question: Any) -> Audit:
+    return audit(group([Run(record.name, record) for record in records]), Question(**question))
 
 
 def state(of: Audit, setting: str) -> str:
@@ -110,7 +111,7 @@ def test_other_clocks_are_not_comparable() -> None:
     printed = made("b", asked=TP2)
     unstamped: tuple[Step, ...] = tuple(replace(step, end_monotonic_s=None) for step in printed.steps)
     found = audited(made("a"), replace(printed, steps=unstamped))
-    assert found.verdict.reasons == ("clock: DP2 measured; TP2 log",)
+    assert found.verdict.reasons == ("clock: DP2 measured; TP2 log of megatron",)
 
 
 def on_amd(**asked: Any) -> Record:
@@ -178,11 +179,6 @@ def test_only_completed_runs_carry_numbers(status: str) -> None:
     found = audited(made("a"), made("b", asked=TP2, status=status))
     assert found.verdict.word == "cannot tell"
     assert "TP2" in found.verdict.reasons[0]
-
-
-@pytest.mark.parametrize("provenance", ["rehearsed", "estimated"])
-def test_only_real_runs_carry_numbers(provenance: str) -> None:
-    assert audited(made("a"), made("b", asked=TP2, provenance=provenance)).verdict.word == "cannot tell"
 
 
 def test_one_group_alone_and_none_at_all() -> None:
@@ -274,3 +270,142 @@ def test_the_same_tokens_excuse_another_path_but_not_another_batch_size() -> Non
 def test_tokens_follow_from_what_is_varied() -> None:
     one, other = reading(made("a"), "1f"), reading(made("b", asked={"seq_length": 50}), "2e")
     assert audited(one, other, vary=("seq_length",)).verdict.word == "comparable"
+
+
+def test_a_difference_is_accepted_with_a_reason() -> None:
+    pair = made("a"), made("b", asked={**TP2, "adam_eps": 2})
+    assert audited(*pair).verdict.word == "not comparable"
+    found = audited(*pair, accept={"adam_eps": "the recipe of both vendors"})
+    row = next(row for row in found.rows if row.setting == "adam_eps")
+    assert (found.verdict.word, row.state, row.reason) == (
+        "comparable",
+        "declared",
+        "accepted: the recipe of both vendors",
+    )
+
+
+def test_what_is_not_told_or_not_effective_may_be_accepted_too() -> None:
+    untold = made("a"), silent(made("b", asked=TP2), "norm_epsilon")
+    assert audited(*untold, accept={"norm_epsilon": "in the source"}).verdict.word == "comparable"
+    ignored = made("a"), ran(made("b", asked=TP2), clip_grad=0)
+    assert audited(*ignored, accept={"clip_grad": "off on both"}).verdict.word == "comparable"
+    assert audited(*ignored, accept={"adam_eps": "something else"}).verdict.word == "not comparable"
+
+
+def test_accepting_what_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="did you mean adam_eps"):
+        audited(made("a"), made("b", asked=TP2), accept={"adam_epsilon": "x"})
+
+
+def test_a_setting_that_differs_decides_though_a_third_side_is_silent() -> None:
+    third = silent(made("c", asked={"global_batch_size": 16}), "lr")
+    found = audited(made("a"), made("b", asked={**TP2, "lr": 0.004}), third, vary=("layout", "global_batch_size"))
+    assert (found.verdict.word, state(found, "lr")) == ("not comparable", "unexplained")
+
+
+def test_what_only_the_user_says_counts_and_is_marked() -> None:
+    brought = replace(silent(made("b", asked=TP2), "norm_epsilon"), given={"norm_epsilon": 1})
+    found = audited(made("a"), brought)
+    row = next(row for row in found.rows if row.setting == "norm_epsilon")
+    assert (found.verdict.word, row.state, row.reason) == ("comparable", "identical", "as given for TP2")
+    wrong = replace(brought, given={"norm_epsilon": 2})
+    assert audited(made("a"), wrong).verdict.word == "not comparable"
+
+
+DECIDE = (
+    *("data", "data_path", "vocab_size", "padded_vocab_size", "seq_length", "global_batch_size"),
+    *("optimizer", "lr", "min_lr", "lr_warmup_iters", "lr_warmup_init", "lr_decay_iters", "lr_decay_style"),
+    *("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad", "params_dtype", "fp8"),
+    *("accumulate_allreduce_grads_in_fp32", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"),
+    *("num_query_groups", "rotary_base", "use_rope_scaling", "normalization", "norm_epsilon", "init_method_std"),
+    *("recompute_granularity", "overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer", "seed"),
+)
+
+
+@pytest.mark.parametrize("name", DECIDE)
+def test_each_setting_of_the_list_decides(name: str) -> None:
+    other = made("b", asked={**TP2, name: 77})
+    assert audited(made("a"), other).verdict.word == "not comparable"
+    told = {k: v for k, v in other.effective.items() if k != name}
+    untold = replace(other, effective=told, requested={k: v for k, v in other.requested.items() if k != name})
+    assert audited(made("a"), untold).verdict.word == "cannot tell"
+
+
+@pytest.mark.parametrize("name", ["parameters", "parameters_decayed", "parameters_undecayed"])
+def test_parameters_that_a_probe_counted_differently_are_not_comparable(name: str) -> None:
+    def counted(record: Record, count: int) -> Record:
+        return replace(record, environment={**record.environment, name: count})
+
+    pair = counted(made("a"), 100), made("b", asked=TP2)
+    assert audited(*pair).verdict.word == "comparable"
+    assert audited(pair[0], counted(pair[1], 101)).verdict.reasons == (f"{name}: DP2 100; TP2 101",)
+    deeper = counted(made("b", asked={"num_layers": 2}), 200)
+    assert audited(pair[0], deeper, vary=("num_layers",)).verdict.word == "comparable"
+
+
+def test_a_key_that_was_never_read_is_not_effective() -> None:
+    told = silent(made("b", asked=TP2), "clip_grad", "attention_backend")
+    never = replace(told, environment={"probe_never_read": ["clip_grad", "use_flash_attn"]})
+    found = audited(made("a"), never, accept={"clip_grad": "x"})
+    shown = {item.setting: (item.requested, item.effective, item.decides) for item in found.unlike}
+    assert shown == {"clip_grad": (1, "never read", False), "use_flash_attn": ("written", "never read", False)}
+    assert "clip_grad of b: requested 1, ran never read" in audited(made("a"), never).verdict.reasons
+    effective = replace(made("b", asked=TP2), environment={"probe_never_read": ["clip_grad"]})
+    assert audited(made("a"), effective).unlike == ()
+
+
+def rehearsed(name: str, asked: dict[str, Any] | None = None, **known: Any) -> Record:
+    return made(name, asked=asked, provenance="rehearsed", environment={"stand_in": "cpu"}, **known)
+
+
+def test_rehearsals_are_audited_among_themselves() -> None:
+    found = audited(rehearsed("a"), rehearsed("b", TP2))
+    assert (found.verdict.word, found.rehearsed) == ("comparable", True)
+    assert found.verdict.reasons[0].startswith("rehearsed: ")
+    assert audited(rehearsed("a"), rehearsed("b", {**TP2, "lr": 0.1})).verdict.word == "not comparable"
+
+
+def test_what_a_rehearsal_cannot_show_is_never_called_identical() -> None:
+    missing = {"fp8": "no fp8 on a CPU", "Transformer Engine": "needs a GPU"}
+    found = audited(rehearsed("a", not_rehearsed=missing), rehearsed("b", TP2))
+    assert (state(found, "fp8"), state(found, "Transformer Engine")) == ("not rehearsed", "not rehearsed")
+    assert found.verdict.word == "comparable"
+    assert found.verdict.reasons[1] == "not rehearsed: fp8, Transformer Engine"
+    apart = audited(rehearsed("a", not_rehearsed=missing), rehearsed("b", {**TP2, "fp8": "e4m3"}))
+    assert apart.verdict.word == "not comparable"
+
+
+def test_a_rehearsal_is_never_held_against_what_was_measured() -> None:
+    other = rehearsed("b", {**TP2, "lr": 0.1})
+    found = audited(made("a"), other)
+    assert (found.verdict.word, found.rehearsed) == ("cannot tell", False)
+    assert "rehearsed, which is not held against what was measured" in found.verdict.reasons[0]
+    pair = audited(made("a"), made("c", asked={"pipeline_model_parallel_size": 2}), other)
+    assert pair.verdict.word == "comparable"
+    assert all(len(row.values) == 2 for row in pair.rows)
+
+
+def test_an_estimate_stands_beside_and_has_no_say() -> None:
+    estimate = made("b", asked={**TP2, "lr": 0.1}, provenance="estimated")
+    found = audited(made("a"), estimate)
+    assert found.verdict.word == "nothing to compare"
+    assert any("estimated, without a say" in reason for reason in found.verdict.reasons)
+    pair = audited(made("a"), made("c", asked={"pipeline_model_parallel_size": 2}), estimate)
+    assert pair.verdict.word == "comparable"
+    assert audited(estimate, made("c", asked={"lr": 3}, provenance="estimated")).verdict.word == "cannot tell"
+
+
+def test_clocks_of_two_frameworks_are_two_kinds() -> None:
+    def timed(record: Record, dialect: str) -> Record:
+        unstamped = tuple(replace(step, end_monotonic_s=None) for step in record.steps)
+        return replace(record, steps=unstamped, dialects=(dialect,))
+
+    pair = timed(made("a"), "nemo2"), timed(made("b", asked=TP2), "primus")
+    assert audited(*pair).verdict.reasons == ("clock: DP2 log of nemo2; TP2 log of megatron",)
+    assert audited(*pair, accept={"clock": "both from step end to step end"}).verdict.word == "comparable"
+    assert audited(timed(pair[0], "megatron_bridge"), pair[1]).verdict.word == "comparable"
+
+
+def test_what_many_settings_lack_is_one_sentence() -> None:
+    found = audited(made("a"), silent(made("b", asked=TP2), "norm_epsilon", "seq_length", "clip_grad"))
+    assert found.verdict.reasons == ("norm_epsilon, seq_length, clip_grad: unknown, not told by TP2",)

@@ -48,8 +48,8 @@ def test_json(runs: Path, capsys: pytest.CaptureFixture[str], golden: Golden) ->
     assert main(["runs", "--json"]) == 0
     out = capsys.readouterr().out
     jsonschema.validate(json.loads(out), SCHEMA)
-    # the last digits of an interval differ between releases of scipy
-    shown = json.loads(out, parse_float=lambda text: float(f"{float(text):.9g}"))
+    # The last digits of an interval differ between releases of scipy, and a spread of nothing between ways to add.
+    shown = json.loads(out, parse_float=lambda text: float(f"{float(text):.9g}") if abs(float(text)) > 1e-12 else 0.0)
     golden("compare/compare.json", json.dumps(shown, indent=1) + "\n")
 
 
@@ -196,6 +196,4 @@ def test_a_run_that_does_not_know_leaves_its_group_unknown(runs: Path, capsys: p
     assert main(["runs", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["groups"][1]["figures"]["tokens_per_s"]["value"] is None
-    assert {(r["ratio"], r["word"], r["reason"]) for r in shown["ratios"]} == {
-        (None, "undecided", "unknown on one side")
-    }
+    assert {(r["ratio"], r["word"], r["reason"]) for r in shown["ratios"]} == {(None, "undecided", "unknown of TP2")}

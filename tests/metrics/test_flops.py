@@ -156,6 +156,10 @@ def test_recomputation_counts_in_hardware_flops_only() -> None:
     assert whole == pytest.approx(4 * forward - logits)
     core = flops_per_token(m, s, hardware, Recompute(core=True)) - flops_per_token(m, s)
     assert core == pytest.approx(2 * 32 * 32 * 128 * s)
+    mlp = flops_per_token(m, s, hardware, Recompute(mlp=True)) - flops_per_token(m, s)
+    assert mlp == pytest.approx(2 * 32 * 3 * 4096 * 14336)
+    most = Recompute(layers=0.5, core=True)
+    assert flops_per_token(m, s, hardware, most) == pytest.approx((whole + flops_per_token(m, s) + core) / 2)
     assert flops_per_token(m, s, DEFAULT, Recompute(layers=1.0)) == flops_per_token(m, s)
     assert flops_per_token(m, s, hardware, Recompute(layers=1.0), FORWARD) == forward
 
@@ -166,6 +170,10 @@ def test_recomputation_counts_in_hardware_flops_only() -> None:
         ({}, None),
         ({"recompute_granularity": None}, Recompute()),
         ({"recompute_granularity": "selective"}, Recompute(core=True)),
+        ({"recompute_granularity": "selective", "recompute_modules": "['core_attn']"}, Recompute(core=True)),
+        ({"recompute_granularity": "selective", "recompute_modules": ["mlp", "layernorm"]}, Recompute(mlp=True)),
+        ({"recompute_granularity": "selective", "recompute_modules": "moe moe_act"}, Recompute(moe=True)),
+        ({"recompute_granularity": "selective", "recompute_modules": "['mla_up_proj']"}, None),
         ({"recompute_granularity": "full", "recompute_method": "uniform"}, Recompute(layers=1.0)),
         ({"recompute_granularity": "full"}, None),
         ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}, None),
@@ -195,6 +203,28 @@ def test_the_same_speed_in_two_of_amds_logs() -> None:
     assert explaining(1.5, m, s) == ()
     with pytest.raises(ValueError, match="recomputation"):
         convert(500, m, s, CONVENTIONS["hardware"])
+
+
+def test_none_is_told_where_megatron_derives_it() -> None:
+    """TransformerConfig.__post_init__: no groups are one a head, no width is the hidden size by the heads."""
+    plain = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
+    assert named({**plain, "num_query_groups": None, "kv_channels": None}) == named(plain)
+
+
+def test_whether_the_table_is_tied_adds_no_operation() -> None:
+    settings = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
+    del settings["untie_embeddings_and_output_weights"]
+    untold = named(settings)
+    assert flops_per_token(untold, 4096) == flops_per_token(named(megatron_flops.SHAPES["tied"]), 4096)
+    assert explaining(1.0, untold, 4096) == ("megatron_causal",)
+    with pytest.raises(ValueError, match="embedding table"):
+        flops_per_token(untold, 4096, CONVENTIONS["6n"])
+
+
+def test_layers_that_no_formula_counts_give_no_shape() -> None:
+    found = shape_from(Facts(megatron_flops.SHAPES["tied"], other_layers="hybrid_override_pattern M-M*"))
+    assert found.shape is None
+    assert "hybrid_override_pattern M-M*" in found.missing[0]
 
 
 @pytest.mark.parametrize(

@@ -177,9 +177,12 @@ def test_the_tail_needs_twenty_steps() -> None:
     assert values(record([step(i) for i in range(1, 30)]))["step_time_p95_s"] == 2.0
 
 
-def test_a_record_without_steps_keeps_its_summary() -> None:
-    estimate = record([], summary={"tokens_per_s": Quantity(5.0, "tokens/s", "computed").to_json()})
-    assert summarise(estimate) == {"tokens_per_s": Quantity(5.0, "tokens/s", "computed")}
+def test_an_estimate_keeps_its_summary_and_no_other_record_does() -> None:
+    summary = {"tokens_per_s": Quantity(5.0, "tokens/s", "computed").to_json()}
+    assert summarise(record([], summary=summary))["tokens_per_s"].value is None, "its steps are lost"
+    estimate = record([], summary=summary, provenance="estimated")
+    assert summarise(estimate)["tokens_per_s"] == Quantity(5.0, "tokens/s", "computed")
+    assert set(summarise(estimate)) == set(METRICS)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

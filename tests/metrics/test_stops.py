@@ -124,3 +124,9 @@ def test_windows_in_the_warmup_or_over_others_do_not_count() -> None:
     assert summarise(made(power=(start,)))["power_w_per_gpu"].note == "gpu power by smi; the warm-up among it"
     whole = window(2, 11, 650, 4.0)
     assert summarise(made(power=(start, one, two, whole)))["power_w_per_gpu"].value == 650.0
+
+
+def test_a_step_that_was_redone_after_a_restart_made_progress_once() -> None:
+    whole = timed([2.0] * 20, wall_time_s=100.0)
+    again = replace(whole, steps=(*whole.steps[:12], *whole.steps[8:]), restarts=(Restart(8, 13),))
+    assert summarise(again)["goodput_percent"].value == pytest.approx(40.0)

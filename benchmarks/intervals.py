@@ -1,0 +1,110 @@
+"""Whether the 95 % intervals of compare/statistics.py cover the truth as often as they say, on simulated runs.
+
+    python benchmarks/intervals.py                     a minute or two
+    python benchmarks/intervals.py --pairs 20000       closer
+
+Every run of a simulated pair of groups has a pace of its own (run-to-run spread, 0.5 %) and steps that depend on each
+other (AR(1) noise of 1 %, warm-up left out). The truth is a ratio of 1.03. Peers, as they are met in the field: the
+interval over all steps as if each were a measurement of its own, and a percentile bootstrap over the runs.
+
+Also: how often the word is right where there is no difference, one of 3 % and one of 1 %, and how often the number of
+runs that ours names does decide.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from compare.statistics import ratio_of, t_quantile
+
+STEPS, RUN, STEP = 50, 0.005, 0.01
+TRUTH = 1.03
+Array = Any
+
+
+def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, ratio: float) -> tuple[Array, Array]:
+    """Step times of two groups, (pairs, runs, steps) each; the second is `ratio` times the first."""
+
+    def group(level: float) -> Array:
+        steps = np.empty((pairs, runs, STEPS))
+        state = noise.normal(0, STEP, (pairs, runs))
+        for i in range(STEPS):
+            steps[:, :, i] = state
+            state = ar * state + noise.normal(0, STEP * math.sqrt(1 - ar**2), (pairs, runs))
+        return level * np.exp(noise.normal(0, RUN, (pairs, runs, 1)) + steps)
+
+    return group(1.0), group(ratio)
+
+
+def coverage(pairs: int, runs: int, ar: float) -> tuple[float, float, float]:
+    """In %: ours, over all steps as if independent, and a percentile bootstrap over runs."""
+    noise = np.random.default_rng((runs, int(100 * ar)))
+    first, second = simulated(noise, pairs, runs, ar, TRUTH)
+    means = first.mean(axis=2), second.mean(axis=2)
+    ours = naive = boot = 0
+    z = t_quantile(2 * runs * STEPS - 2)
+    for pair in range(pairs):
+        a, b = means[0][pair], means[1][pair]
+        interval = ratio_of(b.tolist(), a.tolist(), "lower").interval
+        ours += interval is not None and interval[0] <= TRUTH <= interval[1]
+        logs = np.log(first[pair]).ravel(), np.log(second[pair]).ravel()
+        half = z * math.sqrt(logs[0].var(ddof=1) / logs[0].size + logs[1].var(ddof=1) / logs[1].size)
+        naive += abs(logs[1].mean() - logs[0].mean() - math.log(TRUTH)) <= half
+    for pair in range(small := min(pairs, 1000)):
+        a, b = np.log(means[0][pair]), np.log(means[1][pair])
+        drawn = noise.integers(0, runs, (2, 400, runs))
+        low, high = np.quantile(b[drawn[1]].mean(axis=1) - a[drawn[0]].mean(axis=1), (0.025, 0.975))
+        boot += low <= math.log(TRUTH) <= high
+    return 100 * ours / pairs, 100 * naive / pairs, 100 * boot / small
+
+
+def words(pairs: int, runs: int, ratio: float) -> str:
+    """Shares of the words, and how often an undecided pair is decided by the runs that ours names."""
+    noise = np.random.default_rng((runs, int(1000 * ratio)))
+    first, second = (group.mean(axis=2) for group in simulated(noise, pairs, runs, 0.6, ratio))
+    counts: dict[str, int] = {}
+    planned, named = [], []
+    for pair in range(pairs):
+        found = ratio_of(second[pair].tolist(), first[pair].tolist(), "lower")
+        counts[found.word] = counts.get(found.word, 0) + 1
+        if found.runs_to_decide is not None:
+            named.append(found.runs_to_decide)
+            if len(planned) < 300 and found.runs_to_decide <= 200:
+                again = simulated(noise, 1, found.runs_to_decide, 0.6, ratio)
+                a, b = (group.mean(axis=2)[0].tolist() for group in again)
+                planned.append(ratio_of(b, a, "lower").word != "undecided")
+    shares = ", ".join(f"{word} {100 * count / pairs:.0f} %" for word, count in sorted(counts.items()))
+    if not planned:
+        return shares
+    return f"{shares}; undecided ones name {np.median(named):.0f} runs, which decide {100 * np.mean(planned):.0f} %"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=8000)
+    asked = parser.parse_args()
+    error = 100 * 1.96 * math.sqrt(0.95 * 0.05 / asked.pairs)
+    print(f"coverage of the 95 % interval of a ratio, {asked.pairs} pairs (± {error:.1f}), {STEPS} steps a run")
+    print(f"{'runs a side':>11}{'AR(1)':>7}{'ours %':>9}{'over steps %':>14}{'bootstrap %':>13}")
+    worst = []
+    for runs in (3, 5, 10):
+        for ar in (0.0, 0.6, 0.95):
+            ours, naive, boot = coverage(asked.pairs, runs, ar)
+            worst.append(ours)
+            print(f"{runs:>11}{ar:>7}{ours:>9.1f}{naive:>14.1f}{boot:>13.1f}")
+    print(f"ours: {min(worst):.1f} to {max(worst):.1f} %; asked for: 93 to 97 %\n\nwords, AR(1) 0.6")
+    for ratio in (1.0, 1.01, 1.03):
+        for runs in (3, 5, 10):
+            print(f"true ratio {ratio}, {runs:>2} runs a side: {words(asked.pairs // 4, runs, ratio)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Whether a candidate is worse than its baseline by a limit: for a new container or driver on one platform. Pure.
+
+The interval of the ratio decides, never the ratio alone: wholly beyond the limit is a regression, wholly on this side
+of it is none, and all else cannot be told. With fewer than three runs a side there is no interval, and nothing can be
+told. A candidate that lost runs has failed, whatever the others say.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from compare.comparison import Compared, Comparison, compare_groups
+from compare.figures import FIGURES, Figure
+from compare.groups import Group
+from compare.question import Question
+from compare.vary import expand
+from conf.errors import listed
+from metrics.bill import Terms
+from metrics.quantity import Quantity, shown
+from metrics.repeats import SEED, experiment_key
+from parsers import Record, Run
+
+State = Literal["ok", "regression", "cannot tell", ""]
+Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
+
+BUMPED = ("image", "framework_version")
+"""What differs between baseline and candidate, where no --vary says otherwise."""
+_FACTS = ("framework", "framework_version", "image", "hardware")
+# Of a place or of the data, not of the software.
+_NOT_A_VERSION = ("host", "data_", "launcher_pid", "parameters", "probe_", "max_allocated_bytes", "max_reserved_bytes")
+_SHOWN_TOO = ("step_time_p95_s", "goodput_percent")
+_FAILED = ("failed", "killed", "out_of_memory", "diverged", "hung")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much worse `metric` may be, as a share."""
+
+    metric: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure of one experiment, as NVBench's nvbench_compare.py shows it. noise: standard deviation over runs, in %
+    of their mean, reference before candidate; None of a single run. difference: of the candidate, in %; ends: its
+    95 % interval. state: empty where no limit was set."""
+
+    metric: str
+    title: str
+    reference: Quantity
+    new: Quantity
+    noise: tuple[float | None, float | None]
+    difference: float | None
+    ends: tuple[float, float] | None
+    word: str
+    state: State
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One experiment that both sides ran."""
+
+    experiment: str
+    comparison: Comparison
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A fact in which the sides differ: the values found on each."""
+
+    fact: str
+    reference: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """reasons: why it is no plain ok; regressions first."""
+
+    baseline: str
+    candidate: str
+    limits: tuple[Limit, ...]
+    cases: tuple[Case, ...]
+    changes: tuple[Change, ...]
+    outcome: Outcome
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Runs under a name: `--baseline` or `--candidate` as it was typed."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What is asked of the pair. question: as of any comparison; its baseline does not count."""
+
+    limits: tuple[Limit, ...]
+    question: Question
+    terms: Terms | None = None
+
+
+def judge(baseline: Side, candidate: Side, gate: Gate) -> Regression:
+    """Pair the experiments of both sides, compare each pair and hold it against the limits. InputError: a run twice,
+    no such setting in question.vary."""
+    pairs, alone = _pairs(baseline, candidate, expand(gate.question.vary or BUMPED))
+    cases = tuple(_case(name, ours, theirs, gate) for name, ours, theirs in pairs)
+    lost = [run for run in candidate.runs if run.record.status != "completed"]
+    failed = [_lost(run, candidate) for run in lost if run.record.status in _FAILED]
+    alone += [_lost(run, candidate) for run in lost if run.record.status not in _FAILED]
+    regressed = [_said(case, line) for case in cases for line in case.lines if line.state == "regression"]
+    open_ = [*_open(cases), *alone]
+    outcome: Outcome = "regression" if regressed else "failed run" if failed else "cannot tell" if open_ else "ok"
+    changes = tuple(_changes(baseline.runs, candidate.runs))
+    reasons = (*regressed, *failed, *open_)
+    return Regression(baseline.name, candidate.name, gate.limits, cases, changes, outcome, reasons)
+
+
+def _lost(run: Run, side: Side) -> str:
+    return ": ".join(filter(None, (f"{run.record.id} of {side.name}", run.record.status, run.record.cause)))
+
+
+def _pairs(baseline: Side, candidate: Side, varied: Iterable[str]) -> tuple[list[tuple[str, Group, Group]], list[str]]:
+    """The same experiment on both sides, but for what is varied; and what has no counterpart."""
+    ours, theirs = (_experiments(side, (SEED, *varied)) for side in (candidate, baseline))
+    names = _names({**ours, **theirs})
+    if len(ours) == len(theirs) == 1 and ours.keys() != theirs.keys():  # the audit says what else differs
+        (mine,), (its,) = ours.values(), theirs.values()
+        return [("", Group(candidate.name, mine), Group(baseline.name, its))], []
+    pairs = [
+        (names[key], Group(candidate.name, ours[key]), Group(baseline.name, theirs[key]))
+        for key in theirs
+        if key in ours
+    ]
+    alone = [f"{names[key] or 'an experiment'}: only {candidate.name} ran it" for key in ours if key not in theirs]
+    alone += [f"{names[key] or 'an experiment'}: only {baseline.name} ran it" for key in theirs if key not in ours]
+    return pairs, alone
+
+
+def _experiments(side: Side, but: Sequence[str]) -> dict[tuple[str, ...], tuple[Run, ...]]:
+    found: dict[tuple[str, ...], tuple[Run, ...]] = {}
+    for run in side.runs:
+        key = experiment_key(run.record, but)
+        found[key] = (*found.get(key, ()), run)
+    return found
+
+
+def _names(experiments: Mapping[tuple[str, ...], Sequence[Run]]) -> Mapping[tuple[str, ...], str]:
+    """The name that each was launched under, with what sets it apart where names are shared."""
+    names = {key: runs[0].record.name for key, runs in experiments.items()}
+    shared = {name for name in names.values() if list(names.values()).count(name) > 1}
+    common = set.intersection(*map(set, experiments)) if experiments else set()
+    return {
+        key: f"{name} {' '.join(part for part in key if part not in common)}" if name in shared else name
+        for key, name in names.items()
+    }
+
+
+def _case(name: str, ours: Group, theirs: Group, gate: Gate) -> Case:
+    asked = replace(gate.question, vary=gate.question.vary or BUMPED, baseline=theirs.label)
+    comparison = compare_groups([theirs, ours], asked, gate.terms)
+    ratios = {item.metric: item for item in comparison.ratios}
+    allowed = {limit.metric: limit for limit in gate.limits}
+    sides = (theirs, ours)
+    lines = (_line(f, comparison, sides, ratios.get(f.metric), allowed.get(f.metric)) for f in FIGURES)
+    return Case(name, comparison, tuple(line for line in lines if line is not None))
+
+
+def _line(
+    figure: Figure,
+    comparison: Comparison,
+    sides: tuple[Group, Group],
+    compared: Compared | None,
+    limit: Limit | None,
+) -> Line | None:
+    """None of a figure that nobody knows, or that follows from the others; not of one that has a limit."""
+    known = [comparison.group_figures.get(side.label, {}).get(figure.metric) for side in sides]
+    reference, new = (q or Quantity(None, "", "measured", note="no run") for q in known)
+    shown_here = figure.table or figure.metric in _SHOWN_TOO
+    if limit is None and not (shown_here and any(q.value is not None for q in (reference, new))):
+        return None
+    result = None if compared is None else compared.result
+    ends = None if result is None or result.interval is None else _percent(result.interval)
+    noise = (_noise(figure, comparison, sides[0]), _noise(figure, comparison, sides[1]))
+    word = "" if figure.better is None else "undecided" if result is None else result.word
+    verdict = comparison.audit.verdict.word
+    untold = "unknown on both sides" if verdict == "comparable" else verdict
+    reason = untold if compared is None else compared.reason
+    difference = _difference(reference, new) if result is None else 100 * (result.ratio - 1)
+    difference = difference if verdict == "comparable" else None
+    state = _state(figure, ends, limit)
+    return Line(figure.metric, figure.title, reference, new, noise, difference, ends, word, state, reason)
+
+
+def _difference(reference: Quantity, new: Quantity) -> float | None:
+    """In %, of figures without a direction: nothing is said about it but its size."""
+    if reference.value is None or new.value is None or reference.value <= 0 or reference.unit != new.unit:
+        return None
+    return None if "assumed" in (reference.source, new.source) else 100 * (new.value / reference.value - 1)
+
+
+def _percent(interval: tuple[float, float]) -> tuple[float, float]:
+    return 100 * (interval[0] - 1), 100 * (interval[1] - 1)
+
+
+def _state(figure: Figure, ends: tuple[float, float] | None, limit: Limit | None) -> State:
+    if limit is None:
+        return ""
+    if ends is None:
+        return "cannot tell"
+    least, most = (-ends[1], -ends[0]) if figure.better == "higher" else ends  # by how much it is worse, in %
+    if least >= 100 * limit.share:
+        return "regression"
+    return "ok" if most < 100 * limit.share else "cannot tell"
+
+
+def _noise(figure: Figure, comparison: Comparison, side: Group) -> float | None:
+    found = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
+    values = [float(value) for value in found if value is not None]
+    mean = statistics.fmean(values) if values else 0.0
+    return 100 * statistics.stdev(values) / mean if len(values) == len(found) > 1 and mean > 0 else None
+
+
+def _said(case: Case, line: Line) -> str:
+    ends = "" if line.ends is None else f" ({shown(line.ends[0], 3)} to {shown(line.ends[1], 3)} %)"
+    difference = "" if line.difference is None else f" {line.difference:+.2f} %{ends}"
+    return f"{' '.join(filter(None, (case.experiment, line.title)))}:{difference}; {line.reason}"
+
+
+def _open(cases: Sequence[Case]) -> Iterator[str]:
+    if not cases:
+        yield "no experiment was run on both sides"
+    for case in cases:
+        verdict = case.comparison.audit.verdict
+        if verdict.word != "comparable":
+            yield f"{case.experiment or 'the pair'}: {verdict.word}: {listed(verdict.reasons)}"
+        else:
+            yield from (_said(case, line) for line in case.lines if line.state == "cannot tell")
+
+
+def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
+    """Facts of the records, versions above all, whose values are others on the other side."""
+    before, after = (_facts_of([run.record for run in runs]) for runs in (theirs, ours))
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name, ()), after.get(name, ())
+        if old != new:
+            yield Change(name, old, new)
+
+
+def _facts_of(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {}
+    for record in records:
+        facts: dict[str, Any] = {name: getattr(record, name) for name in _FACTS}
+        facts |= {k: v for k, v in record.environment.items() if not k.startswith(_NOT_A_VERSION)}
+        for name, value in facts.items():
+            if value is not None:
+                found.setdefault(name, set()).add(str(value))
+    return {name: tuple(sorted(values)) for name, values in found.items()}

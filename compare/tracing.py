@@ -1,0 +1,94 @@
+"""Every run looked at once: its figures and its curve, after which its steps may go. On all cores where there is
+much."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compare.curve import Curve, curve_of
+from compare.groups import has_figures
+from conf.errors import InputError, Problem, UserError
+from metrics import Quantity, summarise
+from metrics.bill import Terms
+from metrics.priced import priced
+from parsers import Run
+from parsers.progress import Progress, silent
+from parsers.storage import STEPS_FILE
+from parsers.stored_steps import StoredSteps
+
+_MUCH = 32 << 20  # bytes of steps from which a second process is worth its start
+_CHUNK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """figures: of `metrics.summarise`, priced; none of a run that has none."""
+
+    figures: Mapping[str, Quantity]
+    curve: Curve
+
+
+def trace(runs: Sequence[Run], terms: Terms, progress: Progress = silent) -> dict[str, Trace]:
+    """By path. InputError: steps that cannot be used, of all runs."""
+    found: dict[str, Trace] = {}
+    problems: list[Problem] = []
+    for done, (run, result) in enumerate(zip(runs, _all(runs, terms), strict=True), start=1):
+        if isinstance(result, Trace):
+            found[run.path] = result
+        else:
+            problems.extend(result)
+        progress(done, len(runs))
+    if problems:
+        raise InputError(*problems)
+    return found
+
+
+_Result = Trace | tuple[Problem, ...]
+
+
+def _traced(terms: Terms, run: Run) -> _Result:
+    """What is wrong comes back as data: a UserError does not survive the way between processes."""
+    try:
+        steps = run.record.steps
+        record = replace(run.record, steps=steps.read() if isinstance(steps, StoredSteps) else tuple(steps))
+        figures = priced(record, summarise(record), terms) if has_figures(record) else {}
+        return Trace(figures, curve_of(record))
+    except UserError as error:
+        return error.problems
+
+
+def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if cores == 1 or _size(runs) < _MUCH:
+        yield from (_traced(terms, run) for run in runs)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # fork: a worker has the runs already, and a caller's script needs no `if __name__ == "__main__"`.
+    with ProcessPoolExecutor(min(cores, len(runs)), get_context("fork"), _start, (runs, terms)) as pool:
+        yield from pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
+
+
+_here: tuple[Sequence[Run], Terms]
+
+
+def _start(runs: Sequence[Run], terms: Terms) -> None:
+    """In a worker."""
+    global _here
+    gc.disable()  # nothing here refers to itself
+    _here = runs, terms
+
+
+def _traced_here(place: int) -> _Result:
+    runs, terms = _here
+    return _traced(terms, runs[place])
+
+
+def _size(runs: Iterable[Run]) -> int:
+    files = (Path(run.path) / STEPS_FILE for run in runs)
+    return sum(file.stat().st_size for file in files if file.exists())

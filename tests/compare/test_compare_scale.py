@@ -1,0 +1,205 @@
+"""Many runs: found by filters, their steps read when they are needed, on all cores, with a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import TP2, made, repeats, save
+
+import compare
+from compare import find_runs
+from compare.cli import main
+from conf.errors import InputError
+from parsers import Step, progress, read, write
+from parsers.pretty import pretty
+from parsers.record import step_from_json, step_to_json
+from parsers.storage import dumps, read_lazily, read_steps, schema
+from parsers.stored_steps import columns
+
+STEP = schema("steps.schema.json")
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    h100 = made("h100", platform="nvidia", hardware="h100", framework="nemo", image="nemo:26.02")
+    mi300x = made("mi300x", asked=TP2, platform="amd", hardware="mi300x", framework="primus", given={"model": "llama"})
+    mi355x = made("mi355x", asked={"lr": 0.1}, platform="amd", hardware="mi355x", framework="primus")
+    save(Path("runs"), h100, mi300x, mi355x)
+    Path("runs/h100/experiment.yaml").write_text("name: x\nmodel:\n  name: llama\n  num_layers: 4\nprice: null\n")
+    return Path("runs")
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        (["platform=amd"], ["mi300x", "mi355x"]),
+        (["platform=amd", "platform=nvidia"], ["h100", "mi300x", "mi355x"]),
+        (["platform=amd", "model=llama"], ["mi300x"]),
+        (["model=llama"], ["h100", "mi300x"]),
+        (["hardware=mi3*"], ["mi300x", "mi355x"]),
+        (["tensor_model_parallel_size=2"], ["mi300x"]),
+        (["lr=1e-1"], ["mi355x"]),
+        (["fp8=null", "image=nemo:26.02"], ["h100"]),
+        (["host=box", "runs/h100"], ["h100"]),
+    ],
+)
+def test_runs_are_found_by_what_they_are(runs: Path, filters: list[str], names: list[str]) -> None:
+    assert [run.record.name for run in find_runs(filters)] == names
+
+
+def test_a_filter_that_fits_nothing_says_what_is_there(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["platform=intel", "runs"]) == 2
+    assert "platform is nvidia, amd here" in capsys.readouterr().err
+
+
+def test_a_key_that_no_run_has_is_refused_with_the_closest(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["platfrom=amd"]) == 2
+    assert "did you mean platform?" in capsys.readouterr().err
+
+
+def test_a_run_without_a_model_is_of_none(runs: Path) -> None:
+    with pytest.raises(InputError):
+        find_runs(["model=qwen"])
+
+
+numbers = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63), 2**63))
+words = st.text(max_size=5)
+entries = st.fixed_dictionaries(
+    {"step": st.integers(0, 9), "line": st.integers(-1, 9), "iteration": st.one_of(st.none(), st.integers())},
+    optional={
+        "loss": st.one_of(numbers, words),
+        "lr": numbers,
+        "skipped": st.one_of(st.none(), st.integers(-2, 2), st.booleans()),
+        "memory_kind": st.one_of(st.none(), words, st.integers()),
+        "flags": st.lists(st.one_of(words, st.integers()), max_size=2),
+        "metrics": st.dictionaries(words, numbers, max_size=2),
+        "later_field": words,
+    },
+)
+
+
+@given(st.lists(entries, min_size=1, max_size=4), st.booleans())
+def test_columns_are_what_line_by_line_reads(rows: list[dict[str, Any]], alike: bool) -> None:
+    """Where reading by columns says anything at all."""
+    rows = [{**rows[0], "step": i} for i in range(len(rows))] if alike else rows
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    found = columns(text, STEP)
+    if found is None:
+        return
+    from parsers.conform import violations
+
+    assert not [v for row in rows for v in violations(row, STEP)]
+    assert found == tuple(step_from_json(row) for row in rows)
+
+
+def test_our_own_steps_are_read_by_columns() -> None:
+    steps = [replace(s, flags=("loss:interval_mean",), metrics={"x": 1.5}) for s in made("a").steps]
+    text = "".join(f"{dumps(step_to_json(step))}\n" for step in steps)
+    assert columns(text, STEP) == tuple(steps)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"step": 0', '{"step": 0, "line": 1,\n"iteration": 1}\n', '{"step": 0, "line": 1, "iteration": 1}\n[]\n', "\n"],
+)
+def test_lines_that_are_no_objects_are_not_read_by_columns(text: str) -> None:
+    assert columns(text, STEP) is None
+
+
+def test_steps_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
+    write(made("a"), tmp_path)
+    record = read_lazily(tmp_path)
+    (tmp_path / "steps.jsonl").write_text("{\n")
+    with pytest.raises(InputError, match=r"steps\.jsonl:1"):
+        len(record.steps)
+    write(made("a", seconds=3.0), tmp_path)
+    assert tuple(record.steps) == read(tmp_path).steps == made("a", seconds=3.0).steps
+    assert (record.steps[-1].step, len(record.steps[2:4])) == (11, 2)
+    assert read_steps(tmp_path / "steps.jsonl") == read(tmp_path).steps
+
+
+def test_every_run_whose_steps_are_unfit_is_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("h100", "mi300x"):
+        (runs / name / "steps.jsonl").write_text('{"step": 0}\n')
+    assert main(["runs"]) == 2
+    said = capsys.readouterr().err
+    assert "runs/h100/steps.jsonl:1" in said
+    assert "runs/mi300x/steps.jsonl:1" in said
+
+
+def test_all_cores_say_what_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), TP2))
+    said = []
+    for much in (1 << 40, 0):
+        monkeypatch.setattr("compare.tracing._MUCH", much)
+        assert main([str(tmp_path), "--json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
+def test_unfit_steps_come_back_from_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, made("a"), made("b", asked=TP2))
+    (tmp_path / "b" / "steps.jsonl").write_text("{\n")
+    monkeypatch.setattr("compare.tracing._MUCH", 0)
+    with pytest.raises(InputError, match=r"b/steps\.jsonl:1"):
+        compare.compare(find_runs([str(tmp_path)]))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(stream: io.StringIO, seconds: float, clock: Callable[[], float]) -> str:
+    with progress.shown("comparing", stream) as report:
+        started = clock()
+        report(1, 4)
+        while clock() - started < seconds:
+            time.sleep(0.01)
+        report(2, 4)
+    return stream.getvalue()
+
+
+def test_a_bar_above_a_second_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_AFTER_S", 0.05)
+    monkeypatch.setitem(os.environ, "TERM", "xterm")
+    assert "comparing" in drawn(Terminal(), 0.1, time.monotonic)
+    assert "comparing" not in drawn(Terminal(), 0.0, time.monotonic)
+    assert drawn(io.StringIO(), 0.1, time.monotonic) == ""
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.integers(), st.floats(), words), lambda x: st.lists(x) | st.dictionaries(words, x)
+    )
+)
+def test_pretty_is_the_same_json(value: Any) -> None:
+    assert json.loads(pretty(value)) == json.loads(dumps(value))
+
+
+def test_a_thousand_groups_are_audited_in_linear_time() -> None:
+    """Were it quadratic, 4 times the groups would take 16 times as long."""
+
+    def seconds(count: int) -> float:
+        records = [made(f"r{i}", asked={"lr": float(i)}) for i in range(count)]
+        found = [compare.Run(r.name, replace(r, steps=(Step(step=0, line=1, iteration=1),))) for r in records]
+        started = time.process_time()
+        comparison = compare.compare(found, compare.Question(vary=("lr",)))
+        assert len(comparison.groups) == count
+        return time.process_time() - started
+
+    seconds(5)  # what is imported, is imported now
+    assert seconds(200) < 9 * max(seconds(50), 0.05)

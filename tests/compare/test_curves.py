@@ -1,0 +1,268 @@
+"""The curves' part of the audit: rates, tokens and losses by step."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made import TP2, made
+
+from compare import Run
+from compare.audit import Audit, audit
+from compare.curve import curve_of
+from compare.groups import group
+from compare.losses import BLOCKS, Band, leaves
+from compare.question import Question
+from parsers import Record, Step
+
+Fields = Callable[[int], Mapping[str, Any]]
+
+
+def audited(*records: Record, **question: Any) -> Audit:
+    return audit(group([Run(record.name, record) for record in records]), Question(**question))
+
+
+def check(name: str, *records: Record, **question: Any) -> tuple[str, bool]:
+    found = next(one for one in audited(*records, **question).checks if one.name == name)
+    return found.state, found.decides
+
+
+def run(name: str, count: int, fields: Fields, asked: Mapping[str, Any] | None = None, **known: Any) -> Record:
+    """A run of `count` steps; fields: of each step, by its number."""
+    settings = {"train_iters": count, **(asked or {})}
+    steps = tuple(Step(step=i, line=i + 1, iteration=i + 1, **fields(i)) for i in range(count))
+    return made(name, asked=settings, steps=steps, **known)
+
+
+def rate(step: int, peak: float = 3e-4, warmup: int = 5) -> float:
+    """Warm-up to `peak`, then a cosine to nothing."""
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / 40))
+
+
+def printed(value: float, digits: int = 7) -> float:
+    return float(f"{value:.{digits - 1}e}")
+
+
+def exact(peak: float = 3e-4) -> Fields:
+    """As a mark tells it: with its clock."""
+    return lambda i: {"lr_used": rate(i, peak), "loss": 6 - i / 10, "end_monotonic_s": 10.0 + i}
+
+
+def test_rates_that_were_read_exactly_are_equal_to_1e_12() -> None:
+    assert check("lr_used", run("a", 30, exact()), run("b", 30, exact(), TP2)) == ("equal", False)
+    hair = run("b", 30, exact(3e-4 * (1 + 1e-10)), TP2)
+    found = audited(run("a", 30, exact()), hair)
+    assert found.verdict.word == "not comparable"
+    assert found.verdict.reasons[0].startswith("lr_used: ")
+    rounding = run("b", 30, exact(3e-4 * (1 + 2e-16)), TP2)
+    assert check("lr_used", run("a", 30, exact()), rounding) == ("equal", False)
+
+
+@pytest.mark.parametrize("digits", [4, 7])
+def test_rates_that_were_printed_are_equal_to_their_digits(digits: int) -> None:
+    def told(scale: float) -> Fields:
+        return lambda i: {"lr_used": printed(scale * rate(i), digits), "loss": 6 - i / 10, "step_time_s": 1.0}
+
+    marked = run("a", 30, exact())
+    assert check("lr_used", marked, run("b", 30, told(1), TP2)) == ("equal", False)
+    off = run("b", 30, told(1 + 3 * 10.0 ** (1 - digits)), TP2)
+    assert check("lr_used", marked, off) == ("apart", True)
+
+
+def only_printed(offset: int, dialect: str = "", **known: Any) -> Record:
+    """A log that prints the rate of this step (0) or of the next (1) and does not say which."""
+    fields: Fields = lambda i: {"lr": printed(rate(i + offset)), "loss": 6 - i / 10, "step_time_s": 1.0}  # noqa: E731
+    framework = f"trainer{offset}"
+    more = {"framework": framework, "dialects": (dialect,) if dialect else (), **known}
+    return run(f"printed{offset}", 30, fields, {} if offset else TP2, **more)
+
+
+def test_a_rate_that_is_printed_one_step_early_is_neither_a_difference_nor_equal() -> None:
+    this, following = only_printed(0), only_printed(1)
+    found = audited(this, following, vary=("platform", "layout"))
+    rates = next(one for one in found.checks if one.name == "lr_used")
+    assert (rates.state, rates.decides) == ("unknown", False)
+    assert "which step's rate is printed is not told" in rates.reason
+    assert "lr_used" not in " ".join(found.verdict.reasons)
+
+
+def test_a_dialect_that_is_known_tells_which_step_it_prints() -> None:
+    vary = {"vary": ("platform", "layout")}
+    assert check("lr_used", only_printed(0, "nemo2"), only_printed(1, "primus"), **vary) == ("equal", False)
+    assert check("lr_used", only_printed(0, "primus"), only_printed(1, "primus"), **vary) == ("apart", True)
+    assert check("lr_used", run("a", 30, exact()), only_printed(1, "primus", framework="megatron"), **vary) == (
+        "equal",
+        False,
+    )
+
+
+def test_two_logs_of_one_unknown_trainer_print_alike() -> None:
+    shifted = only_printed(1, framework="trainer0")
+    assert check("lr_used", only_printed(0), shifted) == ("apart", True)
+    again = replace(only_printed(0), id="c", name="c", requested={**shifted.requested})
+    assert check("lr_used", only_printed(0), again) == ("equal", False)
+
+
+def test_another_schedule_is_apart_however_it_is_printed() -> None:
+    other = run("x", 30, lambda i: {"lr": printed(rate(i, warmup=9)), "step_time_s": 1.0}, framework="trainer9")
+    found = audited(only_printed(0), other, vary=("platform", "layout"))
+    assert next((c.state, c.step) for c in found.checks if c.name == "lr_used") == ("apart", 1)
+
+
+def test_a_dropped_value_does_not_shift_a_curve() -> None:
+    whole, gap = run("a", 30, exact()), run("b", 30, exact(), TP2)
+    gap = replace(gap, steps=tuple(step for step in gap.steps if step.step != 7))
+    assert check("lr_used", whole, gap) == ("equal", False)
+    assert check("tokens_seen", whole, gap) == ("equal", False)
+
+
+def test_a_rate_that_is_compared_or_declared_decides_nothing() -> None:
+    asked = {"lr": 3e-4, "lr_warmup_init": 5e-5}
+    other = {"lr": 6e-4, "lr_warmup_init": 1e-4}
+    pair = run("a", 30, exact(), asked), run("b", 30, exact(6e-4), other)
+    assert check("lr_used", *pair, vary=("lr",)) == ("varied", False)
+    accepted = {"lr": "a scan", "lr_warmup_init": "a scan"}
+    assert check("lr_used", *pair, accept=accepted) == ("apart", True)
+    both = audited(*pair, accept={**accepted, "lr_used": "a scan"})
+    assert both.verdict.word == "comparable"
+    assert "accepted: a scan" in next(c.reason for c in both.checks if c.name == "lr_used")
+
+
+def test_tokens_seen_are_held_against_each_other_step_by_step() -> None:
+    def samples(each: int) -> Fields:
+        return lambda i: {"consumed_samples": each * (i + 1), "loss": 5.0, "end_monotonic_s": 1.0 * i}
+
+    assert check("tokens_seen", run("a", 9, samples(8)), run("b", 9, samples(8), TP2)) == ("equal", False)
+    found = audited(run("a", 9, samples(8)), run("b", 9, samples(16), TP2))
+    assert (found.verdict.word, [c.step for c in found.checks if c.state == "apart"]) == ("not comparable", [0])
+    assert found.verdict.reasons[0] == "tokens_seen: a 800; b 1,600 at step 0"
+    untold = run("b", 9, lambda i: {"end_monotonic_s": 1.0 * i}, TP2)
+    assert check("tokens_seen", run("a", 9, samples(8)), untold) == ("equal", False)  # worked out from the batch
+
+
+def test_lines_that_lack_at_the_end_leave_tokens_unknown() -> None:
+    whole, cut = run("a", 30, exact()), run("b", 30, exact(), TP2)
+    assert check("tokens_seen", whole, replace(cut, steps=cut.steps[:10])) == ("unknown", False)
+    every_seventh = replace(cut, steps=tuple(s for s in cut.steps if (s.step + 1) % 7 == 0))
+    assert check("tokens_seen", whole, every_seventh) == ("equal", False)
+
+
+def summed(record: Record, other: int = -1) -> Record:
+    """With a checksum of the tokens of each step; another one at step `other`."""
+    steps = (replace(s, metrics={"tokens_checksum": 17.0 * s.step + (s.step == other)}) for s in record.steps)
+    return replace(record, steps=tuple(steps))
+
+
+def test_the_tokens_themselves_are_held_against_each_other_where_a_probe_read_them() -> None:
+    pair = run("a", 9, exact()), run("b", 9, exact(), TP2)
+    assert check("tokens_checksum", *pair) == ("unknown", False)
+    assert check("tokens_checksum", summed(pair[0]), summed(pair[1])) == ("equal", False)
+    found = audited(summed(pair[0]), summed(pair[1], other=5))
+    assert (found.verdict.word, found.verdict.reasons) == (
+        "not comparable",
+        ("tokens_checksum: a and b read other tokens at step 5",),
+    )
+
+
+def losing(name: str, seed: int, asked: Mapping[str, Any] | None = None, shift: float = 0.0, noise: int = 0) -> Record:
+    """A loss curve as a seed has it: 0.01 of its own from step to step."""
+    batches = random.Random(1000 * noise + seed)
+
+    def fields(i: int) -> Mapping[str, Any]:
+        return {"loss": 2 + 5 / (i + 2) + shift + batches.gauss(0, 0.01), "end_monotonic_s": 10.0 + i}
+
+    return run(name, 80, fields, {"seed": seed, **(asked or {})})
+
+
+def sides(shift: float, seeds: Sequence[int] = (1, 2, 3)) -> list[Record]:
+    return [losing(f"a{s}", s) for s in seeds] + [losing(f"b{s}", s, TP2, shift, noise=1) for s in seeds]
+
+
+def test_losses_within_the_band_of_the_seeds_are_equal() -> None:
+    assert check("loss", *sides(0.0)) == ("equal", False)
+
+
+@pytest.mark.parametrize("shift", [0.05, -0.05])
+def test_losses_beyond_the_band_of_the_seeds_are_apart_both_ways(shift: float) -> None:
+    found = audited(*sides(shift))
+    assert found.verdict.word == "not comparable"
+    assert "the band of the seeds is ±" in found.verdict.reasons[0]
+    assert check("loss", *sides(shift), accept={"loss": "fp8 against bf16"}) == ("declared", False)
+
+
+def test_two_seeds_on_one_side_give_a_band() -> None:
+    two = [losing("a1", 1), losing("a2", 2)]
+    audits = [audited(*two, *(losing(f"b{s}", s, TP2, shift, noise=1) for s in (1, 2))) for shift in (0.0, 0.5)]
+    assert [next(c.state for c in one.checks if c.name == "loss") for one in audits] == ["equal", "apart"]
+
+
+def test_without_a_second_seed_only_what_is_far_off_is_apart() -> None:
+    near = audited(losing("a", 1), losing("b", 1, TP2, 0.02, noise=1))
+    assert (near.verdict.word, near.checks[-1].state, near.checks[-1].decides) == ("comparable", "unknown", False)
+    assert "no spread between seeds" in near.checks[-1].reason
+    assert audited(losing("a", 1), losing("b", 1, TP2, 0.5, noise=1)).verdict.word == "not comparable"
+
+
+def test_equal_numbers_are_bit_equal() -> None:
+    same = audited(losing("a", 1), losing("b", 1, TP2))
+    assert (same.checks[-1].state, same.checks[-1].reason) == ("equal", "bit-equal over 80 steps, seed by seed")
+
+
+def test_a_loss_that_is_no_number_on_one_side_alone() -> None:
+    sound, sick = losing("a", 1), losing("b", 1, TP2)
+    broken = tuple(replace(s, loss=None, nonfinite=("loss",)) if s.step == 40 else s for s in sick.steps)
+    found = audited(sound, replace(sick, steps=broken))
+    assert found.verdict.reasons == ("loss: nan or inf in b at step 40, a number in a",)
+
+
+def test_losses_of_runs_that_differ_in_what_makes_them_decide_nothing() -> None:
+    other = {"adam_eps": 2}
+    pair = losing("a", 1), losing("b", 1, other, 1.0)
+    assert check("loss", *pair, vary=("optimizer",)) == ("varied", False)
+    assert check("loss", losing("a", 1), losing("b", 1, TP2, 1.0), vary=("layout",)) == ("apart", True)
+
+
+def test_a_log_without_losses_leaves_them_unknown() -> None:
+    mute = run("b", 80, lambda i: {"end_monotonic_s": 10.0 + i}, TP2)
+    assert check("loss", losing("a", 1), mute) == ("unknown", False)
+
+
+def test_losses_are_aligned_by_tokens() -> None:
+    fine = run("a", 40, lambda i: {"loss": 9 - i / 10, "consumed_samples": 8 * (i + 1), "end_monotonic_s": 1.0 * i})
+    coarse = run(
+        "b", 20, lambda i: {"loss": 9 - (2 * i + 1) / 10, "consumed_samples": 16 * (i + 1), "end_monotonic_s": 1.0 * i}
+    )
+    found = audited(fine, coarse, vary=("training", "layout"))
+    assert found.checks[-1].reason == "bit-equal over 20 steps, seed by seed"
+
+
+@pytest.mark.parametrize(("shared", "most"), [(0.0, 0.08), (1.0, 0.08), (0.5, 0.1)])
+def test_equal_stacks_are_seldom_called_apart(shared: float, most: float) -> None:
+    """shared: how much of a seed's spread is the same in all blocks. Wide bounds: 1,000 pairs."""
+    noise = random.Random(7)
+
+    def seed() -> list[float]:
+        own = noise.gauss(0, math.sqrt(shared))
+        return [own + noise.gauss(0, math.sqrt(1 - shared)) for _ in range(BLOCKS - 1)]
+
+    wrong = 0
+    for _ in range(1000):
+        first, second = [[seed() for _ in range(3)] for _ in range(2)]
+        band = Band([first, second])
+        wrong += leaves(first, second, band.half_width(3, 3)) is not None
+    assert wrong / 1000 < most
+
+
+def test_a_curve_knows_its_clock() -> None:
+    marked, unmarked = run("a", 5, exact()), run("a", 5, lambda i: {"step_time_s": 1.0})
+    assert curve_of(marked).clock == "measured"
+    assert curve_of(unmarked).clock == "log of megatron"
+    assert curve_of(replace(unmarked, dialects=("nemo2",))).clock == "log of nemo2"
+    assert curve_of(replace(marked, provenance="rehearsed")).clock is None
+    assert curve_of(replace(marked, steps=())).clock is None

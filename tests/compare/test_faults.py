@@ -1,0 +1,266 @@
+"""Each fault that spoilt our predecessor's comparison, by its number in reference/aesthetics.md, section 6: caught."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import made, ran, repeats, silent
+
+import compare
+from compare import Comparison, Run
+from compare.question import Question
+from conf.errors import InputError
+from conf.vocabulary import vocabulary
+from metrics import summarise
+from parsers import Declaration, Record
+from parsers.cli import imported
+
+ROOT = Path(__file__).parents[2]
+DUMP: dict[str, Any] = {
+    **{setting.key("megatron"): 1 for setting in vocabulary().values() if setting.dump and setting.name != "data"},
+    "seq_length": 100,
+    "global_batch_size": 8,
+    "world_size": 2,
+    "train_iters": 12,
+    "num_attention_heads": 4,
+    "params_dtype": "torch.float32",
+    "fp8": None,
+    "recompute_granularity": None,
+    "num_experts": None,
+    "multi_latent_attention": False,
+    "use_rope_scaling": False,
+    "swiglu": True,
+    "group_query_attention": True,
+    "num_query_groups": 2,
+    "kv_channels": 8,
+    "hidden_size": 32,
+    "ffn_hidden_size": 64,
+    "padded_vocab_size": 128,
+    "data_path": "['/data/corpus']",
+    "mock_data": False,
+    "eod_mask_loss": False,
+    "attention_backend": "auto",
+    "layernorm_epsilon": 1e-05,
+    "norm_epsilon": 1e-05,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+}
+
+
+def log(folder: Path, name: str, losses: list[str] | None = None, **dump: Any) -> Record:
+    """The record of a log of Megatron-LM: its argument dump, and an iteration line for each loss."""
+    lines = ["------------------------ arguments ------------------------"]
+    lines += [f"  {key} {'.' * (47 - len(key))} {value}" for key, value in sorted({**DUMP, **dump}.items())]
+    lines += ["-------------------- end of arguments ---------------------"]
+    for i, loss in enumerate(losses or [f"{6 - 0.1 * i:.6E}" for i in range(12)], start=1):
+        lines.append(
+            f" [2026-01-01 00:00:{2 * i:02d}] iteration {i:8d}/      12 | consumed samples: {8 * i:12d} | elapsed time "
+            f"per iteration (ms): 2000.0 | learning rate: {1e-4 * i:.6E} | global batch size:     8 | lm loss: {loss} "
+            "| loss scale: 1.0 | grad norm: 1.000 | number of skipped iterations:   0 | number of nan iterations:   0 |"
+        )
+    path = folder / f"{name}.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return imported(path)
+
+
+def on(platform: str, record: Record) -> Record:
+    hardware, framework = {"amd": ("mi300x", "primus"), "nvidia": ("h100", "nemo")}[platform]
+    return replace(record, platform=platform, hardware=hardware, framework=framework)
+
+
+def compared(*records: Record, **question: Any) -> Comparison:
+    runs = [Run(f"{record.name}-{i}", record) for i, record in enumerate(records)]
+    return compare.compare(runs, Question(**question))
+
+
+def reasons(of: Comparison) -> set[str]:
+    """The settings that the verdict names."""
+    return {reason.partition(":")[0].split(" of ")[0] for reason in of.audit.verdict.reasons}
+
+
+def test_the_same_log_on_both_platforms_is_comparable(tmp_path: Path) -> None:
+    """What follows fails for its fault, and for nothing else."""
+    same = {"data": "one corpus, by its path"}  # no dump says what our name of the data is
+    found = compared(on("nvidia", log(tmp_path, "a")), on("amd", log(tmp_path, "b")), accept=same)
+    assert found.audit.verdict.word == "comparable", found.audit.verdict
+
+
+def test_fault_1_mock_data_against_real_data(tmp_path: Path) -> None:
+    real, mock = log(tmp_path, "nvd"), log(tmp_path, "amd", mock_data=True, data_path=None)
+    found = compared(on("nvidia", real), on("amd", mock))
+    assert found.audit.verdict.word == "not comparable"
+    assert {"mock_data", "data_path"} <= reasons(found)
+    assert found.ratios == ()
+
+
+def test_fault_1_mock_data_that_keeps_the_path_in_its_dump(tmp_path: Path) -> None:
+    found = compared(on("nvidia", log(tmp_path, "nvd")), on("amd", log(tmp_path, "amd", mock_data=True)))
+    assert (found.audit.verdict.word, reasons(found)) == ("not comparable", {"mock_data"})
+
+
+def test_fault_2_settings_that_reach_nothing() -> None:
+    """Written at the top level of Primus' YAML, 28 of 42 keys changed nothing: what ran is not what was asked for."""
+    asked = made("amd", asked={"swiglu": True, "sequence_parallel": False}, platform="amd", hardware="mi300x")
+    found = compared(
+        made("nvd", asked={"swiglu": True, "sequence_parallel": False}), ran(asked, sequence_parallel=True)
+    )
+    assert found.audit.verdict.word == "not comparable"
+    assert "sequence_parallel" in reasons(found)
+    both = compared(ran(made("nvd"), clip_grad=0), ran(asked, clip_grad=0, swiglu=1, sequence_parallel=1))
+    assert both.audit.verdict.word == "not comparable", "alike on both sides, and still not what was asked for"
+
+
+@pytest.mark.parametrize("switch", ["overlap_grad_reduce", "overlap_param_gather"])
+def test_fault_3_opposite_performance_switches(switch: str, tmp_path: Path) -> None:
+    found = compared(on("nvidia", log(tmp_path, "nvd")), on("amd", log(tmp_path, "amd", None, **{switch: True})))
+    assert (found.audit.verdict.word, reasons(found)) == ("not comparable", {switch})
+
+
+def test_fault_3_another_attention_kernel_is_shown(tmp_path: Path) -> None:
+    """A vendor's own kernel is allowed, and never silent: unfused attention against auto stands in the table."""
+    unfused = log(tmp_path, "nvd", attention_backend="AttnBackend.unfused")
+    found = compared(on("nvidia", unfused), on("amd", log(tmp_path, "amd", attention_backend="AttnBackend.auto")))
+    row = next(row for row in found.audit.rows if row.setting == "attention_backend")
+    assert (row.state, set(row.values.values())) == ("allowed", {("unfused",), ("sdpa",)})
+
+
+def test_fault_4_different_clocks() -> None:
+    ours = made("nvd")
+    printed = tuple(replace(step, end_monotonic_s=None) for step in ours.steps)
+    found = compared(ours, replace(on("amd", ours), id="b", name="b", steps=printed))
+    assert (found.audit.verdict.word, reasons(found)) == ("not comparable", {"clock"})
+
+
+def test_fault_4_a_clock_that_stops_before_the_gpu_does_is_none() -> None:
+    record = made("nvd")
+    early = tuple(replace(s, end_monotonic_s=None, flags=("step_time_s:asynchronous",)) for s in record.steps)
+    assert summarise(replace(record, steps=early))["step_time_mean_s"].value is None
+
+
+def test_fault_4_warm_up_is_left_out_on_both_sides() -> None:
+    record = made("nvd")
+    slow = tuple(replace(s, end_monotonic_s=100 + 2.0 * i + (30 if i else 0)) for i, s in enumerate(record.steps))
+    assert summarise(replace(record, steps=slow))["step_time_mean_s"].value == pytest.approx(2.0)
+
+
+def test_fault_5_norm_epsilon_and_masked_ends_of_documents(tmp_path: Path) -> None:
+    epsilon = log(tmp_path, "amd", layernorm_epsilon=1e-06)
+    found = compared(on("nvidia", log(tmp_path, "nvd")), on("amd", epsilon))
+    assert (found.audit.verdict.word, reasons(found)) == ("not comparable", {"norm_epsilon"})
+    masked = compared(on("nvidia", log(tmp_path, "nvd")), on("amd", log(tmp_path, "masked", eod_mask_loss=True)))
+    assert (masked.audit.verdict.word, reasons(masked)) == ("not comparable", {"eod_mask_loss"})
+
+
+def test_fault_6_one_program_under_two_names_is_one_group() -> None:
+    """What ran tells runs apart, never what they are called."""
+    mega, prim = repeats("train_amd_mega_llama", (2.0, 2.1))
+    found = compared(on("amd", mega), on("amd", replace(prim, name="train_amd_prim_llama")))
+    assert len(found.groups) == 1
+    assert found.audit.verdict.word == "nothing to compare"
+
+
+def test_fault_6_one_log_under_two_names_is_one_run(tmp_path: Path) -> None:
+    record = log(tmp_path, "mega")
+    with pytest.raises(InputError, match="is the same run as"):
+        compared(record, replace(record, name="prim"))
+
+
+def test_fault_7_a_dropped_value_shifts_nothing(tmp_path: Path) -> None:
+    """One object a step: a loss out of any range stays at its step, and no other moves."""
+    printed = [f"{6 - 0.1 * i:.6E}" for i in range(12)]
+    broken = log(tmp_path, "a", losses=[*printed[:4], "nan", "2.0E+08", *printed[6:]])
+    steps = broken.steps
+    assert [step.iteration for step in steps] == list(range(1, 13))
+    assert (steps[4].loss, steps[4].nonfinite, steps[5].loss) == (None, ("loss",), 2e8)
+    assert [step.loss for step in steps[6:]] == [float(text) for text in printed[6:]]
+    assert [step.lr for step in steps] == pytest.approx([1e-4 * i for i in range(1, 13)])
+
+
+def test_fault_7_a_lost_line_shifts_nothing(tmp_path: Path) -> None:
+    """Curves are held against each other by step, never by their place in a list."""
+    whole = log(tmp_path, "whole")
+    lost = replace(on("amd", whole), id="b", name="b", steps=tuple(s for s in whole.steps if s.step != 5))
+    found = compared(on("nvidia", whole), lost)
+    assert [check.name for check in found.checks if check.state == "apart"] == []
+    shifted = [replace(step, lr=whole.steps[min(step.step + 1, 11)].lr) for step in whole.steps]
+    moved = compared(on("nvidia", whole), replace(on("amd", whole), id="c", name="c", steps=tuple(shifted)))
+    assert moved.audit.verdict.word != "comparable"
+
+
+def test_fault_8_memory_that_nobody_measured_is_unknown(tmp_path: Path) -> None:
+    found = summarise(log(tmp_path, "amd"))
+    assert {name for name, q in found.items() if "memory" in name and q.value is not None} == set()
+
+
+def test_fault_8_samples_of_memory_are_no_series_of_steps(tmp_path: Path) -> None:
+    """The predecessor's own records hold such series: they are not read into steps."""
+    entry = {
+        "platform": "amd",
+        "gpu_info": {"device_name": "AMD Instinct MI300X", "total_memory_gb": 206.1, "software_stack": "rocm"},
+        "training_config": {"max_steps": 3, "global_batch_size": 8, "sequence_length": 100, "num_gpus": 8},
+        "step_times": [2.0, 2.0, 2.0],
+        "loss_values": [6.0, 5.9],
+        "memory_values": [61.2, 61.3, 61.4],
+    }
+    path = tmp_path / "train_amd_prim_llama.json"
+    path.write_text(json.dumps(entry), encoding="utf-8")
+    record = imported(path)
+    assert [step.memory_bytes for step in record.steps] == [None] * 3
+    assert [step.loss for step in record.steps] == [None] * 3, "fault 7: two values for three steps are nobody's"
+    assert "loss: 2 values for 3 steps" in record.notes[0]
+
+
+def test_fault_9_no_fact_by_default(tmp_path: Path) -> None:
+    record = log(tmp_path, "amd")
+    assert (record.platform, record.hardware, record.environment.get("device_name")) == (None, None, None)
+    found = summarise(replace(record, environment={"device_name": "AMD GPU (from log)"}))
+    assert (found["mfu_percent"].value, found["mfu_percent"].note) == (None, "unknown GPU")
+    few = summarise(silent(record, "world_size", "global_batch_size"))
+    assert few["tokens_per_s_per_gpu"].value is None
+    no_batch = replace(
+        record, steps=tuple(replace(s, consumed_samples=None, global_batch_size=None) for s in record.steps)
+    )
+    assert summarise(silent(no_batch, "global_batch_size"))["tokens_per_s"].value is None
+    unknown = compared(on("nvidia", record), silent(on("amd", log(tmp_path, "b")), "global_batch_size"))
+    assert unknown.audit.verdict.word == "cannot tell"
+
+
+def test_fault_9_nothing_is_divided_by_shader_counts() -> None:
+    assert not [name for name in summarise(made("a")) if "core" in name]
+
+
+def test_fault_10_without_pyyaml_nothing_is_started(tmp_path: Path) -> None:
+    """The predecessor warned, and ran the recipe as it came."""
+    (tmp_path / "yaml.py").write_text("raise ImportError('no PyYAML here')", encoding="utf-8")
+    target = tmp_path / "run"
+    target.mkdir()
+    bundle = ROOT / "tests" / "golden" / "primus" / "bundles" / "llama_mi300x"
+    command = [sys.executable, str(ROOT / "launchers" / "ranks" / "primus_settle.py"), str(bundle), str(target)]
+    tried = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert tried.returncode != 0
+    assert "no PyYAML here" in tried.stderr
+    assert list(target.iterdir()) == []
+
+
+def test_fault_10_the_recipe_as_it_came_is_another_experiment() -> None:
+    """Same name, same request, and the recipe's own settings ran: no repeat, and no partner for a comparison."""
+    told = made("amd", asked={"seed": 2})
+    unpatched = ran(told, norm_epsilon=1e-06, overlap_grad_reduce=True)
+    found = compared(made("amd_1"), unpatched)
+    assert found.audit.verdict.word == "not comparable"
+    assert {"norm_epsilon", "overlap_grad_reduce"} <= reasons(found)
+
+
+def test_what_is_declared_is_no_fault() -> None:
+    """The way out of faults 3 and 5 is a reason in the config, which is shown."""
+    declared = (Declaration("overlap_grad_reduce", 0, "the stack cannot overlap"),)
+    amd = on("amd", replace(made("amd", asked={"overlap_grad_reduce": 0}), declared=declared))
+    found = compared(on("nvidia", made("nvd")), amd)
+    row = next(row for row in found.audit.rows if row.setting == "overlap_grad_reduce")
+    assert (row.state, found.audit.verdict.word) == ("declared", "comparable")

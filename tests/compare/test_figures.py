@@ -1,0 +1,216 @@
+"""What is shown of runs and groups: each figure's direction, pooling and word; prices, guesses and rehearsals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import made, repeats, save
+
+from compare import Comparison, Run, compare
+from compare.cli import main
+from compare.figures import FIGURES, Figure, pool, worded
+from metrics import METRICS, Quantity
+from metrics.bill import Terms
+from metrics.price import Prices, read_prices
+from metrics.priced import priced
+from parsers import Power, Record
+
+SHAPE = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "ffn_hidden_size": 14336,
+    "num_attention_heads": 32,
+    "kv_channels": 128,
+    "num_query_groups": 8,
+    "padded_vocab_size": 128256,
+    "vocab_size": 128256,
+    "swiglu": True,
+    "num_experts": None,
+    "gated_linear_unit": True,
+    "multi_latent_attention": False,
+    "mtp_num_layers": None,
+    "window_size": None,
+    "untie_embeddings_and_output_weights": True,
+    "recompute_granularity": None,
+    "params_dtype": "bfloat16",
+    "seq_length": 8192,
+    "window_attn_skip_freq": None,
+}
+PRICES = Terms(tokens=1e12, prices=Prices("USD", {"mi355x": 3.0, "b200": 5.0}))
+AT = ("price.usd_per_gpu_hour.mi355x=3.0", "price.usd_per_gpu_hour.b200=5.0")
+
+
+def pair(ours: tuple[float, ...] = (8.0, 8.1, 7.9), theirs: tuple[float, ...] = (9.0, 9.1, 8.9)) -> list[Record]:
+    """Three MI355X runs and three B200 runs of Llama 3.1 8B, by their step times."""
+    amd = [replace(r, platform="amd", hardware="mi355x") for r in repeats("amd", ours, SHAPE)]
+    return amd + [replace(r, platform="nvidia", hardware="b200") for r in repeats("nvidia", theirs, SHAPE)]
+
+
+def held(records: list[Record], terms: Terms | None = PRICES) -> Comparison:
+    return compare([Run(record.id, record) for record in records], None, terms)
+
+
+def word(of: Comparison, metric: str) -> tuple[str | None, str]:
+    found = next(item for item in of.ratios if item.metric == metric)
+    return (None if found.result is None else found.result.word), found.reason
+
+
+def test_every_figure_is_a_metric_and_stands_once() -> None:
+    known = {*METRICS, *priced(made("a"), held([made("a")]).run_figures["a"], PRICES)}
+    names = [figure.metric for figure in FIGURES]
+    assert set(names) <= known
+    assert len(set(names)) == len(names)
+
+
+def test_words_suit_their_figures() -> None:
+    found = held(pair())
+    assert found.audit.verdict.word == "comparable"
+    assert word(found, "tokens_per_s_per_gpu")[0] == "slower"
+    assert word(found, "step_time_mean_s")[0] == "slower"
+    assert word(found, "cost_per_trillion_tokens")[0] == "dearer"
+    assert word(found, "training_days")[0] == "slower"
+    assert [worded(f, "same") for f in FIGURES] == ["same"] * len(FIGURES)
+
+
+def test_without_the_users_price_there_is_no_word_about_money() -> None:
+    found = held(pair(), None)
+    cost = found.group_figures["amd mi355x"]["cost_per_trillion_tokens"]
+    assert (cost.source, found.terms.prices.example) == ("assumed", True)
+    result, reason = word(found, "cost_per_trillion_tokens")
+    assert result is None
+    assert reason.startswith("assumed: an example, not your price")
+    assert word(found, "tokens_per_s_per_gpu")[0] == "slower"
+
+
+def test_tdp_is_no_measurement_and_gives_no_word() -> None:
+    assert word(held(pair()), "energy_j_per_token") == (None, "assumed: TDP of b200: no power was measured")
+    window = Power(
+        kind="gpu", source="amd-smi", gpus=2, seconds=20.0, energy_counter_j=20_000.0, first_step=3, last_step=9
+    )
+    measured = [replace(record, power=(window,)) for record in pair()]
+    assert word(held(measured), "energy_j_per_token")[0] == "worse"
+    half = measured[:3] + pair()[3:]
+    assert word(held(half), "energy_j_per_token")[0] is None
+
+
+def test_the_users_price_by_hand_and_the_break_even() -> None:
+    found = held(pair((8.0,), (10.0,)))
+    mine, rival = (found.group_figures[label] for label in ("amd mi355x", "nvidia b200"))
+    tokens_per_s = 8 * 8192 / 8.0 / 2
+    assert mine["cost_per_trillion_tokens"].value == pytest.approx(3.0 * 1e12 / tokens_per_s / 3600)
+    assert mine["cost_per_trillion_tokens"].unit == "USD/1e12 tokens"
+    assert (rival["cost_per_trillion_tokens"].value or 0) / (
+        mine["cost_per_trillion_tokens"].value or 1
+    ) == pytest.approx(5.0 / 3.0 * 10 / 8)
+    even = {e.option: e for e in found.break_evens}
+    assert even["amd mi355x"].price.value == pytest.approx(5.0 * 10 / 8)
+    assert even["nvidia b200"].price.value == pytest.approx(3.0 * 8 / 10)
+
+
+def test_at_which_price_i_would_win_is_told_without_mine() -> None:
+    found = held(pair((8.0,), (10.0,)), Terms(tokens=1e12, prices=Prices("EUR", {"b200": 5.0})))
+    assert [(e.option, e.price.unit) for e in found.break_evens] == [("amd mi355x", "EUR/gpu-hour")]
+    assert found.break_evens[0].price.value == pytest.approx(6.25)
+
+
+def test_no_break_even_where_runs_may_not_be_compared() -> None:
+    other = [replace(record, requested={}, effective={}) for record in pair()[3:]]
+    assert held(pair()[:3] + other).break_evens == ()
+
+
+def test_a_rehearsal_has_no_figures_whatever_is_in_it() -> None:
+    faked = replace(pair()[0], provenance="rehearsed")
+    steps = tuple(replace(s, tokens_per_s_per_gpu=1e5, tflops_per_gpu=900.0, memory_bytes=1) for s in faked.steps)
+    power = Power(kind="gpu", source="x", gpus=2, seconds=20.0, energy_counter_j=2e4)
+    record = replace(faked, steps=steps, power=(power,), wall_time_s=24.0)
+    figures = priced(record, held([record]).run_figures.get(record.id) or _summary(record), PRICES)
+    told = {f.metric for f in FIGURES if figures[f.metric].value is not None and f.part not in ("loss", "time lost")}
+    assert told <= {"price"}
+    assert held([record]).group_figures == {}
+
+
+def _summary(record: Record) -> dict[str, Quantity]:
+    from metrics import summarise
+
+    return summarise(record)
+
+
+def test_mfu_is_of_the_dense_peak_of_what_ran() -> None:
+    mfu = held(pair((8.0,), (9.0,))).group_figures["amd mi355x"]["mfu_percent"]
+    assert mfu.value == pytest.approx(100 * 8 * 8192 / 8.0 / 2 * 5.147e10 / 2500e12, rel=0.01)
+
+
+def quantity(value: float | None, **more: Any) -> Quantity:
+    return Quantity(value, **{"unit": "s", "source": "measured", **more})
+
+
+SPEED, LOSS = Figure("m", "m", "speed", "lower"), Figure("m", "m", "loss", None, "mean")
+
+
+def test_repeats_are_pooled_with_an_interval() -> None:
+    pooled = pool(SPEED, [quantity(v) for v in (1.0, 2.0, 4.0)])
+    assert pooled.value == pytest.approx(2.0)
+    assert pooled.interval is not None
+    assert pool(SPEED, [quantity(1.0), quantity(2.0)]).interval is None
+    mean = pool(LOSS, [quantity(v) for v in (-1.0, 0.0, 1.0)])
+    assert (mean.value, mean.interval) == (0.0, pytest.approx((-2.484, 2.484), abs=1e-3))
+    assert pool(Figure("m", "m", "memory", None, "max"), [quantity(1.0), quantity(3.0)]).value == 3.0
+    assert pool(Figure("m", "m", "memory", None, "min"), [quantity(1.0), quantity(3.0)]).value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([quantity(1.0), quantity(None, note="no speed")], "no speed"),
+        ([quantity(1.0), quantity(1.0, unit="ms")], "other units"),
+        ([quantity(1.0), quantity(1.0, source="log")], "other sources"),
+        ([quantity(1.0), quantity(0.0)], "not above zero"),
+    ],
+)
+def test_repeats_that_cannot_be_pooled_are_unknown_and_say_why(found: list[Quantity], told: str) -> None:
+    pooled = pool(SPEED, found)
+    assert pooled.value is None
+    assert told in pooled.note
+
+
+def test_prices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, *pair())
+    assert main([str(tmp_path), *AT, "--tokens", "15e12", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["terms"]["tokens"], found["terms"]["currency"], found["terms"]["prices_example"]) == (
+        15e12,
+        "USD",
+        False,
+    )
+    assert {even["option"] for even in found["break_even"]} == {"amd mi355x", "nvidia b200"}
+    assert main([str(tmp_path), *AT]) == 0
+    shown = capsys.readouterr().out
+    assert "Break-even" in shown
+    assert "dearer" in shown
+    assert max(map(len, shown.splitlines())) <= 120
+    assert main([str(tmp_path)]) == 0
+    assert "Break-even" not in capsys.readouterr().out, "of example prices"
+
+
+def test_the_price_that_runs_were_launched_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, *pair())
+    for run in tmp_path.iterdir():
+        text = "name: x\nprice:\n  usd_per_gpu_hour:\n    mi355x: 3.0\n    b200: 5.0\n  date: null\ngrid: {}\n"
+        (run / "experiment.yaml").write_text(text, encoding="utf-8")
+    assert main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["terms"]["prices_example"] is False
+
+
+def test_an_example_that_was_launched_with_stays_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """price=oracle at launch: those are our dated examples still, and nobody's quote."""
+    save(tmp_path, *pair())
+    oracle = read_prices("oracle")
+    group = {"usd_per_gpu_hour": dict(oracle.per_gpu_hour), "date": oracle.date, "source": oracle.source}
+    for run in tmp_path.iterdir():
+        (run / "experiment.yaml").write_text(f"price: {json.dumps(group)}\n", encoding="utf-8")
+    assert main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["terms"]["prices_example"] is True

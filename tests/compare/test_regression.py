@@ -1,0 +1,235 @@
+"""`--baseline … --candidate … --fail-on regression:2%`: what is a regression, what is none, and what cannot be told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from made import made, save
+
+import compare
+from compare.cli import main
+from parsers import Record
+
+Golden = Callable[[str, str], None]
+SCHEMA = json.loads(Path(compare.__file__).with_name("regression.schema.json").read_text(encoding="utf-8"))
+OLD, NEW = "primus:v26.4", "primus:v26.5"
+GATE = ("runs", "--baseline", f"image={OLD}", "--candidate", f"image={NEW}", "--fail-on", "regression:2%")
+
+
+@pytest.fixture(autouse=True)
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ran(image: str, *seconds: float, name: str = "llama", **known: Any) -> list[Record]:
+    """Repeats of one experiment in `image`, a run for each step time, with the versions in it."""
+    facts = {"host": f"node-{image[-1]}", "rocm": "7.2" if image == NEW else "7.1", "torch": "2.9"}
+    records = []
+    for seed, pace in enumerate(seconds, start=1):
+        record = made(f"{name}-{image[-1]}-{seed}", pace, {"seed": seed, **known}, image=image, environment=facts)
+        records.append(replace(record, framework_version=image[-4:]))
+    return records
+
+
+def gate(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:
+    code = main([*GATE, *more, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    return code, found
+
+
+def test_a_candidate_that_is_slower_beyond_its_noise_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.1, 2.11, 2.09))
+    code, found = gate(capsys)
+    assert (code, found["outcome"]) == (1, "regression")
+    line = next(f for f in found["cases"][0]["figures"] if f["metric"] == "tokens_per_s_per_gpu")
+    assert line["state"] == "regression"
+    assert line["difference_percent"] == pytest.approx(100 * (2.0 / 2.1 - 1), abs=0.05)
+    assert line["interval_percent"][1] < -2
+    assert line["reference_noise_percent"] == pytest.approx(0.5, abs=0.01)
+    assert "tokens/s/GPU" in found["reasons"][0]
+
+
+def test_one_that_is_as_fast_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.005, 2.01, 2.0))
+    assert gate(capsys)[0] == 0
+    save(Path("runs"), *ran(NEW, 1.5, 1.51, 1.49))
+    code, found = gate(capsys)
+    assert (code, found["outcome"], found["reasons"]) == (0, "ok", [])
+
+
+def test_slower_by_less_than_the_limit_passes_and_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.001, 1.999), *ran(NEW, 2.02, 2.021, 2.019))
+    code, found = gate(capsys, "--difference", "0.5%")
+    line = found["cases"][0]["figures"][0]
+    assert (code, line["word"]) == (0, "slower")
+    assert main([*GATE[:-1], "regression:0.5%"]) == 1
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (3, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize("slower", [1.0, 1.5])
+def test_too_few_runs_neither_fail_nor_pass(
+    counts: tuple[int, int], slower: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = [2.0 + 0.01 * i for i in range(counts[0])]
+    new = [slower * 2.0 + 0.01 * i for i in range(counts[1])]
+    shared = range(1, min(counts) + 1)
+    save(Path("runs"), *ran(OLD, *old), *ran(NEW, *new))
+    code, found = gate(capsys, "--accept", "seed=as many as there were")
+    assert (code, found["outcome"]) == (3, "cannot tell")
+    assert found["reasons"], shared
+    line = found["cases"][0]["figures"][0]
+    assert line["interval_percent"] is None
+    assert line["difference_percent"] == pytest.approx(100 * (1 / slower - 1), abs=1.5)
+
+
+def test_noise_across_the_limit_cannot_be_told(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.1, 1.9), *ran(NEW, 2.05, 2.15, 1.95))
+    code, found = gate(capsys)
+    assert (code, found["outcome"]) == (3, "cannot tell")
+
+
+def test_copies_without_any_spread_cannot_be_told(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.0, 2.0), *ran(NEW, 3.0, 3.0, 3.0))
+    code, found = gate(capsys)
+    assert code == 3
+    assert "no spread" in found["reasons"][0]
+
+
+def test_another_setting_beside_the_image_is_no_container_bump(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.1, 2.11, 2.09, lr=0.1))
+    code, found = gate(capsys)
+    assert (code, found["cases"][0]["verdict"]["word"]) == (3, "not comparable")
+    assert found["cases"][0]["figures"][0]["difference_percent"] is None
+
+
+@pytest.mark.parametrize("status", ["failed", "out_of_memory", "diverged", "hung", "killed"])
+def test_a_candidate_that_loses_a_run_has_failed(status: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    died = replace(ran(NEW, 2.0, 2.01, 1.99, 2.0)[3], status=status, cause="RCCL error", steps=())
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99, 2.0), *ran(NEW, 2.0, 2.01, 1.99), died)
+    code, found = gate(capsys)
+    assert (code, found["outcome"]) == (1, "failed run")
+    assert found["reasons"][0].endswith(f"{status}: RCCL error")
+
+
+def test_a_run_that_has_not_ended_leaves_it_open(capsys: pytest.CaptureFixture[str]) -> None:
+    going = replace(ran(NEW, 2.0, 2.01, 1.99, 2.0)[3], status="running")
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99, 2.0), *ran(NEW, 2.0, 2.01, 1.99), going)
+    assert gate(capsys)[1]["outcome"] == "cannot tell"
+
+
+def test_experiments_are_paired_and_one_without_a_pair_leaves_it_open(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.0, 2.01, 1.99))
+    save(Path("runs"), *ran(OLD, 4.0, 4.01, 3.99, name="big", seq_length=200))
+    code, found = gate(capsys)
+    assert (code, len(found["cases"])) == (3, 1)
+    assert "big" in found["reasons"][0]
+    save(Path("runs"), *ran(NEW, 4.4, 4.41, 4.39, name="big", seq_length=200))
+    code, found = gate(capsys)
+    assert (code, [case["experiment"] for case in found["cases"]]) == (1, ["big-4-1", "llama-4-1"])
+    assert found["reasons"][0].startswith("big")
+
+
+def test_versions_that_changed_are_listed_and_places_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.0, 2.01, 1.99))
+    changes = {change["fact"]: (change["reference"], change["new"]) for change in gate(capsys)[1]["changes"]}
+    assert changes == {
+        "framework_version": (["26.4"], ["26.5"]),
+        "image": ([OLD], [NEW]),
+        "rocm": (["7.1"], ["7.2"]),
+    }
+
+
+def test_a_new_driver_in_one_image(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing in the config differs: the sides are two folders."""
+    for folder, driver, pace in (("before", "570", 2.0), ("after", "580", 2.2)):
+        records = [
+            replace(r, id=f"{folder}-{r.id}", environment={"driver": driver})
+            for r in ran(OLD, pace, pace + 0.01, pace - 0.01)
+        ]
+        save(Path(folder), *records)
+    assert main(["--baseline", "before", "--candidate", "after", "--fail-on", "regression:2%", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["changes"] == [{"fact": "driver", "reference": ["570"], "new": ["580"]}]
+
+
+def test_nothing_that_changed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    same = [replace(record, framework_version="26.4", environment={}) for record in ran(NEW, 2.0, 2.01, 1.99)]
+    save(Path("old"), *(replace(record, environment={}) for record in ran(OLD, 2.0, 2.01, 1.99)))
+    save(Path("new"), *(replace(record, image=OLD) for record in same))
+    assert main(["--baseline", "old", "--candidate", "new"]) == 0
+    assert "nothing that the records tell" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("known", [{"provenance": "rehearsed"}, {"provenance": "estimated"}, {"steps": ()}])
+def test_what_has_no_speed_does_not_pass(known: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [*ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.0, 2.01, 1.99)]
+    save(Path("runs"), *(replace(record, **known) for record in records))
+    code, found = gate(capsys)
+    assert (code, found["outcome"]) == (3, "cannot tell")
+    assert found["reasons"]
+
+
+def test_other_figures_can_be_limited_too(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.1, 2.11, 2.09))
+    code, found = gate(capsys, "--fail-on", "step_time_mean_s:4%")
+    states = {f["metric"]: f["state"] for f in found["cases"][0]["figures"]}
+    assert (states["tokens_per_s_per_gpu"], states["step_time_mean_s"]) == ("regression", "cannot tell")
+    assert (code, found["limits"]) == (1, {"tokens_per_s_per_gpu": 0.02, "step_time_mean_s": 0.04})
+    assert {f["metric"] for f in found["cases"][0]["figures"] if f["state"]} == set(found["limits"])
+    code, found = gate(capsys, "--fail-on", "energy_j_per_token:4%")
+    assert (
+        next(f for f in found["cases"][0]["figures"] if f["metric"] == "energy_j_per_token")["state"] == "cannot tell"
+    )
+
+
+def test_the_table_and_the_markdown(capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.1, 2.11, 2.09))
+    assert main([*GATE]) == 1
+    golden("compare/regression.txt", capsys.readouterr().out)
+    assert main([*GATE, "--markdown", "-o", "out"]) == 1
+    markdown = capsys.readouterr().out
+    golden("compare/regression.md", markdown)
+    assert Path("out/regression.md").read_text(encoding="utf-8") == markdown
+    assert json.loads(Path("out/regression.json").read_text(encoding="utf-8"))["outcome"] == "regression"
+
+
+def test_hostile_text_cannot_leave_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = "<img src=x onerror=alert(1)> | a `b` [c](d)\n# e"
+    old, new = ran(OLD, 2.0, 2.01, 1.99), ran(NEW, 2.0, 2.01, 1.99)
+    save(Path("runs"), *old, *(replace(record, environment={"torch": bad}) for record in new))
+    assert main([*GATE, "--markdown"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "onerror" in line)
+    assert "<img" not in line
+    assert "[c](d)" not in line
+    assert line.count("|") - line.count("\\|") == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--candidate|x", "needs a --baseline"),
+        ("--baseline|x|--candidate|x", "another one than itself"),
+        ("--fail-on|regression:2%", "need a --candidate"),
+        ("--markdown", "need a --candidate"),
+        (f"--baseline|image={OLD}|--candidate|image=v9", "no run is so"),
+        (f"--baseline|image={OLD}|--candidate|nobody", "names no runs"),
+        (f"--baseline|image={OLD}|--candidate|image={OLD} ", "no run is so"),
+        (f"--baseline|imagee={OLD}|--candidate|image={NEW}", "image"),
+        (f"--baseline|image={OLD}|--candidate|runs", "is the same run as"),
+        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|speed:2%", "no such figure"),
+        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|regression:200%", "no such limit"),
+        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|regression:x", "no such limit"),
+        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|loss_last:2%", "no such figure"),
+    ],
+)
+def test_bad_input(arguments: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01), *ran(NEW, 2.0, 2.01))
+    assert main(["runs", *arguments.split("|")]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,294 @@
+"""compare.html, compare.md, compare.csv: their numbers are compare.json's, and what a record smuggles in stays text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from long_runs import broken, vendor_run, without
+from made import TP2, made, repeats, silent
+
+from compare import Run
+from compare.comparison import compare
+from compare.figures import FIGURES
+from compare.plot import png
+from compare.question import Question
+from compare.report_files import texts
+from compare.report_sources import launched
+from metrics import shown
+from metrics.bill import Terms
+from metrics.price import Prices
+from parsers import Record
+
+PRICES = Prices("USD", {"h100": 2.6, "mi300x": 1.9}, "2026-11", "quotes")
+EVIL = "</td></code></pre><script>alert(1)</script> | `rm` [x](y) =1+1 \x1b[2J \ud800"
+
+
+@dataclass
+class Page(HTMLParser):
+    """What a reader finds: numbers with their place in the JSON, the text beside them, tags."""
+
+    numbers: list[tuple[str, str, str]] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    inside: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "img", "br"):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.inside[-1:] == ["data"]:
+            known = self.tags[-1][1]
+            self.numbers.append((str(known["data-json"]), str(known["value"]), data))
+        elif not {"svg", "style", "pre", "title"} & set(self.inside):
+            self.text.append(data)
+
+
+def read(html: str) -> Page:
+    page = Page()
+    page.feed(html)
+    page.close()
+    assert page.inside == []
+    return page
+
+
+def made_files(records: Sequence[Record], terms: Terms | None = None, **question: Any) -> dict[str, str]:
+    runs = [Run(f"runs/{record.id}", record) for record in records]
+    return texts(compare(runs, Question(**question), terms), ["runs", "-o", "out"])
+
+
+@pytest.fixture(scope="module")
+def vendors() -> dict[str, str]:
+    """Two vendors, three runs each, with the user's prices and a stretch of steps lost."""
+    records = [vendor_run(p, h, s, 300) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for s in (1, 2, 3)]
+    records[4] = without(records[4], 100, 130)
+    return made_files(records, Terms(tokens=15e12, prices=PRICES))
+
+
+@pytest.fixture(scope="module")
+def scaled() -> dict[str, str]:
+    records = [vendor_run("nvidia", "h100", seed, 60, nodes) for nodes in (1, 2, 4) for seed in (1, 2, 3)]
+    return made_files(records, vary=("layout", "world_size", "training", "num_micro_batches"))
+
+
+@pytest.mark.parametrize("of", ["vendors", "scaled"])
+def test_every_number_equals_the_json(of: str, request: pytest.FixtureRequest) -> None:
+    out = request.getfixturevalue(of)
+    found, page = json.loads(out["compare.json"]), read(out["compare.html"])
+    assert len(page.numbers) > 100
+    for pointer, value, text in page.numbers:
+        there = at(found, pointer)
+        assert there == float(value), pointer
+        assert text in (shown(there), shown(there * 1e-9), f"{there:.3f}"), pointer
+
+
+@pytest.mark.parametrize("of", ["vendors", "scaled"])
+def test_every_known_figure_and_ratio_of_the_json_is_on_the_page(of: str, request: pytest.FixtureRequest) -> None:
+    out = request.getfixturevalue(of)
+    found = json.loads(out["compare.json"])
+    shown_ = {pointer for pointer, _, _ in read(out["compare.html"]).numbers}
+    metrics = {figure.metric for figure in FIGURES}
+    for i, group in enumerate(found["groups"]):
+        known = {name for name, q in group["figures"].items() if q["value"] is not None and name in metrics}
+        assert {f"/groups/{i}/figures/{name}/value" for name in known} <= shown_
+        assert {f"/groups/{i}/runs/0/figures/{name}/value" for name in known} <= shown_
+    assert {f"/ratios/{i}/ratio" for i, r in enumerate(found["ratios"]) if r["ratio"] is not None} <= shown_
+    assert {f"/break_even/{i}/price/value" for i, _ in enumerate(found["break_even"])} <= shown_
+    assert {f"/scaling/{i}/gpus" for i, _ in enumerate(found["scaling"])} <= shown_
+
+
+def test_numbers_in_the_words_are_the_jsons_too(vendors: dict[str, str]) -> None:
+    """Reasons and notes are texts of compare.json; a number in them is not worked out again."""
+    known = texts_of(json.loads(vendors["compare.json"]))
+    page = read(vendors["compare.html"])
+    title = max(i for i, text in enumerate(page.text) if text == "How to reproduce")
+    for text in page.text[:title]:
+        for number in re.findall(r"\d[\d,]*\.\d+|\d{4,}", text):
+            assert any(number in one for one in known), (number, text)
+
+
+def test_the_page_needs_nothing_from_elsewhere(vendors: dict[str, str]) -> None:
+    page = read(vendors["compare.html"])
+    assert not {"script", "link", "img", "iframe", "object", "base", "form"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "style")], tag
+        assert str(attributes.get("href", "#")).startswith("#")
+    policy = next(a["content"] for t, a in page.tags if t == "meta" and "http-equiv" in a)
+    assert policy is not None and policy.startswith("default-src 'none'")
+    assert "url(" not in vendors["compare.html"] and "@import" not in vendors["compare.html"]
+
+
+def test_it_can_be_read_without_eyes(vendors: dict[str, str]) -> None:
+    """What axe cannot see without a browser is in test_browser.py."""
+    tags = read(vendors["compare.html"]).tags
+    names = [tag for tag, _ in tags]
+    assert {"header", "nav", "main"} <= set(names)
+    assert names.count("h1") == 1
+    assert names.count("table") == names.count("caption")
+    assert all(a.get("scope") in ("row", "col") for tag, a in tags if tag == "th")
+    pictures = [a for tag, a in tags if tag == "svg" and a.get("role") == "img"]
+    assert len(pictures) == 5
+    assert all(len(str(a["aria-label"])) > 40 for a in pictures)
+    assert all(a.get("role") == "img" or a.get("aria-hidden") == "true" for tag, a in tags if tag == "svg")
+    levels = [int(name[1]) for name in names if re.fullmatch("h[1-6]", name)]
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_the_verdict_is_first_and_the_audit_before_any_figure(vendors: dict[str, str]) -> None:
+    titles = re.findall(r"<h[12][^>]*>(?:<span.*?</span>)?(.*?)</h", vendors["compare.html"])
+    wanted = ["Comparable", "Verdict", "Audit", "Figures", "Curves", "Runs", "What was assumed", "How to reproduce"]
+    assert titles == wanted
+    assert vendors["compare.md"].startswith("# Comparable\n\namd mi300x is slower than nvidia h100: 0.8")
+
+
+def test_of_what_is_not_comparable_there_is_no_ratio_anywhere() -> None:
+    out = made_files([*repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), {**TP2, "lr": 0.1})])
+    page = read(out["compare.html"])
+    assert not [p for p, _, _ in page.numbers if p.startswith(("/ratios", "/break_even", "/scaling"))]
+    words = " ".join(page.text)
+    assert words.index("lr: DP2 0.003; TP2 0.1") < words.index("Audit", words.index("Verdict lr"))
+    assert "no ratio is given" in words
+    for name in ("compare.html", "compare.md", "compare.csv"):
+        assert not re.search(r"Against |times its|faster than|slower than|break-even with|\bratio,", out[name]), name
+
+
+def test_what_is_unknown_is_said_to_be() -> None:
+    page = read(made_files([made("a"), silent(made("b", asked=TP2), "seq_length")])["compare.html"])
+    words = " ".join(page.text)
+    assert "Skip to the verdict ? Cannot tell What is not known decides" in words
+    assert "seq_length: unknown, not told by TP2" in words
+    assert "Unknown in every group: " in words
+
+
+def test_html_and_markdown_in_a_record_stay_text() -> None:
+    dead = made("c", asked={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
+    evil = replace(made("b", asked=TP2), id=EVIL, name=EVIL, image=EVIL, environment={EVIL: EVIL, "host": EVIL})
+    out = made_files([made("a"), evil, dead])
+    page = read(out["compare.html"])
+    assert {"script", "img"} & {tag for tag, _ in page.tags} == set()
+    assert any("<script>alert(1)</script>" in text for text in page.text)
+    for name in ("compare.html", "compare.md", "compare.csv"):
+        assert "\x1b" not in out[name]
+        out[name].encode()
+    assert "<script>alert(1)" not in out["compare.md"]
+    assert "[x](y)" not in re.sub("<pre>.*?</pre>", "", out["compare.md"], flags=re.DOTALL)
+    rows = [line for line in out["compare.md"].splitlines() if line.startswith("| ")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) in range(3, 20) for row in rows)
+
+
+def test_the_csv_has_every_figure_in_full(vendors: dict[str, str]) -> None:
+    found = json.loads(vendors["compare.json"])
+    rows = list(csv.DictReader(StringIO(vendors["compare.csv"])))
+    run = found["groups"][1]["runs"][2]
+    for figure in FIGURES:
+        row = next(r for r in rows if (r["run"], r["figure"]) == (run["id"], figure.metric))
+        known = run["figures"][figure.metric]
+        assert row["value"] == ("" if known["value"] is None else repr(known["value"]))
+        assert (row["unit"], row["source"], row["note"]) == (known["unit"], known["source"], known.get("note", ""))
+    ratios = [r for r in rows if r["what"] == "ratio"]
+    assert [r["word"] for r in ratios] == [r["word"] for r in found["ratios"]]
+    assert {r["verdict"] for r in rows} == {"comparable"}
+
+
+def test_a_spreadsheet_takes_no_label_for_a_formula() -> None:
+    out = made_files([made("a"), replace(made("b", asked=TP2), id="=cmd|' /C calc'!A0")])
+    runs = {row["run"] for row in csv.DictReader(StringIO(out["compare.csv"]))}
+    assert "'=cmd|' /C calc'!A0" in runs
+
+
+def test_scaling_is_against_linear_growth(scaled: dict[str, str]) -> None:
+    found = json.loads(scaled["compare.json"])["scaling"]
+    assert [(s["gpus"], s["smallest_gpus"]) for s in found] == [(8, 8), (16, 8), (32, 8)]
+    assert found[0]["efficiency"] is None
+    assert [s["efficiency"] for s in found[1:]] == pytest.approx([0.97, 0.9409], rel=1e-3)
+    assert all(low < s["efficiency"] < high for s in found[1:] for low, high in [s["interval"]])
+    assert "Dashed: linear growth" in scaled["compare.html"]
+
+
+def test_how_a_run_was_started_is_told(tmp_path: Path) -> None:
+    plan = {"argv": ["python", "train me.py"], "env": {"A": "x y", "HF_TOKEN": "s3cret"}}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "experiment.yaml").write_text("name: <b>\n")
+    told = launched(str(tmp_path))
+    assert told.command == f"cd {tmp_path} && \\\n  A='x y' \\\n  HF_TOKEN=\"$HF_TOKEN\" \\\n  python 'train me.py'"
+    runs = [Run(str(tmp_path), made("a")), Run("b", made("b", asked=TP2))]
+    html = texts(compare(runs), ["runs", "--baseline", "a b"])["compare.html"]
+    assert "python -m compare runs --baseline 'a b'" in html
+    assert "name: &lt;b&gt;" in html and "train me.py" in html
+    assert "s3cret" not in html
+
+
+@pytest.mark.parametrize("plan", ["", "{", "[]", '{"argv": 1}', '{"argv": [1]}', '{"argv": []}', "\x00"])
+def test_a_plan_that_is_none_tells_nothing(plan: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(plan)
+    assert launched(str(tmp_path)).command is None
+
+
+def test_the_same_records_make_the_same_files() -> None:
+    records = [made("a"), made("b", asked=TP2)]
+    assert made_files(records) == made_files(records)
+
+
+def test_nan_is_marked_and_decides() -> None:
+    records = [vendor_run(p, h, s, 60) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for s in (1, 2)]
+    records[1] = broken(records[1], 30)
+    html = made_files(records)["compare.html"]
+    assert len(re.findall('class="nan"', html)) == 1
+    assert "loss of iteration 31 is nan or inf" in html
+
+
+def at(found: Any, pointer: str) -> Any:
+    for part in pointer.removeprefix("/").split("/"):
+        found = found[int(part)] if isinstance(found, list) else found[part]
+    return found
+
+
+def texts_of(found: Any) -> list[str]:
+    if isinstance(found, Mapping):
+        return [text for value in found.values() for text in texts_of(value)]
+    if isinstance(found, list):
+        return [text for value in found for text in texts_of(value)]
+    return [str(found)]
+
+
+def test_an_estimate_stands_beside_and_says_so() -> None:
+    estimate = replace(made("c", 1.0, asked={"lr": 1}), provenance="estimated")
+    out = made_files([*repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), TP2), estimate])
+    page = read(out["compare.html"])
+    label = json.loads(out["compare.json"])["groups"][2]["label"]
+    assert f"{label} (estimated)" in page.text
+    assert "/groups/2/figures/tokens_per_s/value" in {pointer for pointer, _, _ in page.numbers}
+    assert label not in [r["group"] for r in json.loads(out["compare.json"])["ratios"]]
+
+
+def test_rehearsed_runs_have_curves_and_no_speed() -> None:
+    toys = [replace(made(name, asked=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
+    out = made_files(toys)
+    page = read(out["compare.html"])
+    assert page.numbers == [number for number in page.numbers if number[0].startswith("/terms")]
+    assert "Loss at equal tokens" in page.text
+    assert "Step time" not in page.text
+
+
+def test_the_picture_takes_any_text(tmp_path: Path) -> None:
+    """A dollar sign is no formula to it, and a label may hold anything."""
+    runs = [Run("a", made("a")), Run("b", replace(made("b", asked=TP2), name=EVIL, hardware="$x_1$ \x07"))]
+    for found in (compare(runs), compare([Run("c", made("c", steps=(), status="failed"))])):
+        assert png(found).startswith(b"\x89PNG")

@@ -1,0 +1,188 @@
+"""The drawings of the report: no peak lost, no line over a gap, colours that can be told apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from long_runs import broken, vendor_run, without
+from made import TP2, made
+
+import compare
+from compare import Run
+from compare.drawing import COLOURS, MARKERS, Axis, axis, marker, per_column, polyline, tick_text
+from compare.drawing_pictures import curve_picture
+from compare.report_series import curves
+
+CSS = Path(compare.__file__).with_name("report.css").read_text(encoding="utf-8")
+Point = tuple[float, float]
+
+
+def of(*records: object) -> compare.Comparison:
+    return compare.compare([Run(f"runs/{i}", record) for i, record in enumerate(records)])  # type: ignore[arg-type]
+
+
+def test_ten_thousand_points_keep_their_peaks_and_become_few() -> None:
+    noise = random.Random(1)
+    points: list[Point | None] = [(float(i), noise.gauss(0, 1)) for i in range(10_000)]
+    points[7_003] = (7_003.0, 50.0)
+    points[5] = (5.0, -50.0)
+    x, y = Axis(0, 9_999, 0, 400), Axis(-60, 60, 300, 0)
+    drawn = [point for point in per_column(points, x, y) if point]
+    assert len(drawn) <= 4 * 401
+    assert (x.at(7_003), y.at(50)) in drawn
+    assert (x.at(5), y.at(-50)) in drawn
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_every_column_keeps_its_extremes_and_every_gap_stays(values: list[float | None]) -> None:
+    points = [None if value is None else (float(i), value) for i, value in enumerate(values)]
+    x, y = Axis(0, 200, 0, 20), Axis(-1e6, 1e6, 100, 0)
+    drawn = list(per_column(points, x, y))
+    runs = [list(group) for here, group in itertools.groupby(points, key=bool) if here]
+    kept = [list(group) for here, group in itertools.groupby(drawn, key=bool) if here]
+    assert len(kept) == len(runs)
+    for all_of, some in zip(runs, kept, strict=True):
+        for column, inside in itertools.groupby((p for p in all_of if p), key=lambda p: math.floor(x.at(p[0]))):
+            heights = [y.at(value) for _, value in inside]
+            seen = [p[1] for p in some if p and math.floor(p[0]) == column]
+            assert (min(seen), max(seen)) == (min(heights), max(heights))
+
+
+def test_no_line_is_drawn_over_lost_steps_or_nan() -> None:
+    record = broken(without(vendor_run("nvidia", "h100", 1, 60), 20, 29), 40)
+    loss = curves(of(record))[0].series[0]
+    assert [i for i, point in enumerate(loss.points) if point is None] == [20, 31]
+    assert len(loss.broken) == 1
+    assert polyline([(0, 0), (1, 1), None, (3, 3)]) == "M0 0h0L1 1M3 3h0"
+
+
+def test_a_logged_every_tenth_step_is_no_gap() -> None:
+    record = vendor_run("nvidia", "h100", 1, 100)
+    seldom = replace(record, steps=tuple(step for step in record.steps if step.step % 10 == 9))
+    assert None not in curves(of(seldom))[0].series[0].points
+
+
+def test_warm_up_is_left_out_of_step_times_and_said_to_be() -> None:
+    times = curves(of(vendor_run("nvidia", "h100", 1, 60)))[2]
+    assert times.note == "without the warm-up, 4 steps"
+    assert times.series[0].points[0] is not None and times.series[0].points[0][0] == 5
+
+
+def test_losses_are_at_equal_tokens_only_where_all_tell_their_samples() -> None:
+    one = vendor_run("nvidia", "h100", 1, 20)
+    other = replace(one, id="b", platform="amd", steps=tuple(replace(s, consumed_samples=None) for s in one.steps))
+    assert curves(of(one))[0].title == "Loss at equal tokens"
+    assert curves(of(one, other))[0].title == "Loss by iteration"
+
+
+def test_of_hundreds_of_runs_the_first_of_every_group_are_drawn_and_it_says_so() -> None:
+    runs = [
+        made(f"{side}{seed}", asked={**more, "seed": seed})
+        for side, more in (("a", {}), ("b", TP2))
+        for seed in range(40)
+    ]
+    loss = curves(of(*runs))[0]
+    assert len(loss.series) == 24
+    assert "24 of 80 runs drawn, the first 12 of every group" in loss.note
+
+
+def test_a_picture_says_in_words_what_it_shows() -> None:
+    picture = curve_picture(curves(of(made("a"), made("b", asked=TP2)))[0], 2)
+    assert picture.drawing.get("aria-label") == picture.alternative
+    assert "2 runs of DP2, TP2" in picture.alternative
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.0, 13_400.0], ["0", "5,000", "10,000"]),
+        ([0.0, 3e-4], ["0", "1e-4", "2e-4", "3e-4"]),
+        ([0.0, 1.05e9], ["0", "0.25 G", "0.5 G", "0.75 G", "1 G"]),
+        ([2.0, 11.0], ["2", "4", "6", "8", "10"]),
+        ([0.97, 1.03], ["0.98", "1", "1.02"]),
+    ],
+)
+def test_ticks_are_round_and_few(values: Sequence[float], texts: list[str]) -> None:
+    found = axis(values, 0, 400, from_zero=values[0] == 0)
+    assert [tick_text(value, found) for value in found.ticks()] == texts
+
+
+@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_an_axis_holds_every_value(values: list[float]) -> None:
+    found = axis(values, 0, 400)
+    assert all(0 <= found.at(value) <= 400 for value in values)
+    assert 1 <= len(found.ticks()) <= 8
+    assert len({tick_text(value, found) for value in found.ticks()}) == len(found.ticks())
+
+
+def test_groups_differ_in_shape_beside_colour() -> None:
+    shapes = [(marker(i, 0, 0).tag, marker(i, 0, 0).get("points")) for i in range(MARKERS)]
+    assert len(set(shapes)) == MARKERS == COLOURS
+    assert "hollow" in str(marker(COLOURS, 0, 0).get("class"))
+
+
+# Machado, Oliveira, Fernandes: A physiologically-based model for simulation of color vision deficiency (2009)
+MACHADO = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritan": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def palettes() -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Name to colours (linear RGB) of the light, dark and printed page."""
+    blocks = dict(zip(("light", "dark", "print"), re.findall(r":root \{(.*?)\n\s*\}", CSS, re.DOTALL), strict=True))
+    named = {name: re.findall(r"--([\w-]+): #([0-9a-f]{6});", block) for name, block in blocks.items()}
+    return {name: {key: linear(value) for key, value in pairs} for name, pairs in named.items()}
+
+
+def linear(hexadecimal: str) -> tuple[float, float, float]:
+    parts = [int(hexadecimal[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return red, green, blue
+
+
+def contrast(a: Sequence[float], b: Sequence[float]) -> float:
+    """WCAG 2.2."""
+    low, high = sorted(0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (a, b))
+    return (high + 0.05) / (low + 0.05)
+
+
+def lab(rgb: Sequence[float], matrix: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """CIELAB of what an eye with this deficiency sees."""
+    r, g, b = (min(1.0, max(0.0, sum(m * v for m, v in zip(row, rgb, strict=True)))) for row in matrix)
+    xyz = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505, 0.2126 * r + 0.7152 * g + 0.0722 * b
+    z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089
+    fx, fy, fz = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (*xyz, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_colours_stand_out_from_the_page(scheme: str) -> None:
+    found = palettes()[scheme]
+    for name in ("ink", "soft", "link", "good", "bad", "open"):
+        assert contrast(found[name], found["page"]) >= 4.5, name
+    for i in range(COLOURS):
+        assert contrast(found[f"c{i}"], found["page"]) >= 3, i
+
+
+@pytest.mark.parametrize("eye", MACHADO)
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_colours_are_told_apart_by_every_eye(scheme: str, eye: str) -> None:
+    """The first four, which most reports need, by far; all, with a distance that is seen (1 is just noticeable)."""
+    found = palettes()[scheme]
+    seen = [lab(found[f"c{i}"], MACHADO[eye]) for i in range(COLOURS)]
+    assert min(math.dist(a, b) for a, b in itertools.combinations(seen[:4], 2)) > 30
+    assert min(math.dist(a, b) for a, b in itertools.combinations(seen, 2)) > 18

@@ -1,0 +1,188 @@
+"""Money, energy and CO2 of a training by hand: bills, break-even, what moves a total, pooled repeats."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_made import made, repeats
+
+from metrics import Quantity
+from metrics.bill import Embodied, Terms, bill, owned
+from metrics.carbon import intensity
+from metrics.options import Option, options
+from metrics.price import Prices, read_prices
+from metrics.repeats import mean_of
+from metrics.whatif import break_evens, swings
+from parsers import find_runs, write
+
+PRICES = Prices("USD", {"mi355x": 3.0, "b200": 5.0, "mi250x": 2.0})
+
+
+def option(hardware: str = "mi355x", speed: float = 10_000, watts: float = 1000, **known: Any) -> Option:
+    rate = Quantity(speed, "tokens/s/GPU", "measured", known.pop("interval", None))
+    power = Quantity(watts, "W/GPU", "measured")
+    of = {"runs": 3, "gpus": 8, "devices_per_package": 1, **known}
+    return Option(label=hardware, hardware=hardware, tokens_per_s_per_gpu=rate, power_w_per_gpu=power, **of)
+
+
+def terms(**known: Any) -> Terms:
+    return Terms(**{"tokens": 1e12, "prices": PRICES, **known})
+
+
+def test_a_bill_by_hand() -> None:
+    found = bill(option(), terms(power_price=0.1, pue=1.25, host_share=0.2, carbon=intensity("100")))
+    hours = 1e12 / 10_000 / 3600
+    kwh = hours * 1.0 * 1.2 * 1.25
+    expected = {
+        "gpu_hours": hours,
+        "days": hours / 8 / 24,
+        "gpus": 3 * hours,
+        "energy_mwh": kwh / 1000,
+        "energy_j_per_token": kwh * 3.6e6 / 1e12,
+        "tokens_per_wh": 1e12 / kwh / 1000,
+        "electricity": 0.1 * kwh,
+        "total": 3 * hours + 0.1 * kwh,
+        "cost_per_trillion_tokens": 3 * hours + 0.1 * kwh,
+        "tokens_per_currency": 1e12 / (3 * hours + 0.1 * kwh),
+        "carbon_t": 100 * kwh / 1e6,
+    }
+    assert {name: found[name].value for name in expected} == pytest.approx(expected)
+    assert found["total"].unit == "USD"
+    assert found["total"].source == "computed"
+
+
+def test_lost_time_is_paid_for() -> None:
+    whole, lossy = bill(option(), terms()), bill(option(), terms(goodput=0.5))
+    assert (lossy["total"].value or 0) == pytest.approx(2 * (whole["total"].value or 0))
+    assert (lossy["days"].value or 0) == pytest.approx(2 * (whole["days"].value or 0))
+
+
+def test_prices_and_tdp_are_of_packages_and_speeds_of_dies() -> None:
+    """An MI250X is two devices to software and one to whoever bills it."""
+    found = bill(option("mi250x", 10_000, 280, devices_per_package=2), terms())
+    hours = 1e12 / 20_000 / 3600
+    assert found["gpu_hours"].value == pytest.approx(hours)
+    assert found["gpus"].value == pytest.approx(2.0 * hours)
+    assert found["energy_mwh"].value == pytest.approx(0.56 * hours / 1000)
+
+
+def test_hardware_that_is_bought() -> None:
+    price = owned(Prices("USD", {"mi355x": 35_040.0}), years=4, utilisation=0.5)
+    assert price.of("mi355x").value == pytest.approx(2.0)
+    assert price.currency == "USD"
+
+
+def test_co2_of_making_the_gpu_by_its_share_of_the_hours() -> None:
+    made_ = Embodied(kg_per_gpu=8760, years=1, utilisation=0.5)
+    found = bill(option(), terms(carbon=intensity("0"), embodied=made_))
+    assert found["carbon_t"].value == 0
+    assert found["carbon_embodied_t"].value == pytest.approx(2 * 1e12 / 10_000 / 3600 / 1000)
+    assert found["carbon_total_t"].value == found["carbon_embodied_t"].value
+
+
+def test_what_is_unknown_stays_unknown() -> None:
+    nobody = bill(option("h100"), terms())
+    assert nobody["total"] == Quantity(None, "USD", "assumed", note="no price of h100")
+    assert nobody["gpu_hours"].value is not None
+    slow = replace(option(), tokens_per_s_per_gpu=Quantity(None, "tokens/s/GPU", "measured"), gpus=None)
+    lost = bill(slow, terms(power_price=0.1))
+    assert {name for name, q in lost.items() if q.value is not None} == {"price", "power_w_per_gpu"}
+    assert bill(option(), terms())["carbon_t"].note == "no --carbon given"
+
+
+def test_an_example_price_is_assumed_and_stays_so() -> None:
+    example = read_prices("oracle")
+    found = bill(option(), terms(prices=example))
+    assert {found[name].source for name in ("price", "gpus", "total", "tokens_per_currency")} == {"assumed"}
+    assert found["price"].note.startswith("an example, not your price: 2026 Oracle OCI list prices")
+    yours = bill(option(), terms())
+    assert {yours[name].source for name in ("price", "gpus", "total")} == {"computed"}
+
+
+def test_break_even_is_where_the_totals_meet() -> None:
+    mine, rival = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
+    at = terms(power_price=0.1)
+    even = next(found for found in break_evens([mine, rival], at) if found.option == "mi355x")
+    prices = replace(PRICES, per_gpu_hour={**PRICES.per_gpu_hour, "mi355x": even.price.value})
+    there = [bill(o, replace(at, prices=prices))["total"].value for o in (mine, rival)]
+    assert there[0] == pytest.approx(there[1])
+    assert even.rival == "b200"
+    assert even.price.note == "no interval: too few runs"
+
+
+def test_break_even_has_the_interval_of_both_speeds() -> None:
+    mine = option("mi355x", 10_000, interval=(9_900, 10_101))
+    rival = option("b200", 12_000, interval=(11_880, 12_121))
+    price = next(found for found in break_evens([mine, rival], terms()) if found.option == "mi355x").price
+    assert price.value == pytest.approx(5.0 * 10 / 12)
+    low, high = price.interval or (0, 0)
+    assert high / low == pytest.approx(math.exp(2 * math.hypot(0.01, 0.01)), rel=1e-3)
+
+
+def test_no_price_makes_up_for_too_much_electricity() -> None:
+    hungry, rival = option("mi355x", 100, 1400), option("b200", 100_000, 100)
+    even = next(f for f in break_evens([hungry, rival], terms(power_price=10)) if f.option == "mi355x")
+    assert even.price.value is None
+    assert even.price.note == "at no price: its electricity alone costs more"
+    assert break_evens([option()], terms()) == ()
+
+
+def test_what_moves_the_total() -> None:
+    total = bill(option(), terms())["total"].value or 0
+    found = {swing.cause: swing for swing in swings(option(), terms())}
+    assert list(found) == ["price ±20 %", "goodput 90 to 98 %"]
+    assert found["price ±20 %"].low.value == pytest.approx(0.8 * total)
+    assert found["price ±20 %"].high.value == pytest.approx(1.2 * total)
+    assert found["goodput 90 to 98 %"].high.value == pytest.approx(total / 0.9)
+    more = swings(option(interval=(9_000, 11_000)), terms(power_price=0.1))
+    assert {"speed, over its interval", "power price ±20 %", "power drawn ±20 %"} <= {swing.cause for swing in more}
+    assert [s.width for s in more] == sorted((s.width for s in more), reverse=True)
+
+
+@given(st.floats(1, 1e6), st.floats(0.01, 1e3), st.floats(1, 3), st.floats(0.01, 1), st.floats(1e6, 1e15))
+def test_a_dollar_buys_what_a_trillion_costs(speed: float, price: float, pue: float, goodput: float, n: float) -> None:
+    at = terms(prices=Prices("USD", {"mi355x": price}), pue=pue, goodput=goodput, tokens=n, power_price=0.1)
+    found = bill(option(speed=speed), at)
+    each, trillion = found["tokens_per_currency"].value or 0, found["cost_per_trillion_tokens"].value or 0
+    assert each * trillion == pytest.approx(1e12)
+
+
+def test_repeats_are_pooled_and_one_run_has_no_interval(tmp_path: Path) -> None:
+    repeats(tmp_path, "mi355x", 10_000, 10_100, 9_900)
+    repeats(tmp_path, "b200", 12_000)
+    write(replace(made(), status="failed"), tmp_path / "failed")
+    write(replace(made(), provenance="rehearsed"), tmp_path / "rehearsed")
+    found = {o.hardware: o for o in options(find_runs([str(tmp_path)]))}
+    assert set(found) == {"mi355x", "b200"}
+    mean, interval = mean_of([10_000, 10_100, 9_900])
+    assert found["mi355x"].tokens_per_s_per_gpu.value == pytest.approx(mean)
+    assert found["mi355x"].tokens_per_s_per_gpu.interval == pytest.approx(interval)
+    assert (found["b200"].runs, found["b200"].tokens_per_s_per_gpu.interval) == (1, None)
+
+
+def test_a_mean_over_the_runs_that_know_would_be_selected(tmp_path: Path) -> None:
+    repeats(tmp_path, "mi355x", 10_000, 10_100)
+    write(replace(made(steps=0), id="lost", requested=made().requested), tmp_path / "mi355x" / "lost")
+    (found,) = options(find_runs([str(tmp_path)]))
+    assert found.runs == 3
+    assert found.tokens_per_s_per_gpu.value is None
+
+
+def test_at_which_price_i_would_win_is_told_without_mine() -> None:
+    even = break_evens([option("mi325x", 10_000), option("b200", 12_000), option("mi355x", 10_000)], terms())
+    found = {one.option: (one.rival, one.price.value) for one in even}
+    assert found["mi325x"] == ("mi355x", pytest.approx(3.0))
+    assert found["mi355x"] == ("b200", pytest.approx(5.0 / 1.2))
+    assert found["b200"] == ("mi355x", pytest.approx(3.6))
+
+
+def test_a_total_with_assumed_electricity_says_so() -> None:
+    guessed = replace(option(), power_w_per_gpu=Quantity(1400, "W/GPU", "assumed", note="TDP of mi355x"))
+    assert bill(guessed, terms(power_price=0.1))["total"].note == "TDP of mi355x"
+    assert bill(guessed, terms())["total"].source == "computed"

@@ -1,0 +1,121 @@
+"""Prices and carbon intensities: the user's, the dated examples, and what is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conf.compose import choices
+from conf.errors import InputError
+from metrics import Quantity
+from metrics.carbon import intensity
+from metrics.price import Prices, from_experiment, from_overrides, joined, read_prices
+
+
+@pytest.mark.parametrize("name", [name for name in choices("price") if name != "none"])
+def test_every_example_price_is_dated_and_sourced(name: str) -> None:
+    found = read_prices(name)
+    assert found.example
+    assert found.date
+    assert "@" in (found.source or ""), "the commit that it was read at"
+    assert found.currency == "USD"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mi355x=3.10,b200=4.75 USD/gpu-hour", "mi355x=3.10, b200=4.75 usd/GPU-hour", "mi355x=3.1,b200=4.75 USD/gpuh"],
+)
+def test_prices_as_they_are_typed(text: str) -> None:
+    assert read_prices(text) == Prices("USD", {"mi355x": 3.10, "b200": 4.75})
+    assert from_overrides(["price.usd_per_gpu_hour.mi355x=3.10"]) == Prices("USD", {"mi355x": 3.10})
+
+
+def test_prices_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "quotes.yaml"
+    file.write_text("eur_per_gpu_hour: {b200: 4.5}\ndate: 2026-11-20\nsource: Offer 7\n", encoding="utf-8")
+    found = read_prices(str(file))
+    assert (found.currency, found.of("b200").value, found.of("b200").note) == ("EUR", 4.5, "yours: 2026-11-20 Offer 7")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("mi355x=3.10", "prices without a currency"),
+        ("mi355x=3.10 USD", "prices without a currency"),
+        ("mi355x=28000 USD/gpu", "prices without a currency"),
+        ("mi355x=0 USD/gpu-hour", "is not a positive number"),
+        ("mi355x=-3 USD/gpu-hour", "is not a positive number"),
+        ("mi355x=nan USD/gpu-hour", "is not a positive number"),
+        ("mi355x=3,10 USD/gpu-hour", "no such hardware"),
+        ("mi35x=3.10 USD/gpu-hour", "did you mean mi355x?"),
+        ("nothing.yaml", "names no price file"),
+    ],
+)
+def test_prices_that_are_none(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told.replace("?", r"\?")):
+        read_prices(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b200: 4.5",
+        "usd_per_gpu_hour: {b200: x}",
+        "usd_per_gpu_hour: {}",
+        "[]",
+        "usd_per_gpu_hour: {b200: true}",
+        "{usd_per_gpu_hour: {b200: 1}, eur_per_gpu_hour: {b200: 1}}",
+        "a: [",
+        "price: 3",
+    ],
+)
+def test_files_that_are_no_prices(text: str, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError):
+        read_prices(str(tmp_path / "p.yaml"))
+
+
+def test_prices_of_runs_must_agree() -> None:
+    dollars, euros = Prices("USD", {"b200": 5.0}), Prices("EUR", {"b200": 5.0})
+    more = Prices("USD", {"mi355x": 3.0})
+    assert joined([("a", dollars), ("b", more)]) == Prices("USD", {"b200": 5.0, "mi355x": 3.0})
+    with pytest.raises(InputError, match="another currency"):
+        joined([("a", dollars), ("b", euros)])
+    with pytest.raises(InputError, match="another price of b200"):
+        joined([("a", dollars), ("b", Prices("USD", {"b200": 6.0}))])
+
+
+def test_carbon_by_figure_by_country_and_by_none() -> None:
+    assert intensity("120") == Quantity(120.0, "gCO2e/kWh", "computed", note="yours")
+    assert intensity("fra").value == pytest.approx(56.0, abs=0.1)
+    assert (intensity("FRA").source, "2023" in intensity("FRA").note) == ("assumed", True)
+    for wrong in ("-1", "nan", "XXX"):
+        with pytest.raises(InputError):
+            intensity(wrong)
+
+
+def test_codecarbons_table_is_read_and_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "codecarbon"
+    (folder / "data" / "private_infra").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    table = {"PRT": {"carbon_intensity": 165.5, "year": 2023}, "ATA": {"carbon_intensity": None, "year": 2023}}
+    (folder / "data" / "private_infra" / "global_energy_mix.json").write_text(json.dumps(table), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert intensity("PRT") == Quantity(
+        165.5, "gCO2e/kWh", "assumed", note="PRT, average of 2023: codecarbon's global_energy_mix.json"
+    )
+    with pytest.raises(InputError):
+        intensity("ATA")
+
+
+def test_an_example_that_a_run_was_launched_with_stays_one() -> None:
+    oracle = read_prices("oracle")
+    group = {"usd_per_gpu_hour": dict(oracle.per_gpu_hour), "date": oracle.date, "source": oracle.source}
+    launched = from_experiment({"price": group}, "experiment.yaml")
+    assert launched is not None
+    assert launched.example
+    yours = from_experiment({"price": {**group, "source": "Offer 7"}}, "experiment.yaml")
+    assert yours is not None
+    assert not yours.example
