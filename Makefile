@@ -12,12 +12,13 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test bats test-layouts test-nvidia nemo bridge check wheel clean
+.PHONY: help install demo test npm test-layouts test-nvidia rehearse nemo bridge check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
 	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"
+	@echo "make rehearse NeMo and Megatron-Bridge train toys and play ranks of large jobs on this CPU, and are read back; Primus too where PRIMUS_PATH and PRIMUS_PYTHON name one"
 	@echo "make nemo     .venv-nemo with NeMo, for framework=nemo framework.python=.venv-nemo/bin/python"
 	@echo "make bridge   .venv-bridge with Megatron-Bridge 0.3.1, on top of .venv-nemo"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
@@ -44,15 +45,16 @@ demo: $(VENV)/.embedded
 	  '  python launch.py model=llama platform=amd repeat=3' \
 	  '  python -m compare runs/llama31_8b-nvidia runs/llama31_8b-amd -o compare'
 
-test: $(VENV)/.dev bats
+test: $(VENV)/.dev npm
 	$(VENV)/bin/python -m pytest
 
-# for tests/shell, which are skipped by name where npm is not, or its registry cannot be reached
-BATS_PACKAGE := bats@1.13.0
-bats: $(VENV)/.dev
-	@[ -d $(VENV)/node_modules/bats ] || ! command -v npm >/dev/null || \
-	  npm install --silent --no-audit --no-fund --fetch-retries=0 --fetch-timeout=30000 --prefix $(VENV) $(BATS_PACKAGE) >/dev/null || \
-	  echo "bats: npm cannot install it: tests/shell is skipped"
+# for tests/shell and tests/compare/test_browser.py (which needs Debian's chromium as well): skipped by name where npm is not, or
+# its registry cannot be reached
+NPM_PACKAGES := bats@1.13.0 playwright-core@1.65.1 axe-core@4.14.1
+npm: $(VENV)/.dev
+	@[ -d $(VENV)/node_modules/axe-core ] || ! command -v npm >/dev/null || \
+	  npm install --silent --no-audit --no-fund --fetch-retries=0 --fetch-timeout=30000 --prefix $(VENV) $(NPM_PACKAGES) >/dev/null || \
+	  echo "npm cannot install $(NPM_PACKAGES): tests/shell and the browser's tests are skipped"
 
 test-layouts: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m slow
@@ -85,6 +87,10 @@ bridge: $(BRIDGE)/.installed
 test-nvidia: $(VENV)/.dev
 	-$(MAKE) nemo bridge
 	$(VENV)/bin/python -m pytest -rs -m nvidia tests/nvidia
+
+rehearse: $(VENV)/.dev
+	-$(MAKE) nemo bridge
+	$(VENV)/bin/python -m pytest -rs -m nvidia tests/rehearsal
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -1,7 +1,8 @@
-"""`tprimat check KEY=VALUE …`: can this experiment run here, and would it run as asked? Nothing is started or written.
+"""`tprimat check KEY=VALUE …`: can this experiment run here, and would it run as asked? It leaves nothing behind.
 
 Rules of the config, this machine, the corpus, and, inside the environment that would train (framework.python, or the
-container of cluster.container), the versions, the recipe and every setting's place in it, without a training step.
+container of cluster.container), the versions, the recipe and every setting's place in it, without a training step;
+then a rehearsal of a vendor's stack that is here, and what only a GPU can show.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conf import devices
-from conf.errors import Problem, command
+from conf.errors import ConfigError, Problem, command
 from conf.resolve import Experiment
 from conf.sweep import experiments
 from conf.vocabulary import requested
 from estimate.memory import memory_problems, model_states
-from launchers import containers, make_plan, preflight
+from launchers import containers, make_plan, preflight, rehearse
 from launchers.plan import Host, Plan
 from launchers.runner import environment
 from parsers import marks
 from parsers.assemble import same
+from run_experiment import rehearsal, run_once
 
 LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
 
@@ -108,14 +110,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tprimat check", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for launch.py")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--no-rehearsal", action="store_true", help="without the toy run of the vendor's stack")
     options = parser.parse_args(argv)
-    rows = [_row(e) for e in experiments(options.overrides, multirun=False)]
+    rows = [_row(e, not options.no_rehearsal) for e in experiments(options.overrides, multirun=False)]
     print(json.dumps(rows, indent=2) if options.json else "\n\n".join(_shown(row) for row in rows))
     return 2 if any(part["problems"] for row in rows for part in row["parts"]) else 0
 
 
-def _row(e: Experiment) -> dict[str, Any]:
-    plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
+def _row(e: Experiment, rehearsing: bool) -> dict[str, Any]:
+    host = Host(python=sys.executable, cpu_count=os.cpu_count() or 1)
+    plan = make_plan(e, host)
     target = ask_target(e, plan)
     parts = [
         ("config", f"every rule holds; {model_states(e)}", memory_problems(e, devices.host_memory_bytes())),
@@ -131,8 +135,41 @@ def _row(e: Experiment) -> dict[str, Any]:
         untold = sum(name not in built for name in asked)
         text = f"{equal} of {len(asked)} are built as asked, {len(plan.declared)} declared, {untold} seen only in a run"
         parts.append(("settings", text, list(undeclared(e, plan, target.configured))))
+    if rehearsing and e.framework.name not in rehearse.OWN_STANDIN:
+        parts += _rehearsed(replace(e, rehearse=e.rehearse or "train", equal_init=True), host)
     shown = [{"part": part, "says": text, "problems": [asdict(p) for p in found]} for part, text, found in parts]
-    return {"experiment": e.name, "framework": e.framework.name, "platform": e.platform.name, "parts": shown}
+    only_gpu = rehearse.not_rehearsed(replace(e, rehearse="train")) if e.platform.vendor else {}
+    about = {"experiment": e.name, "framework": e.framework.name, "platform": e.platform.name}
+    return {**about, "parts": shown, "only_a_gpu_can_show": only_gpu}
+
+
+def _rehearsed(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Problem]]]:
+    """The rehearsal of `e` in a folder that is gone afterwards; nothing where its stack is not on this machine."""
+    with tempfile.TemporaryDirectory(prefix="tprimat-check-") as directory:
+        yield from _rehearsed_in(replace(e, runs_dir=directory), host)
+
+
+def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Problem]]]:
+    try:
+        small, told = rehearsal(e)
+    except ConfigError as error:
+        yield "rehearsal", "", list(error.problems)
+        return
+    if missing := preflight.problems(small):
+        yield "rehearsal", f"not done: {missing[0].what}", []
+        return
+    record, _ = run_once(small, make_plan(small, host), told)
+    declared = {d.key for d in record.declared}
+    problems = [
+        Problem(d.setting, f"asked for {d.requested}, and in the rehearsal ran", str(d.effective))
+        for d in record.differences
+        if d.setting not in declared
+    ]
+    if record.status != "completed":
+        problems.append(Problem("rehearse", f"{record.status}: {record.cause}", " | ".join(record.last_lines[-3:])))
+    read = sum(name in record.effective for name in record.requested)
+    text = f"{e.rehearse}, {small.layout}: {len(record.steps)} steps, {read} settings read back and none otherwise"
+    yield "rehearsal", text, problems
 
 
 def _shown(row: Mapping[str, Any]) -> str:
@@ -141,6 +178,6 @@ def _shown(row: Mapping[str, Any]) -> str:
         word, text = ("no", "") if part["problems"] else ("ok", part["says"])
         lines.append(f"  {part['part']:<10}{word:<4}{text}".rstrip())
         lines += [f"      {text}" for p in part["problems"] for text in str(Problem(**p)).splitlines()]
-    if row["platform"] != "cpu":
-        lines.append("  only a GPU can show: kernels and their precision, activations' memory, communication, speed")
+    names = [name.replace("_", " ") for name in row["only_a_gpu_can_show"]]
+    lines += [f"  only a GPU can show: {', '.join(names)}"] if names else []
     return "\n".join(lines)

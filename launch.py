@@ -18,8 +18,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from launchers import bundle, containers, make_plan, preflight, run_dir, where
 from launchers.plan import Host, Plan
 from launchers.run_dir import plain
 from parsers import Record
-from run_experiment import run_once
+from run_experiment import rehearsal, rehearse_once, run_once
 
 HYDRA_FLAGS = {"--cfg", "-c", "--info", "-i", "--package", "-p", "--resolve", "--hydra-help", "--shell-completion"}
 
@@ -56,32 +57,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = experiments(overrides, multirun=bool(flags & {"-m", "--multirun"}))
     planned, runs = [e for e in asked if e.dry_run], [e for e in asked if not e.dry_run and e.bundle is None]
     if planned:
-        _show_plans(planned, as_json)
-    bundle.leave([(e, make_plan(e, _host())) for e in asked if e.bundle is not None and not e.dry_run])
+        _show_plans([rehearsal(e)[0] for e in planned], as_json)
+    left = [rehearsal(e)[0] for e in asked if e.bundle is not None and not e.dry_run]
+    bundle.leave([(e, make_plan(e, _host())) for e in left])
     return _run_all(runs, as_json) if runs else 0
 
 
 def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
-    """Check every experiment, then run each; one that fails does not keep the others from running, a signal does."""
-    host, memory = _host(), devices.host_memory_bytes()
+    """Check every experiment, then run each; one that fails does not keep the others from running, a signal does.
+
+    A rehearsal is checked when its turn comes: one that cannot be is a failed record, and the others run.
+    """
+    host = _host()
+    _check([e for e in asked if not e.rehearse], host)
+    runs: list[Callable[[], tuple[Record, Path]]] = []
+    for e in asked:
+        real = [] if e.rehearse else [partial(run_once, run, _plan(run, host)) for run in _repeats(e)]
+        runs += real or [partial(rehearse_once, e, host)]
+    for warning in dict.fromkeys(w for e in asked for w in e.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    rows: list[dict[str, Any]] = []
+    try:
+        for run in runs:
+            rows.append(_row(*run()))
+            if rows[-1]["status"] == "killed":
+                break
+    finally:
+        print(json.dumps(rows, indent=2) if as_json else _table(rows))
+    return 0 if all(row["status"] == "completed" for row in rows) else 1
+
+
+def _check(asked: Sequence[Experiment], host: Host) -> None:
+    """Raises ConfigError with all that keeps any of them from running."""
+    memory = devices.host_memory_bytes()
     problems = [p for e in asked for p in (*preflight.problems(e), *memory_problems(e, memory))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
     refused = [p for e in asked for p in target_problems(e, make_plan(e, host))]
     if refused:
         raise ConfigError(*dict.fromkeys(refused))
-    runs = [(run, _plan(run, host)) for e in asked for run in _repeats(e)]
-    for warning in dict.fromkeys(w for e in asked for w in e.warnings):
-        print(f"warning: {warning}", file=sys.stderr)
-    rows: list[dict[str, Any]] = []
-    try:
-        for run, plan in runs:
-            rows.append(_row(*run_once(run, plan)))
-            if rows[-1]["status"] == "killed":
-                break
-    finally:
-        print(json.dumps(rows, indent=2) if as_json else _table(rows))
-    return 0 if all(row["status"] == "completed" for row in rows) else 1
 
 
 def _plan(e: Experiment, host: Host) -> Plan:
@@ -100,7 +114,9 @@ def _row(record: Record, path: Path) -> dict[str, Any]:
     different = [
         f"{d.setting}: asked {d.requested}, ran {d.effective}{words[d.setting in declared]}" for d in record.differences
     ]
-    return {"run": str(path), "status": record.status, "cause": record.cause, "differences": different}
+    about = {"run": str(path), "status": record.status, "framework": record.framework, "provenance": record.provenance}
+    told = {"shrunk": len(record.shrunk), "not_rehearsed": len(record.not_rehearsed)}
+    return {**about, "cause": record.cause, "differences": different, **told}
 
 
 def _repeats(e: Experiment) -> Iterator[Experiment]:
@@ -112,10 +128,16 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         more = [*filter(None, [row["cause"]]), *row["differences"]]
+        if row["provenance"] == "rehearsed" and row["status"] == "completed":
+            more.append(
+                f"rehearsed, no speed: {row['shrunk']} settings shrunk, {row['not_rehearsed']} not rehearsed (run.json)"
+            )
         lines += [f"{row['status']:<14}{row['run']}", *(f"{'':14}{text}" for text in more)]
     done = {str(Path(row["run"]).parent) for row in rows if row["status"] == "completed"}
     if len(rows) > 1 and done:
-        lines.append(f"compare them: python -m compare {shlex.join(sorted(done))} -o compare")
+        stacks = {row["framework"] for row in rows}
+        vary = " --vary framework" if len(stacks) > 1 and rows[0]["provenance"] == "rehearsed" else ""
+        lines.append(f"compare them: python -m compare {shlex.join(sorted(done))}{vary} -o compare")
     return "\n".join(lines)
 
 

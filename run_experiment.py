@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import parsers
+import run_rehearsal
+from conf import devices
 from conf.compose import SECRET
-from conf.errors import InputError, Problem, listed
+from conf.errors import ConfigError, InputError, Problem, listed
 from conf.resolve import Experiment
 from conf.vocabulary import requested
-from launchers import power, run_dir, runner, where
-from launchers.plan import Plan
+from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
+from launchers.plan import Host, Plan
 from launchers.progress import Shown
+from launchers.rehearse import Told
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record
 from parsers.power_windows import with_power
+from parsers.probe import FOLDER, with_probe
+
+NOTHING_TOLD = Told()
+SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
-def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
-    """Run `e` (one seed) unless it is done already; the record that came of it and its directory.
+def run_once(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> tuple[Record, Path]:
+    """Run `e` (one seed) unless it is done already; the record that came of it and its directory. told: of a rehearsal.
 
     Raises:
         InputError: the directory cannot be written, or another process is running this very run.
     """
     commit = where.commit()
-    path = run_dir.directory(e, commit)
+    path = run_dir.directory(told.asked or e, commit)
     with run_dir.claimed(path):
         earlier = _earlier(path)
         if earlier and earlier.id != path.name:
@@ -41,7 +49,49 @@ def run_once(e: Experiment, plan: Plan) -> tuple[Record, Path]:
         if e.resume and not go_on:
             print(f"{path}: no checkpoint to resume from; begins anew", file=sys.stderr)
         run_dir.prepare(path, e, plan, go_on)
-        return _run(e, plan, path, _about(e, plan, path, commit), go_on), path
+        about = _about(e, plan, path, commit)
+        about = replace(about, shrunk=told.shrunk, not_rehearsed=told.not_rehearsed, notes=told.notes)
+        return _run(e, plan, path, about, go_on), path
+
+
+def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
+    """Rehearse `e`, whatever was done before; where that cannot be, the failed record that says why.
+
+    Raises:
+        InputError: as run_once.
+    """
+    try:
+        small, told = rehearsal(e)
+        plan = make_plan(small, host)
+        if problems := preflight.problems(small):
+            raise ConfigError(*problems)
+    except ConfigError as error:
+        return _refuse_once(e, error.problems)
+    for note in told.notes:
+        print(f"warning: {e.framework.name}: {note}", file=sys.stderr)
+    return run_once(small, plan, told)
+
+
+def rehearsal(e: Experiment) -> tuple[Experiment, Told]:
+    """What is run in place of `e` on this machine: itself where no rehearsal is asked for.
+
+    Raises:
+        ConfigError: rehearse=layout, and no rank of it fits.
+    """
+    return rehearse.prepared(
+        e, SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
+    )
+
+
+def _refuse_once(e: Experiment, problems: Iterable[Problem]) -> tuple[Record, Path]:
+    """The record of a rehearsal that cannot begin, beside those that can, and its directory."""
+    commit, plan = where.commit(), Plan(argv=(), files={}, env={})
+    path = run_dir.directory(e, commit)
+    with run_dir.claimed(path):
+        run_dir.prepare(path, e, plan)
+        record = run_rehearsal.refused(_about(e, plan, path, commit), problems)
+        _keep(record, path)
+    return record, path
 
 
 def _run(e: Experiment, plan: Plan, path: Path, about: Record, go_on: bool) -> Record:
@@ -49,8 +99,8 @@ def _run(e: Experiment, plan: Plan, path: Path, about: Record, go_on: bool) -> R
         parsers.write(about, path)
         ending, notes = _execute(e, plan, path, go_on)
     except OSError as error:
-        return _close(about, path, plan, None, f"{error.strerror or error}: {error.filename or path}")
-    return _close(replace(about, notes=(*about.notes, *notes)), path, plan, ending, None)
+        return _close(about, e, path, plan.log, None, f"{error.strerror or error}: {error.filename or path}")
+    return _close(replace(about, notes=(*about.notes, *notes)), e, path, plan.log, ending, None)
 
 
 def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner.Ending, tuple[str, ...]]:
@@ -61,10 +111,11 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
         def on_line(line: str) -> None:
             step = parsers.live(line)
             if step is not None:
-                shown.step(step.step + 1, step.loss, step.step_time_s)
+                shown.step(step.step + 1, step.loss, None if e.rehearse else step.step_time_s)
 
-        with power.sampled(path, e.platform.vendor) as notes:
-            ending = runner.execute(plan, path, e.hang_after_s, on_line, go_on)
+        limit_s = run_rehearsal.LIMIT_S.get(e.rehearse or "")
+        with power.sampled(path, e.accelerator) as notes:
+            ending = runner.execute(plan, path, e.hang_after_s, on_line, go_on=go_on, limit_s=limit_s)
     return ending, tuple(notes)
 
 
@@ -73,7 +124,7 @@ def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
     return Record(
         id=path.name,
         name=e.name,
-        provenance="measured",
+        provenance="rehearsed" if e.rehearse else "measured",
         status="running",
         started_at=where.now(),
         framework=e.framework.name,
@@ -88,15 +139,24 @@ def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
     )
 
 
-def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, fault: str | None) -> Record:
+def _close(  # noqa: PLR0913
+    about: Record, e: Experiment, path: Path, log_name: str, ending: runner.Ending | None, fault: str | None
+) -> Record:
     """Read the log, judge, summarise, write. `fault`: what kept us from running or logging at all."""
-    log = path / plan.log
+    log = path / log_name
     parsed = parsers.parse(log if log.exists() else ())
     seen = Ending()
     if ending:
-        code, sent = ending.exit_code, ending.signal
-        seen = Ending(exit_code=code, signal_sent=sent, hung=ending.hung, oom_kills=ending.oom_kills)
+        seen = Ending(
+            exit_code=ending.exit_code,
+            signal_sent=ending.signal,
+            hung=ending.hung,
+            over_limit=ending.over_limit,
+            oom_kills=ending.oom_kills,
+        )
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
+    if e.rehearse and fault is None:
+        outcome = run_rehearsal.outcome(e, outcome, seen, log)
     known = replace(
         about,
         provenance="rehearsed" if parsed.facts.get("stand_in") else about.provenance,
@@ -105,10 +165,19 @@ def _close(about: Record, path: Path, plan: Plan, ending: runner.Ending | None, 
         wall_time_s=ending.wall_time_s if ending else None,
     )
     record = _without_secrets(parsers.assemble(parsed, outcome, known))
-    record = with_own_power(record, path)
+    record = _read_back(with_own_power(record, path), e, path)
     record = replace(record, summary=summary_json(record))
     _keep(record, path)
     return record
+
+
+def _read_back(record: Record, e: Experiment, path: Path) -> Record:
+    """`record` with what its probe read, and of a rehearsal without what means nothing."""
+    if e.probe:
+        record = with_probe(record, path / FOLDER, rehearse.played(e) if e.rehearse == "layout" else None)
+    if e.rehearse:
+        record = run_rehearsal.against_count(record, e)
+    return run_rehearsal.without_speeds(record) if record.provenance == "rehearsed" else record
 
 
 def with_own_power(record: Record, path: Path) -> Record:

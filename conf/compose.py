@@ -58,6 +58,16 @@ def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     return {str(k): v for k, v in plain.items()}
 
 
+def entry(group: str, choice: str) -> dict[str, Any]:
+    """conf/GROUP/CHOICE.yaml alone, interpolations resolved."""
+    from omegaconf import OmegaConf
+
+    with _undisturbed():
+        plain = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"), resolve=True)
+    assert isinstance(plain, dict)
+    return {str(k): v for k, v in plain.items()}
+
+
 @contextmanager
 def _undisturbed() -> Iterator[list[str]]:
     """Hydra and OmegaConf are global: the caller's are as before afterwards. Meanwhile oc.env refuses secrets, and

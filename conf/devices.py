@@ -107,6 +107,19 @@ def _run(*argv: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
+def available_memory_bytes() -> int:
+    """Of that memory, what is not in use now: caches of files give way."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    limit, used, stat = (Path("/sys/fs/cgroup") / f"memory.{name}" for name in ("max", "current", "stat"))
+    if not limit.is_file() or not used.is_file() or not (text := limit.read_text(encoding="ascii").strip()).isdigit():
+        return free
+    lines = stat.read_text(encoding="ascii").splitlines() if stat.is_file() else []
+    cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return min(free, int(text) - int(used.read_text(encoding="ascii")) + cached)
+
+
 def host_memory_bytes() -> int:
     """Memory of this host that processes can use: physical, or the container's limit where that is smaller."""
     import psutil

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conf import primus_release
-from conf.compose import CONF
+from conf.compose import entry
 from conf.errors import ConfigError, Problem, listed
 from conf.installed import IMAGES, in_image, versions
 
@@ -30,7 +30,7 @@ def chosen(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     for name in names:
         if name == ENGINE:
             return [f"framework={name}"], [f"framework {name}: {'; '.join(passed_over) or 'the only one so far'}"]
-        facts = _facts(name)
+        facts = entry("framework", name)
         where, found = _found(name, facts, config)
         if config["model"]["name"] not in facts["recipes"]:
             passed_over.append(f"{name} has no recipe of {config['model']['name']}")
@@ -69,10 +69,3 @@ def _numbers(version: str) -> str:
     """0.6.0 of 0.6.0+1a2b3c."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return found[0] if found else version
-
-
-def _facts(name: str) -> dict[str, Any]:
-    import yaml
-
-    facts: dict[str, Any] = yaml.safe_load((CONF / "framework" / f"{name}.yaml").read_text(encoding="utf-8"))
-    return facts

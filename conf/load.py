@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from conf import devices, framework_choice, primus_release
-from conf.compose import CONF, choices, compose, flattened
+from conf.compose import CONF, choices, compose, entry, flattened
 from conf.data_choice import data_problems, spelled_out
 from conf.errors import ConfigError, Problem, listed
 from conf.facts import check_hardware, has_row
@@ -16,6 +16,8 @@ from conf.freeze import freeze
 from conf.resolve import Declared, Experiment, default_gpus_per_node, resolve
 from conf.schema import Request
 from conf.vocabulary import requested
+
+VENDORS = ("nvidia", "amd")  # in this order: a framework that both have is rehearsed as its kin on nvidia
 
 
 def load(overrides: Sequence[str]) -> Experiment:
@@ -34,8 +36,8 @@ def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """The overrides with platform and hardware settled, those for this platform alone, and the reasons."""
     settled, reasons = spelled_out(overrides), []
     if _platform_is_auto(settled):
-        vendor = devices.find().vendor or "cpu"
-        reasons.append(f"platform {vendor}: {_seen()}")
+        vendor, because = _platform(settled)
+        reasons.append(f"platform {vendor}: {because}")
         settled = [o for o in settled if _key(o) != "platform"] + [f"platform={vendor}"]
     config = compose(settled)
     if config["platform"]["vendor"] is not None:
@@ -122,6 +124,18 @@ def _platform_is_auto(overrides: Sequence[str]) -> bool:
     return chosen in (None, "auto")
 
 
+def _platform(overrides: Sequence[str]) -> tuple[str, str]:
+    """The platform that platform=auto means, and why: what is found here; of a rehearsal, which needs no GPU, what its
+    framework runs on."""
+    if not any(_key(o) in ("rehearse", "experiment") for o in overrides) or not compose(overrides)["rehearse"]:
+        return devices.find().vendor or "cpu", _seen()
+    framework = _chosen(overrides, "framework")
+    for name in VENDORS:
+        if framework in (None, "auto", *entry("platform", name)["platform"]["frameworks"]):
+            return name, f"a rehearsal of {framework or 'its first framework'}"
+    return VENDORS[0], f"no platform has {framework}"
+
+
 def _found_hardware(vendor: str, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Overrides for what this machine has, where the user did not say, and their reasons."""
     found = devices.find()
@@ -155,8 +169,8 @@ def _small_model(overrides: Sequence[str], reasons: list[str]) -> list[str]:
 
 def hardware_named(device_name: str, vendor: str) -> str:
     """The hardware entry that lists `device_name` (as the driver spells it), else the vendor's unknown GPU."""
-    for entry in choices("hardware"):
-        facts = _facts(entry)
+    for choice in choices("hardware"):
+        facts = _facts(choice)
         if device_name.lower() in (name.lower() for name in facts["device_names"]):
             return str(facts["name"])
     return f"unknown_{vendor}"

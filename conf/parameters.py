@@ -89,6 +89,7 @@ def per_stage(
     tensor_model_parallel_size: int,
     pipeline_model_parallel_size: int,
     expert_model_parallel_size: int = 1,
+    virtual_pipeline_model_parallel_size: int = 1,
 ) -> tuple[Held, ...]:
     """Parameters of one rank in each pipeline stage, with the padded vocabulary.
 
@@ -97,15 +98,18 @@ def per_stage(
     routers and MLA's down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by TP.
     The first stage has the embedding, the last the output matrix, the final norm and multi-token prediction; a last
     stage that is not also the first holds its own copy of the embedding where it is tied or MTP looks it up. The
-    correction bias is a buffer and not counted. Layers are taken in order, as without virtual stages.
+    correction bias is a buffer and not counted. With virtual stages each stage has as many chunks of layers, dealt out
+    in turn.
 
     Raises:
         ValueError: sizes that do not divide the model.
     """
     tp, pp, ep = tensor_model_parallel_size, pipeline_model_parallel_size, expert_model_parallel_size
-    _check_divides(model, tp, pp, ep)
-    layers = model.num_layers // pp
-    stages = [_layers_held(model, first, layers, tp, ep) for first in range(0, model.num_layers, layers)]
+    vp = virtual_pipeline_model_parallel_size
+    _check_divides(model, tp, pp * vp, ep)
+    layers = model.num_layers // (pp * vp)
+    chunks = [_layers_held(model, first, layers, tp, ep) for first in range(0, model.num_layers, layers)]
+    stages = [sum(chunks[stage::pp], Held(0, 0)) for stage in range(pp)]
     table = model.padded_vocab_size * model.hidden_size // tp
     untied, mtp = model.untie_embeddings_and_output_weights, model.mtp_num_layers or 0
     copies = int(untied) + int(pp > 1 and (not untied or mtp > 0))

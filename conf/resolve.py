@@ -23,8 +23,10 @@ from conf.schema import (
     Platform,
     Precision,
     Price,
+    Rehearsal,
     Request,
     Training,
+    Vendor,
 )
 
 
@@ -93,9 +95,17 @@ class Experiment:
     bundle: str | None
     rerun: bool
     resume: bool
+    rehearse: Rehearsal | None
+    probe: bool
+    equal_init: bool
     declared: tuple[Declared, ...]
     reasons: tuple[str, ...]
     warnings: tuple[Problem, ...]
+
+    @property
+    def accelerator(self) -> Vendor | None:
+        """Whose GPUs it runs on; None on a CPU, as every rehearsal is."""
+        return None if self.rehearse else self.platform.vendor
 
 
 def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
@@ -124,7 +134,7 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     same = {f: getattr(request, f) for f in _UNCHANGED}
     return Experiment(
         **same,
-        name=request.name or f"{request.model.name}-{request.platform.name}",
+        name=request.name or f"{request.model.name}-{'rehearsal' if request.rehearse else request.platform.name}",
         layout=layout,
         training=training,
         optimizer=optimizer,
@@ -157,6 +167,7 @@ def _row_reasons(row: LayoutRow | None, training: Training) -> tuple[str, ...]:
 _UNCHANGED = (
     *("model", "platform", "hardware", "framework", "image", "precision", "cluster", "price", "grid"),
     *("nodes", "repeat", "runs_dir", "hang_after_s", "dry_run", "bundle", "rerun", "resume"),
+    *("rehearse", "probe", "equal_init"),
 )
 _TRAINING_DEFAULTS: Mapping[str, Any] = {
     "micro_batch_size": 1,

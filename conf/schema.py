@@ -13,6 +13,8 @@ from typing import Any, Literal
 from conf.architecture import Model as Model  # the group model/ is long enough for a file of its own
 
 Vendor = Literal["nvidia", "amd"]
+Rehearsal = Literal["train", "layout"]
+PrimusEntry = Literal["run_pretrain", "direct", "container", "slurm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ class Cluster:
     node_rank: int
     primus_path: str
     primus_cache: str
-    primus_entry: Literal["run_pretrain", "direct", "container", "slurm"]
+    primus_entry: PrimusEntry
     hf_home: str
     container: Literal["none", "docker", "podman", "enroot", "pyxis"]
     forward_env: tuple[str, ...]
@@ -217,4 +219,7 @@ class Request:
     bundle: str | None
     rerun: bool
     resume: bool
+    rehearse: Rehearsal | None
+    probe: bool
+    equal_init: bool
     per_platform: Mapping[str, Any]

@@ -36,5 +36,6 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
     if experiment.framework.options and name not in TAKE_OPTIONS:
         found = listed(sorted(experiment.framework.options))
         raise ConfigError(Problem("framework.options", f"{name} takes no options", found, "{}"))
-    rendered: Plan = import_module(FRAMEWORKS[name]).render(experiment, host)
-    return rendered
+    from launchers.rehearse import attached
+
+    return attached(import_module(FRAMEWORKS[name]).render(experiment, host), experiment)

@@ -101,7 +101,7 @@ def assignments(e: Experiment, settings: Table) -> Assignments:
             (optional if row.if_there or _equal(value, row.absent_is) else values)[path] = value
     values |= settings.always
     optional |= settings.always_if_there
-    if e.platform.vendor is None:
+    if e.accelerator is None:
         values |= settings.without_accelerator
     return Assignments(values, {path: value for path, value in optional.items() if path not in values})
 
@@ -130,12 +130,12 @@ def declared(e: Experiment, settings: Table) -> tuple[Declared, ...]:
 
 def _kernel(e: Experiment) -> str:
     """attention_backend as Megatron-Core's own stacks have it; without a GPU there is no TransformerEngine."""
-    return "auto" if e.platform.vendor and e.training.attention == "sdpa" else "unfused"
+    return "auto" if e.accelerator and e.training.attention == "sdpa" else "unfused"
 
 
 def _attention(e: Experiment) -> Declared:
     gpu = "TransformerEngine chooses its attention kernel itself, and none is torch's"
-    reason = gpu if e.platform.vendor else "without TransformerEngine the stack has Megatron's own attention only"
+    reason = gpu if e.accelerator else "without TransformerEngine the stack has Megatron's own attention only"
     return Declared("attention_backend", _kernel(e), reason)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from conf.errors import ConfigError, InputError, Problem
 from conf.resolve import Experiment
 from conf.vocabulary import requested
+from launchers import rehearse
 from launchers.plan import Plan
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +28,8 @@ PROGRAMS = {
 }
 """Name in a bundle → file here."""
 
+REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
+
 OVERRIDABLE = (
     *("PRIMUS_PATH", "PRIMUS_ENTRY", "PRIMUS_IMAGE", "PRIMUS_CACHE_ROOT", "DATA_PREFIX"),
     *("NNODES", "NODE_RANK", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
@@ -38,11 +41,18 @@ def files(e: Experiment, plan: Plan) -> dict[str, str]:
     """Every file of the bundle by its name, as text. Pure but for our own programs, which are read."""
     return {
         **{name: (ROOT / path).read_text(encoding="utf-8") for name, path in PROGRAMS.items()},
+        **(_rehearsal() if e.rehearse else {}),
         **plan.files,
-        "env.sh": env_sh(plan.env, plan.env_reasons),
+        "env.sh": env_sh({name: value for name, value in plan.env.items() if name != "PYTHONPATH"}, plan.env_reasons),
         "bundle.json": json.dumps(facts(e, plan), indent=1, ensure_ascii=False) + "\n",
         "README.txt": readme(e, plan),
     }
+
+
+def _rehearsal() -> dict[str, str]:
+    """What stands in for a GPU (launchers/ranks/rehearsal)."""
+    ours = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
+    return {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path.read_text(encoding="utf-8") for path in ours}
 
 
 def facts(e: Experiment, plan: Plan) -> dict[str, Any]:
@@ -121,6 +131,9 @@ def _problems(e: Experiment) -> Iterator[Problem]:
     if e.framework.name != "primus":
         what = f"{e.framework.name} is started by programs of ours, which a bundle leaves behind"
         yield Problem("bundle", what, e.framework.name, "primus", "framework=primus platform=amd")
+    if e.rehearse == "layout":
+        what = "a bundle starts Primus once, and a layout is rehearsed rank by rank"
+        yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")
     if e.repeat > 1:
         yield Problem("repeat", "a bundle is one run", str(e.repeat), "1", "start it several times, or a bundle a seed")
 
@@ -139,8 +152,9 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
             raise InputError(Problem(str(directory), "holds what is of no bundle", ", ".join(foreign[:5]), hint=hint))
         for name, text in texts.items():
             path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
-            path.chmod(0o755 if name.endswith(".sh") and name != "env.sh" else 0o644)
+            path.chmod(0o755 if text.startswith("#!") else 0o644)
     except OSError as error:
         where = str(error.filename or directory)
         raise InputError(Problem(where, "cannot be written", error.strerror or str(error))) from error
@@ -148,5 +162,5 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
 
 def _foreign(directory: Path, texts: Mapping[str, str]) -> Iterator[str]:
     """What lies there and no bundle leaves: its own files, runs and corpus may stay."""
-    ours = {*texts, "runs", "data"}
+    ours = {*(name.partition("/")[0] for name in texts), "runs", "data"}
     return (path.name for path in directory.iterdir() if path.name not in ours)

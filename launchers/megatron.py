@@ -44,10 +44,13 @@ def render(experiment: Experiment, host: Host) -> Plan:
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """The engine's settings file: every requested setting under its canonical name, and the device it is meant for."""
-    return {**program_settings(experiment), "device": DEVICES[experiment.platform.vendor]}
+    return {**program_settings(experiment), "device": DEVICES[experiment.accelerator]}
 
 
 def _refusals(e: Experiment) -> Iterator[Problem]:
+    if e.rehearse == "layout":
+        what = "the engine has no rules beyond ours that playing a rank would show"
+        yield Problem("rehearse", what, "layout", "train", "rehearse=train, or a vendor's framework")
     if e.precision.fp8:
         hint = "precision=bf16"
         yield Problem("precision", "fp8 needs TransformerEngine, which the embedded engine does without", hint=hint)
@@ -102,11 +105,12 @@ def torchrun(e: Experiment) -> Iterator[str]:
 
 def environment(e: Experiment, host: Host) -> tuple[dict[str, str], dict[str, str]]:
     """What the ranks of any stack get for the machine's sake, and the reason of each."""
-    threads = max(1, host.cpu_count // e.gpus_per_node)
-    rows = [("OMP_NUM_THREADS", str(threads), f"{host.cpu_count} cores / {e.gpus_per_node} processes")]
-    if e.hardware.vendor is None and (e.gpus_per_node * threads >= host.cpu_count or host.ci):
+    processes = 1 if e.rehearse == "layout" else e.gpus_per_node
+    threads = max(1, host.cpu_count // processes)
+    rows = [("OMP_NUM_THREADS", str(threads), f"{host.cpu_count} cores / {processes} processes")]
+    if e.accelerator is None and (processes * threads >= host.cpu_count or host.ci):
         rows.append(("OMP_WAIT_POLICY", "PASSIVE", "no core is left over for threads that spin"))
-    if e.hardware.vendor is None:
+    if e.accelerator is None:
         hidden = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
         rows += [(name, "", "a run on the CPU sees no GPU") for name in hidden]
     if e.hardware.vendor is not None and e.layout.tensor_model_parallel_size > 1:

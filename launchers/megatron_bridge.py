@@ -48,7 +48,7 @@ def settings(e: Experiment) -> dict[str, Any]:
         "family": family,
         "recipe": recipe,
         "hugging_face": hugging_face.answer(recipe, e.model),
-        "device": DEVICES[e.platform.vendor],
+        "device": DEVICES[e.accelerator],
         "world_size": e.layout.world_size,
         "data": e.data.name,
         "precision": nvidia.precision(e, PRECISIONS),
@@ -73,7 +73,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
     if (e.precision.params_dtype, e.precision.fp8_recipe) not in PRECISIONS:
         found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
         yield Problem("precision", "Bridge has no such precision", found, "bf16, fp32, fp8, fp8_current, mxfp8")
-    if e.platform.vendor is None:
+    if e.accelerator is None:
         yield from nvidia.without_accelerator(e)
 
 

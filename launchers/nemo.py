@@ -44,7 +44,7 @@ def settings(e: Experiment) -> dict[str, Any]:
     data = {"name": e.data.name, "path": e.data.path, "split": e.data.split, "vocab_size": e.model.vocab_size}
     return {
         "recipe": e.framework.recipes[e.model.name],
-        "device": DEVICES[e.platform.vendor],
+        "device": DEVICES[e.accelerator],
         "nodes": e.nodes,
         "gpus_per_node": e.gpus_per_node,
         "seed": e.training.seed,
@@ -76,7 +76,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
     if (e.precision.params_dtype, e.precision.fp8_recipe) not in PRECISIONS:
         found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
         yield Problem("precision", "NeMo has no such precision", found, "bf16, fp32, fp8, fp8_current, mxfp8")
-    if e.platform.vendor is None:
+    if e.accelerator is None:
         yield from _without_accelerator(e)
 
 

@@ -23,9 +23,10 @@ def plan(e: Experiment, host: Host, program: Path, text: str) -> Plan:
     machine, why = megatron.environment(e, host)
     env, reasons = nvidia_env.environment(e)
     command = (str(program), "--settings", SETTINGS)
+    alone = e.rehearse == "layout"  # one process plays a rank
     return Plan(
         setup=corpus.setup(e, python),
-        argv=(python, "-u", "-m", "torch.distributed.run", *megatron.torchrun(e), *command),
+        argv=(python, "-u", *(() if alone else ("-m", "torch.distributed.run", *megatron.torchrun(e))), *command),
         check=(python, "-u", *command, "--check"),
         files={SETTINGS: text},
         env=machine | env,
@@ -49,7 +50,7 @@ def precision(e: Experiment, names: Precisions) -> dict[str, Any]:
 def without_accelerator(e: Experiment) -> Iterator[Problem]:
     """What a stand-in for torch.cuda cannot stand in for."""
     key = "layout.context_parallel_size"
-    if e.layout.context_parallel_size > 1:
+    if e.layout.context_parallel_size > 1 and not e.rehearse:
         what = "a split sequence needs TransformerEngine's attention, and so a GPU"
         yield Problem(key, what, str(e.layout.context_parallel_size), "1", f"{key}=1, or framework=megatron")
     if e.precision.fp8:

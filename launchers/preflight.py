@@ -21,7 +21,7 @@ def problems(e: Experiment) -> list[Problem]:
 
 
 def _platform(e: Experiment) -> Iterator[Problem]:
-    vendor = e.platform.vendor
+    vendor = e.accelerator
     if vendor is None:
         return
     found = devices.find()
@@ -38,7 +38,7 @@ def _platform(e: Experiment) -> Iterator[Problem]:
 
 
 def _nodes(e: Experiment) -> Iterator[Problem]:
-    if e.nodes > 1:
+    if e.nodes > 1 and not e.rehearse:
         hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
         yield Problem(
             "nodes", "one launch.py runs one node so far: it would record only its own", str(e.nodes), "1", hint

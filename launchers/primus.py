@@ -14,13 +14,14 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem, closest, listed
 from conf.resolve import Declared, Experiment
-from launchers import attribute_settings, corpus, nvidia_env
+from launchers import attribute_settings, corpus, megatron, nvidia_env
 from launchers.attribute_settings import in_range
 from launchers.plan import Host, Plan
 from launchers.ranks import primus_check
 
 SHELL = Path(__file__).parent.parent / "shell"
 FACTS = Path(__file__).parent / "ranks" / "primus_facts.py"
+ROPE_SCALING_FACTOR = 8.0  # GPTModel's default (megatron/core/models/gpt/gpt_model.py:103)
 EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
 
 
@@ -35,13 +36,14 @@ def render(experiment: Experiment, host: Host) -> Plan:
     if problems:
         raise ConfigError(*problems)
     python = e.framework.python or host.python
+    machine, why = megatron.environment(e, host) if e.rehearse else ({}, {})
     env, reasons = environment(e)
     return Plan(
         setup=((python, str(FACTS)), *corpus.setup(e, python)),
         argv=("bash", TRAIN),
         files={EXPERIMENT: experiment_yaml(e), TRAIN: (SHELL / "primus_train.sh").read_text(encoding="utf-8")},
-        env=env,
-        env_reasons=reasons,
+        env=machine | env,
+        env_reasons=why | reasons,
         forward_env=e.cluster.forward_env,
         declared=(*attribute_settings.declared(e, table), *_declared(e)),
     )
@@ -74,6 +76,8 @@ def overrides(e: Experiment) -> dict[str, Any]:
     """Key of Primus → value, framework.options last."""
     table = attribute_settings.table("primus")
     values = dict(attribute_settings.assignments(e, table).set)
+    if e.rehearse:  # Primus has no program of ours that could look what is there
+        values |= table.without_transformer_engine
     for name, value in e.framework.options.items():
         values |= dict.fromkeys(_keys_of_option(name, e.framework.release), value)
     return values
@@ -95,6 +99,12 @@ def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     }
     if e.data.path is not None:
         places["DATA_PREFIX"] = (e.data.path, "the corpus; from the run's directory")
+    if e.framework.python is not None and e.bundle is None:
+        places["PRIMUS_PYTHON"] = (e.framework.python, "whose environment Primus takes (framework.python)")
+    if e.rehearse:
+        places["PRIMUS_GPU_MODEL"] = (e.hardware.name.upper(), "the GPU that the rehearsal's rocm-smi tells Primus of")
+    if e.rehearse == "layout":
+        places["PRIMUS_ENTRY"] = ("main", "one process, which plays a rank")
     if e.image is not None:
         places["PRIMUS_IMAGE"] = (e.image, "the image (image), for primus-cli's containers and for the record")
     values = {name: value for name, (value, _) in places.items()}
@@ -204,6 +214,9 @@ def _keys_of_option(name: str, release: str | None) -> list[str]:
 
 def _declared(e: Experiment) -> Iterator[Declared]:
     """What runs otherwise than on NVIDIA or than all stacks were asked for."""
+    if e.model.rope_scaling_factor not in (None, ROPE_SCALING_FACTOR):
+        why = "Primus builds every model with this factor: Megatron's --rope-scaling-factor does not reach it"
+        yield Declared("rope_scaling_factor", ROPE_SCALING_FACTOR, why)
     fused = "gradient_accumulation_fusion"
     if fused not in e.framework.options:
         yield Declared(

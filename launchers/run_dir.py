@@ -34,14 +34,17 @@ def identity(e: Experiment, commit: str | None) -> str:
     stack = {"framework": e.framework.name, "release": e.framework.release, "options": e.framework.options}
     code = {**stack, "image": e.image, "commit": commit}
     model = {name: value for name, value in asdict(e.model).items() if name != "source"}
-    text = json.dumps({"settings": program_settings(e), "model": model, **place, **code}, sort_keys=True)
+    extras = {name: getattr(e, name) for name in ("rehearse", "probe", "equal_init") if getattr(e, name)}
+    text = json.dumps({"settings": program_settings(e), "model": model, **place, **code, **extras}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def run_id(e: Experiment, commit: str | None) -> str:
-    """Readable and unique: layout, seed, the first digits of the identity."""
+    """Readable and unique: layout, seed, the first digits of the identity; of rehearsals, which lie side by side, the
+    framework first."""
     layout = str(e.layout).lower().replace(" ", "-")
-    return f"{layout}-seed{e.training.seed}-{identity(e, commit)[:10]}"
+    stack = f"{e.framework.name}-{e.rehearse}-" if e.rehearse else ""
+    return f"{stack}{layout}-seed{e.training.seed}-{identity(e, commit)[:10]}"
 
 
 def directory(e: Experiment, commit: str | None) -> Path:

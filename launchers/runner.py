@@ -29,13 +29,15 @@ FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks shou
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How the processes ended. exit_code is negative for a signal, None where nothing was started; signal: what we
-    passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not tell."""
+    passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not tell;
+    over_limit: it was ended for taking longer than it might."""
 
     exit_code: int | None
     signal: str | None
     hung: bool
     wall_time_s: float
     oom_kills: int | None = None
+    over_limit: bool = False
 
 
 class _Run:
@@ -46,17 +48,18 @@ class _Run:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float | None = None) -> None:
+        self.deadline = None if limit_s is None else time.monotonic() + limit_s
         self.exit_code: int | None = None
         self.family: dict[int, psutil.Process] = {}
         self.last_output = time.monotonic()
         self.signal: str | None = None
-        self.hung = False
+        self.hung = self.over_limit = False
 
     @property
     def ended(self) -> bool:
         """Whether the run is to end, whatever its process does."""
-        return self.signal is not None or self.hung
+        return self.signal is not None or self.hung or self.over_limit
 
     def note_family(self) -> None:
         """Remember every descendant: once torchrun is gone, its ranks can no longer be found through it."""
@@ -85,12 +88,18 @@ class _Run:
             _signal(process, signal.SIGKILL)
 
 
-def execute(
-    plan: Plan, directory: Path, hang_after_s: float, on_line: Callable[[str], None], go_on: bool = False
+def execute(  # noqa: PLR0913
+    plan: Plan,
+    directory: Path,
+    hang_after_s: float,
+    on_line: Callable[[str], None],
+    *,
+    go_on: bool = False,
+    limit_s: float | None = None,
 ) -> Ending:
     """Run `plan` in `directory`, where its files already are; each line goes to the log first, then to `on_line`.
 
-    go_on: the log that is there is the first part of this one.
+    go_on: the log that is there is the first part of this one. limit_s: of all commands together.
 
     Returns when every process has ended. SIGINT and SIGTERM end the run; no output for `hang_after_s` seconds too.
 
@@ -99,7 +108,7 @@ def execute(
     """
     started = time.monotonic()
     with (directory / plan.log).open("ab" if go_on else "wb", buffering=0) as log:
-        commands, run, kills = [*plan.setup, plan.argv], _Run(), oom_kills()
+        commands, run, kills = [*plan.setup, plan.argv], _Run(limit_s), oom_kills()
         failure = None
         with _signals(run):  # before anything is started: a signal in between would leave it behind
             while commands and failure is None and not run.exit_code and not run.ended:
@@ -109,7 +118,7 @@ def execute(
     if failure is not None:
         raise failure
     killed = None if kills is None else (oom_kills() or kills) - kills
-    return Ending(run.exit_code, run.signal, run.hung, time.monotonic() - started, killed)
+    return Ending(run.exit_code, run.signal, run.hung, time.monotonic() - started, killed, run.over_limit)
 
 
 def oom_kills() -> int | None:
@@ -135,8 +144,9 @@ def _start(argv: tuple[str, ...], plan: Plan, directory: Path) -> subprocess.Pop
 
 
 def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The child's environment: what is inherited, then the plan's own."""
-    return {**inherited, **plan.env}
+    """The child's environment: what is inherited, then the plan's own; of PYTHONPATH, the plan's folder comes first."""
+    paths = [paths for paths in (plan.env.get("PYTHONPATH"), inherited.get("PYTHONPATH")) if paths]
+    return {**inherited, **plan.env, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 
 
 def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[str], None]) -> Exception | None:
@@ -150,6 +160,7 @@ def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[s
                 run.note_family()
                 noted = time.monotonic()
             run.hung = time.monotonic() - run.last_output > hang_after_s
+            run.over_limit = run.deadline is not None and time.monotonic() > run.deadline
             with suppress(subprocess.TimeoutExpired):
                 run.process.wait(POLL_S)  # a command of `setup` takes less than that: it is not waited out
     finally:

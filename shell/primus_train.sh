@@ -2,7 +2,8 @@
 # Train with Primus on this node: primus.yaml of the current folder, in the checkout at PRIMUS_PATH.
 #
 # All else comes from the environment, where the plan or the bundle's env.sh has put it: PRIMUS_ENTRY (run_pretrain, direct,
-# container, slurm), PRIMUS_CACHE_ROOT, PRIMUS_IMAGE, DATA_PREFIX, NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT.
+# container, slurm; main), PRIMUS_PYTHON (of another environment), PRIMUS_CACHE_ROOT, PRIMUS_IMAGE, DATA_PREFIX, NNODES,
+# NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT.
 # No value of the experiment stands here. What Primus prints goes to stdout: who started us keeps the log.
 # Exit code 2: refused, nothing was started. Needs bash 4.2.
 set -euo pipefail
@@ -49,11 +50,25 @@ if [[ -n ${DATA_PREFIX:-} ]]; then
   [[ -f $DATA_PREFIX.bin && -f $DATA_PREFIX.idx ]] || fail "no corpus at $DATA_PREFIX (.bin and .idx)." \
     "Try DATA_PREFIX=/path/to/a/corpus"
 fi
+if [[ -n ${TPRIMAT_PROBE:-} ]]; then # where the ranks leave what they read
+  TPRIMAT_PROBE=$(absolute "$TPRIMAT_PROBE")
+  export TPRIMAT_PROBE
+fi
 export TRAIN_LOG=/dev/null # Primus' own copy of what it prints
 one_visibility_variable
+# Primus starts `python`, `python3` and `torchrun` as PATH has them.
+[[ -z ${PRIMUS_PYTHON:-} ]] || PATH=$(dirname "$PRIMUS_PYTHON"):$PATH
+if [[ -n ${TPRIMAT_REHEARSE:-} ]]; then
+  # What Primus expects of a ROCm box: nothing is installed, and what it keeps stays in the folder of the run.
+  PATH=${PYTHONPATH%%:*}/bin:$PATH
+  export ROCR_VISIBLE_DEVICES=-1 CUDA_VISIBLE_DEVICES=-1 # none: a GPU that is here is not rehearsed on
+  export DATA_PATH=$PRIMUS_WORKSPACE/data HF_HOME=$PRIMUS_WORKSPACE/huggingface ROCM_HOME=$PRIMUS_WORKSPACE/rocm
+  mkdir -p "$ROCM_HOME/lib" # without any, primus-cli ends without a word (runner/helpers/envs/path_utils.sh:66)
+fi
 
 cd "$checkout" # Primus starts its program by a relative path
 case ${PRIMUS_ENTRY:-run_pretrain} in
+main) exec python3 primus/cli/main.py train pretrain --config "$EXP" ;; # one process, which plays a rank
 run_pretrain) exec bash examples/run_pretrain.sh ;;
 direct | container | slurm)
   cli=primus-cli

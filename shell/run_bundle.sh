@@ -59,6 +59,7 @@ training="" sampler="" signal="" code=0
 export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
 # shellcheck source=/dev/null # written beside this when the bundle was rendered
 source "$here/env.sh"
+[[ ! -d $here/rehearsal ]] || export PYTHONPATH=$here/rehearsal${PYTHONPATH:+:$PYTHONPATH}
 [[ -z ${DATA_PREFIX:-} ]] || DATA_PREFIX=$(absolute "$DATA_PREFIX")
 run_dir=$(absolute "${RUN_DIR:-runs/$(date -u +%Y%m%dT%H%M%SZ)-node$NODE_RANK}")
 log=$(absolute "${TRAIN_LOG:-$run_dir/train.log}")

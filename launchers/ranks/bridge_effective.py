@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from corpus_order import fingerprint
 from megatron.bridge.training.callbacks import Callback
-from vendor_config import is_first_rank, mark, peak_memory
-from vendor_effective import (
+from rehearsal.tprimat_settings import (
     attention,
     ddp_settings,
     layout_settings,
@@ -24,6 +23,7 @@ from vendor_effective import (
     optimizer_settings,
     padded_vocab_size,
 )
+from vendor_config import is_first_rank, mark, peak_memory
 
 
 def configured(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,13 +17,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import bridge_cache
-import bridge_hollow
-import vendor_standin
 from vendor_config import Refusal, Refused, die_with_parent, facts, installed, is_first_rank, mark, read_settings, stop
+from vendor_device import stand_in_for
 
 PROGRAM = "bridge"
 CANNOT_IMPORT = (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OSError)
@@ -82,7 +80,7 @@ def _stack(settings: dict[str, Any], folder: str, check: bool) -> tuple[str | No
     _release(settings["release"])
     _quiet()
     bridge_cache.seed(folder, settings["hugging_face"])
-    return _device(settings["device"], check), _import(settings["release"])
+    return stand_in_for(settings["device"], check), _import(settings["release"])
 
 
 def _release(planned: str) -> None:
@@ -107,30 +105,6 @@ def _same_release(planned: str, found: str) -> None:
 
 def _minor(release: str) -> list[str]:
     return re.findall(r"\d+", release)[:2]
-
-
-@cache
-def _device(device: str, check: bool) -> str | None:
-    """The stand-in's name where the run is meant for a CPU, or only checked on one.
-
-    Raises:
-        Refused: this process does not find what the run is meant for.
-    """
-    import torch
-
-    if device == "cpu" or (check and not torch.cuda.is_available()):
-        name = vendor_standin.install()
-        if name is None:
-            raise Refused([Refusal("platform", "meant for a CPU, and an accelerator is visible here")])
-        bridge_hollow.install()
-        return name
-    found, ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if not torch.cuda.is_available() or torch.version.hip:
-        here = f"torch {torch.__version__} finds no NVIDIA GPU here"
-        raise Refused([Refusal("platform", here, hint="a torch built for CUDA, or platform=cpu")])
-    if ranks > found:
-        raise Refused([Refusal("gpus_per_node", "more ranks than visible GPUs", str(ranks), f"1 to {found}")])
-    return None
 
 
 def _quiet() -> None:

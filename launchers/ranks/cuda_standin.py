@@ -17,10 +17,10 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rehearsal.tprimat_standin_parts import Replacement, Stream, counts_as_numpy, get_state, set_state
 
 MEGATRON_VERSION = "0.15.3"
 _CPU = torch.device("cpu")
@@ -29,18 +29,6 @@ _FACTORIES = ("tensor", "zeros", "ones", "empty")
 
 class StandInError(ImportError):
     """The installed megatron-core is not the one that this stand-in was written for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """One replaced name: `owner` is a module, or a class as `module:Class`."""
-
-    owner: str
-    name: str
-    make: Callable[[Any], Any]
-    """From the original to what stands in for it."""
-    reason: str
-    """Why, and the files under megatron/core that need it."""
 
 
 def install() -> bool:
@@ -149,41 +137,10 @@ def _not_rng_warning(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("CPU RNG state changed")
 
 
-class _Stream:
-    """The one "stream" of a CPU, and every event on it: what was queued is done."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Stream)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def record_event(self) -> _Stream:
-        return self
-
-    def synchronize(self) -> None:
-        pass
-
-
-def _counts_as_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`as_numpy` holds for tensors that are on the CPU already."""
-
-    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-        moved = original(tensor, as_numpy=as_numpy, record_stream=record_stream)
-        return moved.numpy() if as_numpy and torch.is_tensor(moved) else moved
-
-    return move
-
-
-def _set_state(state: Any, device: Any = None, graph_safe: bool = False) -> None:
-    torch.default_generator.set_state(state)
-
-
-def _get_state(device: Any = None) -> Any:
-    return torch.default_generator.get_state()
-
+_DENSE = "tests/engine/test_engine_layouts.py::test_fp32_layouts_equal_the_single_process"
+_EXPERTS = "tests/engine/test_engine_layouts.py::test_layouts_of_experts_equal_the_single_process"
+_AGAIN = "tests/engine/test_engine_layouts.py::test_recomputation_changes_nothing"
+_DRAWS = "tests/engine/test_engine_standin.py::test_each_region_draws_from_its_own_seed"
 
 REPLACEMENTS = (
     Replacement(
@@ -192,61 +149,64 @@ REPLACEMENTS = (
         lambda _: lambda: _CPU,
         "passed as device=: distributed/param_and_grad_buffer.py:702, tensor_parallel/layers.py:544, "
         "tensor_parallel/mappings.py:91, pipeline_parallel/p2p_communication.py:313",
+        _DENSE,
     ),
     Replacement(
         "torch.cuda",
         "synchronize",
         lambda _: lambda *_: None,
         "CPU work is done when the call returns: pipeline_parallel/p2p_communication.py:398",
+        _DENSE,
     ),
     Replacement(
         "torch.cuda",
         "manual_seed",
         lambda _: torch.default_generator.manual_seed,
         "dropout draws from the CPU generator: tensor_parallel/random.py:198",
+        _DRAWS,
     ),
     Replacement(
         "torch.cuda",
         "get_rng_state",
-        lambda _: _get_state,
+        get_state,
         "the same generator: tensor_parallel/random.py:196",
+        _DRAWS,
     ),
     Replacement(
         "torch.cuda.random",
         "get_rng_state",
-        lambda _: _get_state,
+        get_state,
         "the same function under its second name: tensor_parallel/random.py:55",
+        _AGAIN,
     ),
     Replacement(
         "megatron.core.tensor_parallel.random",
         "_set_cuda_rng_state",
-        lambda _: _set_state,
+        set_state,
         "it queues a call for CUDA's start, which never comes: tensor_parallel/random.py:106",
+        _DRAWS,
     ),
     Replacement(
         "torch.cuda",
         "Stream",
-        lambda _: _Stream,
+        lambda _: Stream,
         "experts count their tokens on a stream of its own: transformer/moe/token_dispatcher.py:425",
+        _EXPERTS,
     ),
     Replacement(
         "torch.cuda",
         "current_stream",
-        lambda _: _Stream,
+        lambda _: Stream,
         "the same: transformer/moe/token_dispatcher.py:831",
-    ),
-    Replacement(
-        "torch.cuda",
-        "stream",
-        lambda _: contextlib.nullcontext,
-        "the same: transformer/moe/token_dispatcher.py:834",
+        _EXPERTS,
     ),
     Replacement(
         "megatron.core.transformer.moe.token_dispatcher",
         "maybe_move_tensor_to_cpu",
-        _counts_as_numpy,
+        counts_as_numpy,
         "gloo's all_to_all_single takes no tensors as split sizes, and a CPU tensor is left one: "
         "transformer/moe/token_dispatcher.py:838",
+        _EXPERTS,
     ),
     Replacement(
         "torch:Tensor",
@@ -254,6 +214,7 @@ REPLACEMENTS = (
         lambda _: lambda tensor, *_, **__: tensor,
         "tied embeddings over pipeline stages: models/common/language_module/language_module.py:233; positions of a "
         "context parallel rank: models/common/embeddings/rope_utils.py:64",
+        _DENSE,
     ),
     Replacement(
         "torch:Tensor",
@@ -261,6 +222,7 @@ REPLACEMENTS = (
         _type_as_cuda,
         "the optimizers take only tensors whose type() reads torch.cuda.*, and only they get that answer: "
         "optimizer/clip_grads.py:167, optimizer/optimizer.py:667, optimizer/distrib_optimizer.py:357",
+        _DENSE,
     ),
 )
 

@@ -16,8 +16,7 @@ import torch
 from corpus_order import fingerprint
 from lightning.pytorch.callbacks import Callback
 from nemo_recipe import asked
-from vendor_config import Refusal, Refused, is_first_rank, mark, peak_memory, plain, real_value
-from vendor_effective import (
+from rehearsal.tprimat_settings import (
     attention,
     ddp_settings,
     layout_settings,
@@ -25,6 +24,7 @@ from vendor_effective import (
     optimizer_settings,
     padded_vocab_size,
 )
+from vendor_config import Refusal, Refused, is_first_rank, mark, peak_memory, plain, real_value
 
 _RESPECTED = ("model.config.", "optim.config.", "trainer.strategy.ddp.")
 

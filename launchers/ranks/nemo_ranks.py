@@ -12,15 +12,14 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import vendor_standin
 from vendor_config import Refusal, Refused, die_with_parent, facts, is_first_rank, mark, read_settings, stop
+from vendor_device import stand_in_for
 
 PROGRAM = "nemo"
 CANNOT_IMPORT = (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OSError)
@@ -46,28 +45,6 @@ def _refusing(action: Callable[[dict[str, Any]], None], path: str) -> int:
     except Refused as refused:
         return stop(2, PROGRAM, f"{len(refused.refusals)} reasons not to run {path}", refused.refusals)
     return 0
-
-
-def _device(device: str) -> str | None:
-    """The stand-in's name where the run is meant for a CPU.
-
-    Raises:
-        Refused: this process does not find what the run is meant for.
-    """
-    if device == "cpu":
-        name = vendor_standin.install()
-        if name is None:
-            raise Refused([Refusal("platform", "meant for a CPU, and an accelerator is visible here")])
-        return name
-    import torch
-
-    found, ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if not torch.cuda.is_available() or torch.version.hip:
-        here = f"torch {torch.__version__} finds no NVIDIA GPU here"
-        raise Refused([Refusal("platform", here, hint="a torch built for CUDA, or platform=cpu")])
-    if ranks > found:
-        raise Refused([Refusal("gpus_per_node", "more ranks than visible GPUs", str(ranks), f"1 to {found}")])
-    return None
 
 
 @contextmanager
@@ -108,7 +85,7 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _train(settings: dict[str, Any]) -> None:
-    stand_in = _device(settings["device"])
+    stand_in = stand_in_for(settings["device"])
     recipe = _recipe(settings)
     import nemo_effective
     import nemo_recipe

@@ -15,6 +15,7 @@ from typing import Any
 import fiddle as fdl
 import nemo_run
 import torch
+import tprimat_standin
 
 # explicit: the package itself imports without its recipes, and says so in a warning alone
 from nemo.collections import llm
@@ -155,7 +156,7 @@ def _needs_transformer_engine(settings: dict[str, Any]) -> Iterator[Refusal]:
     if settings["precision"]["factory"] not in ("fp32", "bf16_mixed"):
         what = "fp8 needs TransformerEngine, which is not here"
         yield Refusal("precision", what, settings["precision"]["factory"], "bf16, fp32", "precision=bf16")
-    if settings["set"]["trainer.strategy.context_parallel_size"] > 1:
+    if settings["set"]["trainer.strategy.context_parallel_size"] > 1 and not tprimat_standin.is_active():
         what = "a split sequence needs TransformerEngine's attention, which is not here"
         yield Refusal("layout.context_parallel_size", what, allowed="1")
 

@@ -24,10 +24,12 @@ def facts(environment_script: str | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {f"{name}_version": _version(name) for name in PACKAGES}
     found |= {"rccl_version": _rccl(), "primus_commit": _commit(os.environ.get("PRIMUS_PATH", ""))}
     found |= {"image": os.environ.get("PRIMUS_IMAGE"), "slurm_job_id": os.environ.get("SLURM_JOB_ID")}
+    if os.environ.get("TPRIMAT_REHEARSE"):
+        found["stand_in"] = "torch.cuda"
     if environment_script is not None:
         lines = _output("bash", environment_script).splitlines()
         found |= dict(line.split("=", 1) for line in lines if "=" in line)
-        found |= _devices()
+        found |= {} if found.get("stand_in") else _devices()
     return {name: value for name, value in found.items() if value is not None}
 
 

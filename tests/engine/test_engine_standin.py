@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.engine
+ROOT = Path(__file__).parents[2]
 SEEN = """
 import sys, torch
 import cuda_standin
@@ -62,3 +64,33 @@ refused()
     missing, other = in_rank(SEEN + code).splitlines()
     assert "megatron-core 0.15.3 only: torch.cuda has no no_such_name" in missing
     assert "megatron-core 0.15.2 only: found 0.15.3" in other
+
+
+def test_each_region_draws_from_its_own_seed(in_rank: Callable[[str], str]) -> None:
+    code = """
+assert cuda_standin.install() is True
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+tracker = CudaRNGStatesTracker()
+torch.manual_seed(1)
+tracker.add("one", 1)
+tracker.add("two", 2)
+outside = torch.rand(3)
+drawn = []
+for region in ("one", "two", "one"):
+    with tracker.fork(region):
+        drawn.append(torch.rand(3))
+torch.manual_seed(1)
+first, second = torch.rand(3), torch.rand(3)
+assert torch.equal(outside, first), "adding a region moves nothing"
+assert torch.equal(drawn[0], first) and torch.equal(drawn[2], second), "a region goes on where it was left"
+torch.manual_seed(2)
+print(torch.equal(drawn[1], torch.rand(3)))
+"""
+    assert in_rank(SEEN + code) == "True\n"
+
+
+def test_every_row_names_a_test_that_exists(in_rank: Callable[[str], str]) -> None:
+    found = in_rank("import cuda_standin; print(*{row.test for row in cuda_standin.REPLACEMENTS}, sep='\\n')")
+    for named in found.split():
+        path, _, name = named.partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")

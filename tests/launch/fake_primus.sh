@@ -8,6 +8,7 @@ iters=$(key train_iters) world=$((NNODES * GPUS_PER_NODE))
 split=$(($(key tensor_model_parallel_size) * $(key pipeline_model_parallel_size) * $(key context_parallel_size)))
 data=$((world / split))
 main() {
+  printf 'Error: No Infiniband devices found!\n' >&2
   say INFO train_runtime.py:216 "[Primus:MegatronAdapter] backend_version=0.16.0rc0, primus_version=26.5.0,"
   say INFO device.py:1 "AMD Instinct MI300X"
   say DEBUG arguments.py:1570 "------------------------ arguments ------------------------"

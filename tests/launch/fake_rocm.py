@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -73,7 +73,7 @@ class Box:
 def checkout(root: Path, branch: str | None = None) -> Path:
     """A tree of a few files that Primus has, with the keys that our YAML writes."""
     e = load_experiment("platform=amd", "framework=primus", "model=llama", "framework.release=v26.5")
-    keys = dict.fromkeys(primus.overrides(e))
+    keys = dict.fromkeys({**primus.overrides(e), **primus.overrides(replace(e, rehearse="train"))})
     files = {
         "primus/cli/main.py": "",
         "primus/configs/modules/megatron/pre_trainer.yaml": "extends: [base.yaml]\n",

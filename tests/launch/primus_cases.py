@@ -61,6 +61,9 @@ def canonical(plan: Plan) -> dict[str, Any]:
         "padded_vocab_size": -(-(vocabulary or 0) // step) * step,
         "num_query_groups": keys["num_query_groups"] if keys["group_query_attention"] else keys["num_attention_heads"],
         "norm_epsilon": keys.get("layernorm_epsilon", keys.get("norm_epsilon")),
+        "rope_scaling_factor": 8.0
+        if keys["use_rope_scaling"]
+        else None,  # GPTModel's default: no release passes a key on
         "params_dtype": "bfloat16" if keys["bf16"] else "float32",
         "accumulate_allreduce_grads_in_fp32": keys["accumulate_allreduce_grads_in_fp32"]
         and not keys["grad_reduce_in_bf16"],
@@ -97,7 +100,7 @@ def _latent(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 _SAME = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "max_position_embeddings"),
-    *("rotary_base", "use_rope_scaling", "rope_scaling_factor", "normalization", "swiglu", "add_bias_linear"),
+    *("rotary_base", "use_rope_scaling", "normalization", "swiglu", "add_bias_linear"),
     *("add_qkv_bias", "untie_embeddings_and_output_weights", "qk_layernorm", "num_experts", "multi_latent_attention"),
     *("mtp_num_layers", "init_method_std", "hidden_dropout", "attention_dropout", "seq_length", "micro_batch_size"),
     *("global_batch_size", "train_iters", "seed", "recompute_granularity", "recompute_method", "recompute_num_layers"),

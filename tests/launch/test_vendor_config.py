@@ -25,7 +25,7 @@ def vendor_config(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import vendor_config
 
     yield vendor_config
-    for name in ("vendor_config", "vendor_effective"):
+    for name in ("vendor_config", "rehearsal.tprimat_settings"):
         sys.modules.pop(name, None)
 
 
@@ -109,18 +109,18 @@ def test_a_settings_file_that_is_none(vendor_config: Any, tmp_path: Path, text: 
 def test_dense_layers_are_counted_only_where_they_all_come_first(
     vendor_config: Any, frequency: Any, dense: int | None
 ) -> None:
-    import vendor_effective
+    from rehearsal import tprimat_settings
 
-    assert vendor_effective.first_dense_layers(SimpleNamespace(moe_layer_freq=frequency)) == dense
+    assert tprimat_settings.first_dense_layers(SimpleNamespace(moe_layer_freq=frequency)) == dense
 
 
 def test_the_weight_decay_is_that_of_the_groups_that_decay(vendor_config: Any) -> None:
-    import vendor_effective
+    from rehearsal import tprimat_settings
 
     config = SimpleNamespace(
         optimizer="adam", clip_grad=1.0, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1
     )
     groups = [{"params": [], "betas": (0.9, 0.99), "eps": 1e-5, "weight_decay": decay} for decay in (0.0, 0.033)]
-    told = vendor_effective.optimizer_settings(config, groups)
+    told = tprimat_settings.optimizer_settings(config, groups)
     assert (told["weight_decay"], told["adam_eps"], told["adam_beta2"]) == (0.033, 1e-5, 0.99), "not the config's"
-    assert vendor_effective.optimizer_settings(config)["weight_decay"] == 0.1
+    assert tprimat_settings.optimizer_settings(config)["weight_decay"] == 0.1

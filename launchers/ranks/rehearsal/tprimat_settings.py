@@ -28,7 +28,7 @@ def model_settings(config: Any) -> dict[str, Any]:
 
     latent = bool(getattr(config, "multi_latent_attention", False))
     experts = config.num_moe_experts is not None
-    values = {name: getattr(config, name) for name in _SAME_NAME}
+    values = {name: getattr(config, name) for name in _SAME_NAME if hasattr(config, name)}
     return {
         **values,
         "norm_epsilon": config.layernorm_epsilon,
@@ -37,7 +37,7 @@ def model_settings(config: Any) -> dict[str, Any]:
         "fp8": config.fp8 or None,
         "fp8_recipe": plain_name(config.fp8_recipe) if config.fp8 else None,
         "num_experts": config.num_moe_experts,
-        **{name: getattr(config, name) if experts else None for name in _EXPERT_NAMES},
+        **{name: getattr(config, name, None) if experts else None for name in _EXPERT_NAMES},
         "moe_first_dense_layers": first_dense_layers(config) if experts else None,
         **{name: getattr(config, name) if latent else None for name in _LATENT_NAMES},
     }
@@ -114,6 +114,8 @@ def attention(modules: Iterable[Any]) -> dict[str, Any]:
     kernel that its config names, or chooses (auto); Megatron's own is "unfused"."""
     found = {type(module).__name__: module for module in modules}
     kind = "unfused" if "DotProductAttention" in found else None
+    if "SDPACoreAttention" in found:  # the embedded engine's
+        kind = "sdpa"
     if "TEDotProductAttention" in found:
         kind = found["TEDotProductAttention"].config.attention_backend.name
     engine = any(name.startswith("TE") for name in found)

@@ -1,0 +1,59 @@
+"""Found by Python at its start through PYTHONPATH, in every process of the vendor's: sets up what is asked for by the
+variables below, and hands over to the sitecustomize that would have been found without it. It imports no torch.
+
+TPRIMAT_REHEARSE=train|layout   a stand-in for torch.cuda where no accelerator is found (tprimat_standin.py)
+TPRIMAT_PLAY_RANK=R, TPRIMAT_PLAY_WORLD=W   this one process plays rank R of W (tprimat_fake_world.py)
+TPRIMAT_EQUAL_INIT=SEED         weights by global name (tprimat_equal_init.py)
+TPRIMAT_PROBE=DIR               what is built and stepped is read into DIR (tprimat_probe.py)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def _set_up() -> None:
+    if os.environ.get("TPRIMAT_REHEARSE"):
+        import tprimat_standin
+
+        tprimat_standin.arm()
+    if os.environ.get("TPRIMAT_PLAY_RANK"):
+        import tprimat_fake_world
+
+        tprimat_fake_world.install()
+    if os.environ.get("TPRIMAT_EQUAL_INIT"):
+        import tprimat_equal_init
+
+        tprimat_equal_init.install()
+    if os.environ.get("TPRIMAT_PROBE"):
+        import tprimat_probe
+
+        tprimat_probe.install()
+
+
+def _hand_over() -> None:
+    """Run the first sitecustomize on the path that has not run: there may be another copy of this folder (a bundle's),
+    or one that hands over to us in turn."""
+    import importlib.machinery
+    import importlib.util
+
+    for entry in sys.path:
+        spec = importlib.machinery.PathFinder.find_spec("sitecustomize", [entry])
+        if spec is not None and spec.loader is not None and spec.origin not in _RUN:
+            _RUN.add(spec.origin)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules["sitecustomize"] = module
+            spec.loader.exec_module(module)
+            return
+
+
+_RUN = vars(sys).setdefault("_tprimat_sitecustomize", set())
+"""The files that have run, kept where another copy of this one finds it."""
+_FIRST = not _RUN
+_RUN.add(os.path.abspath(__file__))  # noqa: PTH100 - pathlib would cost each start of Python more than all else here
+try:
+    if _FIRST:
+        _set_up()
+finally:
+    _hand_over()

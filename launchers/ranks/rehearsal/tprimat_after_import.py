@@ -1,0 +1,91 @@
+"""Post-import hooks: a function that is called once, right after the vendor's own code has imported a module.
+
+Nothing is imported for it: a module that no one imports costs nothing. A hook that fails never takes the vendor down:
+it is kept in FAULTS and said on stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Hook = Callable[[types.ModuleType], object]
+
+
+class Fault(NamedTuple):
+    """A hook that failed: of which module, its name, what was raised."""
+
+    module: str
+    hook: str
+    error: str
+
+
+FAULTS: list[Fault] = []
+_HOOKS: dict[str, list[Hook]] = {}
+
+
+def after(module: str) -> Callable[[Hook], Hook]:
+    """Decorator: call the function with `module` once it is imported, at once where it is already."""
+
+    def register(hook: Hook) -> Hook:
+        if module in sys.modules:
+            _call(hook, sys.modules[module])
+        else:
+            _HOOKS.setdefault(module, []).append(hook)
+            if _FINDER not in sys.meta_path:
+                sys.meta_path.insert(0, _FINDER)
+        return hook
+
+    return register
+
+
+def _call(hook: Hook, module: types.ModuleType) -> None:
+    try:
+        hook(module)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the vendor's run goes on
+        fault = Fault(module.__name__, getattr(hook, "__name__", "hook"), f"{type(error).__name__}: {error}")
+        FAULTS.append(fault)
+        print(f"[tprimat] hook {fault.hook} of {fault.module} failed: {fault.error}", file=sys.stderr, flush=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds what the finders behind it find, with a loader that calls the hooks."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _HOOKS:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find and finder is not self else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return self.inner.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # the module gets its own loader back: resources and inspect ask it
+        module.__loader__ = self.inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.inner
+        self.inner.exec_module(module)
+        for hook in _HOOKS.pop(module.__name__, ()):
+            _call(hook, module)
+
+    def __getattr__(self, name: str) -> Any:  # what is asked of it before: is_package, get_filename …
+        return getattr(self.inner, name)
+
+
+_FINDER = _Finder()

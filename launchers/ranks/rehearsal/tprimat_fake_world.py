@@ -1,0 +1,116 @@
+"""One process plays rank R of a job of W: torch's fake process group, whose collectives return at once.
+
+The model, the layout and every rule of the stack that is asked before the first forward pass are real, at true size.
+The process ends there, with exit code 0 and a mark: what would follow has no meaning (a receive leaves a tensor as it
+was). Only a rank whose place in its tensor parallel group is 0 gets that far: the others are told by a broadcast
+whether they train.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import tprimat_standin
+from tprimat_after_import import after
+
+RANK, WORLD = "TPRIMAT_PLAY_RANK", "TPRIMAT_PLAY_WORLD"
+_SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+_FILLERS = ("normal_", "uniform_", "trunc_normal_", "xavier_normal_", "xavier_uniform_", "kaiming_uniform_")
+"""Of torch.nn.init: they would take minutes, and nothing reads the weights."""
+
+
+def install() -> None:
+    """Make this process rank RANK of WORLD; before torch is imported."""
+    tprimat_standin.arm()  # whose process groups these stand on
+    rank, world = _asked(os.environ)
+    os.environ.update(_as_launched(rank, world, int(os.environ.get("LOCAL_WORLD_SIZE") or min(8, world))))
+    after("torch")(_play)
+    after(_SCHEDULES)(_end_at_the_first_forward)
+
+
+def _asked(environment: Mapping[str, str]) -> tuple[int, int]:
+    try:
+        rank, world = int(environment[RANK]), int(environment[WORLD])
+    except (KeyError, ValueError):
+        rank, world = -1, 0
+    if not 0 <= rank < world:
+        found = f"{environment.get(RANK)}, {environment.get(WORLD)}"
+        _refuse(f"{RANK} and {WORLD} must be whole numbers, rank below world: {found}")
+    return rank, world
+
+
+def _as_launched(rank: int, world: int, local_world: int) -> dict[str, str]:
+    """What torchrun sets, and what Primus and Lightning read besides."""
+    node = str(rank // local_world)
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(rank % local_world),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "GROUP_RANK": node,
+        "NODE_RANK": node,
+        "NNODES": str(-(-world // local_world)),
+        "GPUS_PER_NODE": str(local_world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+
+
+def _play(torch: types.ModuleType) -> None:
+    if not tprimat_standin.is_active():
+        _refuse("one process plays a rank on a CPU only, and an accelerator is visible here: hide it")
+    try:
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend "fake"
+    except ImportError as error:
+        _refuse(f"torch {torch.__version__} has no fake process group where it was ({error})")
+    rank, world = _asked(os.environ)
+    begin, new_group = torch.distributed.init_process_group, torch.distributed.new_group
+
+    def init_process_group(*_: Any, **__: Any) -> Any:
+        return begin("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    def fake_group(*arguments: Any, **options: Any) -> Any:
+        return new_group(*arguments, **{**options, "backend": "fake"})
+
+    def as_it_is(objects: list[Any], *_: Any, **__: Any) -> None:
+        """A broadcast: what this process would have sent."""
+
+    torch.distributed.init_process_group, torch.distributed.new_group = init_process_group, fake_group
+    torch.distributed.broadcast_object_list = as_it_is
+    for name in _FILLERS:
+        setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+
+
+def _end_at_the_first_forward(schedules: types.ModuleType) -> None:
+    """Where the schedules call the model: they have checked their own rules by then."""
+    if not hasattr(schedules, "forward_step"):
+        _refuse(f"{_SCHEDULES} has no forward_step in this release: the training would not end before it")
+    schedules.forward_step = _end
+
+
+def _end(*_: Any, **__: Any) -> None:
+    rank, world = _asked(os.environ)
+    _finish_the_probe()
+    sys.stdout.write(f"[tprimat] rehearsed {json.dumps({'rank': rank, 'world': world})}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    atexit._run_exitfuncs()
+    os._exit(0)  # no except and no finally of the stack's in between
+
+
+def _finish_the_probe() -> None:
+    probe = sys.modules.get("tprimat_probe")
+    if probe is not None:
+        probe.finish()
+
+
+def _refuse(text: str) -> None:
+    sys.stderr.write(f"[tprimat] rehearsal refused: {text}\n")
+    sys.stderr.flush()
+    os._exit(2)

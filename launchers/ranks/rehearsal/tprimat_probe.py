@@ -1,0 +1,232 @@
+"""The probe: what is really built and what really steps, read inside the rank, whatever the vendor prints.
+
+TPRIMAT_PROBE=DIR: installed by sitecustomize.py, for NeMo, Megatron-Bridge, Primus and the embedded engine alike. Each
+rank writes DIR/rank<RANK>.json (parsers/probe.py reads it): after the second step, each time their number has doubled,
+and at the end, so that a killed run leaves one. It rides along on real runs and cannot hurt one: every fault is caught
+and kept in the file, nothing waits for a device (what only a device holds is unknown), and its own time is in the file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tprimat_probe_tokens
+import tprimat_probe_unread
+from tprimat_after_import import FAULTS, after
+from tprimat_probe_read import described, frequencies, group_row
+from tprimat_probe_tokens import MOST_HELD, STEPS_HASHED, Tokens
+
+VARIABLE = "TPRIMAT_PROBE"
+VERSION = 1
+STEPS_KEPT = 100_000
+FAULTS_KEPT = 20
+_CLASSES = {
+    "megatron.core.models.gpt.gpt_model": ("GPTModel", "on_model"),
+    "megatron.core.distributed.distributed_data_parallel": ("DistributedDataParallel", "on_wrapped"),
+    "megatron.core.optimizer.optimizer": ("MegatronOptimizer", "on_optimizer"),
+    "megatron.core.optimizer_param_scheduler": ("OptimizerParamScheduler", "on_schedule"),
+    "nemo.core.optim.lr_scheduler": ("WarmupAnnealHoldPolicy", "on_schedule"),
+    "megatron.core.datasets.megatron_dataset": ("MegatronDataset", "on_dataset"),
+}
+"""Of each module the class whose making tells something, and who is told. A release without it: a fault in the file."""
+
+
+def install() -> Probe:
+    """Wait for the vendor to import what the probe looks at. Imports nothing heavy."""
+    folder = Path(os.environ[VARIABLE]).absolute()
+    os.environ[VARIABLE] = str(folder)  # children may start elsewhere
+    probe = Probe(folder)
+    for module, (name, method) in _CLASSES.items():
+        after(module)(functools.partial(probe.after_making, name, method))
+
+    @after("torch.optim.optimizer")
+    def steps(optim: Any) -> None:
+        optim.register_optimizer_step_pre_hook(lambda this, _, __: probe.guarded("on_step", this))
+
+    tprimat_probe_tokens.install(probe)
+    tprimat_probe_unread.install(probe)
+    atexit.register(probe.finish)
+    _PROBES.append(probe)
+    return probe
+
+
+_PROBES: list[Probe] = []
+
+
+def finish() -> None:
+    """Write the file now: for a process that will end without its exit functions. Never raises."""
+    for probe in _PROBES:
+        probe.finish()
+
+
+class Probe:
+    """What has been seen in this process. The methods on_… are called by hooks, and may raise."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.process = folder, os.getpid()
+        self.faults: list[str] = []
+        self.models: list[Any] = []
+        self.wrapped: list[Any] = []
+        self.optimizers: list[Any] = []
+        self.decay_groups: dict[int, list[list[int]]] = {}  # of a torch optimizer: each group's parameters, by id
+        self.schedule: Any = None
+        self.schedule_counts: list[int] = []
+        self.dataset: Any = None
+        self.unread: dict[str, list[str]] = {}  # who takes names silently → the names that nothing has read
+        self.unread_sources: list[Callable[[], None]] = []
+        self.arguments: Any = None  # Primus'
+        self.failed = self.busy = False
+        self.frequencies: list[float] | None = None
+        self.description: dict[str, Any] | None = None
+        self.steps: list[dict[str, Any]] = []
+        self.losses: list[float] = []  # of this step's micro-batches
+        self.tokens = Tokens()
+        self.given: list[Any] = []
+        self.watch: Any = None
+        self.first_optimizer: int | None = None
+        self.seconds = self.seconds_before = 0.0
+
+    def guarded(self, method: str | Callable[..., None], *arguments: Any) -> None:
+        """Call a method; whatever it raises is kept, and the run goes on. A forked child is not this rank."""
+        started, outermost = time.perf_counter(), not self.busy
+        self.busy = True
+        try:
+            if os.getpid() == self.process:
+                (getattr(self, method) if isinstance(method, str) else method)(*arguments)
+        except Exception as error:  # noqa: BLE001  a probe never hurts a run
+            self.fault(method if isinstance(method, str) else method.__name__, error)
+        if outermost:
+            self.busy = False
+            self.seconds += time.perf_counter() - started
+
+    def fault(self, where: str, error: object) -> None:
+        """Keep a fault, each once."""
+        text = f"{where}: {type(error).__name__}: {error}"[:300]
+        if text not in self.faults and len(self.faults) < FAULTS_KEPT:
+            self.faults.append(text)
+
+    def after_making(self, name: str, method: str, module: Any) -> None:
+        """Tell `method` of each object of the class `name` of `module` once it is made."""
+        kind = getattr(module, name)
+        make = kind.__init__
+
+        @functools.wraps(make)
+        def make_and_tell(this: Any, *arguments: Any, **options: Any) -> None:
+            make(this, *arguments, **options)
+            self.guarded(method, this)
+
+        kind.__init__ = make_and_tell
+
+    def on_model(self, model: Any) -> None:
+        self.models.append(model)
+        if len(self.models) > 1:  # a virtual stage's later chunks see the same micro-batches
+            return
+
+        def forward(this: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            """In the hot path: keeps what the model is given until the step ends, and cannot raise."""
+            started = time.perf_counter()
+            if this.training and len(self.given) < MOST_HELD:
+                self.given.append(options.get("input_ids", arguments[0] if arguments else None))
+            self.seconds += time.perf_counter() - started
+
+        self.watch = model.register_forward_pre_hook(forward, with_kwargs=True)
+
+    def on_wrapped(self, wrapped: Any) -> None:
+        self.wrapped.append(wrapped)
+
+    def on_optimizer(self, optimizer: Any) -> None:
+        self.optimizers.append(optimizer)
+        if optimizer.optimizer is not None:  # later its groups hold shards and copies of the parameters
+            groups = optimizer.optimizer.param_groups
+            self.decay_groups[id(optimizer.optimizer)] = [[id(p) for p in group["params"]] for group in groups]
+
+    def on_schedule(self, schedule: Any) -> None:
+        self.schedule = schedule
+
+    def on_dataset(self, dataset: Any) -> None:
+        if getattr(dataset.index_split, "name", None) == "train":
+            self.dataset = dataset
+
+    def on_batch(self, iterator: Any, batch: Any) -> None:
+        if self.tokens.looks:
+            self.tokens.handed(iterator._dataset, batch)
+
+    def on_step(self, optimizer: Any) -> None:
+        if self.first_optimizer is None:
+            self.first_optimizer = id(optimizer)
+        if id(optimizer) == self.first_optimizer:
+            self._next_step()
+        if self.steps:
+            self.steps[-1]["groups"] += [group_row(group) for group in optimizer.param_groups]
+
+    def _next_step(self) -> None:
+        done = len(self.steps)
+        if self.steps:
+            self.steps[-1]["probe_time_s"] = round(self.seconds - self.seconds_before, 7)
+        self.seconds_before = self.seconds
+        if done >= 2 and done & (done - 1) == 0:
+            self._write()
+        given, self.given = self.given, []
+        if done < STEPS_KEPT:
+            self.steps.append({"forwards": len(given) or None, "probe_time_s": None, "groups": []})
+            self.guarded("end_of_batch", given)
+        if done < 2:  # later the process groups may be gone; the second step tells what the schedule counts
+            self.schedule_counts.append(getattr(self.schedule, "num_steps", 0))
+            self.describe()
+        if done == STEPS_HASHED and not any(getattr(o.config, "fp16", False) for o in self.optimizers):
+            self.watch.remove()  # only where fp16 skips a step do the forward passes number it
+
+    def end_of_batch(self, given: list[Any]) -> None:
+        """given: to the model in this step's forward passes."""
+        if self.frequencies is None and self.models and len(self.steps) == 1:
+            self.frequencies = frequencies(self.models[0])  # NeMo scales them after it has made the model
+        if self.models and self.models[0].pre_process:
+            self.tokens.given([tokens for tokens in given if tokens is not None])
+        self.steps[-1] |= self.tokens.step()
+
+    def describe(self) -> None:
+        self.description = described(self)
+
+    def finish(self) -> None:
+        """Write the file, for the last time. Never raises."""
+        if self.models or self.steps or self.faults:
+            self.guarded("_write")
+
+    def _write(self) -> None:
+        for source in self.unread_sources:
+            self.guarded(source)
+        if self.description is None:
+            self.guarded("describe")
+        rank = int(os.environ.get("RANK", "0"))
+        content = {"version": VERSION, "rank": rank, **(self.description or {}), "never_read": self.unread}
+        content |= {"steps": self.steps, "probe_time_total_s": self.seconds}
+        content["faults"] = self.faults + [f"hook {f.hook} of {f.module}: {f.error}" for f in FAULTS]
+        try:
+            replace(self.folder / f"rank{rank}.json", json.dumps(content, default=_no_value))
+        except (OSError, TypeError, ValueError) as error:
+            if not self.failed:
+                print(f"[tprimat] probe: cannot write below {self.folder}: {error!r}", file=sys.stderr, flush=True)
+            self.failed = True
+
+
+def replace(path: Path, text: str) -> None:
+    """Put `text` at `path` in one piece."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        file.write(text + "\n")
+    os.chmod(file.name, 0o644)  # noqa: PTH101  tempfile's are the owner's alone
+    os.replace(file.name, path)
+
+
+def _no_value(value: object) -> str:
+    return f"<{type(value).__name__}>"

@@ -1,0 +1,137 @@
+"""Names that were set and that nothing has read: where a stack takes any name, only this tells a misspelt one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from tprimat_after_import import after
+
+if TYPE_CHECKING:
+    from tprimat_probe import Probe
+
+_PRIMUS_PRINTS = {"_print_args", "log_dict_aligned", "merge_namespace", "nested_namespace_to_dict"}
+"""These read every argument: to print it, or to copy it."""
+
+
+def install(probe: Probe) -> None:
+    """Hook what takes names silently in NeMo, Megatron-Bridge and Primus."""
+
+    @after("nemo.lightning.pytorch.strategies.megatron_strategy")
+    def nemo(module: Any) -> None:
+        _extra_keywords(probe, module.MegatronStrategy)
+
+    @after("megatron.bridge.training.pretrain")
+    def bridge(module: Any) -> None:
+        _extra_attributes(probe, module)
+
+    @after("primus.backends.megatron.argument_builder")
+    def primus(module: Any) -> None:
+        _unread_arguments(probe, module.MegatronArgBuilder)
+
+
+def _extra_keywords(probe: Probe, kind: Any) -> None:
+    """MegatronStrategy drops what it does not know into **kwargs, which nothing reads."""
+    make = kind.__init__
+    known = {n for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
+
+    @functools.wraps(make)
+    def make_and_list(this: Any, *arguments: Any, **options: Any) -> None:
+        probe.unread["MegatronStrategy"] = sorted(options.keys() - known)
+        make(this, *arguments, **options)
+
+    kind.__init__ = make_and_list
+
+
+def _extra_attributes(probe: Probe, module: Any) -> None:
+    """Bridge's configs are dataclasses without slots: an attribute that is no field of theirs is kept, and inert."""
+    run = module.pretrain
+
+    @functools.wraps(run)
+    def list_and_run(config: Any, *arguments: Any, **options: Any) -> Any:
+        def inert_attributes() -> None:
+            probe.unread["ConfigContainer"] = sorted(_not_fields(config))
+
+        probe.guarded(inert_attributes)
+        return run(config, *arguments, **options)
+
+    module.pretrain = list_and_run
+
+
+def _not_fields(config: Any, path: str = "") -> Iterator[str]:
+    known = {f.name for f in fields(config)}
+    for name, value in vars(config).items():
+        if name not in known and not name.startswith("_") and not hasattr(type(config), name):
+            yield f"{path}{name}"
+        elif is_dataclass(value) and not isinstance(value, type) and path.count(".") < 3:
+            yield from _not_fields(value, f"{path}{name}.")
+
+
+class _Arguments(types.SimpleNamespace):
+    """Primus' arguments. A copy of it, pickled or not, is a plain namespace."""
+
+    def __reduce__(self) -> Any:
+        return types.SimpleNamespace, (), dict(vars(self))
+
+
+class _Recorded(_Arguments):
+    """The same, and it notes what is read of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__") and sys._getframe(1).f_code.co_name not in _PRIMUS_PRINTS:
+            _READ.add(name)
+        return object.__getattribute__(self, name)
+
+
+_READ: set[str] = set()
+
+
+def _unread_arguments(probe: Probe, builder: Any) -> None:
+    """From v26.2 on Primus keeps any key of the user's, and prints it as if it were an argument. What is read before
+    the file is first written is read; then nothing is noted any more."""
+    build = builder.to_namespace
+
+    @functools.wraps(build)
+    def to_namespace(this: Any) -> Any:
+        built = build(this)
+        probe.guarded(record, built)
+        return probe.arguments or built
+
+    def record(built: Any) -> None:
+        probe.arguments = _Recorded(**vars(built))
+        probe.unread_sources.append(never_read)
+
+    def never_read() -> None:
+        if type(probe.arguments) is _Recorded:
+            probe.arguments.__class__ = _Arguments
+            probe.unread["primus"] = sorted(user_keys() - _READ)
+
+    builder.to_namespace = builder.finalize = to_namespace
+
+
+def user_keys() -> set[str]:
+    """The keys that the user set: the overrides in the files named on the command line, and its own --KEY words."""
+    import yaml
+
+    words = iter(sys.argv[1:])
+    keys: set[str] = set()
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in ("--config", "--exp"):
+            with open(value or next(words), encoding="utf-8") as file:  # noqa: PTH123
+                keys |= set(_overrides(yaml.safe_load(file)))
+        elif name.startswith("--"):
+            keys.add(name[2:])
+    return keys - {"data_path", "backend_path", "export_config"}  # of the launcher itself
+
+
+def _overrides(document: Any) -> Iterator[str]:
+    modules = document.get("modules") if isinstance(document, Mapping) else None
+    for module in (modules or {}).values():
+        overrides = (module.get("overrides") or {}) if isinstance(module, Mapping) else {}
+        yield from (name for name, value in overrides.items() if value is not None)  # null asks for nothing

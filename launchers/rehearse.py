@@ -1,0 +1,250 @@
+"""rehearse=train|layout: what of an Experiment a CPU can run with the real stack, and what it cannot tell. Pure.
+
+train runs the toy (launchers/toy.py) by the ordinary plan. layout keeps width, layout and world, cuts layers to the
+memory that is there, and starts one process for each of two ranks, which play them (launchers/ranks/rehearsal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ConfigError, Problem
+from conf.parameters import Held, per_stage
+from conf.resolve import Experiment
+from conf.schema import Data
+from conf.vocabulary import follow, requested, vocabulary
+from launchers.plan import Plan
+from launchers.toy import toy
+
+FOLDER = Path(__file__).parent / "ranks" / "rehearsal"
+TABLE = Path(__file__).parent / "settings" / "not_rehearsed.yaml"
+PROBE = "probe"  # in the run's directory, where parsers/probe.py looks
+# Measured in NeMo, Bridge and Primus, ranks of 175 and 393 million parameters: 10.2 to 10.3 bytes of each (weights in
+# bf16, gradients and main weights in fp32; no step, so no moments), 0.9 to 1.1 GB for the process. In fp32 it is 4 + 4.
+BYTES_PER_PARAMETER = 10.5
+PROCESS_BYTES = 1_200_000_000
+GB = 1e9
+OWN_STANDIN = ("megatron",)  # the engine's light one (launchers/ranks/cuda_standin.py)
+NOTHING_ASKED = (None, False, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a rehearsal's record says of itself. shrunk: setting → {"asked", "ran"}. not_rehearsed: setting or topic →
+    reason. notes: what is said before it starts, too. asked: the whole experiment, by which the run is named: two of
+    them may have the same toy."""
+
+    shrunk: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    not_rehearsed: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    asked: Experiment | None = None
+
+
+def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
+    """What runs in place of `e`, and what is said of it; `e` itself where no rehearsal is asked for.
+
+    memory_bytes: that a process may use, for rehearse=layout.
+
+    Raises:
+        ConfigError: a rank of rehearse=layout does not fit, even with the fewest layers.
+    """
+    if e.rehearse is None:
+        return e, Told()
+    small = toy(e) if e.rehearse == "train" else in_layout(e, memory_bytes)
+    small, reasons = _without_kernels(small), not_rehearsed(e)
+    return small, Told(shrunk(e, small, reasons), reasons, tuple(_cautions(e, small)), e)
+
+
+def shrunk(asked: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Every setting that `ran` has otherwise, by canonical name, parts of the model without one by their path. but:
+    names that are told of elsewhere."""
+    values = [{**requested(e), **_unnamed(e), **_runs(e)} for e in (asked, ran)]
+    before, after = values
+    names = (name for name in before if before[name] != after.get(name) and name not in but)
+    return {name: {"asked": before[name], "ran": after.get(name)} for name in names}
+
+
+def not_rehearsed(e: Experiment) -> dict[str, str]:
+    """Setting or topic → why a rehearsal of `e` tells nothing of it."""
+    table, found = _table(), {}
+    for row in table["settings"]:
+        asked = follow(e, row["of"])
+        asks = asked is True or asked not in row.get("unless", NOTHING_ASKED)  # True == 1
+        if asks and row.get("only", e.rehearse) == e.rehearse:
+            found[row["name"]] = row["reason"]
+    found |= {name: row["reason"] for name in e.framework.options if (row := _option(name))}
+    return {**table["topics"], **found}
+
+
+def _option(name: str) -> dict[str, Any] | None:
+    """The table's row for a key of framework.options."""
+    return next((row for row in _table()["options"] if fnmatchcase(name, row["pattern"])), None)
+
+
+def _without_kernels(e: Experiment) -> Experiment:
+    """`e` without the options that a stack refuses where it has no GPU."""
+    kept = {name: v for name, v in e.framework.options.items() if (_option(name) or {"runs": True}).get("runs")}
+    return replace(e, framework=replace(e.framework, options=kept))
+
+
+def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
+    """`e` at full width, layout and world, with as many layers as fit into `memory_bytes`, and no corpus.
+
+    Raises:
+        ConfigError: not even one layer for each stage fits.
+    """
+    unit = e.layout.pipeline_model_parallel_size * (e.layout.virtual_pipeline_model_parallel_size or 1)
+    counts = range(e.model.num_layers, 0, -unit)
+    fitting = (_with_layers(e, n) for n in counts if rank_bytes(_with_layers(e, n)) <= memory_bytes)
+    kept = next(fitting, None)
+    if kept is None:
+        raise ConfigError(_too_large(e, _with_layers(e, unit), memory_bytes))
+    training = kept.training
+    chunk = kept.model.num_layers // unit
+    recomputed = None if training.recompute_num_layers is None else min(training.recompute_num_layers, chunk)
+    return replace(
+        kept,
+        training=replace(training, recompute_num_layers=recomputed, save_interval=None),
+        precision=replace(e.precision, fp8=None, fp8_recipe=None),
+        data=Data(name="mock", path=None, split="1,1,1"),
+        cluster=replace(e.cluster, container="none", primus_entry="run_pretrain"),
+        image=None,
+        repeat=1,
+        resume=False,
+        rerun=True,
+        probe=True,
+    )
+
+
+def rank_bytes(e: Experiment) -> int:
+    """Host memory that the larger of the two played ranks of `e` takes before its first step."""
+    return PROCESS_BYTES + round(BYTES_PER_PARAMETER * max(held.total for held in parameters(e).values()))
+
+
+def played(e: Experiment) -> tuple[int, ...]:
+    """The ranks of rehearse=layout: the first, and the first tensor rank of the last stage. A rank with another tensor
+    rank waits for one with 0 to tell it to train."""
+    last = e.layout.world_size - e.layout.tensor_model_parallel_size
+    return (0,) if e.layout.pipeline_model_parallel_size == 1 else (0, last)
+
+
+def parameters(e: Experiment) -> dict[int, Held]:
+    """Played rank → the parameters that it must hold, by our own count."""
+    layout = e.layout
+    stages = per_stage(
+        e.model,
+        layout.tensor_model_parallel_size,
+        layout.pipeline_model_parallel_size,
+        layout.expert_model_parallel_size,
+        layout.virtual_pipeline_model_parallel_size or 1,
+    )
+    return dict(zip(played(e), (stages[0], stages[-1]), strict=False))
+
+
+def attached(plan: Plan, e: Experiment) -> Plan:
+    """`plan` with what e.rehearse, e.probe and e.equal_init put in front of the stack.
+
+    Of rehearse=layout, `plan` starts one process: here it is started once for each rank.
+    """
+    told = {name: (value, why) for name, value, why in _variables(e)}
+    if not told:
+        return plan
+    told["PYTHONPATH"] = (str(FOLDER), "whose sitecustomize puts the stand-in, the probe and equal weights in front")
+    if e.rehearse == "layout":
+        *before, last = (("env", f"TPRIMAT_PLAY_RANK={rank}", *plan.argv) for rank in played(e))
+        plan = replace(plan, setup=(*plan.setup, *before), argv=last)
+    return replace(
+        plan,
+        env={**plan.env, **{name: value for name, (value, _) in told.items()}},
+        env_reasons={**plan.env_reasons, **{name: why for name, (_, why) in told.items()}},
+    )
+
+
+def _variables(e: Experiment) -> Iterator[tuple[str, str, str]]:
+    if e.rehearse and e.framework.name not in OWN_STANDIN:
+        yield "TPRIMAT_REHEARSE", e.rehearse, "rehearse: a stand-in for torch.cuda"
+        if e.hardware.architecture:
+            yield "TPRIMAT_ARCH", e.hardware.architecture, "hardware: what a GPU's capability is said to be"
+    if e.rehearse == "layout":
+        yield "TPRIMAT_PLAY_WORLD", str(e.layout.world_size), "the world in which one process plays a rank"
+        yield "LOCAL_WORLD_SIZE", str(e.gpus_per_node), "gpus_per_node"
+    if e.probe:
+        yield "TPRIMAT_PROBE", PROBE, "probe: where it is read back what runs"
+    if e.equal_init:
+        yield "TPRIMAT_EQUAL_INIT", str(e.training.seed), "equal_init: weights from their names and the seed"
+
+
+def _with_layers(e: Experiment, layers: int) -> Experiment:
+    moe = e.model.moe
+    if moe is not None:
+        moe = replace(moe, moe_first_dense_layers=min(moe.moe_first_dense_layers, layers - 1))
+    return replace(e, model=replace(e.model, num_layers=layers, moe=moe))
+
+
+def _too_large(e: Experiment, least: Experiment, memory_bytes: float) -> Problem:
+    held = max(parameters(least).values(), key=lambda one: one.total).total
+    what = (
+        f"a rank of {e.layout} holds {held:,} parameters with {least.model.num_layers} of {e.model.num_layers} layers: "
+        f"{rank_bytes(least) / GB:,.1f} GB, and {memory_bytes / GB:,.1f} GB are free here"
+    )
+    hint = "a machine with that much memory, more TP or EP, fewer virtual stages; or rehearse=train"
+    return Problem("rehearse", what, "layout", hint=hint)
+
+
+def _unnamed(e: Experiment) -> dict[str, Any]:
+    """The parts of the model that the vocabulary has no name for, by their path."""
+    named = {setting.request for setting in vocabulary().values()}
+    return {path: value for path, value in _flat(asdict(e.model), "model") if path not in named}
+
+
+def _flat(part: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    for name, value in part.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{where}.{name}")
+        else:
+            yield f"{where}.{name}", value
+
+
+def _runs(e: Experiment) -> dict[str, Any]:
+    return {"nodes": e.nodes, "gpus_per_node": e.gpus_per_node, "repeat": e.repeat}
+
+
+def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
+    """What runs and is not the real thing, what the toy had to leave out, what fails here and is valid on a GPU."""
+    if small.layout.context_parallel_size > 1 and e.rehearse == "train":
+        yield "context parallelism: each rank attends to its own part of the sequence alone: its losses are not CP's"
+    if e.rehearse == "layout":
+        yield "layout: one process plays a rank, nothing is sent: it ends before the first step and has no loss"
+    if e.precision.fp8:
+        yield "fp8 is not rehearsed: bf16 runs in its place"
+    for name, short in _SIZES.items():
+        asked, ran = getattr(e.layout, name), getattr(small.layout, name)
+        if (asked or 1) > 1 and (ran or 1) == 1:
+            why = "gloo refuses TP with EP" if short == "TP" and small.layout.expert_model_parallel_size > 1 else _ROOM
+            yield f"{short} {asked} is not rehearsed: {why}"
+    if small.model.num_layers < e.model.num_layers and e.rehearse == "layout":
+        yield f"{small.model.num_layers} of {e.model.num_layers} layers are built: more do not fit into this memory"
+
+
+_ROOM = "four processes hold no more; rehearse=layout shows it whole"
+_SIZES: Mapping[str, str] = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "virtual_pipeline_model_parallel_size": "VP",
+    "context_parallel_size": "CP",
+    "expert_model_parallel_size": "EP",
+    "data_parallel_size": "DP",
+}
+
+
+@cache
+def _table() -> dict[str, Any]:
+    import yaml
+
+    table: dict[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    return table

@@ -1,0 +1,216 @@
+"""A toy of an Experiment, for rehearse=train: all that decides a comparison as asked, sizes as small as they can be.
+
+Kept: optimizer, the schedule's shape, which sizes of the layout are above 1, the order of batch sizes, kinds of layer,
+RoPE, epsilon, ties, biases, gates, the ratio of heads to KV groups, data, seeds, recompute, overlap. What a layout cuts
+is even here, as its sizes become 2. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from conf.architecture import MLA, Model, MoE
+from conf.layout_check import Case
+from conf.resolve import Experiment, Layout
+from conf.schema import LayoutChoice, Optimizer, Precision, PrimusEntry, Training
+
+PROCESSES = 4  # two cores hold no more
+STEPS = (8, 20)
+BATCH, SEQ_LENGTH = 8, 64
+HIDDEN, FFN, HEAD, LOW_RANK, EXPERTS, TOPK = 128, 256, 16, 32, 4, 2
+VOCABULARY = 1024
+MOCK_VOCABULARY = 4096  # Megatron-Core 0.15.3's mock data holds ids up to 4094, whatever the vocabulary
+CORPUS_HIDDEN = 64  # beside the whole vocabulary of a corpus of the user's own
+
+
+def toy(e: Experiment) -> Experiment:
+    """`e` shrunk: 1 to 4 processes of one node, 8 to 20 steps. What fp8 asks for runs in bf16: no CPU has it."""
+    layout, training = _layout(e), _training(e)
+    batch = min(BATCH, 1 << (e.training.global_batch_size.bit_length() - 1))
+    micro = _micro_batch(e, batch // layout.data_parallel_size)
+    layout = replace(layout, num_micro_batches=batch // (micro * layout.data_parallel_size))
+    model = _model(e, layout)
+    chunk = model.num_layers // (layout.pipeline_model_parallel_size * _virtual(layout))
+    return replace(
+        e,
+        model=model,
+        layout=layout,
+        training=replace(
+            training,
+            global_batch_size=batch,
+            micro_batch_size=micro,
+            recompute_num_layers=_at_most(training.recompute_num_layers, chunk),
+            attention=training.attention if layout.context_parallel_size > 1 else "unfused",
+        ),
+        optimizer=_optimizer(e, training.train_iters),
+        precision=_precision(e.precision),
+        cluster=replace(e.cluster, container="none", primus_entry=_entry(e.cluster.primus_entry)),
+        image=None,
+        nodes=1,
+        gpus_per_node=layout.world_size,
+        repeat=1,
+        resume=False,
+        rerun=True,  # it is rehearsed what is installed now
+        probe=True,
+    )
+
+
+def _entry(asked: PrimusEntry) -> PrimusEntry:
+    """What of Primus is started: the two that start no container and no job."""
+    return asked if asked in ("run_pretrain", "direct") else "run_pretrain"
+
+
+def case(e: Experiment) -> Case:
+    """What the rules of conf/check.py look at, of an experiment that is settled."""
+    layout = e.layout
+    sizes = {name: getattr(layout, name) for name in LayoutChoice.__slots__ if name != "table"}
+    choice = LayoutChoice(table=None, **sizes)
+    return Case(e.model, e.hardware, choice, e.training, e.optimizer, e.precision, e.nodes, e.gpus_per_node)
+
+
+def _layout(e: Experiment) -> Layout:
+    """Every size that is above 1 becomes 2, as long as there are processes: experts first, then TP, PP, CP, DP.
+
+    TP with EP gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks of DP and CP.
+    """
+    asked, room = e.layout, PROCESSES
+    sizes = dict.fromkeys(("data", "tensor_model", "pipeline_model", "context"), 1)
+    wanted = [name for name in ("tensor_model", "pipeline_model", "context", "data") if _size(asked, name) > 1]
+    experts = 2 if asked.expert_model_parallel_size > 1 else 1
+    if experts > 1:
+        carrier = "data" if _size(asked, "data") > 1 else "context"
+        wanted = [carrier, *(name for name in wanted if name not in (carrier, "tensor_model"))]
+    for name in wanted:
+        if room > 1:
+            sizes[name], room = 2, room // 2
+    stages = sizes["pipeline_model"]
+    return replace(
+        asked,
+        data_parallel_size=sizes["data"],
+        tensor_model_parallel_size=sizes["tensor_model"],
+        pipeline_model_parallel_size=stages,
+        context_parallel_size=sizes["context"],
+        virtual_pipeline_model_parallel_size=2 if stages > 1 and _virtual(asked) > 1 else None,
+        expert_model_parallel_size=experts,
+        sequence_parallel=asked.sequence_parallel and sizes["tensor_model"] > 1,
+        world_size=PROCESSES // room,
+    )
+
+
+def _size(layout: Layout, name: str) -> int:
+    size: int = getattr(layout, f"{name}_parallel_size")
+    return size
+
+
+def _virtual(layout: Layout) -> int:
+    return layout.virtual_pipeline_model_parallel_size or 1
+
+
+def _micro_batch(e: Experiment, per_replica: int) -> int:
+    """The samples of a replica, cut so that micro-batch and accumulation are above 1 where they were."""
+    if e.training.micro_batch_size == 1 and per_replica > 1 and e.layout.num_micro_batches > 1:
+        return 1
+    return per_replica if e.layout.num_micro_batches == 1 else max(1, min(2, per_replica // 2))
+
+
+def _training(e: Experiment) -> Training:
+    """Without checkpoints, which a rehearsal does not write."""
+    t = e.training
+    return replace(t, seq_length=min(t.seq_length, SEQ_LENGTH), train_iters=_steps(e), save_interval=None)
+
+
+def _steps(e: Experiment) -> int:
+    """8 to 20 steps, as many as keep the share of the warm-up best."""
+    total, share = e.training.train_iters, e.optimizer.lr_warmup_iters / e.training.train_iters
+    most = min(total, STEPS[1])
+    return min(range(min(total, STEPS[0]), most + 1), key=lambda n: (abs(_warmup(share, n) / n - share), n))
+
+
+def _warmup(share: float, steps: int) -> int:
+    return min(max(1, round(share * steps)), steps - 1) if share else 0
+
+
+def _optimizer(e: Experiment, steps: int) -> Optimizer:
+    o, total = e.optimizer, e.training.train_iters
+    warmup = _warmup(o.lr_warmup_iters / total, steps)
+    decay = o.lr_decay_iters or total
+    return replace(
+        o,
+        lr_warmup_iters=warmup,
+        lr_decay_iters=steps if decay == total else max(warmup + 1, round(decay * steps / total)),
+    )
+
+
+def _precision(p: Precision) -> Precision:
+    return replace(p, fp8=None, fp8_recipe=None) if p.fp8 else p
+
+
+def _model(e: Experiment, layout: Layout) -> Model:
+    m, cut = e.model, layout.tensor_model_parallel_size
+    stages = layout.pipeline_model_parallel_size
+    groups = min(m.num_query_groups, 4 if m.num_query_groups == m.num_attention_heads else 2)
+    groups -= groups % cut
+    layers = min(m.num_layers, 2 * stages)
+    layers -= layers % (stages * _virtual(layout))
+    return replace(
+        m,
+        num_layers=layers,
+        hidden_size=_even(m.hidden_size, CORPUS_HIDDEN if e.data.name == "prefix" else HIDDEN, cut),
+        ffn_hidden_size=_even(m.ffn_hidden_size, FFN, cut),
+        num_query_groups=groups,
+        num_attention_heads=groups * (m.num_attention_heads // m.num_query_groups),
+        kv_channels=min(m.kv_channels, HEAD),
+        vocab_size=m.vocab_size if e.data.name == "prefix" else _vocabulary(m, e.data.name == "mock", cut),
+        window_size=None if m.window_size is None else min(m.window_size, SEQ_LENGTH // 4),
+        mla=_mla(m.mla) if m.mla else None,
+        moe=_moe(m.moe, layers, layout) if m.moe else None,
+        mtp_num_layers=_at_most(m.mtp_num_layers, 1),
+    )
+
+
+def _vocabulary(m: Model, mock: bool, cut: int) -> int:
+    """Padded where the asked one is: the end of a vocabulary is where stacks go apart. `cut` divides it, padded."""
+    most, unit = MOCK_VOCABULARY if mock else VOCABULARY, m.make_vocab_size_divisible_by
+    padding = m.padded_vocab_size - m.vocab_size
+    size = m.vocab_size if m.vocab_size <= most else max(1, most // unit) * unit - min(padding, unit - 1, most // 8)
+    while replace(m, vocab_size=size).padded_vocab_size % cut:
+        size += 1
+    return size
+
+
+def _mla(mla: MLA) -> MLA:
+    return replace(
+        mla,
+        q_lora_rank=_at_most(mla.q_lora_rank, 2 * LOW_RANK),
+        kv_lora_rank=min(mla.kv_lora_rank, LOW_RANK),
+        qk_head_dim=min(mla.qk_head_dim, 2 * HEAD),
+        qk_pos_emb_head_dim=min(mla.qk_pos_emb_head_dim, HEAD),
+        v_head_dim=min(mla.v_head_dim, 2 * HEAD),
+    )
+
+
+def _moe(moe: MoE, layers: int, layout: Layout) -> MoE:
+    cut, experts = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
+    groups = _at_most(moe.moe_router_num_groups, 2)
+    kept = _even(moe.num_experts, EXPERTS, max(experts, groups or 1))
+    shared = moe.moe_shared_expert_intermediate_size
+    return replace(
+        moe,
+        num_experts=kept,
+        moe_router_topk=min(moe.moe_router_topk, TOPK, kept),
+        moe_ffn_hidden_size=_even(moe.moe_ffn_hidden_size, FFN // 2, cut),
+        moe_shared_expert_intermediate_size=_even(shared, FFN // 2, cut) if shared else shared,
+        moe_first_dense_layers=min(moe.moe_first_dense_layers, 1, layers - 1),
+        moe_router_num_groups=groups,
+        moe_router_group_topk=_at_most(moe.moe_router_group_topk, 1),
+    )
+
+
+def _even(asked: int, most: int, cut: int) -> int:
+    size = min(asked, most)
+    return size - size % cut or cut
+
+
+def _at_most(asked: int | None, most: float = inf) -> int | None:
+    return None if asked is None else int(min(asked, most))

@@ -1,0 +1,295 @@
+"""rehearse=…: what is said of it beforehand, its plan, and what becomes of a vendor that is missing, dies or hangs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launch
+from conf.errors import ConfigError
+from conf.load import load
+from conf.parameters import per_stage
+from conf.resolve import Experiment
+from launchers import make_plan, rehearse, run_dir
+from launchers.plan import Host, Plan
+from launchers.rehearse import FOLDER, in_layout, not_rehearsed, played, prepared
+from launchers.runner import environment
+
+HOST = Host(python="python", cpu_count=2)
+PLENTY = 10**15
+PIPELINED = ("nodes=8", "layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=8")
+
+
+def rehearsal(kind: str, framework: str, *overrides: str) -> Experiment:
+    return load([f"rehearse={kind}", f"framework={framework}", *overrides])
+
+
+def test_the_platform_follows_from_the_framework() -> None:
+    found = {name: rehearsal("train", name).platform.name for name in ("nemo", "megatron_bridge", "primus", "megatron")}
+    assert found == {"nemo": "nvidia", "megatron_bridge": "nvidia", "primus": "amd", "megatron": "nvidia"}
+    assert rehearsal("train", "megatron", "platform=amd").platform.name == "amd", "unless it was chosen"
+    assert load(["framework=megatron"]).platform.name == "cpu", "and only of rehearsals"
+
+
+def test_a_rehearsal_is_none_of_the_runs_that_are_measured() -> None:
+    real, told = load(["platform=nvidia", "framework=nemo"]), rehearsal("train", "nemo")
+    assert real.accelerator == "nvidia" and told.accelerator is None
+    assert (real.name, told.name) == ("llama31_8b-nvidia", "llama31_8b-rehearsal")
+    ids = {run_dir.identity(replace(real, **change), None) for change in ({}, {"rehearse": "train"}, {"probe": True})}
+    assert len(ids) == 3
+
+
+def test_two_experiments_with_one_toy_are_two_runs() -> None:
+    pair = [rehearsal("train", "nemo", f"training.global_batch_size={batch}") for batch in (128, 256)]
+    (first, told), (second, of_other) = (prepared(e, 0) for e in pair)
+    assert replace(first, reasons=()) == replace(second, reasons=())
+    assert run_dir.run_id(told.asked, None) != run_dir.run_id(of_other.asked, None)  # type: ignore[arg-type]
+
+
+def test_what_was_shrunk_is_listed_with_both_values() -> None:
+    e, told = prepared(rehearsal("train", "nemo", "model=deepseek_v3", "layout=data_parallel", "repeat=3"), 0)
+    assert told.shrunk["num_layers"] == {"asked": 61, "ran": 2}
+    assert told.shrunk["model.moe.moe_router_num_groups"] == {"asked": 8, "ran": 2}, "without a canonical name"
+    assert told.shrunk["repeat"] == {"asked": 3, "ran": 1}
+    assert "lr" not in told.shrunk and "norm_epsilon" not in told.shrunk
+    assert e.probe and e.rerun
+
+
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ("precision=fp8", "fp8"),
+        ("training.overlap_grad_reduce=true", "overlap_grad_reduce"),
+        ("training.save_interval=5", "save_interval"),
+        ("model=moe_tiny", "moe_grouped_gemm"),
+        ("framework.options.use_turbo_attention=true", "use_turbo_attention"),
+        ("framework.options.tp_comm_overlap=true", "tp_comm_overlap"),
+        ("framework.options.moe_token_dispatcher_type=flex", "moe_token_dispatcher_type"),
+        ("layout.context_parallel_size=2", "context parallelism"),
+        ("cluster.container=docker image=rocm/primus:v26.5", "image"),
+    ],
+)
+def test_what_a_cpu_tells_nothing_of_is_listed_where_it_is_asked_for(override: str, name: str) -> None:
+    plain = ("layout=data_parallel", "training.overlap_grad_reduce=false", "gpus_per_node=4")
+    without = not_rehearsed(rehearsal("train", "primus", *plain))
+    told = not_rehearsed(rehearsal("train", "primus", *plain, *override.split()))
+    assert name not in without and told[name]
+    assert {"attention_backend", "speed", "memory"} <= without.keys()
+
+
+def test_an_option_that_needs_its_kernel_is_left_out_and_told() -> None:
+    given = {"tp_comm_overlap": "true", "enable_primus_turbo": "true", "log_throughput": "true"}
+    options = [f"framework.options.{name}={value}" for name, value in given.items()]
+    e, told = prepared(rehearsal("train", "primus", "layout=data_parallel", *options), 0)
+    assert set(e.framework.options) == {"enable_primus_turbo", "log_throughput"}
+    assert {"tp_comm_overlap", "enable_primus_turbo"} <= told.not_rehearsed.keys()
+    assert "log_throughput" not in told.not_rehearsed
+
+
+def test_interpreters_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NEMO", "BRIDGE", "PRIMUS"):
+        monkeypatch.setenv(f"{name}_PYTHON", f"/{name}/python")
+    found = [
+        rehearsal("train", name, "name=elsewhere").framework.python for name in ("nemo", "megatron_bridge", "primus")
+    ]
+    assert found == ["/NEMO/python", "/BRIDGE/python", "/PRIMUS/python"]
+    assert rehearsal("train", "nemo", "framework.python=/mine").framework.python == "/mine"
+
+
+def test_fp8_runs_as_bf16_and_says_so() -> None:
+    e, told = prepared(rehearsal("train", "megatron_bridge", "layout=data_parallel", "precision=fp8"), 0)
+    assert (e.precision.fp8, e.precision.params_dtype) == (None, "bfloat16")
+    assert "fp8" in told.not_rehearsed and "fp8" not in told.shrunk
+    assert any("fp8" in note for note in told.notes)
+
+
+def test_what_is_not_the_real_thing_is_said_beforehand() -> None:
+    _, told = prepared(rehearsal("train", "nemo", "layout.context_parallel_size=2", "gpus_per_node=8"), 0)
+    assert any("not CP's" in note for note in told.notes)
+    sizes = ("nodes=8", "layout.tensor_model_parallel_size=4", "layout.pipeline_model_parallel_size=8")
+    _, told = prepared(rehearsal("train", "nemo", *sizes), 0)
+    assert "DP 2 is not rehearsed: four processes hold no more; rehearse=layout shows it whole" in told.notes
+
+
+def test_the_plan_puts_the_folder_in_front_of_what_is_inherited() -> None:
+    plan = make_plan(prepared(rehearsal("train", "nemo", "equal_init=true"), 0)[0], HOST)
+    assert {n: v for n, v in plan.env.items() if n.startswith("TPRIMAT_")} == {
+        "TPRIMAT_REHEARSE": "train",
+        "TPRIMAT_PROBE": "probe",
+        "TPRIMAT_EQUAL_INIT": "1234",
+        "TPRIMAT_ARCH": "sm_90",
+    }
+    assert environment(plan, {"PYTHONPATH": "/mine"})["PYTHONPATH"] == f"{FOLDER}:/mine"
+    assert plan.env["CUDA_VISIBLE_DEVICES"] == "", "a machine with a GPU rehearses on its CPU, too"
+    measured = make_plan(load(["platform=nvidia", "framework=nemo", "probe=true"]), HOST)
+    assert measured.env["TPRIMAT_PROBE"] == "probe" and "TPRIMAT_REHEARSE" not in measured.env
+    assert "PYTHONPATH" not in make_plan(load(["platform=nvidia", "framework=nemo"]), HOST).env
+
+
+def test_the_engine_has_a_stand_in_of_its_own() -> None:
+    plan = make_plan(prepared(rehearsal("train", "megatron"), 0)[0], HOST)
+    assert "TPRIMAT_REHEARSE" not in plan.env and json.loads(plan.files["settings.json"])["device"] == "cpu"
+    with pytest.raises(ConfigError, match="rehearse=train"):
+        make_plan(prepared(rehearsal("layout", "megatron", *PIPELINED), PLENTY)[0], HOST)
+
+
+def test_a_layout_is_played_rank_after_rank_by_single_processes() -> None:
+    e, told = prepared(rehearsal("layout", "nemo", *PIPELINED), PLENTY)
+    plan = make_plan(e, HOST)
+    assert played(e) == (0, 56), "the first tensor rank of the last stage"
+    commands = [*plan.setup, plan.argv]
+    assert [command[:2] for command in commands] == [("env", f"TPRIMAT_PLAY_RANK={rank}") for rank in (0, 56)]
+    assert not any("torch.distributed.run" in part for command in commands for part in command)
+    assert (plan.env["TPRIMAT_PLAY_WORLD"], plan.env["LOCAL_WORLD_SIZE"]) == ("64", "8")
+    assert set(told.shrunk) == {"data", "data_path", "split"}, "width, layers and world are true"
+    assert e.data.name == "mock", "at true size no corpus is made for one batch"
+
+
+def test_one_stage_is_played_by_one_rank() -> None:
+    e = in_layout(rehearsal("layout", "nemo"), PLENTY)
+    assert played(e) == (0,) and make_plan(e, HOST).setup == ()
+
+
+def test_layers_are_cut_to_the_memory_and_nothing_else() -> None:
+    e = rehearsal("layout", "nemo", "model=llama31_405b", *PIPELINED[:2], "layout.pipeline_model_parallel_size=2")
+    small, told = prepared(e, 16 * 10**9)
+    assert 0 < small.model.num_layers < 126 and small.model.num_layers % 2 == 0
+    assert (
+        rehearse.rank_bytes(small)
+        <= 16 * 10**9
+        < rehearse.rank_bytes(rehearse._with_layers(e, small.model.num_layers + 2))
+    )
+    assert told.shrunk["num_layers"] == {"asked": 126, "ran": small.model.num_layers}
+    assert (small.model.hidden_size, small.layout) == (16384, e.layout)
+    assert any("more do not fit" in note for note in told.notes)
+
+
+def test_a_rank_that_does_not_fit_is_refused_with_what_it_needs() -> None:
+    e = rehearsal("layout", "nemo", "model=llama31_405b", "layout.tensor_model_parallel_size=8")
+    with pytest.raises(ConfigError) as refused:
+        prepared(e, 8 * 10**9)
+    (problem,) = refused.value.problems
+    assert "GB, and 8.0 GB are free here" in problem.what and "more TP" in problem.hint
+
+
+def test_parameters_of_interleaved_stages_are_those_of_all_of_them() -> None:
+    """DeepSeek-V2-Lite's first layer has no experts: with VP the first stage has it and layers from the middle."""
+    model = load(["platform=nvidia", "framework=nemo", "model=deepseek_v2_lite", "layout=data_parallel"]).model
+    model = replace(model, num_layers=24)
+    plain, dealt = per_stage(model, 1, 2), per_stage(model, 1, 2, 1, 3)
+    assert sum(s.total for s in plain) == sum(s.total for s in dealt) == per_stage(model, 1, 1)[0].total
+    layers = [dealt[0].experts, dealt[1].experts]
+    assert layers[1] > layers[0], "one dense layer on the first stage"
+
+
+# What becomes of a vendor's process: an interpreter that answers what is installed, and then does as it is told.
+
+FAKE = """#!/bin/bash
+[[ $1 == -c ]] && { echo '{"torch": "2", "megatron-core": "0.15.3", "nemo_toolkit": "2.7.3"}'; exit; }
+[[ $1 == *corpus.py ]] && exec REAL "$@"
+WHAT
+"""
+
+
+def launched(
+    tmp_path: Path, what: str, *overrides: str, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, Any]]:
+    """Exit code and record of a rehearsal of NeMo whose interpreter does `what`."""
+    fake = tmp_path / "python"
+    fake.write_text(FAKE.replace("REAL", sys.executable).replace("WHAT", what), encoding="utf-8")
+    fake.chmod(0o755)
+    code = launch.main(
+        ["framework=nemo", f"framework.python={fake}", "rehearse=train", f"runs_dir={tmp_path}", *overrides, "--json"]
+    )
+    (row,) = json.loads(capsys.readouterr().out)
+    record: dict[str, Any] = json.loads((Path(row["run"]) / "run.json").read_text(encoding="utf-8"))
+    assert record["provenance"] == "rehearsed"
+    return code, record
+
+
+def test_a_vendor_that_dies_without_a_word_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, record = launched(tmp_path, "exit 0", capsys=capsys)
+    assert (code, record["status"]) == (1, "failed"), "exit code 0 and no step is no pass"
+    assert record["cause"].startswith("exit code 0 after no iteration")
+    code, record = launched(tmp_path, "echo starting; exit 7", capsys=capsys)
+    assert (code, record["status"], record["exit_code"]) == (1, "failed", 7)
+    assert record["last_lines"][-1] == "starting" and "exit code 7" in record["cause"]
+
+
+def test_a_vendor_that_hangs_is_ended_and_its_last_line_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, record = launched(tmp_path, "echo waiting for rank 1; sleep 60", "hang_after_s=5", capsys=capsys)
+    assert (code, record["status"]) == (1, "hung") and "waiting for rank 1" in record["cause"]
+
+
+def test_a_played_rank_without_its_mark_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    what = """[[ $TPRIMAT_PLAY_RANK == 0 ]] && echo '[tprimat] rehearsed {"rank": 0, "world": 64}'; exit 0"""
+    code, record = launched(tmp_path, what, "rehearse=layout", *PIPELINED, capsys=capsys)
+    assert (code, record["status"]) == (1, "failed")
+    assert record["cause"].startswith("rank 56 of 64 did not come to a first step")
+
+
+def test_a_layout_whose_ranks_left_no_count_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    what = """echo "[tprimat] rehearsed {\\"rank\\": $TPRIMAT_PLAY_RANK, \\"world\\": 64}"; exit 0"""
+    code, record = launched(tmp_path, what, "rehearse=layout", *PIPELINED, capsys=capsys)
+    assert (code, record["status"]) == (1, "failed") and "left no word of its parameters" in record["cause"]
+
+
+def test_a_stack_that_its_plan_refuses_is_a_failed_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = launch.main(
+        ["framework=primus", "framework.release=v99.9", "rehearse=train", f"runs_dir={tmp_path}", "--json"]
+    )
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (code, row["status"]) == (1, "failed") and "v99.9" in row["cause"]
+
+
+@pytest.mark.engine
+def test_one_that_is_not_installed_is_a_record_and_the_rest_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("model=llama_tiny", "layout=data_parallel", "gpus_per_node=1", "precision=fp32")
+    code = launch.main(
+        [
+            "-m",
+            "framework=nemo,megatron",
+            f"framework.python={sys.executable}",
+            "rehearse=train",
+            f"runs_dir={tmp_path}",
+            *small,
+            "equal_init=true",
+            "--json",
+        ]
+    )
+    rows = json.loads(capsys.readouterr().out)
+    records = [json.loads((Path(row["run"]) / "run.json").read_text(encoding="utf-8")) for row in rows]
+    assert code == 1 and [record["status"] for record in records] == ["failed", "completed"]
+    assert "nemo_toolkit missing in" in records[0]["cause"]
+    trained = records[1]
+    assert (trained["provenance"], trained["platform"]) == ("rehearsed", "nvidia")
+    assert (
+        trained["differences"] == [] and trained["shrunk"]["train_iters"]["ran"] == trained["requested"]["train_iters"]
+    )
+    steps = [
+        json.loads(line) for line in (Path(rows[1]["run"]) / "steps.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    speeds = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
+    assert {step[name] for step in steps for name in speeds} == {None}
+    assert all(step["loss"] and step["lr_used"] for step in steps)
+    measured = {name for name, q in trained["summary"].items() if q["value"] is not None}
+    assert not measured & {"tokens_per_s", "step_time_s", "mfu", "memory_bytes"}
+
+
+def test_a_command_that_takes_too_long_in_all_is_ended(tmp_path: Path) -> None:
+    from launchers import runner
+
+    talks = Plan(
+        argv=(sys.executable, "-u", "-c", "import time\nwhile True: print(1), time.sleep(.1)"), files={}, env={}
+    )
+    ending = runner.execute(talks, tmp_path, 60.0, lambda line: None, limit_s=1.0)
+    assert ending.over_limit and not ending.hung and ending.wall_time_s < 30

@@ -1,0 +1,213 @@
+"""rehearse=train shrinks any experiment of conf/ to a valid toy that keeps what decides a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from conf.check import check_layout
+from conf.compose import choices, compose, entry
+from conf.errors import ConfigError
+from conf.facts import LayoutRow, layout_rows
+from conf.freeze import freeze
+from conf.resolve import Experiment, resolve
+from conf.schema import Hardware, Request
+from launchers.rehearse import in_layout, rank_bytes
+from launchers.toy import PROCESSES, case, toy
+
+SIZES = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model", "data")
+KEPT_OF_MODEL = (
+    *("name", "rotary_base", "use_rope_scaling", "rope_scaling_factor", "yarn", "normalization", "norm_epsilon"),
+    *("qk_layernorm", "swiglu", "quick_geglu", "add_bias_linear", "add_qkv_bias", "softmax_type"),
+    *("untie_embeddings_and_output_weights", "init_method_std", "hidden_dropout", "attention_dropout"),
+    *("make_vocab_size_divisible_by", "max_position_embeddings", "window_attn_skip_freq"),
+)
+KEPT_OF_OPTIMIZER = (
+    *(
+        "optimizer",
+        "lr",
+        "min_lr",
+        "lr_decay_style",
+        "weight_decay",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_eps",
+        "clip_grad",
+    ),
+)
+KEPT_OF_TRAINING = (
+    *("seed", "recompute_granularity", "recompute_method", "use_distributed_optimizer", "overlap_grad_reduce"),
+    "overlap_param_gather",
+)
+
+
+@cache
+def request(model: str) -> Request:
+    """What the model's file asks for, by GPU; composing takes a quarter of a second."""
+    config = compose(["platform=nvidia", "framework=megatron_bridge", "rehearse=train", f"model={model}"])
+    problems: list[Any] = []
+    frozen: Request = freeze(Request, config, "", problems)
+    assert not problems
+    return frozen
+
+
+@cache
+def hardware(name: str) -> Hardware:
+    frozen: Hardware = freeze(Hardware, entry("hardware", name), "hardware", [])
+    return frozen
+
+
+def sizes(e: Experiment) -> dict[str, int]:
+    return {name: getattr(e.layout, f"{name}_parallel_size") or 1 for name in SIZES}
+
+
+def check(e: Experiment) -> Experiment:
+    """The toy of `e`, after all that must hold of any."""
+    small = toy(e)
+    data_parallel_size, _ = check_layout(case(small))  # raises what is not valid
+    assert data_parallel_size == small.layout.data_parallel_size
+    assert small.layout.world_size == small.gpus_per_node <= PROCESSES
+    per_step = small.training.micro_batch_size * data_parallel_size * small.layout.num_micro_batches
+    assert per_step == small.training.global_batch_size <= 8
+    asked, ran = sizes(e), sizes(small)
+    assert all((ran[name] > 1) <= (asked[name] > 1) and ran[name] <= 2 for name in SIZES)
+    if sum(asked[name] > 1 for name in ("tensor_model", "pipeline_model", "context", "data")) <= 2 and not (
+        asked["tensor_model"] > 1 and asked["expert_model"] > 1
+    ):
+        assert {n for n in SIZES if asked[n] > 1} == {n for n in SIZES if ran[n] > 1}, "four processes hold them"
+    assert (ran["virtual_pipeline_model"] > 1) == (ran["pipeline_model"] > 1 and asked["virtual_pipeline_model"] > 1)
+    assert (small.layout.num_micro_batches == 1) == (e.layout.num_micro_batches == 1)
+    assert [getattr(small.model, n) for n in KEPT_OF_MODEL] == [getattr(e.model, n) for n in KEPT_OF_MODEL]
+    assert [getattr(small.optimizer, n) for n in KEPT_OF_OPTIMIZER] == [
+        getattr(e.optimizer, n) for n in KEPT_OF_OPTIMIZER
+    ]
+    assert [getattr(small.training, n) for n in KEPT_OF_TRAINING] == [getattr(e.training, n) for n in KEPT_OF_TRAINING]
+    heads = [m.num_attention_heads * e.model.num_query_groups for m in (small.model,)]
+    assert heads == [e.model.num_attention_heads * small.model.num_query_groups], "the ratio of heads to groups"
+    assert [getattr(small.model, n) is None for n in ("mla", "moe", "mtp_num_layers", "window_size")] == [
+        getattr(e.model, n) is None for n in ("mla", "moe", "mtp_num_layers", "window_size")
+    ]
+    assert all(a <= b for a, b in zip(numbers(small), numbers(e), strict=True)), "nothing grows"
+    assert (small.model.padded_vocab_size > small.model.vocab_size) == (e.model.padded_vocab_size > e.model.vocab_size)
+    share, ran_share = (o.optimizer.lr_warmup_iters / o.training.train_iters for o in (e, small))
+    assert (share > 0) == (ran_share > 0) and abs(share - ran_share) <= 0.06
+    assert small.precision.fp8 is None and small.precision.params_dtype == e.precision.params_dtype
+    return small
+
+
+def numbers(e: Experiment) -> list[int]:
+    flat = [asdict(e.model), asdict(e.model)["moe"] or {}, asdict(e.model)["mla"] or {}]
+    return [value for part in flat for value in part.values() if type(value) is int]
+
+
+GPUS = [name for name in choices("hardware") if name != "cpu"]
+ROWS = [(row, name) for row in layout_rows() for name in ((row.hardware,) if row.hardware else ("h100", "mi300x"))]
+
+
+@pytest.mark.parametrize(("row", "gpu"), ROWS, ids=str)
+def test_every_row_of_the_layouts_has_a_toy(row: LayoutRow, gpu: str) -> None:
+    asked, nodes = request(row.model), max(1, row.gpus // 8)
+    batch = 128 * (row.micro_batch_size or 1)
+    e = resolve(
+        replace(
+            asked,
+            hardware=hardware(gpu),
+            layout=replace(asked.layout, name=row.table, table=row.table),
+            precision=replace(asked.precision, name=row.precision or "bf16"),
+            training=replace(asked.training, global_batch_size=batch),
+            nodes=nodes,
+            gpus_per_node=row.gpus // nodes,
+        ),
+        (),
+    )
+    check(e)
+
+
+@st.composite
+def experiments(draw: st.DrawFn) -> Experiment:
+    """Any model by any layout that its rules allow, on any GPU."""
+    asked = request(draw(st.sampled_from(choices("model"))))
+    gpu = hardware(draw(st.sampled_from(GPUS)))
+    tp, cp, pp, vp, ep, dp = (
+        draw(st.sampled_from(values))
+        for values in ((1, 2, 3, 4, 8), (1, 2), (1, 2, 3, 4), (1, 2, 5), (1, 2, 4, 8), (1, 2, 3, 8))
+    )
+    world = tp * cp * pp * dp
+    per_node = next(n for n in (8, 4, 2, 1) if world % n == 0)
+    micro, accumulation, steps = draw(st.integers(1, 4)), draw(st.integers(1, 24)), draw(st.integers(1, 5000))
+    layout = replace(
+        asked.layout,
+        name="explicit",
+        table=None,
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+        virtual_pipeline_model_parallel_size=vp if vp > 1 else None,
+        context_parallel_size=cp,
+        expert_model_parallel_size=ep,
+    )
+    training = replace(
+        asked.training,
+        micro_batch_size=micro,
+        global_batch_size=micro * dp * accumulation,
+        train_iters=steps,
+        recompute_granularity=draw(st.sampled_from(("full", "selective", None))),
+    )
+    if training.recompute_granularity == "full":
+        training = replace(training, recompute_method="block", recompute_num_layers=draw(st.integers(1, 40)))
+    optimizer = replace(asked.optimizer, lr_warmup_iters=draw(st.integers(0, steps - 1)), lr_decay_iters=None)
+    data = replace(asked.data, name="mock", path=None, split="1,1,1") if draw(st.booleans()) else asked.data
+    changed = {"layout": layout, "training": training, "optimizer": optimizer, "data": data}
+    try:
+        return resolve(replace(asked, hardware=gpu, nodes=world // per_node, gpus_per_node=per_node, **changed), ())
+    except ConfigError:
+        assume(False)
+        raise
+
+
+@settings(max_examples=100, deadline=None)
+@given(experiments(), st.floats(2e9, 100e9))
+def test_any_experiment_has_a_toy_and_a_layout_to_play(e: Experiment, memory_bytes: float) -> None:
+    check(e)
+    try:
+        played = in_layout(replace(e, rehearse="layout"), memory_bytes)
+    except ConfigError:
+        return
+    check_layout(case(played))
+    assert rank_bytes(played) <= memory_bytes
+    assert played.layout == e.layout and replace(played.model, num_layers=1, moe=None) == replace(
+        e.model, num_layers=1, moe=None
+    ), "the true width, layout and world"
+
+
+def test_what_a_toy_is() -> None:
+    """The default experiment in numbers: a reader sees what is left of it."""
+    small = check(resolve(request("llama31_8b"), ()))
+    assert str(small.layout) == "TP2 DP2 SP"
+    assert (small.training.train_iters, small.optimizer.lr_warmup_iters) == (10, 2)
+    assert (small.training.global_batch_size, small.layout.num_micro_batches, small.training.seq_length) == (8, 4, 64)
+    model = small.model
+    assert (model.num_layers, model.hidden_size, model.num_attention_heads, model.num_query_groups) == (2, 128, 8, 2)
+    assert (model.vocab_size, model.padded_vocab_size) == (1024, 1024)
+
+
+def test_the_same_batch_whatever_the_layout() -> None:
+    """Or two vendors' own layouts could not be compared step by step."""
+    asked = request("llama31_8b")
+    batches = set()
+    for dp, micro in ((8, 1), (4, 4), (1, 2), (8, 16)):
+        training = replace(asked.training, global_batch_size=128, micro_batch_size=micro)
+        layout = replace(asked.layout, name="data_parallel", table=None)
+        e = resolve(replace(asked, layout=layout, training=training, gpus_per_node=dp), ())
+        batches.add(toy(e).training.global_batch_size)
+    assert batches == {8}
+
+
+def test_a_corpus_of_the_users_own_keeps_its_vocabulary() -> None:
+    asked = request("llama31_8b")
+    small = toy(resolve(replace(asked, data=replace(asked.data, name="prefix", path="/x/y")), ()))
+    assert (small.model.vocab_size, small.data.path) == (128256, "/x/y")

@@ -1,0 +1,56 @@
+"""What the probe tells of tokens where the model's are not on the host: loaders of torch over data with and without a
+split, and models' inputs on the host, or on a device whose memory cannot be read. Prints JSON."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from tprimat_probe import _PROBES
+
+(probe,) = _PROBES
+TOKENS = torch.arange(64).reshape(8, 8)
+
+
+class Data(Dataset):  # type: ignore[type-arg]
+    def __init__(self, split: str) -> None:
+        self.index_split = SimpleNamespace(name=split)
+
+    def __len__(self) -> int:
+        return len(TOKENS)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"tokens": TOKENS[index]}
+
+
+def steps(seen: Any) -> list[Any]:
+    """Checksums of four steps of two samples; seen: what the model is given of a batch."""
+    probe.tokens.__init__()
+    probe.faults.clear()
+    training, other = iter(DataLoader(Data("train"), batch_size=1)), DataLoader(Data("valid"), batch_size=2)
+    told = []
+    ahead = next(training)  # a loader that is a batch ahead of the model
+    for _ in range(4):
+        batches = []
+        for _ in range(2):
+            batch, ahead = ahead, next(training, None)
+            batches.append(seen(batch["tokens"]))
+        probe.tokens.given(batches)
+        list(other)
+        try:
+            told.append(probe.tokens.step()["tokens_checksum"])
+        except ValueError as error:
+            told.append(str(error))
+    return told
+
+
+told = {
+    "host": steps(lambda tokens: tokens),
+    "device": steps(lambda tokens: tokens.to("meta")),
+    "other": steps(lambda tokens: tokens + 1),
+}
+assert not probe.faults, probe.faults
+print(json.dumps(told))

@@ -1,0 +1,117 @@
+"""Rehearsals started by tests: of every stack that is here, as asked for or with something planted in its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compare.cli import main as compare_command
+from conf import load_experiment
+from launchers import make_plan
+from launchers.plan import Host, Plan
+from launchers.rehearse import prepared
+from parsers import Record
+from run_experiment import run_once
+
+ROOT = Path(__file__).parents[2]
+GONE = object()
+"""In place of a value: the key is not written at all."""
+
+SAME = (
+    *("rehearse=train", "model=llama", "layout=data_parallel", "gpus_per_node=1", "equal_init=true"),
+    *("training.train_iters=8", "optimizer.lr_warmup_iters=3"),
+)
+"""One experiment for all stacks: Llama 3.1 with its RoPE scaling, a toy of it."""
+
+
+def interpreter(stack: str) -> str:
+    """The interpreter that has `stack`; the test is skipped, by name, where there is none."""
+    variable = {"nemo": "NEMO_PYTHON", "megatron_bridge": "BRIDGE_PYTHON", "primus": "PRIMUS_PYTHON"}[stack]
+    name = {"nemo": ".venv-nemo", "megatron_bridge": ".venv-bridge"}.get(stack)
+    beside = str(ROOT / name / "bin" / "python") if name else sys.executable
+    found = os.environ.get(f"TPRIMAT_{variable}") or os.environ.get(variable) or beside
+    if not Path(found).is_file():
+        pytest.skip(f"{stack} is not installed: {found} ({variable} names another)")
+    if stack == "primus" and "PRIMUS_PATH" not in os.environ:
+        pytest.skip("PRIMUS_PATH names no checkout of Primus")
+    return found
+
+
+def rehearsed(
+    runs: Path,
+    framework: str,
+    *overrides: str,
+    wrong: Mapping[str, Any] | None = None,
+    words: str = "",
+    program: tuple[Path, Path] | None = None,
+) -> tuple[Record, Path]:
+    """The record of a rehearsal of `framework` and the run's directory, below `runs`.
+
+    wrong: what is planted, by the stack's own keys. words: the same behind Primus' command. program: ours, and what
+    runs in its place.
+    """
+    python = () if framework == "megatron" else (f"framework.python={interpreter(framework)}",)
+    port = f"cluster.master_port={free_port()}"
+    e, told = prepared(
+        load_experiment(f"framework={framework}", f"runs_dir={runs}", "name=t", port, *SAME, *python, *overrides), 2**40
+    )
+    plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
+    plan = planted(plan, wrong or {}, words)
+    if program is not None:
+        assert str(program[0]) in plan.argv
+        plan = replace(plan, argv=tuple(str(program[1]) if part == str(program[0]) else part for part in plan.argv))
+    return run_once(e, plan, told)
+
+
+def planted(plan: Plan, wrong: Mapping[str, Any], words: str = "") -> Plan:
+    """`plan` with `wrong` over what its own settings file says."""
+    files = dict(plan.files)
+    if "settings.json" in files:
+        files["settings.json"] = json.dumps(_over(json.loads(files["settings.json"]), wrong))
+    elif "settings.yaml" in files:
+        document = yaml.safe_load(files["settings.yaml"])
+        document["set"] = _over(document["set"], wrong)
+        files["settings.yaml"] = yaml.safe_dump(document, sort_keys=False)
+    else:
+        document = yaml.safe_load(files["primus.yaml"])
+        trainer = document["modules"]["pre_trainer"]
+        trainer["overrides"] = _over(trainer["overrides"], wrong)
+        files["primus.yaml"] = yaml.safe_dump(document, sort_keys=False)
+        start = "exec bash examples/run_pretrain.sh"
+        assert start in files["train.sh"]
+        files["train.sh"] = files["train.sh"].replace(start, f"{start} {words}")
+    return replace(plan, files=files)
+
+
+def _over(values: Mapping[str, Any], wrong: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**values, **wrong}
+    return {key: value for key, value in merged.items() if value is not GONE}
+
+
+def compared(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, Any]:
+    """`python -m compare PATHS --vary framework --json`."""
+    capsys.readouterr()
+    compare_command([*map(str, paths), "--vary", "framework", "--json"])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def found_by(answer: Mapping[str, Any]) -> set[str]:
+    """Names of the settings that are unexplained, and of the checks of the curves that part."""
+    rows = {row["setting"] for row in answer["audit"] if row["state"] == "unexplained"}
+    return rows | {check["name"] for check in answer["checks"] if check["state"] == "apart"}
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

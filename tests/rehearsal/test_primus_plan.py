@@ -1,0 +1,140 @@
+"""A rehearsal of Primus as it is rendered: keys, environment, bundle, and what stands in for a ROCm box."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from conf import load_experiment
+from conf.errors import ConfigError
+from launch import main as launch
+from launchers import bundle, make_plan
+from launchers.plan import Plan
+from launchers.rehearse import FOLDER, prepared
+from parsers import read
+from parsers.cli import main as parse_logs
+from tests.launch.fake_rocm import box, the_run
+from tests.launch.primus_cases import HOST, written
+
+REHEARSED = ("platform=amd", "framework=primus", "model=llama", "layout=data_parallel", "gpus_per_node=1")
+WITHOUT_TRANSFORMER_ENGINE = {
+    "transformer_impl": "local",
+    "apply_rope_fusion": False,
+    "cross_entropy_fusion_impl": "native",
+    "no_persist_layer_norm": True,
+}
+BIN = FOLDER / "bin"
+
+
+def rehearsed(*given: str) -> Plan:
+    e, _ = prepared(load_experiment(*REHEARSED, *given), memory_bytes=2**40)
+    return make_plan(e, HOST)
+
+
+@pytest.mark.parametrize("release", ["v25.9", "v26.2", "v26.5", "v26.6"])
+def test_a_rehearsal_asks_for_nothing_that_needs_a_gpu(release: str) -> None:
+    asked = written(rehearsed("rehearse=train", f"framework.release={release}"))
+    assert asked == asked | WITHOUT_TRANSFORMER_ENGINE
+    ordinary = written(make_plan(load_experiment(*REHEARSED, f"framework.release={release}"), HOST))
+    assert ordinary["transformer_impl"] == "transformer_engine"
+    assert asked.keys() - ordinary.keys() <= WITHOUT_TRANSFORMER_ENGINE.keys() | {
+        *("bias_swiglu_fusion", "bias_dropout_fusion", "masked_softmax_fusion"),
+    }
+
+
+def test_what_decides_a_comparison_is_written_as_for_a_gpu() -> None:
+    asked, real = written(rehearsed("rehearse=train")), written(make_plan(load_experiment(*REHEARSED), HOST))
+    same = ("lr", "min_lr", "adam_eps", "adam_beta2", "weight_decay", "clip_grad", "use_rope_scaling", "rotary_base")
+    same += ("layernorm_epsilon", "seed", "dataloader_type", "split")
+    assert {key: asked[key] for key in same} == {key: real[key] for key in same}
+
+
+def test_every_rank_of_a_layout_is_played_by_one_process() -> None:
+    plan = rehearsed("rehearse=layout", "gpus_per_node=8", "layout=tp2_pp2")
+    assert plan.env["PRIMUS_ENTRY"] == "main"
+    assert (plan.env["GPUS_PER_NODE"], plan.env["TPRIMAT_PLAY_WORLD"]) == ("8", "8")
+    played = [command for command in (*plan.setup, plan.argv) if command[-1] == "train.sh"]
+    assert [command[:2] for command in played] == [("env", "TPRIMAT_PLAY_RANK=0"), ("env", "TPRIMAT_PLAY_RANK=6")]
+
+
+def test_a_bundle_carries_the_rehearsal_along(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    assert launch([*REHEARSED, "rehearse=train", f"bundle={folder}"]) == 0
+    carried = {path.name for path in (folder / bundle.REHEARSAL).glob("*.py")}
+    assert carried == {path.name for path in FOLDER.glob("*.py")}
+    assert all(os.access(folder / bundle.REHEARSAL / "bin" / name, os.X_OK) for name in ("pip", "rocm-smi"))
+    assert "PYTHONPATH" not in (folder / "env.sh").read_text()  # of this machine
+    assert launch([*REHEARSED, "rehearse=train", f"bundle={folder}"]) == 0  # over itself
+    assert launch([*REHEARSED, "rehearse=layout", f"bundle={folder}"]) == 2
+
+
+def test_a_bundles_run_is_a_rehearsed_record_and_installs_nothing(tmp_path: Path) -> None:
+    """On a box of stubs: what its run_pretrain.sh finds in its environment, and what becomes of the log."""
+    rocm, folder = box(tmp_path / "box"), tmp_path / "bundle"
+    assert launch([*REHEARSED, "rehearse=train", f"bundle={folder}", f"cluster.primus_path={rocm.checkout}"]) == 0
+    script = rocm.checkout / "examples" / "run_pretrain.sh"
+    seen = 'printf "seen %s\\n" "$(command -v pip)" "$ROCM_HOME" "$TPRIMAT_PROBE" "$ROCR_VISIBLE_DEVICES" "$DATA_PATH"'
+    lines = ["pip install -r requirements.txt --quiet", seen]
+    script.write_text("\n".join([*lines, script.read_text()]))
+    code, out = rocm.run(folder)
+    assert code == 0, out
+    run = the_run(folder)
+    told = [line.removeprefix("seen ") for line in out.splitlines() if line.startswith("seen ")]
+    kept = run / "primus"
+    expected = [folder / "rehearsal" / "bin" / "pip", kept / "rocm", run / "probe", -1, kept / "data"]
+    assert told == [str(part) for part in expected]
+    assert "left out: pip install -r requirements.txt --quiet" in out
+    assert (run / "primus" / "rocm" / "lib").is_dir()
+    assert parse_logs([str(run / "train.log"), "-o", str(tmp_path / "record")]) == 0
+    record = read(tmp_path / "record")
+    assert (record.status, record.provenance) == ("completed", "rehearsed")
+
+
+def test_the_commands_of_a_rocm_box() -> None:
+    env = {**os.environ, "PATH": f"{BIN}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    env |= {"PRIMUS_GPU_MODEL": "MI300X", "GPUS_PER_NODE": "2"}
+
+    def told(*argv: str) -> tuple[int, str]:
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert told("pip", "install", "-r", "/nowhere/requirements.txt") == (0, "")
+    assert told("pip", "--no-such-option")[0] != 0  # pip's own answer
+    assert told("python3-config", "--extension-suffix") == (0, f"{sysconfig.get_config_var('EXT_SUFFIX')}\n")
+    assert told("python3-config", "--libs")[0] == 2
+    assert told("rocm-smi", "--showproductname")[1].split()[-1] == "MI300X"
+    assert told("rocm-smi", "--showid")[1].count("GUID") == 2
+    assert told("rocm-smi", "--showmeminfo", "vram", "-d=0")[1].count("Memory (B)") == 2
+    assert told("rocm-smi", "--showpower")[0] == 2
+
+
+def test_a_container_is_not_rehearsed() -> None:
+    entry = ("cluster.primus_entry=container", "image=rocm/primus:v26.5")
+    assert rehearsed("rehearse=train", *entry).env["PRIMUS_ENTRY"] == "run_pretrain"
+    assert rehearsed("rehearse=train", "cluster.primus_entry=direct").env["PRIMUS_ENTRY"] == "direct"
+
+
+def test_primus_trains_with_the_interpreter_that_is_named() -> None:
+    plan = rehearsed("rehearse=train", "framework.python=/opt/primus/bin/python")
+    assert plan.env["PRIMUS_PYTHON"] == "/opt/primus/bin/python"
+    assert plan.setup[0][0] == "/opt/primus/bin/python"
+
+
+def test_a_rope_scaling_that_primus_cannot_have_is_declared() -> None:
+    """Found by the probe: the key is never read. Llama 3.2 has a factor of 32."""
+    for model, declared in (("llama", []), ("llama32_1b", [8.0])):
+        plan = make_plan(
+            load_experiment("platform=amd", "framework=primus", f"model={model}", "layout=data_parallel"), HOST
+        )
+        assert "rope_scaling_factor" not in written(plan)
+        assert [d.value for d in plan.declared if d.key == "rope_scaling_factor"] == declared
+
+
+def test_a_release_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match="release of Primus whose keys are not known"):
+        rehearsed("rehearse=train", "framework.release=v31.4")

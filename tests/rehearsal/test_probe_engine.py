@@ -1,0 +1,94 @@
+"""The probe inside the embedded engine: what it reads, that it costs next to nothing, and that it cannot hurt a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from statistics import median
+
+import pytest
+from probed import ROOT, asked, assert_read_back, launched, rank_file
+
+pytestmark = pytest.mark.engine
+
+LAYOUTS = {
+    "TP2 SP": ("layout=tp2", "gpus_per_node=2"),
+    "PP2 VP2 tied": (
+        *("layout=pp2", "gpus_per_node=2", "layout.virtual_pipeline_model_parallel_size=2"),
+        "model.untie_embeddings_and_output_weights=false",
+    ),
+    "CP2": ("layout.context_parallel_size=2", "gpus_per_node=2"),
+    "EP2 with experts": ("model=moe_tiny", "layout.expert_model_parallel_size=2", "gpus_per_node=2"),
+}
+
+
+def test_what_runs_is_read_from_the_built_objects(tmp_path: Path) -> None:
+    """Two pipeline stages: neither rank has the whole model, and only the first sees tokens."""
+    overrides = ("layout=pp2", "gpus_per_node=2")
+    record, directory = launched(tmp_path, *overrides)
+    assert_read_back(record, asked(*overrides), world=2)
+    last = rank_file(directory, 1)
+    assert (last["chunks"][0]["layers"], last["ranks"]["pipeline"], last["first_tokens"]) == ([3, 4], 1, None)
+    assert (last["reduction_dtypes"], len(last["rope_frequencies"]), last["faults"]) == (["float32"], 8, [])
+    assert record.effective["padded_vocab_size"].file == "probe/rank0.json"
+    assert record.dumped["num_layers"].file is None, "what the log says is kept apart"
+    again = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+    assert again["effective"]["num_layers"]["file"] == "probe/rank0.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_one_model(tmp_path: Path, layout: str) -> None:
+    record, _ = launched(tmp_path, *LAYOUTS[layout])
+    assert_read_back(record, asked(*LAYOUTS[layout]), world=2)
+
+
+@pytest.mark.slow
+def test_the_tokens_of_a_batch_are_the_same_in_every_layout(tmp_path: Path) -> None:
+    seen = {}
+    for name, overrides in {"1": (), "2": ("gpus_per_node=2",), "seed": ("training.seed=5",)}.items():
+        record, _ = launched(tmp_path / name, *overrides)
+        seen[name] = [step.metrics["tokens_checksum"] for step in record.steps]
+    assert seen["1"] == seen["2"] != seen["seed"]
+
+
+def test_tokens_on_a_device_are_told_by_the_loader(tmp_path: Path) -> None:
+    """Where memory cannot be read; the samples of another split are passed over."""
+    folder = ROOT / "launchers" / "ranks" / "rehearsal"
+    env = {**os.environ, "TPRIMAT_PROBE": str(tmp_path), "PYTHONPATH": str(folder)}
+    program = Path(__file__).parent / "programs" / "probe_loader.py"
+    done = subprocess.run((sys.executable, program), capture_output=True, text=True, check=False, timeout=120, env=env)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    samples = [zlib.crc32(struct.pack("<8q", *range(8 * k, 8 * k + 8))) for k in range(8)]
+    assert told["host"] == told["device"] == [sum(samples[2 * k : 2 * k + 2]) for k in range(4)]
+    assert told["other"][0] == "the loader handed out other samples than the model saw"
+
+
+@pytest.mark.slow
+def test_its_own_time_is_a_thousandth_of_a_step(tmp_path: Path) -> None:
+    """In the steps whose tokens are no longer looked at. Loose: a busy machine must not fail it."""
+    record, directory = launched(tmp_path, "training.train_iters=48", "optimizer.lr_warmup_iters=2")
+    took = [row["probe_time_s"] for row in rank_file(directory)["steps"][33:-1]]
+    share = median(took) / median(step.step_time_s or 0.0 for step in record.steps[33:])
+    print(f"the probe takes {share:.3%} of a step")
+    assert share < 0.01
+
+
+@pytest.mark.slow
+def test_a_probe_that_fails_everywhere_changes_no_bit_of_a_run(tmp_path: Path) -> None:
+    """Each of its functions raises, in turn the way that files and vendors make them raise."""
+    folder = Path(__file__).parent / "programs" / "broken_probe"
+    without, _ = launched(tmp_path / "without", "probe=false")
+    broken, directory = launched(tmp_path / "broken", PYTHONPATH=str(folder))
+    assert (directory / "broken").exists(), "the drill was on"
+    assert [step.loss for step in broken.steps] == [step.loss for step in without.steps]
+    assert [step.grad_norm for step in broken.steps] == [step.grad_norm for step in without.steps]
+    assert broken.status == "completed"
+    assert any("drill" in note for note in broken.notes), "what failed is told"
+    assert str(ROOT) not in "".join(broken.notes)

@@ -1,0 +1,266 @@
+"""From the ranks' files to a record: how they add up, and that nothing in them can break it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parsers import Reading, Record, Step, read, write
+from parsers.cli import imported
+from parsers.discover import discover
+from parsers.probe import with_probe
+from parsers.record import Restart
+
+BARE = Record(
+    id="a",
+    name="a",
+    provenance="rehearsed",
+    status="completed",
+    requested={"num_layers": 2, "lr": 0.5, "data": "mock"},
+    effective={"num_layers": Reading(2, 7), "lr": Reading(0.25, 8)},
+    dumped={"num_layers": Reading(2, 7), "lr": Reading(0.25, 8)},
+    notes=("asked for, and not told by the log: data", "kept"),
+    steps=tuple(Step(step=k, line=k + 1, iteration=k + 1, lr_used=9.0) for k in range(3)),
+)
+MATRIX, NORM, EXPERT = ["w", [2, 4], 16, True], ["n", [4], 4, False], ["e0", [3], 3, True]
+
+
+def rank_file(rank: int = 0, **changes: Any) -> dict[str, Any]:
+    places = dict.fromkeys(("tensor", "pipeline", "data", "context", "expert"), 0)
+    file = {
+        "version": 1,
+        "rank": rank,
+        "ranks": {"world": 1, **places, **changes.pop("places", {})},
+        "settings": {"num_layers": 2, "lr": 0.5, "data_parallel_size": 1, "global_batch_size": 4},
+        "chunks": [{"layers": [1, 2], "parameters": [MATRIX, NORM]}],
+        "steps": [row(0.1, 7), row(0.2, 8), row(0.3, 9)],
+        "never_read": {"primus": ["lr_warmup_itres", "save_interval"]},
+        "faults": [],
+    }
+    file["settings"].update(changes.pop("settings", {}))
+    return {**file, **changes}
+
+
+def row(rate: float, tokens: int | None = None, forwards: int = 4, samples: int = 4) -> dict[str, Any]:
+    return {"forwards": forwards, "samples": samples, "tokens_checksum": tokens, "groups": [[rate], [rate]]}
+
+
+def left(folder: Path, *files: dict[str, Any]) -> Path:
+    probe = folder / "probe"
+    probe.mkdir(exist_ok=True, parents=True)
+    for file in files:
+        (probe / f"rank{file['rank']}.json").write_text(json.dumps(file))
+    return probe
+
+
+def test_the_probe_is_ahead_of_the_log_which_is_kept(tmp_path: Path) -> None:
+    record = with_probe(BARE, left(tmp_path, rank_file()))
+    assert record.effective["lr"] == Reading(0.5, 1, "probe/rank0.json")
+    assert record.dumped["lr"] == Reading(0.25, 8)
+    assert record.differences == ()
+    assert [(step.lr_used, step.metrics) for step in record.steps] == [
+        (rate, {"tokens_checksum": float(tokens)}) for rate, tokens in ((0.1, 7), (0.2, 8), (0.3, 9))
+    ]
+    told = {"parameters": 20, "parameters_decayed": 16, "parameters_undecayed": 4, "parameters_by_rank": {"0": 12}}
+    assert record.environment == {**told, "probe_never_read": ["lr_warmup_itres"]}
+    write(record, tmp_path / "run")
+    assert read(tmp_path / "run") == record
+
+
+def test_what_the_probe_tells_is_no_longer_untold(tmp_path: Path) -> None:
+    record = with_probe(BARE, left(tmp_path, rank_file(settings={"data": "mock"})))
+    assert record.notes == ("kept",)
+
+
+@pytest.mark.parametrize(("framework", "told"), [("primus", None), ("megatron", [])])
+def test_a_stack_that_takes_any_name_is_not_trusted_to_have_read_all(
+    tmp_path: Path, framework: str, told: list[str] | None
+) -> None:
+    record = with_probe(replace(BARE, framework=framework), left(tmp_path, rank_file(never_read={})))
+    assert record.environment["probe_never_read"] == told
+
+
+def test_a_log_brings_the_probe_beside_it(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes((Path(__file__).parents[1] / "parsers" / "fixtures" / "engine.log").read_bytes())
+    assert "probe_never_read" not in imported(log).environment
+    left(tmp_path, rank_file(settings={"lr": 0.125}))
+    record = imported(log)
+    assert (record.effective["lr"].value, record.steps[0].lr_used) == (0.125, 0.1)
+    found, _ = discover([tmp_path])
+    assert [one.path for one in found] == [log], "a file of the probe is no log"
+
+
+def test_without_a_folder_a_record_is_as_it_was(tmp_path: Path) -> None:
+    assert with_probe(BARE, tmp_path / "probe") is BARE
+    (tmp_path / "probe").mkdir()
+    assert with_probe(BARE, tmp_path / "probe").notes[-1] == "probe: no rank left a file"
+
+
+def test_stages_add_up_and_replicas_count_once(tmp_path: Path) -> None:
+    sizes = {"pipeline_model_parallel_size": 2, "data_parallel_size": 2, "global_batch_size": 8}
+    files = []
+    for rank in range(4):
+        stage, data = divmod(rank, 2)
+        name = f"{'wx'[stage]}"
+        parameters = [[name, *MATRIX[1:]], ["tied", *MATRIX[1:]]]
+        places = {"world": 4, "pipeline": stage, "data": data}
+        chunks = [{"layers": [stage + 1], "parameters": parameters}]
+        steps = [row(0.1, 2**52 - 1 if data else 5)]
+        files.append(rank_file(rank, places=places, settings=sizes, chunks=chunks, steps=steps))
+    record = with_probe(BARE, left(tmp_path, *files))
+    assert record.environment["parameters"] == 3 * 16
+    assert record.environment["parameters_by_rank"] == dict.fromkeys("0123", 16)
+    assert record.steps[0].metrics["tokens_checksum"] == 4, "modulo 2**52"
+    (tmp_path / "probe" / "rank3.json").unlink()
+    assert with_probe(BARE, tmp_path / "probe").environment["parameters"] == 48, "its stage has another rank"
+    (tmp_path / "probe" / "rank2.json").unlink()
+    partial = with_probe(BARE, tmp_path / "probe")
+    assert "parameters" not in partial.environment
+    assert partial.notes[-1] == "probe: 2 of 4 ranks left no file: 2, 3"
+    assert (
+        with_probe(BARE, tmp_path / "probe", expected=(0, 1)).notes == with_probe(BARE, tmp_path / "probe").notes[:-1]
+    )
+
+
+def test_experts_are_those_of_all_expert_ranks(tmp_path: Path) -> None:
+    sizes = {"expert_model_parallel_size": 2, "data_parallel_size": 2}
+    files = [
+        rank_file(
+            rank,
+            places={"world": 2, "expert": rank, "data": rank},
+            settings=sizes,
+            chunks=[{"layers": [1, 2], "parameters": [NORM, [f"e{rank}", *EXPERT[1:]]]}],
+        )
+        for rank in range(2)
+    ]
+    assert with_probe(BARE, left(tmp_path, *files)).environment["parameters"] == 4 + 3 + 3
+    (tmp_path / "probe" / "rank1.json").unlink()
+    assert "parameters" not in with_probe(BARE, tmp_path / "probe").environment
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"settings": {"lr": 0.4}}, "ranks disagree on lr: 0.5 in probe/rank0.json, 0.4 in probe/rank1.json"),
+        ({"steps": [row(0.1), row(0.7)]}, "ranks disagree on the learning rate of 1 steps, from step 1 on"),
+        ({"chunks": [{"layers": [1], "parameters": [[*MATRIX[:2], 17, True]]}]}, "different sizes or decays of w"),
+        ({"chunks": [{"layers": [3], "parameters": [MATRIX]}]}, "3 layers were built, of 2 that the config names"),
+        ({"faults": ["on_step: KeyError: 'lr'"]}, "probe on rank 1: on_step: KeyError: 'lr'"),
+        ({"version": 2}, "rank1.json: is of version 2, which is not known here"),
+    ],
+)
+def test_ranks_that_contradict_each_other_are_told_and_not_believed(
+    tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    second = rank_file(1, **{"places": {"tensor": 1}, **changes})
+    record = with_probe(BARE, left(tmp_path, rank_file(), second))
+    assert any(says in note for note in record.notes)
+    assert ("lr" in record.effective) is ("settings" not in changes), "nor the log: it tells of one rank"
+    if "chunks" in changes:
+        assert "parameters" not in record.environment
+    if "learning" in says:
+        assert [step.lr_used for step in record.steps] == [0.1, 9.0, 0.3]
+
+
+def test_groups_at_different_rates_are_told(tmp_path: Path) -> None:
+    steps = [row(0.1), {**row(0.2), "groups": [[0.2], [0.4]]}]
+    record = with_probe(BARE, left(tmp_path, rank_file(steps=steps)))
+    assert "probe: parameter groups step at different rates, from step 1 on; the first's is kept" in record.notes
+
+
+def test_a_step_that_fp16_skipped_has_no_rate(tmp_path: Path) -> None:
+    steps = [row(0.1, 7), row(0.3, 9, forwards=8)]
+    record = with_probe(BARE, left(tmp_path, rank_file(steps=steps)))
+    assert [step.lr_used for step in record.steps] == [0.1, 9.0, 0.3]
+
+
+def test_after_a_restart_the_file_is_of_the_last_start(tmp_path: Path) -> None:
+    restarted = replace(BARE, restarts=(Restart(2, 3),))
+    record = with_probe(restarted, left(tmp_path, rank_file()))
+    assert [step.lr_used for step in record.steps] == [9.0, 9.0, 0.1]
+
+
+def test_a_batch_that_was_not_seen_whole_has_no_checksum(tmp_path: Path) -> None:
+    for changes in ({"settings": {"data_parallel_size": 2}}, {"steps": [row(0.1, 7, samples=3)]}, {"ranks": {}}):
+        record = with_probe(BARE, left(tmp_path, rank_file(**changes)))
+        assert "tokens_checksum" not in record.steps[0].metrics
+
+
+def test_losses_are_the_mean_over_replicas_where_the_log_says_nearly_the_same(tmp_path: Path) -> None:
+    """Printed 1.5 becomes the exact one; 9.9 stays: labels were masked. A printed mean of two steps is replaced."""
+    sizes = {"data_parallel_size": 2, "context_parallel_size": 1}
+    sums = ((2.0, 4.000_01), (3.0, 5.0), (3.0, 5.0))  # of two micro-batches, on each of two ranks
+    files = [
+        rank_file(
+            rank,
+            places={"data": rank},
+            settings=sizes,
+            steps=[{**row(0.1), "loss_sum": pair[rank], "losses": 2} for pair in sums],
+        )
+        for rank in range(2)
+    ]
+    printed = ((1.5, ()), (9.9, ()), (7.0, ("loss:interval_mean", "x")))
+    steps = tuple(replace(s, loss=loss, flags=f) for s, (loss, f) in zip(BARE.steps, printed, strict=True))
+    record = with_probe(replace(BARE, steps=steps), left(tmp_path, *files))
+    assert [step.loss for step in record.steps] == [6.000_01 / 4, 9.9, 2.0]
+    assert record.steps[2].flags == ("x",)
+    alone = with_probe(replace(BARE, steps=steps), left(tmp_path / "one", files[0]))
+    assert [step.loss for step in alone.steps] == [1.5, 9.9, 7.0]
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from([*rank_file()]), _VALUES, max_size=3),
+    st.sampled_from(["settings", "chunks", "steps", "ranks"]),
+    _VALUES,
+)
+def test_whatever_a_file_holds_the_record_can_be_written_and_read(
+    tmp_path: Path, changes: dict[str, Any], inside: str, value: Any
+) -> None:
+    second = {**rank_file(1), **changes}
+    inner = second.get(inside)
+    if isinstance(inner, dict) and inner:
+        inner[next(iter(inner))] = value
+    elif isinstance(inner, list) and inner and isinstance(inner[0], dict) and inner[0]:
+        inner[0][next(iter(inner[0]))] = value
+    probe = left(tmp_path, rank_file())
+    (probe / "rank1.json").write_text(json.dumps(second))
+    record = with_probe(BARE, probe)
+    write(record, tmp_path / "run")
+    assert read(tmp_path / "run").id == "a"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b'{"rank": 1e999}', b'{"rank": -1, "version": 1}']
+)
+def test_files_that_are_none_of_the_probe(tmp_path: Path, content: bytes) -> None:
+    probe = left(tmp_path)
+    (probe / "rank0.json").write_bytes(content)
+    record = with_probe(BARE, probe)
+    assert "probe: rank0.json: is no file of the probe, or not a whole one" in record.notes
+    assert record.effective == BARE.effective
+
+
+def test_a_file_is_not_read_that_is_too_large_or_no_file(tmp_path: Path) -> None:
+    probe = left(tmp_path)
+    with (probe / "rank0.json").open("wb") as stream:
+        stream.truncate((64 << 20) + 1)
+    (probe / "rank1.json").mkdir()
+    notes = with_probe(BARE, probe).notes
+    assert "probe: rank0.json: is larger than 64 MiB" in notes
+    assert "probe: rank1.json: is no file" in notes

@@ -1,0 +1,96 @@
+"""The stand-in under NVIDIA's own stacks: a user's own script, and the layouts that need more of it than one rank does.
+
+(TP2 with sequence parallelism, PP2 and DP2: tests/nvidia.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stacks import free_port, interpreter, rehearsed
+from test_standin_start import FOLDER
+
+from conf import load_experiment
+from launchers.hugging_face import answer
+
+pytestmark = pytest.mark.nvidia
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+TOY = (
+    "model=llama_tiny",
+    "training.train_iters=8",
+    "optimizer.lr_warmup_iters=2",
+    "gpus_per_node=2",
+    "equal_init=false",
+)
+
+
+def own(folder: Path, python: str, program: str, *arguments: str, **variables: str) -> str:
+    """The log of a user's own script, which is started as ever, but for two variables."""
+    ours = {"PYTHONPATH": str(FOLDER), "TPRIMAT_REHEARSE": "train"}
+    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    argv = (python, str(PROGRAMS / program), *arguments)
+    env = {**os.environ, **ours, **launched, "HF_HUB_OFFLINE": "1", **variables}
+    done = subprocess.run(
+        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert '[tprimat] rehearsal {"mode": "train", "rank": 0, "world": 1, "stand_in": "torch.cuda"' in done.stdout
+    assert "degraded" not in done.stdout
+    return done.stdout
+
+
+def test_a_users_own_script_of_nemo(tmp_path: Path) -> None:
+    log = own(tmp_path, interpreter("nemo"), "own_nemo.py", str(tmp_path))
+    assert len(re.findall(r"reduced_train_loss: \d+\.\d+", log)) == 3
+
+
+def test_a_users_own_script_of_bridge(tmp_path: Path) -> None:
+    sys.path.append(str(ROOT / "launchers" / "ranks"))
+    import bridge_cache
+
+    before = dict(os.environ)
+    try:
+        bridge_cache.seed(str(tmp_path), answer("llama31_8b_pretrain_config", load_experiment("model=llama").model))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    log = own(tmp_path, interpreter("megatron_bridge"), "own_bridge.py", HF_HOME=str(tmp_path), **alone)
+    assert len(re.findall(r"lm loss: \d\.\d+E", log)) == 3
+
+
+def learns(record: Any) -> list[float]:
+    """The losses of a run that got to its end, and went down."""
+    assert record.status == "completed", record
+    losses = [step.loss for step in record.steps]
+    assert losses[0] - losses[-1] > 0.5
+    return losses
+
+
+def test_pp2_vp2(tmp_path: Path) -> None:
+    sizes = ("layout.pipeline_model_parallel_size=2", "layout.virtual_pipeline_model_parallel_size=2")
+    stacks = ("nemo", "megatron_bridge")
+    first, second = (learns(rehearsed(tmp_path / stack, stack, *TOY, *sizes)) for stack in stacks)
+    assert first == second
+
+
+def test_cp2(tmp_path: Path) -> None:
+    learns(rehearsed(tmp_path, "nemo", *TOY, "layout.context_parallel_size=2"))
+
+
+def test_moe_ep2(tmp_path: Path) -> None:
+    learns(rehearsed(tmp_path, "nemo", *TOY, "model=moe_tiny", "layout.expert_model_parallel_size=2"))
+
+
+def test_tp2_sp_recomputed(tmp_path: Path) -> None:
+    sizes = ("layout.tensor_model_parallel_size=2", "layout.sequence_parallel=true")
+    layers = ("training.recompute_method=uniform", "training.recompute_num_layers=1")
+    learns(rehearsed(tmp_path, "nemo", *TOY, *sizes, "training.recompute_granularity=full", *layers))

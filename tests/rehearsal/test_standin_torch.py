@@ -1,0 +1,167 @@
+"""The stand-in for torch.cuda itself: every name of it is needed, nothing is touched where an accelerator is found."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_standin_start import FOLDER, started, write
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[Any, ...]:
+    """All rows of the stand-in's tables; their modules import no torch."""
+    sys.path.append(str(FOLDER))
+    standin = importlib.import_module("tprimat_standin")
+    return (*standin.CUDA, *standin.TORCH, *standin.MEGATRON)
+
+
+def test_every_name_is_needed(rows: tuple[Any, ...]) -> None:
+    done = started(f"import runpy; runpy.run_path({str(PROGRAMS / 'every_name.py')!r})")
+    assert done.returncode == 0, done.stderr
+    told = [line.rsplit(" ", 2) for line in done.stdout.splitlines() if line.startswith("torch.")]
+    assert [name for name, *_ in told] == [row.full_name for row in rows if row.owner.startswith("torch")]
+    assert {name: words for name, *words in told if words != ["works", "fails"]} == {}
+
+
+def test_every_row_has_a_reason_and_names_a_test_that_exists(rows: tuple[Any, ...]) -> None:
+    assert len({row.full_name for row in rows}) == len(rows)
+    for row in rows:
+        path, _, name = row.test.partition("::")
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, row.full_name
+        assert row.reason
+
+
+ON_THE_CPU = """
+import os, torch
+cpu = torch.device("cpu")
+linear = torch.nn.Linear(2, 2, device="cuda", dtype=torch.bfloat16)
+ones = torch.ones(2)
+many = (
+    torch.zeros(2, device="cuda:1"), torch.empty(2, device=torch.device("cuda", 0)), ones.cuda(non_blocking=True),
+    ones.to("cuda"), ones.to(device="cuda:0", dtype=torch.float64), ones.new_zeros(2, device=0),
+    torch.tensor([1.0], pin_memory=True), ones.pin_memory(), torch.nn.Module.cuda(linear).weight, linear.to("cuda").bias,
+)
+assert {tensor.device for tensor in many} == {cpu}
+assert (ones.type(), ones.type("torch.DoubleTensor").dtype) == ("torch.cuda.FloatTensor", torch.float64)
+torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state(); first = torch.rand(2); torch.cuda.set_rng_state(state)
+assert torch.equal(first, torch.rand(2))
+print(os.environ["TORCHDYNAMO_DISABLE"], os.environ["CUDA_DEVICE_MAX_CONNECTIONS"])
+"""
+
+
+def test_whatever_names_a_gpu_is_on_the_cpu() -> None:
+    done = started(ON_THE_CPU, TPRIMAT_REHEARSE="train", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    assert (done.stdout, done.stderr) == ("1 1\n", "")
+
+
+WITH_AN_ACCELERATOR = """
+import torch
+torch.cuda.is_available = lambda: True
+import tprimat_standin as standin
+def now():
+    return [getattr(standin.owner_of(row), row.name, None) for row in (*standin.CUDA, *standin.TORCH)]
+before = now()
+print(standin.install(), standin.is_active(), all(a is b for a, b in zip(before, now(), strict=True)))
+import os, importlib.util
+print("TORCHDYNAMO_DISABLE" in os.environ, torch.zeros(1).type(), importlib.util.find_spec("flash_attn") is not None)
+"""
+
+
+def test_nothing_is_touched_where_an_accelerator_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "flash_attn" / "__init__.py", "")
+    done = started(WITH_AN_ACCELERATOR, tmp_path)
+    said, *rest = done.stdout.splitlines()
+    assert said == "[tprimat] rehearsal an accelerator is found here: nothing is replaced"
+    assert rest == ["None False True", "False torch.FloatTensor True"]
+
+
+def test_a_rank_is_not_played_where_an_accelerator_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "torch" / "__init__.py", "from torch import cuda")
+    write(tmp_path / "torch" / "cuda.py", "def is_available(): return True")
+    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
+    done = subprocess_of_a_fake_torch(tmp_path, asked)
+    assert (done.returncode, "went on" in done.stdout) == (2, False)
+    assert "an accelerator is visible here: hide it" in done.stderr
+
+
+def subprocess_of_a_fake_torch(folder: Path, asked: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return started(f"import sys; sys.path.insert(0, {str(folder)!r}); import torch; print('went on')", **asked)
+
+
+UPGRADED = """
+import sys, types
+import tprimat_standin as standin
+from tprimat_standin_parts import Replacement, answer
+gone = Replacement("torch.cuda", "no_such_name", answer(None), "Megatron asks for it")
+core = ("vendor.core.moved", "vendor.core.kept:Gone", "vendor.core.kept")
+standin.CUDA += (gone,)
+standin.MEGATRON = tuple(Replacement(owner, "norm", answer(None), "it asserts a GPU") for owner in core)
+import torch, vendor.core.kept
+torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=RANK, world_size=RANK + 1)
+print(vendor.core.kept.norm())
+"""
+
+
+def test_a_name_that_an_upgrade_removed_is_said_and_stops_nobody(tmp_path: Path) -> None:
+    write(tmp_path / "vendor" / "__init__.py", "__version__ = '0.17.0'")
+    write(tmp_path / "vendor" / "core" / "__init__.py", "")
+    write(tmp_path / "vendor" / "core" / "kept.py", "def norm(): raise AssertionError")
+    done = started(UPGRADED.replace("RANK", "0"), tmp_path, TPRIMAT_REHEARSE="train")
+    said, *degraded, last = done.stdout.splitlines()
+    assert said.startswith('[tprimat] rehearsal {"mode": "train", "rank": 0, "world": 1, "stand_in": "torch.cuda", ')
+    assert last == "None"
+    torch = said.rpartition('"torch": "')[2].rstrip('"}')
+    assert degraded == [
+        f"[tprimat] rehearsal degraded: torch.cuda.no_such_name is not in torch {torch}; "
+        "it was replaced because: Megatron asks for it",
+        "[tprimat] rehearsal degraded: vendor.core.kept.Gone.norm is not in vendor 0.17.0; "
+        "it was replaced because: it asserts a GPU",
+        "[tprimat] rehearsal degraded: vendor.core.moved is not in vendor 0.17.0; "
+        "norm was replaced because: it asserts a GPU",
+    ]
+
+
+PLAYED = """
+import atexit, torch
+atexit.register(lambda: print("left in order"))
+torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", 5))
+assert (torch.distributed.get_rank(), torch.distributed.get_world_size()) == (61, 64)
+group = torch.distributed.new_group([56, 61], backend="nccl")
+assert torch.distributed.get_world_size(group) == 2
+told = [None]
+torch.distributed.broadcast_object_list(told, src=0)
+torch.distributed.all_reduce(torch.ones(2, device="cuda"), group=group)
+torch.distributed.barrier(device_ids=[5])
+from megatron.core.pipeline_parallel import schedules
+try:
+    schedules.run()
+except BaseException:
+    print("caught")
+finally:
+    print("went on")
+"""
+
+
+def test_a_played_rank_ends_with_a_mark_before_the_first_forward_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "megatron" / "core"
+    write(folder / "__init__.py", "")
+    write(folder / "pipeline_parallel" / "__init__.py", "")
+    body = "def forward_step(): raise AssertionError\ndef run():\n    print('its own rules')\n    forward_step()\n"
+    write(folder / "pipeline_parallel" / "schedules.py", body)
+    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "61", "TPRIMAT_PLAY_WORLD": "64"}
+    done = started(PLAYED, tmp_path, **asked)
+    assert done.returncode == 0, done.stderr
+    said, *rest = done.stdout.splitlines()
+    assert '"mode": "layout", "rank": 61, "world": 64' in said
+    assert rest == ["its own rules", '[tprimat] rehearsed {"rank": 61, "world": 64}', "left in order"]
