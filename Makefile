@@ -96,8 +96,8 @@ check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/shellcheck shell/*.sh .ci/run
-	$(VENV)/bin/shfmt -i 2 -d shell/*.sh .ci/run
+	$(VENV)/bin/shellcheck shell/*.sh launchers/ranks/rehearsal/bin/* .ci/run
+	$(VENV)/bin/shfmt -i 2 -d shell/*.sh launchers/ranks/rehearsal/bin/* .ci/run
 
 wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .

@@ -31,6 +31,7 @@ from parsers import marks
 from parsers.assemble import same
 from run_experiment import rehearsal, run_once
 
+NOT_DONE = "not done"
 LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
 
 
@@ -156,14 +157,14 @@ def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Pr
         yield "rehearsal", "", list(error.problems)
         return
     if missing := preflight.problems(small):
-        yield "rehearsal", f"not done: {missing[0].what}", []
+        yield "rehearsal", f"{NOT_DONE}: {missing[0].what}", []
         return
     record, _ = run_once(small, make_plan(small, host), told)
     declared = {d.key for d in record.declared}
     problems = [
         Problem(d.setting, f"asked for {d.requested}, and in the rehearsal ran", str(d.effective))
         for d in record.differences
-        if d.setting not in declared
+        if d.setting not in declared and d.setting not in record.not_rehearsed
     ]
     if record.status != "completed":
         problems.append(Problem("rehearse", f"{record.status}: {record.cause}", " | ".join(record.last_lines[-3:])))
@@ -175,7 +176,8 @@ def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Pr
 def _shown(row: Mapping[str, Any]) -> str:
     lines = [f"{row['experiment']} by {row['framework']} on {row['platform']}"]
     for part in row["parts"]:
-        word, text = ("no", "") if part["problems"] else ("ok", part["says"])
+        done = "-" if part["says"].startswith(NOT_DONE) else "ok"
+        word, text = ("no", "") if part["problems"] else (done, part["says"])
         lines.append(f"  {part['part']:<10}{word:<4}{text}".rstrip())
         lines += [f"      {text}" for p in part["problems"] for text in str(Problem(**p)).splitlines()]
     names = [name.replace("_", " ") for name in row["only_a_gpu_can_show"]]

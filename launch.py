@@ -3,6 +3,7 @@
     python launch.py                                          a small Llama, on whatever is here
     python launch.py model=llama platform=nvidia dry_run=true     the plan for 8 H100s, nothing started
     python launch.py -m layout=data_parallel,tp2 gpus_per_node=2 repeat=3     a matrix of runs
+    python launch.py -m framework=nemo,primus rehearse=train      the vendors' own stacks on this CPU, at toy size
 
 KEY=VALUE       any key of conf/, in Hydra's grammar (python launch.py --cfg job shows them all)
 -m              expand a,b in values into one experiment each
@@ -110,9 +111,9 @@ def _plan(e: Experiment, host: Host) -> Plan:
 
 def _row(record: Record, path: Path) -> dict[str, Any]:
     declared = {d.key for d in record.declared}
-    words = {True: " (declared)", False: ""}
+    words = {**dict.fromkeys(record.not_rehearsed, " (not rehearsed)"), **dict.fromkeys(declared, " (declared)")}
     different = [
-        f"{d.setting}: asked {d.requested}, ran {d.effective}{words[d.setting in declared]}" for d in record.differences
+        f"{d.setting}: asked {d.requested}, ran {d.effective}{words.get(d.setting, '')}" for d in record.differences
     ]
     about = {"run": str(path), "status": record.status, "framework": record.framework, "provenance": record.provenance}
     told = {"shrunk": len(record.shrunk), "not_rehearsed": len(record.not_rehearsed)}

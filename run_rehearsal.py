@@ -14,11 +14,12 @@ from launchers import rehearse
 from parsers import Ending, Outcome, Record, marks
 
 LIMIT_S = {"train": 900.0, "layout": 1800.0}
-"""Of a whole rehearsal. A toy takes a minute; two ranks of a large model some minutes each to fill their weights."""
+"""Of a whole rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""
 _SPEEDS: dict[str, Any] = dict.fromkeys(
     ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "memory_kind", "end_monotonic_s")
 )
-_SPEED_WORDS = ("_s", "_ms", "mfu", "tflops", "tokens_per", "memory", "_mb", "_gb", "_bytes", "percent")
+_SPEED_WORDS = ("mfu", "tflops", "tokens_per", "memory", "elapsed", "throughput", "samples_per")
+_SPEED_UNITS = ("_s", "_ms", "_mb", "_gb", "_bytes", "_w")
 
 
 def outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path) -> Outcome:
@@ -56,7 +57,7 @@ def without_speeds(record: Record) -> Record:
 
 
 def _is_speed(name: str) -> bool:
-    return any(name.endswith(word) or word in name.split("_") for word in _SPEED_WORDS)
+    return name.endswith(_SPEED_UNITS) or any(word in name for word in _SPEED_WORDS)
 
 
 def against_count(record: Record, e: Experiment) -> Record:

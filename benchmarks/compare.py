@@ -144,7 +144,9 @@ def main() -> None:
     print(f"{asked.runs} runs x {asked.steps} steps in {groups} groups, {len(os.sched_getaffinity(0))} cores")
     print(f"compare: {ours[0]:.1f} s ({ours[1]:.1f} s of CPU), {ours[2]:.0f} MB, exit code {ours[3]}")
     print(f"json.loads of every line, and nothing else: {alone[0]:.1f} s ({alone[1]:.1f} s of CPU)")
-    print(f"ours is {ours[0] / alone[0]:.2f} of it ({ours[1] / alone[1]:.2f} in CPU); limits: {LIMIT_S} s, {LIMIT_MB} MB")
+    print(
+        f"ours is {ours[0] / alone[0]:.2f} of it ({ours[1] / alone[1]:.2f} in CPU); limits: {LIMIT_S} s, {LIMIT_MB} MB"
+    )
 
 
 if __name__ == "__main__":

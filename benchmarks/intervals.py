@@ -1,14 +1,15 @@
 """Whether the 95 % intervals of compare/statistics.py cover the truth as often as they say, on simulated runs.
 
-    python benchmarks/intervals.py                     a minute or two
-    python benchmarks/intervals.py --pairs 20000       closer
+    python benchmarks/intervals.py                     all parts, a minute or two
+    python benchmarks/intervals.py loss --pairs 20000  one part, closer
 
 Every run of a simulated pair of groups has a pace of its own (run-to-run spread, 0.5 %) and steps that depend on each
 other (AR(1) noise of 1 %, warm-up left out). The truth is a ratio of 1.03. Peers, as they are met in the field: the
 interval over all steps as if each were a measurement of its own, and a percentile bootstrap over the runs.
 
 Also: how often the word is right where there is no difference, one of 3 % and one of 1 %, and how often the number of
-runs that ours names does decide.
+runs that ours names does decide. And of the band that losses are held against (compare/losses.py): how often two equal
+stacks leave it, for seeds whose own part is a shift of the whole curve, of each block alone, or wanders in between.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from compare.losses import BLOCKS, Band, leaves
 from compare.statistics import ratio_of, t_quantile
 
 STEPS, RUN, STEP = 50, 0.005, 0.01
 TRUTH = 1.03
 Array = Any
+_KINDS = ("independent", "wandering", "mixed", "shifted")
 
 
 def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, ratio: float) -> tuple[Array, Array]:
@@ -87,23 +90,71 @@ def words(pairs: int, runs: int, ratio: float) -> str:
     return f"{shares}; undecided ones name {np.median(named):.0f} runs, which decide {100 * np.mean(planned):.0f} %"
 
 
+def seeds(noise: np.random.Generator, count: int, kind: str) -> Array:
+    """What a seed adds to the mean losses of the blocks, (seed, block), of spread 1."""
+    blocks = BLOCKS - 1
+    alone = noise.normal(0, 1, (count, blocks))
+    if kind == "shifted":
+        return np.repeat(alone[:, :1], blocks, axis=1)
+    if kind == "mixed":
+        return (alone + np.repeat(noise.normal(0, 1, (count, 1)), blocks, axis=1)) / math.sqrt(2)
+    for block in range(1, blocks if kind == "wandering" else 0):
+        alone[:, block] = 0.8 * alone[:, block - 1] + 0.6 * alone[:, block]
+    return alone
+
+
+def losses(pairs: int) -> None:
+    """False alarms of the band, and the shift that is found in 8 of 10 comparisons, in spreads between seeds."""
+    print(
+        "band of losses: equal stacks called apart, in %; and the shift, in seed spreads, that is found 8 times of 10"
+    )
+    print(f"{'seeds a side':>13}" + "".join(f"{kind:>14}" for kind in _KINDS) + f"{'found':>10}")
+    for first, second in ((2, 1), (2, 2), (3, 3), (5, 5), (10, 10)):
+        shares, found = [], []
+        for kind in _KINDS:
+            noise = np.random.default_rng((first, second, len(kind)))
+            wrong = 0
+            for _ in range(pairs):
+                sides = seeds(noise, first, kind).tolist(), seeds(noise, second, kind).tolist()
+                half = Band(sides).half_width(first, second)
+                wrong += leaves(*sides, half) is not None
+                if kind == "mixed":
+                    gaps = np.mean(sides[1], axis=0) - np.mean(sides[0], axis=0)
+                    found.append(float(np.min(half - gaps)))
+            shares.append(100 * wrong / pairs)
+        print(
+            f"{first:>7} and {second:<2}"
+            + "".join(f"{share:>14.1f}" for share in shares)
+            + f"{np.quantile(found, 0.8):>10.1f}"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=("ratio", "loss"))
     parser.add_argument("--pairs", type=int, default=8000)
     asked = parser.parse_args()
-    error = 100 * 1.96 * math.sqrt(0.95 * 0.05 / asked.pairs)
-    print(f"coverage of the 95 % interval of a ratio, {asked.pairs} pairs (± {error:.1f}), {STEPS} steps a run")
+    if asked.part in (None, "ratio"):
+        ratios(asked.pairs)
+    if asked.part in (None, "loss"):
+        losses(asked.pairs // 2)
+
+
+def ratios(pairs: int) -> None:
+    """Coverage, and the words."""
+    error = 100 * 1.96 * math.sqrt(0.95 * 0.05 / pairs)
+    print(f"coverage of the 95 % interval of a ratio, {pairs} pairs (± {error:.1f}), {STEPS} steps a run")
     print(f"{'runs a side':>11}{'AR(1)':>7}{'ours %':>9}{'over steps %':>14}{'bootstrap %':>13}")
     worst = []
     for runs in (3, 5, 10):
         for ar in (0.0, 0.6, 0.95):
-            ours, naive, boot = coverage(asked.pairs, runs, ar)
+            ours, naive, boot = coverage(pairs, runs, ar)
             worst.append(ours)
             print(f"{runs:>11}{ar:>7}{ours:>9.1f}{naive:>14.1f}{boot:>13.1f}")
     print(f"ours: {min(worst):.1f} to {max(worst):.1f} %; asked for: 93 to 97 %\n\nwords, AR(1) 0.6")
     for ratio in (1.0, 1.01, 1.03):
         for runs in (3, 5, 10):
-            print(f"true ratio {ratio}, {runs:>2} runs a side: {words(asked.pairs // 4, runs, ratio)}")
+            print(f"true ratio {ratio}, {runs:>2} runs a side: {words(pairs // 4, runs, ratio)}")
 
 
 if __name__ == "__main__":

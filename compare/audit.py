@@ -28,6 +28,10 @@ _SWITCHES: Mapping[str, str] = {
     "recompute_method": "recompute_granularity",
     "recompute_num_layers": "recompute_granularity",
     "rope_scaling_factor": "use_rope_scaling",
+    **dict.fromkeys(("moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"), "num_experts"),
+    **dict.fromkeys(("moe_first_dense_layers", "moe_router_load_balancing_type", "moe_aux_loss_coeff"), "num_experts"),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_head_dim"), "multi_latent_attention"),
+    **dict.fromkeys(("qk_pos_emb_head_dim", "v_head_dim"), "multi_latent_attention"),
 }
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment
 _ENVIRONMENT = (TOKENS, *PARAMETERS, *DUMPED)
@@ -127,8 +131,8 @@ def _setting_rows(held: Sequence[Side], varied: frozenset[str], same_tokens: boo
         row = _row(name, setting, values[name], varied, held)
         if setting.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
             row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
-        if row.state in ("unknown", "unexplained") and _is_off(values.get(_SWITCHES.get(name, ""))):
-            row = replace(row, state="allowed", reason=f"no effect: {_SWITCHES[name]} is off", decides=False)
+        if row.state in ("unknown", "unexplained") and (why := _no_effect(name, values)):
+            row = replace(row, state="allowed", reason=f"no effect: {why}", decides=False)
         if row.state != "unexplained" and (reason := _not_rehearsed(held, name)):
             row = replace(row, state="not rehearsed", reason=reason, decides=False)
         given = [s.label for s in held if any(_is_given(run.record, name) for run in s.usable)]
@@ -158,8 +162,21 @@ def _values(side: Side, name: str) -> tuple[Any, ...] | None:
     return _told([_effective(run.record, name) for run in side.usable])
 
 
-def _is_off(switch: Values | None) -> bool:
-    return switch is not None and all(found in ((None,), (False,)) for found in switch.values())
+def _no_effect(name: str, values: Mapping[str, Values]) -> str:
+    """Why a setting that differs does nothing in any group; empty where it does."""
+    switch = _SWITCHES.get(name, "")
+    if switch in values and all(found in ((None,), (False,)) for found in values[switch].values()):
+        return f"{switch} is off"
+    ends = [found[0] if found else None for found in values["train_iters"].values()]
+    if name == "save_interval" and all(map(_saves_at_the_end, values[name].values(), ends)):
+        return "nothing is saved before the end"
+    return ""
+
+
+def _saves_at_the_end(intervals: tuple[Any, ...] | None, end: Any) -> bool:
+    if intervals is None or type(end) is not int:
+        return False
+    return all(every is None or (type(every) is int and every >= end) for every in intervals)
 
 
 def _effective(record: Record, name: str) -> tuple[bool, Any]:

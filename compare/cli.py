@@ -23,6 +23,9 @@ from parsers.progress import shown
 from parsers.storage import dumps, replace_file
 
 NOT_COMPARABLE = 3
+_EXAMPLES = """python -m compare runs/nvidia runs/amd --price 'mi355x=3.10,b200=4.75 USD/gpu-hour' -o out
+python -m compare runs/ platform=amd model=llama --vary precision
+python -m compare runs/ --baseline image=primus:v26.4 --candidate image=primus:v26.5 --fail-on regression:2%"""
 _OUTCOMES: Mapping[Outcome, int] = {"ok": 0, "regression": 1, "failed run": 1, "cannot tell": NOT_COMPARABLE}
 
 
@@ -66,7 +69,12 @@ def _gate(options: argparse.Namespace, runs: Sequence[Run], question: Question, 
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m compare", description="Compare training runs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m compare",
+        description="Compare training runs: first whether they may be compared, then by how much they differ.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     runs = (
         "run directories, directories above them, globs; filters of these (platform=amd model=llama); "
         "prices (price.usd_per_gpu_hour.mi355x=3.10)"

@@ -49,7 +49,7 @@ def _marked(drawn: Sequence[tuple[float, float] | None], place: int, groups: int
 def _told(curves: Curves) -> str:
     labels = listed(list(dict.fromkeys(series.label for series in curves.series)))
     nan = sum(len(series.broken) for series in curves.series)
-    crosses = f" Crosses mark {nan} steps whose value is nan or inf." if nan else ""
+    crosses = f" Crosses mark where the value is nan or inf: {nan}." if nan else ""
     return f"{curves.title}, {curves.y} against {curves.x}: {len(curves.series)} runs of {labels}.{crosses}"
 
 
@@ -58,8 +58,10 @@ def _noted(curves: Curves) -> tuple[str, ...]:
     notes = [curves.note] if curves.note else []
     if nan:
         count = sum(len(series.broken) for series in nan)
-        notes.append(f"× at the foot: {count} steps are nan or inf, in {listed([s.run for s in nan])}")
-    return (("; ".join(notes) + ".").capitalize(),) if notes else ()
+        steps = "1 step is" if count == 1 else f"{count} steps are"
+        notes.append(f"× at the foot: {steps} nan or inf, in {listed([s.run for s in nan])}")
+    text = "; ".join(notes)
+    return (f"{text[:1].upper()}{text[1:]}.",) if notes else ()
 
 
 def figure_picture(comparison: Comparison, metric: str, title: str, unit: str) -> Picture:

@@ -59,7 +59,7 @@ FIGURES = (
     Figure("tokens_per_currency", "tokens for the money", "cost", "higher"),
     Figure("training_gpu_hours", "GPU-hours of the training", "cost", "lower"),
     Figure("training_cost", "cost of the training", "cost", "lower"),
-    Figure("goodput_percent", "goodput", "time lost", "higher", "mean"),
+    Figure("goodput_percent", "goodput", "time lost", None, "mean"),  # no word: slow steps hide a long start
     Figure("stall_time_s", "stalls", "time lost", None, "mean"),
     Figure("restarts", "restarts", "time lost", None, "max"),
     Figure("loss_last", "last loss", "loss", None, "mean", table=True),

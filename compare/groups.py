@@ -104,8 +104,8 @@ def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:
     varying = [name for name in _SIZES if len({repr(asked(record).get(name)) for record in firsts}) > 1]
     names = [name for name in vocabulary() if name not in (*_SIZES, *_LAST, SEED)]
     settings = [_setting(name) for name in (*names, *_LAST)]
-    facts = [_fact(name) for name in ("framework", "image", "provenance")]
-    return [_place, lambda record: _layout(record, varying), *settings, *facts]
+    facts = [_fact(name) for name in ("image", "provenance")]
+    return [_place, _fact("framework"), lambda record: _layout(record, varying), *settings, *facts]
 
 
 def _place(record: Record) -> str:

@@ -24,7 +24,6 @@ from compare.report_blocks import (
     Report,
     Section,
     Table,
-    text_of,
 )
 
 # Whatever a record may have smuggled in: nothing is fetched and nothing runs.
@@ -154,8 +153,3 @@ def _inline(part: Inline) -> Child:
 def _sample(place: int) -> Element:
     parts = h("path", d=polyline([(1, 7), (35, 7)]), class_=f"curve {look(place)}"), marker(place, 18, 7)
     return h("svg", parts, viewBox="0 0 36 14", width="36", height="14", aria_hidden="true")
-
-
-def plain_title(report: Report) -> str:
-    """The headline as text."""
-    return text_of(report.headline)

@@ -35,7 +35,8 @@ _STYLE: Any = {  # keys of matplotlibrc
 _SHOWN_REASONS = 3
 _NAMED = 12  # groups that a picture has room to name: the page has all
 _LINES = 4
-_TITLE_WIDTH, _CAPTION_WIDTH = 130, 185
+_CUT: Any = {"max_lines": 3, "placeholder": " …"}
+_TITLE_WIDTH, _PANEL_WIDTH, _CAPTION_WIDTH = 130, 72, 185
 
 
 def png(comparison: Comparison) -> bytes:
@@ -77,7 +78,7 @@ def _draw_throughput(axes: Any, comparison: Comparison) -> None:
         if pooled.value is not None and pooled.interval is not None:
             axes.vlines(place + 0.3, *pooled.interval, color=colour, linewidth=2.2)
             axes.plot([place + 0.24, place + 0.36], [pooled.value] * 2, color=colour, linewidth=2.2)
-        elif not known:
+        elif not known and len(used) <= _NAMED:
             axes.annotate("unknown", (place, 0), ha="center", va="bottom")
     axes.set_xticks(range(len(used)), [_short(titled(group)) if len(used) <= _NAMED else "" for _, group in used])
     axes.set_xlim(-0.6, len(used) - 0.4)
@@ -87,7 +88,8 @@ def _draw_throughput(axes: Any, comparison: Comparison) -> None:
 
 
 def _draw_curves(axes: Any, drawn: Curves, comparison: Comparison) -> None:
-    axes.set_title(f"{drawn.title} ({drawn.note})" if drawn.note else drawn.title)
+    title_ = f"{drawn.title} ({drawn.note})" if drawn.note else drawn.title
+    axes.set_title(shorten(title_, _PANEL_WIDTH, placeholder=" …)"))
     axes.set_xlabel(drawn.x)
     axes.set_ylabel(drawn.y)
     for series in drawn.series:
@@ -131,11 +133,11 @@ def _caption(comparison: Comparison) -> str:
     provenance = ", ".join(dict.fromkeys(run.record.provenance for run in runs)) or "no runs"
     hosts, devices = _facts(runs, "host"), _facts(runs, "device_name")
     text = f"{provenance}: {len(runs)} completed runs; device: {devices}; host: {hosts}."
-    lines = wrap(plain(f"{text} Dots are runs, bars 95 % intervals."), _CAPTION_WIDTH)
+    lines = wrap(plain(f"{text} Dots are runs, bars 95 % intervals."), _CAPTION_WIDTH, **_CUT)
     if comparison.audit.verdict.word != "comparable":
         reasons = comparison.audit.verdict.reasons
         more = f" and {len(reasons) - _SHOWN_REASONS} more" if len(reasons) > _SHOWN_REASONS else ""
-        lines += wrap(plain("; ".join(reasons[:_SHOWN_REASONS]) + more), _CAPTION_WIDTH)
+        lines += wrap(plain("; ".join(reasons[:_SHOWN_REASONS]) + more), _CAPTION_WIDTH, **_CUT)
     return "\n".join(lines)
 
 

@@ -116,28 +116,20 @@ def _ratio_table(comparison: Comparison, caption: str, found: Sequence[tuple[str
         line("word"),
         line("why"),
     )
+    at = places(comparison)
     rows = []
     for pointer, item in found:
-        figures = [comparison.group_figures[label][item.metric] for label in (item.group, comparison.baseline)]
-        unit = common_unit(figures)
+        sides = {label: comparison.group_figures[label][item.metric] for label in (item.group, comparison.baseline)}
+        unit = common_unit(list(sides.values()))
         name = ("" if len(groups) == 1 else f"{item.group}: ") + named(_TITLES[item.metric], unit)
-        rows.append(
-            (
-                cell(name),
-                *_sides(comparison, item, unit is None),
-                *_told(item, pointer, axis, comparison.difference),
-                cell(item.reason),
-            )
+        # Each side's figure without its interval: the ratio has one of its own.
+        values = (
+            quantity_cell(quantity, f"{at.groups[label]}/figures/{item.metric}", with_unit=unit is None)[:1]
+            for label, quantity in sides.items()
         )
+        told = _told(item, pointer, axis, comparison.difference)
+        rows.append((cell(name), *values, *told, cell(item.reason)))
     return Table(caption, heads, tuple(rows))
-
-
-def _sides(comparison: Comparison, item: Compared, with_unit: bool) -> Iterator[Cell]:
-    """The two figures, each without its interval: the ratio has one of its own."""
-    at = places(comparison)
-    for label in (item.group, comparison.baseline):
-        quantity = comparison.group_figures[label][item.metric]
-        yield quantity_cell(quantity, f"{at.groups[label]}/figures/{item.metric}", with_unit)[:1]
 
 
 def _told(item: Compared, pointer: str, axis: Axis, difference: float) -> tuple[Cell, ...]:

@@ -123,6 +123,8 @@ def _notes(comparison: Comparison) -> Iterator[Block]:
 
 def assumed_section(comparison: Comparison) -> Section:
     """Every figure that rests on what nobody measured, the terms of the money, and what is no measurement at all."""
+    if not comparison.group_figures:
+        return Section("What was assumed", (Paragraph(line("Nothing: there are no figures.")),), "assumed")
     at = places(comparison)
     blocks: list[Block] = []
     guessed: dict[str, list[Line]] = {}

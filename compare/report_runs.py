@@ -8,7 +8,7 @@ from compare.comparison import Comparison
 from compare.figures import FIGURES
 from compare.groups import SEED, Group
 from compare.report_blocks import Block, Cell, Code, Details, Line, Paragraph, Section, Table, Tag, Tone, cell, line
-from compare.report_numbers import NOT_TOLD, places, quantity_cell
+from compare.report_numbers import NOT_TOLD, Places, places, quantity_cell
 from compare.report_sources import Launched
 from conf.errors import listed
 from metrics.repeats import asked
@@ -27,7 +27,8 @@ def runs_section(comparison: Comparison) -> Section:
         rows = tuple((cell(r.id), cell(label), _status(r), cell(r.cause or "no cause told")) for label, r in out)
         blocks.append(Table("Runs without numbers", heads, rows))
         blocks += [_last_lines(record) for _, record in out if record.last_lines]
-    blocks += [_figures(comparison, group) for group in comparison.groups if group.shown]
+    at = places(comparison)
+    blocks += [_figures(comparison, group, at) for group in comparison.groups if group.shown]
     noted = [(cell(r.record.id), cell(note)) for g in comparison.groups for r in g.runs for note in r.record.notes]
     if noted:
         table = Table("Notes of the runs", (line("run"), line("note")), tuple(noted))
@@ -47,8 +48,7 @@ def _last_lines(record: Record) -> Details:
     return Details(f"Last lines of {record.id}", (Code("\n".join(lines), f"last lines of the log of {record.id}"),))
 
 
-def _figures(comparison: Comparison, group: Group) -> Details:
-    at = places(comparison)
+def _figures(comparison: Comparison, group: Group, at: Places) -> Details:
     runs = group.shown
     shown = FIGURES if len(runs) <= _MANY else [figure for figure in FIGURES if figure.table]
     numbers = comparison.run_figures

@@ -42,6 +42,7 @@ class Curves:
 
 
 _One: TypeAlias = tuple[int, str, Run]  # place and label of its group
+_NAMED = 3
 _DRAWN = 24  # lines that an eye, and a page that opens at once, can hold
 
 
@@ -52,17 +53,17 @@ def curves(comparison: Comparison) -> tuple[Curves, ...]:
     at = _at_tokens if tokens else _at_iteration
     x = "tokens seen" if tokens else "iteration"
     used = all(any(s.lr_used is not None for s in r.record.steps) for _, _, r in runs if _tells(r, "lr"))
-    rate = "used" if used else "as printed: in some logs that of the next step"
+    printed = "" if used else "as printed: in some logs that of the next step"
     loss = "Loss at equal tokens" if tokens else "Loss by iteration"
     losses = tuple(_series(one, "loss", at) for one in runs)
     rates = tuple(_series(one, "lr_used" if used else "lr", at) for one in runs)
     found = (
         Curves(loss, x, "nats per token", losses, from_zero=False),
-        Curves("Learning rate", x, f"learning rate, {rate}", rates),
+        Curves("Learning rate used" if used else "Learning rate", x, "learning rate", rates, note=printed),
         _step_times(runs),
     )
     return tuple(
-        replace(c, note="; ".join(part for part in (c.note, _silent(c), hidden) if part))
+        replace(c, note="; ".join(part for part in (_silent(c), c.note, hidden) if part))
         for c in found
         if any(series.points or series.broken for series in c.series)
     )
@@ -75,7 +76,7 @@ def _tells(run: Run, name: str) -> bool:
 def _silent(drawn: Curves) -> str:
     """What looks like a missing line is one."""
     runs = [series.run for series in drawn.series if not series.points and not series.broken]
-    return f"not told by {listed(runs)}" if runs else ""
+    return f"not told by {listed(runs) if len(runs) <= _NAMED else f'{len(runs)} runs'}" if runs else ""
 
 
 def _drawn(comparison: Comparison) -> tuple[list[_One], str]:

@@ -23,7 +23,8 @@ def headline(comparison: Comparison) -> Line:
     """What the first ratio of throughput says; that it is not the only one; or why there is none."""
     found = [(i, item) for i, item in enumerate(comparison.ratios) if item.metric == HEADLINE and item.result]
     if not found:
-        no_ratio = "Comparable, but no throughput is known on both sides."
+        measured = any(group.usable for group in comparison.groups)
+        no_ratio = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
         return (_NO_NUMBER.get(comparison.audit.verdict.word, no_ratio),)
     index, first = found[0]
     return (*_sentence(first, index, comparison.baseline), *_more(len(found), comparison.baseline))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from metrics.repeats import ENOUGH as ENOUGH
+from metrics.repeats import exp
 from metrics.repeats import mean_of as mean_of
 from metrics.repeats import t_quantile as t_quantile
 
@@ -44,14 +45,14 @@ def ratio_of(
     matters, as a share."""
     logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
     distance = statistics.fmean(logs) - statistics.fmean(base)
-    ratio = math.exp(distance)
+    ratio = exp(distance)
     if min(len(logs), len(base)) < ENOUGH:
         needed = max(ENOUGH, _runs_to_decide(logs, base, difference) or 0) if min(len(logs), len(base)) > 1 else None
         return Ratio(ratio, None, "undecided", _too_few(len(logs), len(base)), needed)
     half = _half_width(_spread(logs) / len(logs), _spread(base) / len(base), len(logs), len(base))
     if half is None:
         return Ratio(ratio, None, "undecided", "no spread between repeats: copies, or too coarse a clock")
-    interval = (math.exp(distance - half), math.exp(distance + half))
+    interval = (exp(distance - half), exp(distance + half))
     word = word_of(interval, better, difference)
     said = f"Welch, {len(logs)} against {len(base)} runs"
     if word != "undecided":
@@ -99,7 +100,7 @@ def _runs_to_decide(logs: Sequence[float], base: Sequence[float], difference: fl
 
     def decides(count: int) -> bool:
         half = _half_width(a / count, b / count, count, count) or 0.0
-        ends = math.exp(distance - half), math.exp(distance + half)
+        ends = exp(distance - half), exp(distance + half)
         return word_of(ends, "higher", difference) != "undecided"
 
     # A longer interval decides nothing that a shorter one inside it leaves open: the first count is found by halving.

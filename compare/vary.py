@@ -13,7 +13,7 @@ LAYOUT = "layout"
 """A kind of settings, and the name under which a layout was asked for (identical, max_performance …)."""
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
 PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the whole model as it was built
-DUMPED = ("mock_data", "eod_mask_loss")  # what one stack alone prints, and its recipes set: no setting of ours
+DUMPED = ("mock_data",)  # what one stack alone prints, and its recipes set: no setting of ours
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
 FACTS = ("platform", "hardware", "framework", "framework_version", "image", "clock", TOKENS, *PARAMETERS, *DUMPED)
 _SIDES = ("platform", "hardware", "framework")

@@ -30,6 +30,10 @@ PROGRAMS = {
 
 REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
 
+REHEARSED = """\
+This is a rehearsal: Primus itself trains a toy of the experiment on a CPU, for its settings and not for speed.
+Start it anywhere with a python3 in PATH that has what Primus needs, and a checkout of the release"""
+
 OVERRIDABLE = (
     *("PRIMUS_PATH", "PRIMUS_ENTRY", "PRIMUS_IMAGE", "PRIMUS_CACHE_ROOT", "DATA_PREFIX"),
     *("NNODES", "NODE_RANK", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
@@ -60,6 +64,7 @@ def facts(e: Experiment, plan: Plan) -> dict[str, Any]:
     declared = [asdict(d) for d in (*e.declared, *plan.declared)]
     where = {"platform": e.platform.name, "vendor": e.platform.vendor, "hardware": e.hardware.name}
     told = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
+    told |= {"not_rehearsed": rehearse.not_rehearsed(e)} if e.rehearse else {}
     return {
         "requested": requested(e),
         "nodes": e.nodes,
@@ -84,10 +89,11 @@ def readme(e: Experiment, plan: Plan) -> str:
     """README.txt: what this is, how it is started, what may be changed, and how a record comes of it."""
     image = e.image or f"rocm/primus:{e.framework.release}"
     passed = ", ".join(plan.forward_env) or "none"
+    start = REHEARSED if e.rehearse else f"Start it inside {image}, with a checkout of the same release"
     title = f"{e.name}: {e.model.name} on {e.nodes} x {e.gpus_per_node} {e.hardware.name}, Primus {e.framework.release}"
     return f"""{title}, {e.layout}
 
-Start it inside {image}, with a checkout of the same release
+{start}
 (git clone --recurse-submodules -b release/{e.framework.release} https://github.com/AMD-AGI/Primus):
 
     PRIMUS_PATH=/path/to/Primus bash run.sh              DRY_RUN=1 bash run.sh  only says what it would do

@@ -37,7 +37,7 @@ class Plan:
     declared: tuple[Declared, ...] = ()
 
     def command(self) -> str:
-        """The plan as one line for a shell: the variables before the last command, and before each that adds its own."""
+        """The plan as one line for a shell: the variables before the last command and each that adds some."""
         env = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items()))
         before = (f"{env} {shlex.join(argv)}" if argv[0] == "env" else shlex.join(argv) for argv in self.setup)
         return " && ".join([*before, f"{env} {shlex.join(self.argv)}".lstrip()])

@@ -41,15 +41,17 @@ def basis(record: Record) -> Basis:
 def _memory(record: Record) -> Mapping[str, float]:
     """Of a rehearsal none: it runs at toy size, on the wrong machine."""
     peaks: dict[str, float] = {}
-    told: dict[str | None, list[float]] = {}
+    told: dict[str, list[float]] = {}
+    if record.provenance == "rehearsed":
+        return peaks
     for step in record.steps:
         if step.memory_bytes is not None:
-            told.setdefault(step.memory_kind, []).append(step.memory_bytes)
+            told.setdefault(step.memory_kind or "", []).append(step.memory_bytes)
         if step.metrics:
             for name, value in step.metrics.items():
                 if "memory" in name:
                     peaks[name] = max(peaks.get(name, 0.0), value)
-    return {**{kind or "": max(0, *values) for kind, values in told.items()}, **peaks}
+    return {**{kind: max(0, *values) for kind, values in told.items()}, **peaks}
 
 
 def count(record: Record, setting: str) -> int | None:

@@ -11,6 +11,9 @@ from typing import Any, Literal
 Source = Literal["measured", "log", "computed", "spec", "assumed"]
 
 
+_LEAST, _MOST = 1e-100, 1e100
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """interval: 95 %, where there is one. note: what it was held against, or why it is not known."""
@@ -23,9 +26,9 @@ class Quantity:
 
     @classmethod
     def of(cls, value: float | int | None, unit: str, source: Source, note: str = "") -> Quantity:
-        """nan and infinities are no values: unknown."""
-        finite = value is not None and math.isfinite(value)
-        return cls(value if finite else None, unit, source, note=note)
+        """nan, infinities and what no measurement can be (1e308 s) are no values: unknown."""
+        known = value is not None and math.isfinite(value) and (value == 0 or _LEAST < abs(value) < _MOST)
+        return cls(value if known else None, unit, source, note=note)
 
     def times(self, factor: float | None, unit: str, source: Source | None = None, note: str = "") -> Quantity:
         """Scaled, interval and all, in another unit. source: the factor's own, which counts where it is less sure.

@@ -13,6 +13,7 @@ from parsers.record import Record
 ENOUGH = 3
 """Repeats from which an interval is given."""
 _CONFIDENCE = 0.95
+_LARGEST_LOGARITHM = 600.0
 SEED = "seed"
 FACTS = ("provenance", "platform", "hardware", "framework", "image")
 
@@ -29,14 +30,19 @@ def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str,
     return (*facts, *settings)
 
 
+def exp(logarithm: float) -> float:
+    """math.exp that ends where floats do instead of raising: intervals over absurd figures are endless, not wrong."""
+    return math.exp(min(logarithm, _LARGEST_LOGARITHM))
+
+
 def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """The geometric mean of positive run means, and its 95 % interval where there are enough."""
     logs = [math.log(value) for value in values]
     centre = statistics.fmean(logs)
     if len(logs) < ENOUGH or statistics.variance(logs) == 0:
-        return math.exp(centre), None
+        return exp(centre), None
     half = t_quantile(len(logs) - 1) * math.sqrt(statistics.variance(logs) / len(logs))
-    return math.exp(centre), (math.exp(centre - half), math.exp(centre + half))
+    return exp(centre), (exp(centre - half), exp(centre + half))
 
 
 def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:

@@ -10,6 +10,7 @@ from metrics.bill import Bill, Terms, bill
 from metrics.options import Option
 from metrics.price import Prices
 from metrics.quantity import Quantity, weakest
+from metrics.repeats import exp
 
 SWING = 0.2
 GOODPUT = (0.90, 0.98)
@@ -69,7 +70,7 @@ def break_even(mine: Bill, theirs: Bill) -> Quantity:
     if len(known) < len(halves):
         return Quantity(level - own, price.unit, source, note="no interval: too few runs")
     half = math.hypot(*known)
-    return Quantity(level - own, price.unit, source, (level * math.exp(-half) - own, level * math.exp(half) - own))
+    return Quantity(level - own, price.unit, source, (level * exp(-half) - own, level * exp(half) - own))
 
 
 def _half_width(quantity: Quantity) -> float | None:

@@ -17,7 +17,7 @@ _TOLD_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("host", "os", "kernel", "cpu_model"), "the launcher"),
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
-_FIELDS = ("platform", "hardware", "image", "exit_code", "declared")
+_FIELDS = ("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed")
 """Facts that have a field of their own in a record."""
 _USABLE_OF_TOTAL = 0.03
 """A framework tells the memory that it can use, a driver all of it."""
@@ -25,7 +25,6 @@ _USABLE_OF_TOTAL = 0.03
 
 _PRINTED: Mapping[str, type | tuple[type, ...]] = {
     "mock_data": bool,
-    "eod_mask_loss": bool,
     "recompute_modules": (str, list),
 }
 
@@ -43,6 +42,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         exit_code=facts.get("exit_code") if about.exit_code is None else about.exit_code,
         requested=requested,
         declared=declared,
+        not_rehearsed=about.not_rehearsed or _reasons(facts.get("not_rehearsed")),
         status=outcome.status,
         cause=outcome.cause,
         notes=(
@@ -92,6 +92,11 @@ def _declared(entries: Any) -> tuple[Declaration, ...]:
     listed = entries if isinstance(entries, list) else []
     whole = [entry for entry in listed if isinstance(entry, dict) and {"key", "value", "reason"} <= entry.keys()]
     return tuple(Declaration(str(entry["key"]), entry["value"], str(entry["reason"])) for entry in whole)
+
+
+def _reasons(entries: Any) -> dict[str, str]:
+    """What a rendered bundle says that its rehearsal tells nothing of."""
+    return {str(name): str(why) for name, why in entries.items()} if isinstance(entries, dict) else {}
 
 
 def _version(facts: Mapping[str, Any]) -> str | None:

@@ -54,7 +54,8 @@ def _in_object(value: dict[str, Any], schema: Schema, root: Schema, path: str) -
             yield from violations(item, inner, root, _join(path, name))
 
 
-_SURE: dict[int, tuple[Schema, frozenset[type], float]] = {}
+_SURE: dict[int, _Sure] = {}
+_MANY = 1000
 
 
 def _surely(value: Any, schema: Schema, root: Schema) -> bool:
@@ -63,24 +64,63 @@ def _surely(value: Any, schema: Schema, root: Schema) -> bool:
     known = _SURE.get(id(schema))
     if known is None:
         known = _SURE[id(schema)] = _sure_of(schema, root)
-    _, types, minimum = known
     kind = type(value)
-    return kind in types and (minimum == -math.inf or kind not in (int, float) or value >= minimum)
+    if kind is dict and known.shapes is not None:
+        return _has_known_shape(value, known, root)
+    return kind in known.types and (known.minimum == -math.inf or kind not in (int, float) or value >= known.minimum)
 
 
-def _sure_of(schema: Schema, root: Schema) -> tuple[Schema, frozenset[type], float]:
-    """The schema itself, so that it lives as long as its id; the types that need no closer look; the least of a
-    number."""
+@dataclass(frozen=True, slots=True)
+class _Sure:
+    """schema: itself, so that it lives as long as its id. types: those that need no closer look. shapes: of an object,
+    its names and their types, to the least that the numbers among them may be; None where all objects fit."""
+
+    schema: Schema
+    rules: Schema
+    types: frozenset[type]
+    minimum: float
+    shapes: dict[tuple[Any, ...], Mapping[str, float] | None] | None
+
+
+def _sure_of(schema: Schema, root: Schema) -> _Sure:
     rules = root["$defs"][schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
     allowed = rules.get("type", ())
     types = _types(allowed if isinstance(allowed, str) else tuple(allowed))
     if "enum" in rules:
         types = frozenset()
-    if {"properties", "required"} & rules.keys() or isinstance(rules.get("additionalProperties"), Mapping):
-        types -= {dict}
+    looked_into = {"properties", "required"} & rules.keys() or isinstance(rules.get("additionalProperties"), Mapping)
     if "items" in rules:
         types -= {list}
-    return schema, types, rules.get("minimum", -math.inf)
+    return _Sure(schema, rules, types, rules.get("minimum", -math.inf), {} if looked_into and dict in types else None)
+
+
+def _has_known_shape(value: dict[str, Any], known: _Sure, root: Schema) -> bool:
+    shapes = known.shapes
+    assert shapes is not None
+    shape = (*value, *map(type, value.values()))
+    if shape not in shapes:
+        if len(shapes) >= _MANY:
+            shapes.clear()
+        shapes[shape] = _minima(value, known.rules, root)
+    minima = shapes[shape]
+    return minima is not None and all(value[name] >= least for name, least in minima.items())
+
+
+def _minima(value: dict[str, Any], rules: Schema, root: Schema) -> Mapping[str, float] | None:
+    """None where more than types and minima decide."""
+    minima: dict[str, float] = {}
+    named, others = rules.get("properties", {}), rules.get("additionalProperties", True)
+    if any(name not in value for name in rules.get("required", ())):
+        return None
+    for name, item in value.items():
+        inner = named.get(name, others)
+        if isinstance(inner, Mapping):
+            sure = _sure_of(inner, root)
+            if type(item) not in sure.types or (type(item) is dict and sure.shapes is not None):
+                return None
+            if type(item) in (int, float) and sure.minimum > -math.inf:
+                minima[name] = sure.minimum
+    return minima
 
 
 def _is_a(value: Any, allowed: str | list[str]) -> bool:

@@ -42,7 +42,10 @@ _COLUMNS: Mapping[str, Column] = {
     "mtp_loss": ("mtp_loss", number),
 }
 _LOSS = re.compile(r", loss: (?:-?\d{1,12}\.\d{3}|nan|-?inf)\b")  # always three digits after the point
-_TOLD = {"step": rb"completed step: +", "seconds": rb", seconds: +", "tflops": rb", TFLOP/s/device: +"}
+_TOLD = {
+    **{"step": rb"completed step: +", "seconds": rb", seconds: +", "tflops": rb", TFLOP/s/device: +"},
+    "loss": rb", loss: +",
+}
 _SPEEDS = ("step_time_s", "tflops_per_gpu", "tokens_per_s_per_gpu")
 _RAN_AHEAD = 0.25
 """A step that took less than this share of both its neighbours was dispatched, not run, in that time."""
@@ -110,7 +113,8 @@ class _Reader(WrappedReader):
         if found is None or self.holds or held is None or not held.ordinary:
             return None
         step, seconds = int(found[0]), float(found[1])
-        if step != held.step + 1 or self._ran_ahead(held, seconds):
+        cut = found[3][-4:-3] != b"."  # a terminal's end, in the loss: see _LOSS
+        if step != held.step + 1 or cut or self._ran_ahead(held, seconds):
             return None
         self._before = held.seconds
         self._held = _Held(step, number, line, seconds, float(found[2]), True)

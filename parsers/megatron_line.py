@@ -180,6 +180,7 @@ def _take(line: Line, name: str, printed: str) -> tuple[Number, ...]:
         if value is None:
             line.nonfinite += [entry.target] if is_nonfinite(entry.text) else []
         elif value == 0 and entry.target in ZERO_IS_UNKNOWN:
+            read.append(entry)
             continue
         elif entry.target == "hip_memory_used_bytes":
             line.values.update(memory_bytes=value, memory_kind="hip")
@@ -203,6 +204,12 @@ def _compound(name: str, plain: _Field, printed: str) -> Iterator[Number]:
     if found is not None and not plain.metric:
         yield Number(found[1].strip(), plain.target, plain.convert)
         yield Number((found[2] or found[3]).strip(), f"{plain.target}_running_mean", plain.convert, metric=True)
+
+
+def memory_totals(part: str) -> tuple[str, ...]:
+    """The whole memory that a field names, as printed: it tells the unit of what stands beside it."""
+    found = _GB.search(part) if any(label in part for label in _MEMORY) else None
+    return (found[2],) if found is not None and found[2] is not None else ()
 
 
 def _memory(kind: str, printed: str) -> Iterator[Number]:

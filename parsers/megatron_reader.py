@@ -72,7 +72,7 @@ class MegatronReader:
     def take(self, line: bytes, number: int) -> Sealed | None:
         """The step in a line like the ones before, which it follows; None where anything is unusual."""
         before = self._previous
-        if before is None or self._held is not None or self._saved is not None:
+        if before is None or self._held is not None or self._saved is not None or self._dump:
             return None
         known = self._remembered.get(line.translate(ALIKE)) or self._matched(line)
         if known is None:
@@ -168,7 +168,7 @@ class MegatronReader:
     def _told(self, line: Line) -> Iterator[Event]:
         yield from self._stalled()
         if line.train_iters != self._train_iters or line.iteration == 1:
-            self._train_iters = line.train_iters
+            self._train_iters, self._total = line.train_iters, b""
             yield Fact("train_iters", line.train_iters, line.number)
         yield self._placed(line)
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from parsers.line_shape import Wanted, cut_out
-from parsers.megatron_line import ZERO_IS_UNKNOWN, Line, Number
+from parsers.megatron_line import ZERO_IS_UNKNOWN, Line, Number, memory_totals, read_line, step_of
 from parsers.record import Step
+from parsers.text import colourless
 from parsers.values import finite, integer, number
 
 _HEAD = r"iteration[ =] {0,20}(\d{1,12})/ {0,20}(\d{1,12}) {1,3}"
@@ -28,11 +29,13 @@ INTERVAL_FLAGS = ("step_time_s:interval_mean", "loss:interval_mean")
 class Shape:
     """search: matches a line of this shape, with a group for the iteration, the total and each of `numbers`; first:
     which group the iteration is (numbers may stand before it); rate: that of the learning rate, 0 if there is none.
+    totals: a GPU's whole memory as printed, which tells the unit of the other sizes.
     digits_alike: whether lines that differ in their digits only all match, or none."""
 
     search: Callable[[bytes], re.Match[bytes] | None]
     numbers: tuple[tuple[str, bool, Callable[[bytes], Any]], ...]  # target, whether that is a metric, conversion
     memory: bool
+    totals: tuple[bytes, ...]
     first: int
     rate: int
     tells_flops: bool
@@ -47,6 +50,8 @@ class Shape:
         """raw: line number, iteration, iterations covered, the rate in the line before or b"", and the line, which was
         found to match."""
         number, iteration, covered, rate, text = raw
+        if any(total not in text for total in self.totals):
+            return self._anew(raw)
         found = self.search(text)
         groups = found.groups() if found is not None else ()
         printed = (*groups[: self.first - 1], *groups[self.first + 1 :])
@@ -65,6 +70,14 @@ class Shape:
         if covered > 1:
             values["flags"] = INTERVAL_FLAGS
         return Step(step=iteration - 1, line=number, iteration=iteration, metrics=metrics, **values)
+
+    def _anew(self, raw: tuple[Any, ...]) -> Step:
+        """The same, field by field."""
+        number, _, covered, rate, text = raw
+        line = read_line(number, colourless(text.decode("utf-8", "replace")))
+        more: dict[str, Any] = {"lr_used": float(rate)} if rate else {}
+        more |= {"flags": INTERVAL_FLAGS} if covered > 1 else {}
+        return step_of(line or Line(number, "", raw[1], 0, 0), interval_steps=covered, **more)
 
 
 def shape_of(line: Line) -> Shape | None:
@@ -85,6 +98,7 @@ def shape_of(line: Line) -> Shape | None:
         search=re.compile(pattern.encode()).search,
         numbers=tuple((n.target, n.metric, _quickly(n.convert)) for n in (*line.before, *numbers)),
         memory=line.values.get("memory_kind") == "hip",
+        totals=tuple(f"/{total}GB/".encode() for part, _ in line.parts for total in memory_totals(part)),
         first=first,
         rate=rates[0] if rates else 0,
         tells_flops=any(number.target == "tflops_per_gpu" for number in numbers),
@@ -101,7 +115,7 @@ def _quickly(convert: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 def _pattern(part: str, read: tuple[Number, ...]) -> Iterator[str]:
     if not read:
-        yield r"[^|]{0,200}"
+        yield _between(part)
         return
     at = part.index(":") if ":" in part else part.index("=")
     yield re.escape(part[: at + 1])

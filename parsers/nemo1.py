@@ -90,7 +90,7 @@ class _Reader:
         self._order = -1
         self._recent: deque[tuple[int, float | None]] = deque(maxlen=4)
         self._shape = LineShape(_TOLD, whole=("step",), maybe=("timing", "val_loss"))
-        self._same = b""  # the validation loss that the last ordinary line shows
+        self._same: bytes | None = b""  # the validation loss that the last ordinary line shows
         self._val_loss: float | None = None
         self._validation: Validation | None = None
 
@@ -136,7 +136,7 @@ class _Reader:
             yield from self.end()
         if validates is not None and validates != self._val_loss:
             # It stays on the bar until the next. After the last step the bar is drawn anew, else with the next one.
-            self._val_loss = validates
+            self._val_loss, self._same = validates, None
             self._validation = Validation(line=line, step=self._step, iteration=self._iteration, loss=validates)
         if new:
             self._settle_time(values, digits)

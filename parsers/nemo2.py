@@ -168,14 +168,14 @@ class _Reader:
             self._fields, self._names = text.count("|"), _names(text)
         total = int(head[3]) + 1  # the printer's total - 1; that of an epoch where training has no max_steps
         if values["step"] < total != self._total:
-            self._total = total
+            self._total, self._same = total, ()
             yield Fact("train_iters", total, line)
         # val_loss stays on the lines until the next validation: it is new where it changes, and came before this step.
         loss = values["metrics"].pop("val_loss", None)
         others = {name: values["metrics"].pop(name) for name in tuple(values["metrics"]) if name.startswith("val_")}
         if loss is not None and loss != self._val_loss:
             before = (None, None) if self._previous is None else (self._previous.step, self._previous.iteration)
-            self._val_loss = loss
+            self._val_loss, self._same = loss, ()
             yield Validation(line=line, step=before[0], iteration=before[1], loss=loss, metrics=others)
         if self._open is not None:
             first, self._open = self._open, None

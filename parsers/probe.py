@@ -145,18 +145,28 @@ def _steps(record: Record, files: Sequence[RankFile], notes: list[str]) -> Seque
     rates, tokens, losses = _rates(files, notes), _tokens(files), _losses(files)
     first = record.restarts[-1].steps if record.restarts else 0
     numbered = ((step, step.step - first) for step in record.steps)
-    return tuple(_refined(step, rates.get(n), tokens.get(n), losses.get(n)) for step, n in numbered)
+    refined = ((_refined(step, rates.get(n), tokens.get(n)), n) for step, n in numbered)
+    return tuple(_with_loss(step, losses.get(n), losses.get(n - 1)) for step, n in refined)
 
 
-def _refined(step: Step, rate: float | None, tokens: int | None, loss: float | None) -> Step:
+def _refined(step: Step, rate: float | None, tokens: int | None) -> Step:
     if rate is not None:
         step = replace(step, lr_used=rate)
     if tokens is not None:
         step = replace(step, metrics={**step.metrics, "tokens_checksum": float(tokens)})
-    mean = step.loss is None or _MEAN in step.flags  # Primus prints the mean of the first two as the second's
-    if loss is not None and (mean or math.isclose(loss, step.loss or 0.0, rel_tol=_LOSS_PRINTED)):
-        step = replace(step, loss=loss, flags=tuple(flag for flag in step.flags if flag != _MEAN))
     return step
+
+
+def _with_loss(step: Step, loss: float | None, before: float | None) -> Step:
+    """`step` with the loss read, where the log tells none, nearly this one, or the mean with the step before, which
+    newer Megatron prints for the second step."""
+    if loss is None:
+        return step
+    near = [loss] if before is None else [loss, (loss + before) / 2]
+    told = step.loss is not None and _MEAN not in step.flags
+    if told and not any(math.isclose(step.loss or 0.0, one, rel_tol=_LOSS_PRINTED) for one in near):
+        return step
+    return replace(step, loss=loss, flags=tuple(flag for flag in step.flags if flag != _MEAN))
 
 
 def _losses(files: Sequence[RankFile]) -> dict[int, float]:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from parsers import marks
 from parsers.dialects import DIALECTS, load
-from parsers.events import Argument, Event, Fact, NewRun, Reader, Resumed
+from parsers.events import Argument, Event, NewRun, Reader, Resumed
 from parsers.recognise import detect, makes, spoken, startup_marks
-from parsers.record import Stall, Step, Validation
+from parsers.record import Step
 from parsers.scan import Scanner, Span
-from parsers.segment import Parsed, Segment
+from parsers.segment import Parsed, Segment, ends_a_run
 from parsers.steps import NOTHING, Sealed, opened
 
 FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
 _BLOCK = 1 << 20
 _MANY_RUNS = 1000
-_HELD, _HEAD = 10_000, 1 << 18
+_HELD = 10_000
 
 
 class LogReader:
@@ -68,14 +68,19 @@ class LogReader:
             for event in reader.end():
                 self._take(event, name)
 
-    def results(self) -> tuple[Parsed, ...]:
-        """The runs that were read so far, in the log's order; the last may go on."""
+    def results(self, alone: bool = True) -> tuple[Parsed, ...]:
+        """The runs that were read so far, in the log's order; the last may go on. alone: no other program follows."""
         self._release()
-        return (*self._done, spoken(self._parsed(), self._segment.head) if self._done else self._parsed())
+        last = self._parsed()
+        return (*self._done, last if alone and not self._done else spoken(last, self._segment.head()))
 
     def since_last_step(self) -> tuple[bytes, int]:
         """What came after the last step, where it is not too long, and how many lines of the log stand before it."""
         return self._segment.trail.newer, self._last_line
+
+    def made(self, name: str) -> bool:
+        """Whether this dialect, too, makes steps of what the run began with."""
+        return makes(name, self._segment.head())[1] > 0
 
     def _read(self, spans: Iterable[Span]) -> None:
         self._taken = 0
@@ -180,17 +185,13 @@ class LogReader:
         held, self._held = self._held, []
         begun = next((event.line for event, _ in held if isinstance(event, Argument)), line)
         for event, framework in held:
-            if event.line < begun and _ends_a_run(event):
+            if event.line < begun and ends_a_run(event):
                 self._segment.take(event, framework)
             else:
                 self._held.append((event, framework))
-        between = self._segment.trail.newer
         if len(self._done) < _MANY_RUNS:
-            # What came after its last step is of the run that begins.
-            del self._segment.head[max(0, len(self._segment.head) - len(between)) :]
-            self._done.append(spoken(self._parsed(line - 1), self._segment.head))
-        self._segment = Segment(line)
-        self._segment.head += between[-_HEAD // 2 :]
+            self._done.append(spoken(self._parsed(line - 1), self._segment.head()))
+        self._segment = Segment(line, self._segment.trail.newer)
 
     def _resumed(self, event: Resumed) -> None:
         """A checkpoint was loaded: of this run, or, where none of its steps lies before, of one that begins."""
@@ -212,8 +213,7 @@ class LogReader:
         self._segment.trail.forget_faults()
 
     def _trail(self, block: bytes) -> None:
-        self._segment.trail.take(block, [min(end, len(block)) for end in self._steps_end])
-        self._segment.head += block[: max(0, _HEAD - len(self._segment.head))]
+        self._segment.pass_by(block, [min(end, len(block)) for end in self._steps_end])
         self._steps_end.clear()
 
     def _parsed(self, lines: int | None = None) -> Parsed:
@@ -221,11 +221,6 @@ class LogReader:
         return self._segment.parsed(
             self.dialect, framework, self.names, self._scanner.lines if lines is None else lines
         )
-
-
-def _ends_a_run(event: Event) -> bool:
-    """What a program tells after its last step, and none before its first."""
-    return isinstance(event, (Validation, Stall)) or (isinstance(event, Fact) and event.name == "completed")
 
 
 class Parser:
@@ -282,9 +277,9 @@ class Parser:
         if not self._settled or self._forced or dialect is None or makes(dialect, rest)[1]:
             return False
         names, sure = detect(rest, set())
-        if not sure or len(self._done) >= _MANY_RUNS:
-            return False
-        self._done += self._reader.results()
+        if not sure or len(self._done) >= _MANY_RUNS or self._reader.made(names[0]):
+            return False  # nothing, or what stood beside the steps all the time
+        self._done += self._reader.results(alone=False)
         self._reader = LogReader(names, lines)
         self._reader.feed(rest)
         return True

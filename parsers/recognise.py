@@ -9,7 +9,11 @@ from parsers.record import Step
 from parsers.scan import Scanner
 from parsers.segment import Parsed
 
-_MEGATRON = ("primus", "megatron_bridge", "gpt_neox", "megatron_deepspeed", "megatron")
+_FAMILIES = (
+    ("primus", "megatron_bridge", "gpt_neox", "megatron_deepspeed", "megatron"),
+    ("primus_torchtitan", "torchtitan"),
+)
+"""Their step lines are alike, and the first of each reads those of all."""
 
 
 def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
@@ -37,11 +41,11 @@ def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
 
 def spoken(run: Parsed, text: bytes) -> Parsed:
     """One of several runs in a log, under the name of who made it: the dialect that the log is read in, or the relative
-    of it that alone left a sign in this part. Megatron's family prints one kind of iteration line, and each of it reads
-    those of all."""
-    if run.dialect not in _MEGATRON or _signed(run.dialect, text):
+    of it that alone left a sign in this part."""
+    family = next((family for family in _FAMILIES if run.dialect in family), ())
+    name = next((name for name in family if _signed(name, text)), run.dialect)
+    if name is None or run.dialect is None or _signed(run.dialect, text):
         return run
-    name = next((name for name in _MEGATRON if _signed(name, text)), run.dialect)
     return replace(run, dialect=name, framework=load(name).FRAMEWORK, dialects=(name, *run.dialects[1:]))
 
 

@@ -16,7 +16,7 @@ from parsers.record import Reading, Restart, Stall, Step, Validation
 from parsers.steps import StepLog
 from parsers.trail import Trail
 
-_MANY = 10_000
+_MANY, _HEAD = 10_000, 1 << 18
 # All ranks pass a step together, so a line that repeats one is never further behind.
 _TWINS_WITHIN = 3
 
@@ -56,11 +56,11 @@ class Parsed:
 
 class Segment:
     """Takes the events of one run. What comes between two steps may belong to a run that begins: the reader decides.
-    head: how its part of the log begins."""
+    before: what stands in the log between the last step of the run before and this one's first."""
 
-    def __init__(self, first_line: int) -> None:
+    def __init__(self, first_line: int, before: bytes = b"") -> None:
         self.first_line = first_line
-        self.head = bytearray()
+        self._begins, self._size = bytearray(before[-_HEAD // 2 :]), min(len(before), _HEAD // 2)
         self.steps = StepLog()
         self.trail = Trail()
         self._facts: dict[str, Any] = {}
@@ -92,6 +92,16 @@ class Segment:
             self._keep(self._validations, self._placed(event))
         elif isinstance(event, Stall):
             self._keep(self._stalls, event)
+
+    def pass_by(self, block: bytes, steps_end: list[int]) -> None:
+        """All bytes of the run, in order; steps_end: see `Trail.take`."""
+        self.trail.take(block, steps_end)
+        self._begins += block[: max(0, _HEAD - len(self._begins))]
+        self._size += len(block)
+
+    def head(self) -> bytes:
+        """How its part of the log begins, not beyond its last step: what follows may be another run's."""
+        return bytes(self._begins[: max(0, self._size - len(self.trail.newer))])
 
     def twin(self, step: Step) -> int | None:
         """Where the same step stands already, printed by another rank or twice; an index from the end."""
@@ -242,6 +252,11 @@ class Segment:
         if self._contradicted:
             names = ", ".join(sorted(self._contradicted)[:8])
             yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
+
+
+def ends_a_run(event: Event) -> bool:
+    """What a program tells after its last step, and none before its first."""
+    return isinstance(event, (Validation, Stall)) or (isinstance(event, Fact) and event.name == "completed")
 
 
 def canonical(arguments: Mapping[str, Reading], framework: str) -> dict[str, Reading]:

@@ -71,9 +71,12 @@ def columns(text: str, schema: Mapping[str, Any]) -> tuple[Step, ...] | None:
     if len(rows) != text.rstrip().count("\n") + 1 or not all(isinstance(row, dict) for row in rows):
         return None  # an object over two lines, two on one, none
     names = tuple(rows[0])
-    if any(tuple(row) != names for row in rows) or not {*schema["required"]} <= {*names}:
+    if any(len(row) != len(names) for row in rows) or not {*schema["required"]} <= {*names}:
         return None
-    known = dict(zip(names, zip(*(row.values() for row in rows), strict=True), strict=True))
+    try:
+        known = {name: [row[name] for row in rows] for name in names}
+    except KeyError:
+        return None
     if not all(_fits(column, schema["properties"].get(name, {})) for name, column in known.items()):
         return None
     return tuple(_built(known, len(rows)))
@@ -110,7 +113,7 @@ def _fits(column: Sequence[Any], rule: Mapping[str, Any]) -> bool:
     told = [value for value in column if value is not None] if type(None) in kinds else column
     if int not in kinds and "minimum" not in rule:
         return math.isfinite(sum(told))  # 1e999 is read as inf
-    return not told or (rule.get("minimum", -_HUGE) <= min(told) and -_HUGE < min(told) and max(told) < _HUGE)
+    return not told or (rule.get("minimum", -_HUGE) <= min(told) and min(told) > -_HUGE and max(told) < _HUGE)
 
 
 def _plain(value: Any) -> bool:
@@ -124,7 +127,8 @@ def _built(known: Mapping[str, Sequence[Any]], count: int) -> list[Step]:
     for name, fill in _SETTERS.items():
         column: Iterable[Any]
         if name in ("nonfinite", "flags"):
-            column = map(tuple, known.get(name, repeat((), count)))
+            told = known.get(name, ())
+            column = map(tuple, told) if any(told) else repeat((), count)
         elif name == "metrics":
             column = known.get(name) or [{} for _ in range(count)]
         else:

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "compare": {"conf", "parsers", "metrics", "compare"},
     "estimate": {"conf", "parsers", "metrics", "estimate"},
 }
-EDGE = {"launch", "run_experiment", "check_experiment", "tprimat"}
+EDGE = {"launch", "run_experiment", "run_rehearsal", "check_experiment", "tprimat"}
 HEAVY = ("torch", "matplotlib", "scipy", "numpy", "hydra", "megatron")
 
 
@@ -49,7 +49,7 @@ def test_no_arrow_returns(folder: str) -> None:
 
 
 def test_programs_inside_the_ranks_import_nothing_of_ours_and_shadow_nothing() -> None:
-    ranks = sorted((ROOT / "launchers" / "ranks").glob("*.py"))
+    ranks = sorted((ROOT / "launchers" / "ranks").rglob("*.py"))
     assert ranks
     assert {p.name: ours(p) for p in ranks if ours(p)} == {}
     assert {p.stem for p in ranks} & {"torch", "megatron", "nemo", "primus", "numpy", "json"} == set()

@@ -11,10 +11,11 @@ const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
 const LAPTOP = { width: 1366, height: 768 };
-const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"], timeout: 180000 });
 
 async function opened(path, options) {
   const context = await browser.newContext({ viewport: LAPTOP, ...options });
+  context.setDefaultTimeout(180000); // a busy machine is no fault of the page's
   const page = await context.newPage();
   const seen = { console: [], requests: [] };
   page.on("console", (message) => seen.console.push(message.text()));

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import math
-import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -281,12 +280,19 @@ def places(entry: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(value, (*path, key))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("fuzzed")
+    save(found, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (3.0, 3.1, 3.2), TP2))
+    return found
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 10**6), VALUES), min_size=1, max_size=3), st.booleans(), st.integers(0, 11))
-def test_fuzz(changes: list[tuple[int, Any]], in_steps: bool, line: int) -> None:
-    """A mutated record is refused, or compared to valid, finite JSON; and with `-o` to files. Nothing is raised."""
+def test_fuzz(fuzzed: Path, changes: list[tuple[int, Any]], in_steps: bool, line: int) -> None:
+    """A mutated record is refused, or compared to valid, finite JSON and a table. Nothing is raised."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(_fuzzed(), folder, dirs_exist_ok=True)
+        shutil.copytree(fuzzed, folder, dirs_exist_ok=True)
         path = Path(folder) / "b_1" / ("steps.jsonl" if in_steps else "run.json")
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines() if in_steps else [text]
@@ -308,11 +314,3 @@ def test_fuzz(changes: list[tuple[int, Any]], in_steps: bool, line: int) -> None
             jsonschema.validate(json.loads(out.getvalue(), parse_constant=pytest.fail), SCHEMA)
             with contextlib.redirect_stdout(out):
                 assert main([folder]) == code
-
-
-def _fuzzed() -> Path:
-    found = Path(tempfile.gettempdir()) / f"compare_fuzz_{random.Random(__file__).getrandbits(40)}"
-    if not (found / "done").exists():
-        save(found, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (3.0, 3.1, 3.2), TP2))
-        (found / "done").write_text("", encoding="utf-8")
-    return found

@@ -79,7 +79,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (directory / f"{name}.html").write_text(texts(comparison, ["runs"])["compare.html"], encoding="utf-8")
     pages = [f"{schemes}={directory / name}.html" for name, (_, _, schemes) in PAGES.items()]
     argv = ["node", str(HERE / "browser.mjs"), str(CHROMIUM), str(MODULES), os.environ.get("BROWSER_OUT", ""), *pages]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return {Path(path).stem: found for path, found in json.loads(done.stdout).items()}
 

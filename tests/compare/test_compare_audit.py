@@ -409,3 +409,22 @@ def test_clocks_of_two_frameworks_are_two_kinds() -> None:
 def test_what_many_settings_lack_is_one_sentence() -> None:
     found = audited(made("a"), silent(made("b", asked=TP2), "norm_epsilon", "seq_length", "clip_grad"))
     assert found.verdict.reasons == ("norm_epsilon, seq_length, clip_grad: unknown, not told by TP2",)
+
+
+def test_settings_of_a_part_that_no_model_has_are_without_effect() -> None:
+    dense = {"num_experts": None, "multi_latent_attention": False}
+    other = {**TP2, **dense, "moe_aux_loss_coeff": 0.0, "q_lora_rank": None}
+    assert audited(made("a", asked=dense), made("b", asked=other)).verdict.word == "comparable"
+    assert audited(made("a"), made("b", asked={**TP2, "moe_aux_loss_coeff": 0.0})).verdict.word == "not comparable"
+
+
+@pytest.mark.parametrize(("interval", "word"), [(12, "comparable"), (500, "comparable"), (6, "not comparable")])
+def test_saving_after_the_end_is_without_effect(interval: int, word: str) -> None:
+    never = {"save_interval": None}
+    assert audited(made("a", asked=never), made("b", asked={**TP2, "save_interval": interval})).verdict.word == word
+
+
+def test_groups_of_two_frameworks_are_named_by_them() -> None:
+    brought = {"platform": None, "hardware": None, "requested": {}}
+    pair = made("a", framework="nemo", **brought), silent(made("b", framework="primus", **brought), "num_layers")
+    assert labels(*pair) == ["nemo", "primus"]

@@ -102,6 +102,14 @@ def test_a_picture_says_in_words_what_it_shows() -> None:
     assert "2 runs of DP2, TP2" in picture.alternative
 
 
+def test_a_run_that_does_not_tell_is_named() -> None:
+    told = vendor_run("nvidia", "h100", 1, 20)
+    silent = replace(told, id="Run-B", platform="amd", steps=tuple(replace(s, lr_used=None) for s in told.steps))
+    rates = curves(of(told, silent))[1]
+    assert rates.title == "Learning rate used"
+    assert curve_picture(rates, 2).caption == ("Not told by Run-B.",)
+
+
 @pytest.mark.parametrize(
     ("values", "texts"),
     [

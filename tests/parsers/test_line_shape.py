@@ -12,6 +12,7 @@ from helpers import parse_text, read
 from parsers.dialects import load
 from parsers.line_shape import LineShape
 from parsers.record import Step
+from parsers.steps import NOTHING, Sealed
 
 
 def nemo2(step: int, chance: random.Random) -> str:
@@ -127,6 +128,40 @@ def composer(step: int, chance: random.Random) -> str:
     return "\n".join([f"{chance.choice(['', '', '0: '])}[batch={step + 1}/{400 if step < 150 else 500}]:", *lines])
 
 
+def megatron(step: int, chance: random.Random) -> str:
+    energy = f" energy per GPU (J/iter/GPU): {chance.choice([0.0, 0.0, 512.5])} |" if step > 150 else ""
+    return (
+        f" [2026-08-14 00:18:{step % 60:02}.584592] iteration {step + 1:8d}/ 300 | consumed samples: {8 * step + 8} | "
+        f"elapsed time per iteration (ms): {chance.uniform(900, 1100):.1f} |{energy} learning rate: "
+        f"{chance.choice(['6.0E-05', '0.0E+00'])} | global batch size: {chance.choice([8, 16]):5d} | lm loss: "
+        f"{chance.choice(['nan', '1.1E+01', '9.500000E+00'])} | mtp_1 loss: 2.5E+00 | mtp_2 loss: 3.5E+00 | "
+        f"loss scale: {chance.choice(['1.0', '65536.0'])} | number of skipped iterations: {chance.choice([0, 0, 1]):3d}"
+        " | number of nan iterations:   0 |"
+    )
+
+
+def primus(step: int, chance: random.Random) -> str:
+    time_ms, tokens = chance.uniform(900, 1100), chance.uniform(1000, 9000)
+    speeds = f" tokens/s/GPU inst/harmonic mean: {tokens:.1f}/{tokens - 9:.1f} |" if step > 1 else ""
+    memory = " hip mem usage/free/total/usage_ratio: 169.09GB/118.89GB/287.98GB/58.71%" if step > 1 else ""
+    return (
+        f"[20260514 10:25:{step % 60:02}][rank-{chance.choice([7, 15])}/16][DEBUG]    [---------------utils.py:425] : "
+        f"[2026-05-14 10:25:{step % 60:02}.071128] iteration {step + 1:8d}/ 300 | consumed samples: {8 * step + 8} | "
+        f"elapsed time per iteration (ms): {time_ms:.1f}/{time_ms + 5:.1f} |{speeds} learning rate: "
+        f"{chance.choice(['6.000000E-05', '5.0E-05'])} | lm loss: {chance.uniform(2, 9):.6E} | loss scale: 1.0 | "
+        f"grad norm: {chance.uniform(0, 20):.3f} | number of nan iterations:   0 |{memory}"
+    )
+
+
+def gpt_neox(step: int, chance: random.Random) -> str:
+    return (
+        f"10.0.0.1:  samples/sec: {chance.uniform(2, 900):.3f} | iteration {step + 1:8d}/     300 | elapsed time per "
+        f"iteration (ms): {chance.uniform(9, 11):.1f} | learning rate: {chance.choice(['2.000E-05', '1.9E-05'])} | "
+        f"approx flops per GPU: {chance.uniform(9, 200):.1f}TFLOPS | lm_loss: {chance.uniform(2, 9):.6E} | "
+        "loss scale: 4096.0 | number of nan iterations:   0 |"
+    )
+
+
 WRITERS: dict[str, Callable[[int, random.Random], str]] = {
     "nemo2": nemo2,
     "torchtitan": torchtitan,
@@ -138,6 +173,9 @@ WRITERS: dict[str, Callable[[int, random.Random], str]] = {
     "nemo1": nemo1,
     "mllog": mllog,
     "composer": composer,
+    "megatron": megatron,
+    "primus": primus,
+    "gpt_neox": gpt_neox,
 }
 
 
@@ -247,3 +285,23 @@ def test_a_log_whose_lines_never_look_alike_stops_teaching() -> None:
         shape.match(line, number)
         learnt = shape.learn(number)
     assert learnt is None
+
+
+def test_the_same_words_of_another_rank_are_passed_over_quickly() -> None:
+    """Primus has two sinks from v26.3 on; of every rank's log a line comes as often as there are ranks."""
+    chance, reader = random.Random(1), load("primus").reader()
+    lines = [primus(step, chance).encode() for step in range(9)]
+    for number, line in enumerate(lines[:8]):
+        list(reader.feed(number + 1, line.decode()))
+    assert isinstance(reader.take(lines[8], 9), Sealed)  # type: ignore[attr-defined]
+    assert reader.take(b"[rank3]: " + lines[8], 10) is NOTHING  # type: ignore[attr-defined]
+    assert reader.take(lines[8].replace(b"grad norm: ", b"grad norm: 1"), 11) is None  # type: ignore[attr-defined]
+
+
+def test_lines_that_differ_in_a_digit_of_a_name_are_told_apart() -> None:
+    def line(iteration: int, name: str) -> str:
+        return f" iteration {iteration}/ 90 | lm loss: 2.5 | {name}: {iteration}.5 | number of nan iterations: 0 |\n"
+
+    text = "".join(line(k, "aux 1" if k < 20 else "aux 2") for k in range(1, 40))
+    (run,) = parse_text(text, "megatron")
+    assert [set(step.metrics) for step in run.steps] == [{"aux_1"}] * 19 + [{"aux_2"}] * 20

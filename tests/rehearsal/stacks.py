@@ -105,10 +105,14 @@ def compared(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, Any]
     return answer
 
 
-def found_by(answer: Mapping[str, Any]) -> set[str]:
-    """Names of the settings that are unexplained, and of the checks of the curves that part."""
-    rows = {row["setting"] for row in answer["audit"] if row["state"] == "unexplained"}
-    return rows | {check["name"] for check in answer["checks"] if check["state"] == "apart"}
+def found_by(answer: Mapping[str, Any], states: tuple[str, ...] = ("unexplained", "allowed")) -> set[str]:
+    """Names of the settings that differ, in one of these states, and of the checks of the curves that part.
+
+    allowed: kernels, which may differ and are shown.
+    """
+    rows = (row for row in answer["audit"] if row["state"] in states)
+    differ = {row["setting"] for row in rows if len({repr(value) for value in row["values"].values()}) > 1}
+    return differ | {check["name"] for check in answer["checks"] if check["state"] == "apart"}
 
 
 def free_port() -> int:

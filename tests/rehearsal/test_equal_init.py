@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "programs" / "equal_weights.py"
 FOLDER = Path(__file__).parents[2] / "launchers" / "ranks" / "rehearsal"
 KINDS = ("dense", "moe", "mla")
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 def weights(layout: tuple[int, int, int], *kinds: str, seed: int = 7) -> tuple[dict[str, Any], str]:
@@ -56,7 +56,6 @@ def test_experts_in_one_matrix_are_the_experts_apart(whole: tuple[dict[str, Any]
     assert whole[0]["grouped"] < 1e-7
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "kinds"),
     [((2, 1, 1), KINDS), ((1, 2, 1), KINDS), ((1, 1, 2), ("moe",))],
@@ -69,7 +68,6 @@ def test_every_layout_has_the_same_weights(
     assert found == {kind: whole[0][kind] for kind in kinds}
 
 
-@pytest.mark.slow
 def test_another_seed_is_another_model(whole: tuple[dict[str, Any], str]) -> None:
     found, _ = weights((1, 1, 1), "dense", seed=8)
     assert all(found["dense"][name] != row for name, row in whole[0]["dense"].items())

@@ -93,6 +93,7 @@ def test_a_bundles_run_is_a_rehearsed_record_and_installs_nothing(tmp_path: Path
     assert parse_logs([str(run / "train.log"), "-o", str(tmp_path / "record")]) == 0
     record = read(tmp_path / "record")
     assert (record.status, record.provenance) == ("completed", "rehearsed")
+    assert "speed" in record.not_rehearsed
 
 
 def test_the_commands_of_a_rocm_box() -> None:

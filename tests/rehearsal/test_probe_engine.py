@@ -82,7 +82,7 @@ def test_its_own_time_is_a_thousandth_of_a_step(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_probe_that_fails_everywhere_changes_no_bit_of_a_run(tmp_path: Path) -> None:
-    """Each of its functions raises, in turn the way that files and vendors make them raise."""
+    """Nor does one that works: of that the norms of the gradients tell, as it tells the losses itself."""
     folder = Path(__file__).parent / "programs" / "broken_probe"
     without, _ = launched(tmp_path / "without", "probe=false")
     broken, directory = launched(tmp_path / "broken", PYTHONPATH=str(folder))
@@ -90,5 +90,7 @@ def test_a_probe_that_fails_everywhere_changes_no_bit_of_a_run(tmp_path: Path) -
     assert [step.loss for step in broken.steps] == [step.loss for step in without.steps]
     assert [step.grad_norm for step in broken.steps] == [step.grad_norm for step in without.steps]
     assert broken.status == "completed"
+    works, _ = launched(tmp_path / "works")
+    assert [step.grad_norm for step in works.steps] == [step.grad_norm for step in without.steps]
     assert any("drill" in note for note in broken.notes), "what failed is told"
     assert str(ROOT) not in "".join(broken.notes)

@@ -196,7 +196,7 @@ def test_a_batch_that_was_not_seen_whole_has_no_checksum(tmp_path: Path) -> None
 def test_losses_are_the_mean_over_replicas_where_the_log_says_nearly_the_same(tmp_path: Path) -> None:
     """Printed 1.5 becomes the exact one; 9.9 stays: labels were masked. A printed mean of two steps is replaced."""
     sizes = {"data_parallel_size": 2, "context_parallel_size": 1}
-    sums = ((2.0, 4.000_01), (3.0, 5.0), (3.0, 5.0))  # of two micro-batches, on each of two ranks
+    sums = ((2.0, 4.000_01), (3.0, 5.0), (3.0, 5.0))  # of two micro-batches, on each of two ranks: 1.5, 2, 2
     files = [
         rank_file(
             rank,
@@ -211,6 +211,9 @@ def test_losses_are_the_mean_over_replicas_where_the_log_says_nearly_the_same(tm
     record = with_probe(replace(BARE, steps=steps), left(tmp_path, *files))
     assert [step.loss for step in record.steps] == [6.000_01 / 4, 9.9, 2.0]
     assert record.steps[2].flags == ("x",)
+    second = replace(steps[1], loss=1.75)  # a mean of the first two that is not known as such
+    record = with_probe(replace(BARE, steps=(steps[0], second)), left(tmp_path, *files))
+    assert [step.loss for step in record.steps] == [6.000_01 / 4, 2.0]
     alone = with_probe(replace(BARE, steps=steps), left(tmp_path / "one", files[0]))
     assert [step.loss for step in alone.steps] == [1.5, 9.9, 7.0]
 

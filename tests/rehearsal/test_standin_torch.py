@@ -46,11 +46,11 @@ ON_THE_CPU = """
 import os, torch
 cpu = torch.device("cpu")
 linear = torch.nn.Linear(2, 2, device="cuda", dtype=torch.bfloat16)
-ones = torch.ones(2)
+ones, cpu_weight = torch.ones(2), torch.nn.Module.cuda(linear).weight
 many = (
     torch.zeros(2, device="cuda:1"), torch.empty(2, device=torch.device("cuda", 0)), ones.cuda(non_blocking=True),
     ones.to("cuda"), ones.to(device="cuda:0", dtype=torch.float64), ones.new_zeros(2, device=0),
-    torch.tensor([1.0], pin_memory=True), ones.pin_memory(), torch.nn.Module.cuda(linear).weight, linear.to("cuda").bias,
+    torch.tensor([1.0], pin_memory=True), ones.pin_memory(), cpu_weight, linear.to("cuda").bias,
 )
 assert {tensor.device for tensor in many} == {cpu}
 assert (ones.type(), ones.type("torch.DoubleTensor").dtype) == ("torch.cuda.FloatTensor", torch.float64)

@@ -229,6 +229,6 @@ def test_all_that_was_planted_is_found_by_the_audit(
     """5, 6, 8, 11 and 14 between the groups: settings, rates used and tokens."""
     found = found_by(compared(capsys, primus[1], engine[1]))
     assert {"use_rope_scaling", "adam_eps", "average_in_collective", "lr_warmup_init"} <= found
-    assert {"lr_used", "tokens_checksum"} <= found
+    assert {"lr_used", "tokens_checksum", "loss"} <= found
     found = found_by(compared(capsys, bridge[1], engine[1]))
-    assert {"weight_decay", "average_in_collective"} <= found
+    assert {"weight_decay", "average_in_collective", "loss"} <= found

@@ -1,9 +1,9 @@
 """The probe: what is really built and what really steps, read inside the rank, whatever the vendor prints.
 
 TPRIMAT_PROBE=DIR: installed by sitecustomize.py, for NeMo, Megatron-Bridge, Primus and the embedded engine alike. Each
-rank writes DIR/rank<RANK>.json (parsers/probe.py reads it): after the second step, each time their number has doubled,
-and at the end, so that a killed run leaves one. It rides along on real runs and cannot hurt one: every fault is caught
-and kept in the file, nothing waits for a device (what only a device holds is unknown), and its own time is in the file.
+rank writes DIR/rank<RANK>.json (parsers/probe.py reads it) after 2, 8, 32 … steps and at the end, so that a killed run
+leaves one. It rides along on real runs and cannot hurt one: every fault is caught and kept in the file, nothing waits
+for a device (what only a device holds is unknown), and its own time is in the file.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class Probe:
         self.losses: list[float] = []  # of this step's micro-batches
         self.tokens = Tokens()
         self.given: list[Any] = []
-        self.watch: Any = None
+        self.losses: list[Any] = []
+        self.unsettled: list[tuple[dict[str, Any], list[Any], Callable[[], dict[str, Any]]]] = []
+        self.watches: list[Any] = []
         self.first_optimizer: int | None = None
         self.seconds = self.seconds_before = 0.0
 
@@ -129,17 +131,26 @@ class Probe:
 
     def on_model(self, model: Any) -> None:
         self.models.append(model)
-        if len(self.models) > 1:  # a virtual stage's later chunks see the same micro-batches
-            return
+        if len(self.models) == 1:  # a virtual stage's later chunks see the same micro-batches
+            self.watches.append(model.register_forward_pre_hook(self._forward, with_kwargs=True))
+        if model.post_process:
+            self.watches.append(model.register_forward_hook(self._loss))
 
-        def forward(this: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-            """In the hot path: keeps what the model is given until the step ends, and cannot raise."""
-            started = time.perf_counter()
-            if this.training and len(self.given) < MOST_HELD:
-                self.given.append(options.get("input_ids", arguments[0] if arguments else None))
-            self.seconds += time.perf_counter() - started
+    def _forward(self, model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """In the hot path: keeps what the model is given until the step ends, and cannot raise."""
+        started = time.perf_counter()
+        if model.training and len(self.given) < MOST_HELD:
+            self.given.append(options.get("input_ids", arguments[0] if arguments else None))
+        self.seconds += time.perf_counter() - started
 
-        self.watch = model.register_forward_pre_hook(forward, with_kwargs=True)
+    def _loss(self, model: Any, _: Any, output: Any) -> None:
+        """In the hot path: keeps the losses [samples, sequence] of a micro-batch until the step ends, where they are on
+        the host; printed ones have seven digits."""
+        started = time.perf_counter()
+        looks = model.training and self.tokens.looks and len(self.losses) < MOST_HELD
+        if looks and getattr(output, "ndim", 0) == 2 and output.device.type == "cpu":
+            self.losses.append(output.detach())
+        self.seconds += time.perf_counter() - started
 
     def on_wrapped(self, wrapped: Any) -> None:
         self.wrapped.append(wrapped)
@@ -174,17 +185,19 @@ class Probe:
         if self.steps:
             self.steps[-1]["probe_time_s"] = round(self.seconds - self.seconds_before, 7)
         self.seconds_before = self.seconds
-        if done >= 2 and done & (done - 1) == 0:
+        if done >= 2 and done & (done - 1) == 0 and done.bit_length() % 2 == 0:  # 2, 8, 32, 128, …
             self._write()
         given, self.given = self.given, []
         if done < STEPS_KEPT:
-            self.steps.append({"forwards": len(given) or None, "probe_time_s": None, "groups": []})
+            row = {"forwards": len(given) or None, "samples": None, "tokens_checksum": None, "loss_sum": None}
+            self.steps.append({**row, "losses": None, "probe_time_s": None, "groups": []})
             self.guarded("end_of_batch", given)
         if done < 2:  # later the process groups may be gone; the second step tells what the schedule counts
             self.schedule_counts.append(getattr(self.schedule, "num_steps", 0))
             self.describe()
         if done == STEPS_HASHED and not any(getattr(o.config, "fp16", False) for o in self.optimizers):
-            self.watch.remove()  # only where fp16 skips a step do the forward passes number it
+            for watch in self.watches:  # only where fp16 skips a step do the forward passes number it
+                watch.remove()
 
     def end_of_batch(self, given: list[Any]) -> None:
         """given: to the model in this step's forward passes."""
@@ -192,7 +205,16 @@ class Probe:
             self.frequencies = frequencies(self.models[0])  # NeMo scales them after it has made the model
         if self.models and self.models[0].pre_process:
             self.tokens.given([tokens for tokens in given if tokens is not None])
-        self.steps[-1] |= self.tokens.step()
+        self.unsettled.append((self.steps[-1], self.losses, self.tokens.step()))
+        self.losses = []
+
+    def settle(self) -> None:
+        """Sum up what was held of the steps since the last time: between them it would cost more than all else."""
+        unsettled, self.unsettled = self.unsettled, []
+        for row, losses, tokens in unsettled:
+            means = [float(loss.float().mean()) for loss in losses]
+            row |= {"loss_sum": math.fsum(means) if means else None, "losses": len(means) or None}
+            row |= tokens()
 
     def describe(self) -> None:
         self.description = described(self)
@@ -203,7 +225,7 @@ class Probe:
             self.guarded("_write")
 
     def _write(self) -> None:
-        for source in self.unread_sources:
+        for source in ("settle", *self.unread_sources):
             self.guarded(source)
         if self.description is None:
             self.guarded("describe")

@@ -3,9 +3,10 @@ what the training data's loader hands out there, in the same order."""
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tprimat_after_import import after
@@ -67,27 +68,28 @@ class Tokens:
                 self.first = tokens.reshape(-1)[:8].tolist()
             self._handed.extend(sample_hashes(tokens))
 
-    def step(self) -> dict[str, int | None]:
-        """Number of samples and sum of their hashes since the step before; None where not known.
-
-        Raises:
-            ValueError: the loader handed out others than the model saw.
-        """
-        samples, self._samples = self._samples, 0
+    def step(self) -> Callable[[], dict[str, int | None]]:
+        """The end of a step. A function that tells the number of its samples and the sum of their hashes, None where
+        not known."""
+        samples, held = self._samples, self._held
+        self._samples, self._held = 0, []
         self._steps += 1
-        if self.first is None and self._held:
-            self.first = self._held[0].reshape(-1)[:8].tolist()
-        hashes = [value for tokens in self._held for value in sample_hashes(tokens)]
-        self._held = []
+        if self.first is None and held:
+            self.first = held[0].reshape(-1)[:8].tolist()
         handed = [self._handed.popleft() for _ in range(min(samples, len(self._handed)))]
         if not self.looks:
             self._handed.clear()
-        if hashes and handed and hashes != handed:
-            self._handed.clear()
-            raise ValueError("the loader handed out other samples than the model saw")
-        known = hashes or handed
-        whole = samples > 0 and len(known) == samples
-        return {"samples": samples or None, "tokens_checksum": sum(known) % 2**52 if whole else None}
+        return functools.partial(_told, samples, held, handed)
+
+
+def _told(samples: int, held: Sequence[Any], handed: Sequence[int]) -> dict[str, int | None]:
+    """ValueError: the loader handed out others than the model saw."""
+    hashes = [value for tokens in held for value in sample_hashes(tokens)]
+    if hashes and handed and hashes != handed:
+        raise ValueError("the loader handed out other samples than the model saw")
+    known = hashes or handed
+    whole = samples > 0 and len(known) == samples
+    return {"samples": samples or None, "tokens_checksum": sum(known) % 2**52 if whole else None}
 
 
 def is_training(dataset: Any) -> bool:

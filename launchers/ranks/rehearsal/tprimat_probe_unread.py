@@ -83,8 +83,12 @@ class _Recorded(_Arguments):
     """The same, and it notes what is read of it."""
 
     def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("__") and sys._getframe(1).f_code.co_name not in _PRIMUS_PRINTS:
-            _READ.add(name)
+        if not name.startswith("__"):
+            reader = sys._getframe(1)
+            while reader.f_code.co_name.startswith("<") and reader.f_back is not None:  # a comprehension, a lambda
+                reader = reader.f_back
+            if reader.f_code.co_name not in _PRIMUS_PRINTS:
+                _READ.add(name)
         return object.__getattribute__(self, name)
 
 

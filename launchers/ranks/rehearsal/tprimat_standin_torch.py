@@ -31,6 +31,8 @@ def tensor_mode(torch: Any) -> Any:
             if options.get("device") is not None:
                 options["device"] = on_cpu(options["device"])
             name = getattr(function, "__name__", "")
+            if function is torch.device and args and type(args[0]) is int:  # YaRN: of current_device()
+                return cpu
             if name in ("cuda", "pin_memory"):
                 return args[0]
             if name == "to":

@@ -41,7 +41,7 @@ def steps(seen: Any) -> list[Any]:
         probe.tokens.given(batches)
         list(other)
         try:
-            told.append(probe.tokens.step()["tokens_checksum"])
+            told.append(probe.tokens.step()()["tokens_checksum"])
         except ValueError as error:
             told.append(str(error))
     return told

@@ -1,0 +1,163 @@
+"""The record of a rehearsal: when it has passed, what it does not say, a vendor that is missing, dies or hangs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launch
+import run_rehearsal
+from conf.load import load
+from conf.parameters import per_stage
+from conf.resolve import Experiment
+from launchers import runner
+from launchers.plan import Plan
+from launchers.rehearse import prepared
+from parsers import Ending, Outcome, Record, Step
+
+PIPELINED = ("nodes=8", "layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=8")
+
+
+def toy_of(framework: str) -> Experiment:
+    return prepared(load(["rehearse=train", f"framework={framework}"]), 0)[0]
+
+
+def test_a_model_that_was_built_with_another_size_has_failed() -> None:
+    e = toy_of("nemo")
+    known = Record(id="a", name="a", provenance="rehearsed", status="completed")
+    ours = per_stage(e.model, 1, 1)[0].total
+    assert run_rehearsal.against_count(replace(known, environment={"parameters": ours}), e).status == "completed"
+    other = run_rehearsal.against_count(replace(known, environment={"parameters": ours + 128}), e)
+    assert (other.status, other.cause) == (
+        "failed",
+        f"the model has {ours + 128:,} parameters, and {ours:,} by our own count",
+    )
+
+
+def test_a_rehearsal_that_ends_badly_after_its_last_step_has_not_passed(tmp_path: Path) -> None:
+    e = toy_of("nemo")
+    judged = Outcome("completed", None, ("all 10 iterations were done; exit code 139 came after them: SIGSEGV",))
+    found = run_rehearsal.outcome(e, judged, Ending(exit_code=139), tmp_path / "train.log")
+    assert found.status == "failed" and found.cause is not None and "139" in found.cause
+    assert run_rehearsal.outcome(e, Outcome("completed"), Ending(exit_code=0), tmp_path) == Outcome("completed")
+
+
+def test_no_number_of_a_rehearsal_is_a_speed() -> None:
+    names = ("params_norm", "tokens_checksum", "mfu_percent", "tokens_per_s", "elapsed_ms", "peak_memory_gb", "z_loss")
+    step = Step(step=0, line=1, iteration=1, loss=1.0, step_time_s=1.0, memory_bytes=5, memory_kind="allocated")
+    step = replace(step, metrics=dict.fromkeys(names, 1.0), tokens_per_s_per_gpu=1.0, end_monotonic_s=2.0)
+    known = Record(id="a", name="a", provenance="rehearsed", status="completed", steps=(step,))
+    (kept,) = run_rehearsal.without_speeds(known).steps
+    assert kept == Step(step=0, line=1, iteration=1, loss=1.0, metrics=dict.fromkeys(sorted(kept.metrics), 1.0))
+    assert set(kept.metrics) == {"params_norm", "tokens_checksum", "z_loss"}
+
+
+# What becomes of a vendor's process: an interpreter that answers what is installed, and then does as it is told.
+
+FAKE = """#!/bin/bash
+[[ $1 == -c ]] && { echo '{"torch": "2", "megatron-core": "0.15.3", "nemo_toolkit": "2.7.3"}'; exit; }
+[[ $1 == *corpus.py ]] && exec REAL "$@"
+WHAT
+"""
+
+
+def launched(
+    tmp_path: Path, what: str, *overrides: str, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, Any]]:
+    """Exit code and record of a rehearsal of NeMo whose interpreter does `what`."""
+    fake = tmp_path / "python"
+    fake.write_text(FAKE.replace("REAL", sys.executable).replace("WHAT", what), encoding="utf-8")
+    fake.chmod(0o755)
+    code = launch.main(
+        ["framework=nemo", f"framework.python={fake}", "rehearse=train", f"runs_dir={tmp_path}", *overrides, "--json"]
+    )
+    (row,) = json.loads(capsys.readouterr().out)
+    record: dict[str, Any] = json.loads((Path(row["run"]) / "run.json").read_text(encoding="utf-8"))
+    assert record["provenance"] == "rehearsed"
+    return code, record
+
+
+def test_a_vendor_that_dies_without_a_word_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, record = launched(tmp_path, "exit 0", capsys=capsys)
+    assert (code, record["status"]) == (1, "failed"), "exit code 0 and no step is no pass"
+    assert record["cause"].startswith("exit code 0 after no iteration")
+    code, record = launched(tmp_path, "echo starting; exit 7", capsys=capsys)
+    assert (code, record["status"], record["exit_code"]) == (1, "failed", 7)
+    assert record["last_lines"][-1] == "starting" and "exit code 7" in record["cause"]
+
+
+def test_a_vendor_that_hangs_is_ended_and_its_last_line_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, record = launched(tmp_path, "echo waiting for rank 1; sleep 60", "hang_after_s=5", capsys=capsys)
+    assert (code, record["status"]) == (1, "hung") and "waiting for rank 1" in record["cause"]
+
+
+def test_a_played_rank_without_its_mark_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    what = """[[ $TPRIMAT_PLAY_RANK == 0 ]] && echo '[tprimat] rehearsed {"rank": 0, "world": 64}'; exit 0"""
+    code, record = launched(tmp_path, what, "rehearse=layout", *PIPELINED, capsys=capsys)
+    assert (code, record["status"]) == (1, "failed")
+    assert record["cause"].startswith("rank 56 of 64 did not come to a first step")
+
+
+def test_a_layout_whose_ranks_left_no_count_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    what = """echo "[tprimat] rehearsed {\\"rank\\": $TPRIMAT_PLAY_RANK, \\"world\\": 64}"; exit 0"""
+    code, record = launched(tmp_path, what, "rehearse=layout", *PIPELINED, capsys=capsys)
+    assert (code, record["status"]) == (1, "failed") and "left no word of its parameters" in record["cause"]
+
+
+def test_a_stack_that_its_plan_refuses_is_a_failed_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = launch.main(
+        ["framework=primus", "framework.release=v99.9", "rehearse=train", f"runs_dir={tmp_path}", "--json"]
+    )
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (code, row["status"]) == (1, "failed") and "v99.9" in row["cause"]
+
+
+@pytest.mark.engine
+def test_one_that_is_not_installed_is_a_record_and_the_rest_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("model=llama_tiny", "layout=data_parallel", "gpus_per_node=1", "precision=fp32")
+    code = launch.main(
+        [
+            "-m",
+            "framework=nemo,megatron",
+            f"framework.python={sys.executable}",
+            "rehearse=train",
+            f"runs_dir={tmp_path}",
+            *small,
+            "equal_init=true",
+            "--json",
+        ]
+    )
+    rows = json.loads(capsys.readouterr().out)
+    records = [json.loads((Path(row["run"]) / "run.json").read_text(encoding="utf-8")) for row in rows]
+    assert code == 1 and [record["status"] for record in records] == ["failed", "completed"]
+    assert "nemo_toolkit missing in" in records[0]["cause"]
+    trained = records[1]
+    assert (trained["provenance"], trained["platform"]) == ("rehearsed", "nvidia")
+    assert (
+        trained["differences"] == [] and trained["shrunk"]["train_iters"]["ran"] == trained["requested"]["train_iters"]
+    )
+    steps = [
+        json.loads(line) for line in (Path(rows[1]["run"]) / "steps.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    speeds = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
+    assert {step[name] for step in steps for name in speeds} == {None}
+    assert all(step["loss"] and step["lr_used"] for step in steps)
+    measured = {name for name, q in trained["summary"].items() if q["value"] is not None}
+    assert not measured & {"tokens_per_s", "step_time_s", "mfu", "memory_bytes"}
+
+
+def test_a_command_that_takes_too_long_in_all_is_ended(tmp_path: Path) -> None:
+    talks = Plan(
+        argv=(sys.executable, "-u", "-c", "import time\nwhile True: print(1), time.sleep(.1)"), files={}, env={}
+    )
+    ending = runner.execute(talks, tmp_path, 60.0, lambda line: None, limit_s=1.0)
+    assert ending.over_limit and not ending.hung and ending.wall_time_s < 30

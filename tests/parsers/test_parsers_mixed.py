@@ -1,0 +1,94 @@
+"""Logs of several programs in one file: a record of each, under the name of who made it, whoever comes first."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import FIXTURES, parse_text
+
+from parsers import Parsed, Parser
+from parsers.discover import discover
+from parsers.megatron_line import read_line
+
+ROOT = Path(__file__).parents[2]
+# Of each framework a log that begins with its first step.
+PROGRAMS = {
+    "composer_tiny": ("composer", 3),
+    "gpt_neox": ("gpt_neox", 8),
+    "hf_trainer": ("hf", 3),
+    "maxtext_tiny": ("maxtext", 8),
+    "megatron_bridge": ("megatron_bridge", 8),
+    "megatron_deepspeed_ezpz": ("megatron_deepspeed", 8),
+    "megatron_modern": ("megatron", 8),
+    "nanotron_tiny": ("nanotron", 3),
+    "nemo1_dllogger": ("nemo1", 7),
+    "nemo2_tiny": ("nemo2", 6),
+    "primus_v2651": ("primus", 8),
+    "torchtitan_tiny": ("torchtitan", 3),
+}
+
+
+def bytes_of(name: str) -> bytes:
+    return (FIXTURES / f"{name}.log").read_bytes().rstrip(b"\n") + b"\n"
+
+
+def whole(data: bytes) -> tuple[Parsed, ...]:
+    parser = Parser()
+    parser.feed_bytes(data)
+    return parser.finish()
+
+
+@pytest.mark.parametrize("first", PROGRAMS)
+def test_two_programs_make_two_records_in_their_order(first: str) -> None:
+    for second in PROGRAMS:
+        if first == second:
+            continue
+        runs = whole(bytes_of(first) + bytes_of(second))
+        assert [(run.dialect, len(run.steps)) for run in runs] == [PROGRAMS[first], PROGRAMS[second]], second
+
+
+def test_the_values_of_the_second_are_those_that_it_has_alone() -> None:
+    for first, second in itertools.permutations(("torchtitan_tiny", "nemo2_tiny", "maxtext_tiny"), 2):
+        (alone,), runs = whole(bytes_of(second)), whole(bytes_of(first) + bytes_of(second))
+        shift = bytes_of(first).count(b"\n")
+        assert [(s.step, s.loss, s.line - shift) for s in runs[1].steps] == [
+            (s.step, s.loss, s.line) for s in alone.steps
+        ]
+
+
+def test_a_dialect_that_stands_inside_another_is_no_program_of_its_own() -> None:
+    steps = "".join(
+        f"{{'loss': {5 - i / 10}, 'learning_rate': 1e-05, 'epoch': 0.{i}, 'global_step/max_steps': '{i}/9'}}\n"
+        f"[timer.py] epoch=0/micro_step={i}/global_step={i}, RunningAvgSamplesPerSec=2.5, CurrSamplesPerSec=2.5\n"
+        for i in range(1, 10)
+    )
+    first = "[timer.py] epoch=0/micro_step=0/global_step=1, RunningAvgSamplesPerSec=2.5, CurrSamplesPerSec=2.5\n"
+    (run,) = parse_text(first + steps)
+    assert (run.dialect, len(run.steps), run.steps[0].loss) == ("hf", 9, 4.9)
+
+
+def test_a_line_of_nemo_is_no_iteration_line_of_megatron() -> None:
+    text = "Training epoch 0, iteration 1/7 | lr: 0.0005 | global_step: 1 | reduced_train_loss: 6.976"
+    assert read_line(1, text) is None
+
+
+def test_a_packed_log_is_read_from_standard_input(tmp_path: Path) -> None:
+    packed = gzip.compress(bytes_of("primus_v2651"))
+    command = [sys.executable, "-m", "parsers", "-", "--csv"]
+    done = subprocess.run(command, input=packed, capture_output=True, cwd=ROOT, check=True)
+    assert len(done.stdout.splitlines()) == 9
+
+
+def test_copies_and_logs_without_steps_are_told_before_other_files(tmp_path: Path) -> None:
+    for n in range(30):
+        (tmp_path / f"a{n}.py").write_text("print('iteration')\n")
+    (tmp_path / "rank0.log").write_bytes(bytes_of("maxtext_tiny"))
+    (tmp_path / "rank1.log").write_bytes(bytes_of("maxtext_tiny"))
+    found, passed = discover([tmp_path])
+    assert (len(found), len(passed)) == (1, 31)
+    assert passed[0].why.startswith("the same steps as ")
