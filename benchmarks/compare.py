@@ -23,12 +23,12 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conf.vocabulary import vocabulary
 from parsers import Reading, Record, Step, write
 
+ROOT = Path(__file__).parents[1]
 LIMIT_S, LIMIT_MB = 10, 1000
 JSON_ALONE = """
 import json, pathlib, sys
@@ -95,7 +95,7 @@ def _step(i: int, noise: random.Random, group: int) -> Step:
 
 
 def timed(command: list[str]) -> tuple[float, float, float, int]:
-    """Seconds, those of all its cores, the most MB that it and its children held together (shared pages shared out), and
+    """Seconds, those of all cores, the most MB that it and its children held together (shared pages shared out), and
     its exit code."""
     started, most, before = time.monotonic(), 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)

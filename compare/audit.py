@@ -167,6 +167,8 @@ def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     switch = _SWITCHES.get(name, "")
     if switch in values and all(found in ((None,), (False,)) for found in values[switch].values()):
         return f"{switch} is off"
+    if name == "tokenizer_model" and all(found == ("NullTokenizer",) for found in values["tokenizer_type"].values()):
+        return "the corpus holds token ids already"
     ends = [found[0] if found else None for found in values["train_iters"].values()]
     if name == "save_interval" and all(map(_saves_at_the_end, values[name].values(), ends)):
         return "nothing is saved before the end"

@@ -6,9 +6,9 @@ a group, pooled over groups and blocks, with d degrees of freedom, one a seed be
 apart where its mean leaves the band of ±k s sqrt(1/n + 1/m) around the baseline's (n and m seeds) in any block. k is
 the larger of Student's t with d degrees, which holds where a seed shifts a whole curve, and the normal quantile with
 Bonferroni's correction for the blocks, which holds where blocks are independent; both two-sided at 5 % together for all
-groups. In simulation equal stacks are called apart in 0 to 8 of 100 comparisons (benchmarks/intervals.py loss), in fewer
-where both sides have the same seeds, as they share their batches; a shift of 2.1 seed spreads is found by three seeds on
-each side in 8 of 10.
+groups. In simulation equal stacks are called apart in 0 to 8 of 100 comparisons (benchmarks/intervals.py loss), in
+fewer where both sides have the same seeds, as they share their batches; a shift of 2.1 seed spreads is found by three
+seeds on each side in 8 of 10.
 
 Two seeds on one side give a band, and a wide one (k = 12.7); three on each a usable one (k = 2.8). Without any, the
 spread is not known: then only what is far off is called apart, a block whose means differ by more than five times the

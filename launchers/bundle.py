@@ -63,7 +63,7 @@ def facts(e: Experiment, plan: Plan) -> dict[str, Any]:
     """bundle.json, which primus_settle.py reads: the request, and what of it may follow another number of GPUs."""
     declared = [asdict(d) for d in (*e.declared, *plan.declared)]
     where = {"platform": e.platform.name, "vendor": e.platform.vendor, "hardware": e.hardware.name}
-    told = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
+    told: dict[str, Any] = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
     told |= {"not_rehearsed": rehearse.not_rehearsed(e)} if e.rehearse else {}
     return {
         "requested": requested(e),

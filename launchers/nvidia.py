@@ -54,7 +54,7 @@ def without_accelerator(e: Experiment) -> Iterator[Problem]:
         what = "a split sequence needs TransformerEngine's attention, and so a GPU"
         yield Problem(key, what, str(e.layout.context_parallel_size), "1", f"{key}=1, or framework=megatron")
     if e.model.mla:
-        what = "latent attention needs TransformerEngine's kernel, and so a GPU: Megatron's own has one width for all heads"
-        yield Problem("model", what, e.model.name, hint="a model without it, or hardware")
+        what = "latent attention needs TransformerEngine's kernel, and so a GPU: Megatron's own has one width"
+        yield Problem("model", what, e.model.name, hint="another model")
     if e.precision.fp8:
         yield Problem("precision", "fp8 needs TransformerEngine, and so a GPU", e.precision.name, "bf16, fp32")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from parsers.find import Run
 
 FIELDS = (
-    *("id", "name", "provenance", "status", "platform", "vendor", "hardware", "framework", "framework_version", "image"),
+    *("id", "name", "provenance", "status", "platform", "vendor", "hardware"),
+    *("framework", "framework_version", "image"),
 )
 MODEL = "model"
 _FILTER = re.compile(r"[A-Za-z_][\w.]{0,80}=")

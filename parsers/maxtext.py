@@ -43,7 +43,9 @@ _COLUMNS: Mapping[str, Column] = {
 }
 _LOSS = re.compile(r", loss: (?:-?\d{1,12}\.\d{3}|nan|-?inf)\b")  # always three digits after the point
 _TOLD = {
-    **{"step": rb"completed step: +", "seconds": rb", seconds: +", "tflops": rb", TFLOP/s/device: +"},
+    "step": rb"completed step: +",
+    "seconds": rb", seconds: +",
+    "tflops": rb", TFLOP/s/device: +",
     "loss": rb", loss: +",
 }
 _SPEEDS = ("step_time_s", "tflops_per_gpu", "tokens_per_s_per_gpu")

@@ -98,6 +98,8 @@ _KEYS: dict[str, dict[str, str]] = {
     "ddp": dict.fromkeys(("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"), _SAME),
     "rng": {"seed": _SAME},
     "checkpoint": {"save_interval": _SAME},
+    "dataset": dict.fromkeys(("dataloader_type", "eod_mask_loss", "reset_position_ids", "reset_attention_mask"), _SAME),
+    "tokenizer": dict.fromkeys(("tokenizer_type", "tokenizer_model"), _SAME),
 }
 
 __all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
@@ -117,6 +119,7 @@ class _BridgeReader(MegatronReader):
     def __init__(self) -> None:
         super().__init__()
         self._timed: Step | None = None
+        self._passed: tuple[int, bytes] = (0, b"")
         self._unnumbered: list[Step] = []
         self._counted = 0
         self._numbered = False
@@ -125,6 +128,10 @@ class _BridgeReader(MegatronReader):
         self._entries: dict[str, tuple[Any, int]] = {}
 
     def feed(self, number: int, text: str) -> Iterator[Event]:
+        (at, passed), self._passed = self._passed, (0, b"")
+        before = _STEP_TIME.search(passed.decode("utf-8", "replace")) if passed else None
+        if before is not None:
+            yield from self._time(at, before)
         found = _STEP_TIME.search(text)
         if found is not None:
             yield from self._time(number, found)
@@ -144,11 +151,14 @@ class _BridgeReader(MegatronReader):
     def take(self, line: bytes, number: int) -> Sealed | None:
         if self._entries or not self._shapes or not self._shapes[0].tells_flops:
             return None
-        if self._numbered and _TIMED in line:  # the iteration line that follows tells both, with more digits
-            return NOTHING if b" iteration " not in line.partition(_TIMED)[2] else None
+        if self._numbered and _TIMED in line:
+            if b" iteration " in line.partition(_TIMED)[2]:
+                return None
+            self._passed = number, line  # the iteration line that follows tells both, with more digits
+            return NOTHING
         sealed = super().take(line, number)
         if sealed is not None:
-            self._timed, self._numbered = None, True
+            self._timed, self._numbered, self._passed = None, True, (0, b"")
         return sealed
 
     def end(self) -> Iterator[Event]:

@@ -113,7 +113,7 @@ def _query_groups(
 
 
 def _gated(arguments: Mapping[str, Reading], complete: bool) -> dict[str, Reading]:
-    """quick_geglu came with gpt-oss: a whole dump without it is older, and knows no gate but swiglu; one without swiglu,
+    """quick_geglu came with gpt-oss: a whole dump without it is older, and knows no gate but swiglu; without swiglu,
     too, none at all, unless it is BigScience's, which has glu_activation."""
     switches = [arguments[name] for name in ("swiglu", "quick_geglu") if name in arguments]
     older = complete and len(arguments) >= _WHOLE and "glu_activation" not in arguments

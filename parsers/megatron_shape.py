@@ -50,7 +50,7 @@ class Shape:
         """raw: line number, iteration, iterations covered, the rate in the line before or b"", and the line, which was
         found to match."""
         number, iteration, covered, rate, text = raw
-        if any(total not in text for total in self.totals):
+        if any(text.count(total) < self.totals.count(total) for total in self.totals):
             return self._anew(raw)
         found = self.search(text)
         groups = found.groups() if found is not None else ()

@@ -116,7 +116,7 @@ def with_power(record: Record, path: Path, alone: bool = True) -> Record:
     log = read_power(path)
     aligned = over_steps(log, record.steps)
     if aligned is None and not alone:
-        note = f"power: {log.source} and the steps have no common clock: which of the runs drew it is not told, no energy"
+        note = f"power: {log.source} and the steps have no common clock: which of the runs drew it is not told"
         return replace(record, notes=(*record.notes, note))
     found = (*log.windows, *(one for one in (aligned or window(log),) if one is not None))
     return replace(

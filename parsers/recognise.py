@@ -25,18 +25,25 @@ def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
     """
     signed |= {name for name in DIALECTS if _signed(name, window)}
     companions = [name for name in DIALECTS if name in signed and load(name).COMPANION]
-    made = {name: makes(name, window) for name in DIALECTS if name in signed}
-    stepping = [name for name, (_, first) in made.items() if first]
-    programs = [name for name in stepping if name not in companions]
-    if programs:
-        chosen = programs[0]
-        for name in [*programs[1:], *(name for name in companions if name in stepping)]:
-            begins = made[chosen][1]
-            if made[name][1] < begins and not makes(name, window.split(b"\n", begins - 1)[-1])[1]:
-                chosen = name
+    second, chosen, begins, before = [], "", 0, b""
+    for name in [*(name for name in DIALECTS if name in signed and name not in companions), *companions]:
+        if not chosen and name in companions:
+            break
+        something, first = makes(name, before if chosen else window)
+        if not chosen and first:
+            chosen, begins = name, first
+            before = _until(window, first)
+        elif first and first < begins and not makes(name, window[len(_until(window, begins)) :])[1]:
+            chosen, begins = name, first
+        second += [name] if something else []
+    if chosen:
         return (chosen, *(name for name in companions if name != chosen)), True
-    second = [name for name, (something, _) in made.items() if something and name not in companions]
-    return (*second[:1], *(name for name in companions if any(made[name]))), False
+    return (*second[:1], *(name for name in companions if any(makes(name, window)))), False
+
+
+def _until(window: bytes, line: int) -> bytes:
+    """What stands before a line (from 1)."""
+    return window[: sum(len(text) + 1 for text in window.split(b"\n", line - 1)[: line - 1])]
 
 
 def spoken(run: Parsed, text: bytes) -> Parsed:

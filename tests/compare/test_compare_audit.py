@@ -331,6 +331,13 @@ def test_each_setting_of_the_list_decides(name: str) -> None:
     assert audited(made("a"), untold).verdict.word == "cannot tell"
 
 
+@pytest.mark.parametrize("name", ["tokenizer_type", "eod_mask_loss", "dataloader_type"])
+def test_what_nobody_asks_for_decides_where_it_differs(name: str) -> None:
+    assert audited(made("a"), ran(made("b", asked=TP2), **{name: 77})).verdict.word == "not comparable"
+    brought = [replace(r, requested={}) for r in (made("a"), silent(made("b", asked=TP2), name))]
+    assert audited(*brought).verdict.word == "comparable"
+
+
 @pytest.mark.parametrize("name", ["parameters", "parameters_decayed", "parameters_undecayed"])
 def test_parameters_that_a_probe_counted_differently_are_not_comparable(name: str) -> None:
     def counted(record: Record, count: int) -> Record:
@@ -428,3 +435,10 @@ def test_groups_of_two_frameworks_are_named_by_them() -> None:
     brought = {"platform": None, "hardware": None, "requested": {}}
     pair = made("a", framework="nemo", **brought), silent(made("b", framework="primus", **brought), "num_layers")
     assert labels(*pair) == ["nemo", "primus"]
+
+
+def test_a_tokenizer_that_reads_nothing_is_without_effect() -> None:
+    null = {"tokenizer_type": "NullTokenizer", "tokenizer_model": None}
+    pair = ran(made("a"), **null), ran(made("b", asked=TP2), **{**null, "tokenizer_model": "meta-llama/Llama-3.1-8B"})
+    found = audited(*(replace(r, requested={}) for r in pair))
+    assert (found.verdict.word, state(found, "tokenizer_model")) == ("comparable", "allowed")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import TP2, made, repeats, save
 
@@ -89,6 +89,7 @@ entries = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(entries, min_size=1, max_size=4), st.booleans())
 def test_columns_are_what_line_by_line_reads(rows: list[dict[str, Any]], alike: bool) -> None:
     """Where reading by columns says anything at all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 
 import pytest
@@ -92,3 +93,54 @@ def test_the_mean_of_a_group() -> None:
     assert centre == pytest.approx(2.0)
     assert interval is not None
     assert interval[0] * interval[1] == pytest.approx(4.0)
+
+
+def test_the_smallest_difference_that_matters_is_the_users() -> None:
+    interval = (0.985, 1.015)
+    assert word_of(interval, "higher") == "same"
+    assert word_of(interval, "higher", difference=0.01) == "undecided"
+    assert word_of((0.96, 1.04), "higher", difference=0.05) == "same"
+
+
+def spread_around(centre: float, count: int, noise: float) -> list[float]:
+    """So many values with exactly this spread, whose logarithms have this mean."""
+    logs = [math.log(centre) + noise * (2 * i / (count - 1) - 1) for i in range(count)]
+    scale = noise / statistics.stdev(logs)
+    return [math.exp(math.log(centre) + (log - math.log(centre)) * scale) for log in logs]
+
+
+@pytest.mark.parametrize(("ratio", "noise"), [(1.0, 0.02), (1.015, 0.02), (1.05, 0.05), (1.03, 0.02)])
+def test_so_many_runs_would_decide_and_one_fewer_would_not(ratio: float, noise: float) -> None:
+    """Runs with the same ratio and spread: the number named is the smallest that does it."""
+
+    def undecided(count: int) -> bool:
+        return (
+            ratio_of(spread_around(ratio, count, noise), spread_around(1, count, noise), "higher").word == "undecided"
+        )
+
+    found = ratio_of(spread_around(ratio, 3, noise), spread_around(1, 3, noise), "higher")
+    assert found.word == "undecided"
+    needed = found.runs_to_decide
+    assert needed is not None and needed > 3
+    assert f"about {needed} runs a side would decide" in found.reason
+    assert not undecided(needed)
+    assert undecided(needed - 1)
+
+
+def test_where_no_number_of_runs_is_named() -> None:
+    assert ratio_of([1.1] * 3, [1.0, 1.001, 0.999], "higher").runs_to_decide is None  # decided
+    assert ratio_of([1.1], [1.0], "higher").runs_to_decide is None  # no spread is known
+    assert ratio_of([1.1, 1.11], [1.0, 1.01], "higher").runs_to_decide == 3
+    hopeless = ratio_of([0.1, 1.0, 10.0], [0.11, 1.0, 9.0], "higher")
+    assert (hopeless.runs_to_decide, hopeless.reason.endswith("not even 1000 runs a side would decide")) == (None, True)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """benchmarks/intervals.py does it at length, with steps that depend on each other."""
+    noise = random.Random(3)
+    covered = 0
+    for _ in range(600):
+        sides = [[math.exp(noise.gauss(0, 0.01)) for _ in range(4)] for _ in range(2)]
+        interval = ratio_of(*sides, "higher").interval
+        covered += interval is not None and interval[0] <= 1 <= interval[1]
+    assert 0.92 < covered / 600 < 0.98

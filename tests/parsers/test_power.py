@@ -138,9 +138,7 @@ def test_samples_are_cut_to_the_steps_by_the_common_clock(tmp_path: Path) -> Non
 def test_samples_are_cut_to_the_steps_by_the_worlds_clock(tmp_path: Path) -> None:
     path = tmp_path / "power.jsonl"
     path.write_text("".join(json.dumps({"gpu": 0, "time_unix_s": t, "power_w": 100.0}) + "\n" for t in range(99)))
-    steps = tuple(
-        Step(step=i, line=i + 1, iteration=i, metrics={"logged_at_unix_s": 10.0 + 2 * i}) for i in range(21)
-    )
+    steps = tuple(Step(step=i, line=i + 1, iteration=i, metrics={"logged_at_unix_s": 10.0 + 2 * i}) for i in range(21))
     record = with_power(Record(id="a", name="a", provenance="imported", status="completed", steps=steps), path, False)
     (power,) = record.power
     assert (power.first_step, power.last_step, power.seconds, power.energy_integrated_j) == (1, 20, 40.0, 4000.0)

@@ -52,7 +52,7 @@ many = (
     ones.to("cuda"), ones.to(device="cuda:0", dtype=torch.float64), ones.new_zeros(2, device=0),
     torch.tensor([1.0], pin_memory=True), ones.pin_memory(), cpu_weight, linear.to("cuda").bias,
 )
-assert {tensor.device for tensor in many} == {cpu}
+assert {tensor.device for tensor in many} | {torch.device(torch.cuda.current_device())} == {cpu}
 assert (ones.type(), ones.type("torch.DoubleTensor").dtype) == ("torch.cuda.FloatTensor", torch.float64)
 torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state(); first = torch.rand(2); torch.cuda.set_rng_state(state)
 assert torch.equal(first, torch.rand(2))
@@ -155,13 +155,19 @@ finally:
 
 def test_a_played_rank_ends_with_a_mark_before_the_first_forward_pass(tmp_path: Path) -> None:
     folder = tmp_path / "megatron" / "core"
-    write(folder / "__init__.py", "")
+    write(folder / "__init__.py", "__version__ = '0.17.0'")
     write(folder / "pipeline_parallel" / "__init__.py", "")
-    body = "def forward_step(): raise AssertionError\ndef run():\n    print('its own rules')\n    forward_step()\n"
+    body = "deallocate_output_tensor = None\n"
+    body += "def forward_step(): raise AssertionError\ndef run():\n    print('its own rules')\n    forward_step()\n"
     write(folder / "pipeline_parallel" / "schedules.py", body)
     asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "61", "TPRIMAT_PLAY_WORLD": "64"}
     done = started(PLAYED, tmp_path, **asked)
     assert done.returncode == 0, done.stderr
     said, *rest = done.stdout.splitlines()
     assert '"mode": "layout", "rank": 61, "world": 64' in said
+    late, *rest = rest
+    assert late.startswith(
+        "[tprimat] rehearsal degraded: megatron.core.pipeline_parallel.schedules.custom_backward is not"
+    )
+    assert "in megatron.core 0.17.0; it was replaced because: asserts that" in late
     assert rest == ["its own rules", '[tprimat] rehearsed {"rank": 61, "world": 64}', "left in order"]
