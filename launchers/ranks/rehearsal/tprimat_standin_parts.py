@@ -99,21 +99,13 @@ def counts_as_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def get_state(_: Any) -> Callable[..., Any]:
     """The state of the CPU's generator, whatever device is asked."""
+    from torch import default_generator
 
-    def state(*_: Any, **__: Any) -> Any:
-        import torch
-
-        return torch.get_rng_state()
-
-    return state
+    return lambda *_, **__: default_generator.get_state()
 
 
 def set_state(_: Any) -> Callable[..., Any]:
     """The other direction."""
+    from torch import default_generator
 
-    def put(state: Any, *_: Any, **__: Any) -> None:
-        import torch
-
-        torch.set_rng_state(state)
-
-    return put
+    return lambda state, *_, **__: default_generator.set_state(state)
