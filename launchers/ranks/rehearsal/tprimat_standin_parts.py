@@ -108,4 +108,7 @@ def set_state(_: Any) -> Callable[..., Any]:
     """The other direction."""
     from torch import default_generator
 
-    return lambda state, *_, **__: default_generator.set_state(state)
+    def put(state: Any, *_: Any, **__: Any) -> None:
+        default_generator.set_state(state)
+
+    return put
