@@ -89,10 +89,9 @@ class Probe:
         self.frequencies: list[float] | None = None
         self.description: dict[str, Any] | None = None
         self.steps: list[dict[str, Any]] = []
-        self.losses: list[float] = []  # of this step's micro-batches
         self.tokens = Tokens()
         self.given: list[Any] = []
-        self.losses: list[Any] = []
+        self.losses: list[Any] = []  # of this step's micro-batches
         self.unsettled: list[tuple[dict[str, Any], list[Any], Callable[[], dict[str, Any]]]] = []
         self.watches: list[Any] = []
         self.first_optimizer: int | None = None
