@@ -45,8 +45,11 @@ demo: $(VENV)/.embedded
 	  '  python launch.py model=llama platform=amd repeat=3' \
 	  '  python -m compare runs/llama31_8b-nvidia runs/llama31_8b-amd -o compare'
 
+# two at a time: much of it waits for processes
+PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+
 test: $(VENV)/.dev npm
-	$(VENV)/bin/python -m pytest
+	$(PYTEST)
 
 # for tests/shell and tests/compare/test_browser.py (which needs Debian's chromium as well): skipped by name where npm is not, or
 # its registry cannot be reached
@@ -86,11 +89,11 @@ bridge: $(BRIDGE)/.installed
 # where the packages cannot be had, the tests are skipped by name
 test-nvidia: $(VENV)/.dev
 	-$(MAKE) nemo bridge
-	$(VENV)/bin/python -m pytest -rs -m nvidia tests/nvidia
+	$(PYTEST) -rs -m nvidia tests/nvidia
 
 rehearse: $(VENV)/.dev
 	-$(MAKE) nemo bridge
-	$(VENV)/bin/python -m pytest -rs -m nvidia tests/rehearsal
+	$(PYTEST) -rs -m nvidia tests/rehearsal
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

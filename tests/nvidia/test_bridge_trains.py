@@ -1,4 +1,5 @@
-"""Megatron-Bridge 0.3.1 itself, through launch.py, on this CPU: its log becomes a record that equals the request."""
+"""Megatron-Bridge 0.3.1 itself, through launch.py, on this CPU: its log becomes a record that equals the request. More
+layouts: tests/rehearsal."""
 
 from __future__ import annotations
 
@@ -15,8 +16,6 @@ pytestmark = pytest.mark.nvidia
 STEPS, WARMUP, LR, MIN_LR = 6, 2, 1e-3, 1e-4
 LAYOUTS = {
     "one rank": (),
-    "TP2 SP": ("layout=tp2", "gpus_per_node=2"),
-    "PP2": ("layout=pp2", "gpus_per_node=2"),
     "DP2 overlapped": (
         *("gpus_per_node=2", "training.overlap_grad_reduce=true", "training.overlap_param_gather=true"),
         "training.save_interval=4",
