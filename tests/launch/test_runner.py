@@ -126,7 +126,8 @@ def test_a_full_disk_ends_the_run_and_is_told(tmp_path: Path) -> None:
 def test_a_fault_of_our_own_in_a_line_is_not_lost(tmp_path: Path) -> None:
     class Broken(list[str]):
         def append(self, line: str) -> None:
-            raise ZeroDivisionError(line)
+            if "started" in line:  # a rank's first line may come before
+                raise ZeroDivisionError(line)
 
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, "stay", lines=Broken())
