@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from compare.audit import Audit, audit
@@ -171,21 +171,8 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             }
             for row in audited.rows
         ],
-        "requested_not_effective": [
-            {
-                "run": item.run,
-                "setting": item.setting,
-                "requested": item.requested,
-                "effective": item.effective,
-                "declared": item.declared,
-                "decides": item.decides,
-            }
-            for item in audited.unlike
-        ],
-        "checks": [
-            {"name": c.name, "state": c.state, "reason": c.reason, "step": c.step, "decides": c.decides}
-            for c in comparison.checks
-        ],
+        "requested_not_effective": [asdict(item) for item in audited.unlike],
+        "checks": [asdict(check) for check in comparison.checks],
         "rehearsed": audited.rehearsed,
         "difference": comparison.difference,
         "groups": [_group_json(comparison, group_) for group_ in comparison.groups],

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from conf.resolve import SHORT_SIZES
 from conf.vocabulary import vocabulary
 from metrics.repeats import SEED as SEED
 from metrics.repeats import asked, experiment_key
 from parsers import Record, Run
 
-_SIZES: Mapping[str, str] = {
-    "tensor_model_parallel_size": "TP",
-    "pipeline_model_parallel_size": "PP",
-    "virtual_pipeline_model_parallel_size": "VP",
-    "context_parallel_size": "CP",
-    "expert_model_parallel_size": "EP",
-    "data_parallel_size": "DP",
-}
 _READABLE = 60  # characters of a label
 # Consequences of other settings: they name a group only where nothing else does.
 _LAST = ("micro_batch_size", "num_micro_batches", "world_size", "lr_warmup_init", "lr_decay_iters", "padded_vocab_size")
@@ -101,8 +94,8 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
 
 
 def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:
-    varying = [name for name in _SIZES if len({repr(asked(record).get(name)) for record in firsts}) > 1]
-    names = [name for name in vocabulary() if name not in (*_SIZES, *_LAST, SEED)]
+    varying = [name for name in SHORT_SIZES if len({repr(asked(record).get(name)) for record in firsts}) > 1]
+    names = [name for name in vocabulary() if name not in (*SHORT_SIZES, *_LAST, SEED)]
     settings = [_setting(name) for name in (*names, *_LAST)]
     facts = [_fact(name) for name in ("image", "provenance")]
     return [_place, _fact("framework"), lambda record: _layout(record, varying), *settings, *facts]
@@ -113,7 +106,7 @@ def _place(record: Record) -> str:
 
 
 def _layout(record: Record, varying: Sequence[str]) -> str:
-    sizes = [(_SIZES[name], asked(record).get(name)) for name in varying]
+    sizes = [(SHORT_SIZES[name], asked(record).get(name)) for name in varying]
     large = [f"{short}{size}" for short, size in sizes if type(size) is int and size > 1]
     return " ".join(large) or ("no parallelism" if varying else "")
 

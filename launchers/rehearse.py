@@ -15,7 +15,7 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem
 from conf.parameters import Held, per_stage
-from conf.resolve import Experiment
+from conf.resolve import SHORT_SIZES, Experiment
 from conf.schema import Data
 from conf.vocabulary import follow, requested, vocabulary
 from launchers.plan import Plan
@@ -222,7 +222,7 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
         yield "layout: one process plays a rank, nothing is sent: it ends before the first step and has no loss"
     if e.precision.fp8:
         yield "fp8 is not rehearsed: bf16 runs in its place"
-    for name, short in _SIZES.items():
+    for name, short in SHORT_SIZES.items():
         asked, ran = getattr(e.layout, name), getattr(small.layout, name)
         if (asked or 1) > 1 and (ran or 1) == 1:
             why = "gloo refuses TP with EP" if short == "TP" and small.layout.expert_model_parallel_size > 1 else _ROOM
@@ -232,14 +232,6 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
 
 
 _ROOM = "four processes hold no more; rehearse=layout shows it whole"
-_SIZES: Mapping[str, str] = {
-    "tensor_model_parallel_size": "TP",
-    "pipeline_model_parallel_size": "PP",
-    "virtual_pipeline_model_parallel_size": "VP",
-    "context_parallel_size": "CP",
-    "expert_model_parallel_size": "EP",
-    "data_parallel_size": "DP",
-}
 
 
 @cache
