@@ -1,6 +1,6 @@
 """Whether the 95 % intervals of compare/statistics.py cover the truth as often as they say, on simulated runs.
 
-    python benchmarks/intervals.py                     all parts, a minute or two
+    python benchmarks/intervals.py                     all parts, ten minutes or more
     python benchmarks/intervals.py loss --pairs 20000  one part, closer
 
 Every run of a simulated pair of groups has a pace of its own (run-to-run spread, 0.5 %) and steps that depend on each
@@ -8,8 +8,10 @@ other (AR(1) noise of 1 %, warm-up left out). The truth is a ratio of 1.03. Peer
 interval over all steps as if each were a measurement of its own, and a percentile bootstrap over the runs.
 
 Also: how often the word is right where there is no difference, one of 3 % and one of 1 %, and how often the number of
-runs that ours names does decide. And of the band that losses are held against (compare/losses.py): how often two equal
-stacks leave it, for seeds whose own part is a shift of the whole curve, of each block alone, or wanders in between.
+runs that ours names does decide. And of the band that losses are held against (compare/band.py): how often equal stacks
+leave it, and stacks that are three spreads between seeds apart, where a seed's own part is a shift of the whole curve,
+of each block alone, or between the two; where blocks spread by halves, from 64 to 1, or have tails as Student's t with
+4 degrees; and for curves of so many steps, step by step.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +27,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from compare.losses import BLOCKS, Band, leaves
+from compare.band import RISK, Band, leaves
+from compare.losses import BLOCKS, cuts
 from compare.statistics import ratio_of, t_quantile
 
 STEPS, RUN, STEP = 50, 0.005, 0.01
 TRUTH = 1.03
 Array = Any
-_KINDS = ("independent", "wandering", "mixed", "shifted")
+_KINDS = ("independent", "wandering", "mixed", "shifted", "falling", "heavy")
+_STEPS = (3, 20, 200)
+_SHIFT = 3.0
 
 
 def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, ratio: float) -> tuple[Array, Array]:
@@ -90,43 +96,68 @@ def words(pairs: int, runs: int, ratio: float) -> str:
     return f"{shares}; undecided ones name {np.median(named):.0f} runs, which decide {100 * np.mean(planned):.0f} %"
 
 
-def seeds(noise: np.random.Generator, count: int, kind: str) -> Array:
-    """What a seed adds to the mean losses of the blocks, (seed, block), of spread 1."""
+def seeds(noise: np.random.Generator, shape: tuple[int, int], kind: str) -> Array:
+    """What seeds add to the mean losses of the blocks, (pair, seed, block), of spread 1 on average."""
     blocks = BLOCKS - 1
-    alone = noise.normal(0, 1, (count, blocks))
+    alone = noise.normal(0, 1, (*shape, blocks))
+    whole = noise.normal(0, 1, (*shape, 1))
     if kind == "shifted":
-        return np.repeat(alone[:, :1], blocks, axis=1)
+        return np.repeat(whole, blocks, axis=2)
     if kind == "mixed":
-        return (alone + np.repeat(noise.normal(0, 1, (count, 1)), blocks, axis=1)) / math.sqrt(2)
-    for block in range(1, blocks if kind == "wandering" else 0):
-        alone[:, block] = 0.8 * alone[:, block - 1] + 0.6 * alone[:, block]
+        return (alone + whole) / math.sqrt(2)
+    if kind == "wandering":
+        for block in range(1, blocks):
+            alone[:, :, block] = 0.8 * alone[:, :, block - 1] + 0.6 * alone[:, :, block]
+    if kind == "falling":
+        spreads = 0.5 ** np.arange(blocks)
+        return alone * spreads / math.sqrt(np.mean(spreads**2))
+    if kind == "heavy":
+        return noise.standard_t(4, (*shape, blocks)) / math.sqrt(2)
     return alone
 
 
+def curves(noise: np.random.Generator, shape: tuple[int, int], steps: int) -> Array:
+    """Mean losses of the blocks of curves of so many steps: a seed's own shift, as large as the noise of one step, and
+    AR(1) noise, in spreads of the means."""
+    loss = np.empty((*shape, steps))
+    state = noise.normal(0, 1, shape)
+    for step in range(steps):
+        loss[:, :, step] = state
+        state = 0.9 * state + noise.normal(0, math.sqrt(1 - 0.9**2), shape)
+    loss += noise.normal(0, 1, (*shape, 1))
+    means = np.stack([loss[:, :, a:b].mean(axis=2) for a, b in cuts(steps)], axis=2)
+    return means / means.std()
+
+
+def apart(first: Array, second: Array) -> float:
+    """In how many of 100 pairs of groups, (pair, seed, block) each, one is called apart from the other."""
+    wrong = 0
+    for sides in zip(first.tolist(), second.tolist(), strict=True):
+        half = Band(sides).half_width(*sides)
+        wrong += leaves(*sides, half) is not None
+    return 100 * wrong / len(first)
+
+
 def losses(pairs: int) -> None:
-    """False alarms of the band, and the shift that is found in 8 of 10 comparisons, in spreads between seeds."""
-    print(
-        "band of losses: equal stacks called apart, in %; and the shift, in seed spreads, that is found 8 times of 10"
-    )
-    print(f"{'seeds a side':>13}" + "".join(f"{kind:>14}" for kind in _KINDS) + f"{'found':>10}")
+    """Equal stacks that are called apart, and stacks that are three seed spreads apart."""
+    made = {kind: partial(seeds, kind=kind) for kind in _KINDS}
+    made |= {f"{steps} steps": partial(curves, steps=steps) for steps in _STEPS}
+    error = 100 * 1.96 * math.sqrt(RISK * (1 - RISK) / pairs)
+    print(f"band of losses, {pairs} pairs: equal stacks called apart, in % (± {error:.1f}; asked for: at most 5)")
+    print(f"    / with a shift of {_SHIFT:g} spreads between seeds, {pairs // 8} pairs")
+    print(f"{'seeds a side':<12}" + "".join(f"{name:>14}" for name in made))
+    worst = 0.0
     for first, second in ((2, 1), (2, 2), (3, 3), (5, 5), (10, 10)):
-        shares, found = [], []
-        for kind in _KINDS:
-            noise = np.random.default_rng((first, second, len(kind)))
-            wrong = 0
-            for _ in range(pairs):
-                sides = seeds(noise, first, kind).tolist(), seeds(noise, second, kind).tolist()
-                half = Band(sides).half_width(first, second)
-                wrong += leaves(*sides, half) is not None
-                if kind == "mixed":
-                    gaps = np.mean(sides[1], axis=0) - np.mean(sides[0], axis=0)
-                    found.append(float(np.min(half - gaps)))
-            shares.append(100 * wrong / pairs)
-        print(
-            f"{first:>7} and {second:<2}"
-            + "".join(f"{share:>14.1f}" for share in shares)
-            + f"{np.quantile(found, 0.8):>10.1f}"
-        )
+        cells = []
+        for name, curve in made.items():
+            noise = np.random.default_rng((first, second, len(name)))
+            sides = curve(noise, (pairs, first)), curve(noise, (pairs, second))
+            wrong = apart(*sides)
+            found = apart(sides[0][: pairs // 8], sides[1][: pairs // 8] + _SHIFT)
+            worst = max(worst, wrong)
+            cells.append(f"{f'{wrong:.1f} / {found:.0f}':>14}")
+        print(f"{f'{first} and {second}':<12}" + "".join(cells), flush=True)
+    print(f"at most {worst:.1f} %")
 
 
 def main() -> None:

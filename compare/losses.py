@@ -1,18 +1,11 @@
 """Whether losses are equivalent at equal tokens. Pure.
 
-The measure is what another seed does. The tokens that all runs saw are cut into eight blocks, the first of which, where
-a loss falls fastest, is left out; a run's value is its mean loss in a block. The spread s is that between the seeds of
-a group, pooled over groups and blocks, with d degrees of freedom, one a seed beyond the first of its group. A group is
-apart where its mean leaves the band of ±k s sqrt(1/n + 1/m) around the baseline's (n and m seeds) in any block. k is
-the larger of Student's t with d degrees, which holds where a seed shifts a whole curve, and the normal quantile with
-Bonferroni's correction for the blocks, which holds where blocks are independent; both two-sided at 5 % together for all
-groups. In simulation equal stacks are called apart in 0 to 8 of 100 comparisons (benchmarks/intervals.py loss), in
-fewer where both sides have the same seeds, as they share their batches; a shift of 2.1 seed spreads is found by three
-seeds on each side in 8 of 10.
-
-Two seeds on one side give a band, and a wide one (k = 12.7); three on each a usable one (k = 2.8). Without any, the
-spread is not known: then only what is far off is called apart, a block whose means differ by more than five times the
-scatter from step to step, and by more than 1 %. Rehearsals from equal weights are held to rounding.
+The tokens that all runs saw are cut into eight blocks, the first of which, where a loss falls fastest, is left out; a
+run's value is its mean loss in a block, a seed's that of its runs. Groups whose means stay in the band that another
+seed's losses stay in (compare/band.py) are equal: two seeds on one side give a band, and a wide one; three on each a
+usable one. Without any, the spread is not known: then only what is far off is called apart, a block whose means differ
+by more than five times the scatter from step to step, and by more than 1 %. Rehearsals from equal weights are held to
+rounding.
 """
 
 from __future__ import annotations
@@ -22,19 +15,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from compare.band import Band, Means, gaps, leaves
 from compare.found import Found, Traced
 from compare.groups import Side
 from metrics import shown
 
 BLOCKS, _LEFT_OUT, _FEWEST = 8, 1, 4
-_RISK = 0.05
 FAR, FAR_SHARE = 5.0, 0.01
 _ROUNDING = 1e-5  # the smallest wrong setting that was tried, a weight decay, is 2e-5 of a loss away
 _LAYOUT = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
     *("context_parallel_size", "expert_model_parallel_size", "data_parallel_size", "num_micro_batches"),
 )
-Means = Sequence[Sequence[float]]  # of each seed, of each block
 
 
 def losses(held: Sequence[Side], runs: Sequence[Traced], baseline: str | None = None) -> Found:
@@ -55,57 +47,24 @@ def losses(held: Sequence[Side], runs: Sequence[Traced], baseline: str | None = 
         return Found("unknown", "one group of runs only")
     if _from_equal_weights(runs) and (gap := _gap(runs, steps, series)):
         return gap
-    cuts = _cuts(len(steps))
-    means = _by_seed(runs, [[statistics.fmean(values[a:b]) for a, b in cuts] for values in series])
-    band = Band(list(means.values()), len(labels) - 1)
+    blocks = cuts(len(steps))
+    means = _by_seed(runs, [[statistics.fmean(values[a:b]) for a, b in blocks] for values in series])
     others = [label for label in labels if label != base]
-    if band.spread:
-        return _in_band(means, base, others, band, [steps[a] for a, _ in cuts])
-    scatter = max(_scatter(values[cuts[0][0] :]) for values in series)
-    return _not_far(means, base, others, scatter, [steps[a] for a, _ in cuts])
-
-
-class Band:
-    """spread: between seeds; None where no group has two, or they do not differ. degrees: of freedom."""
-
-    def __init__(self, groups: Sequence[Means], pairs: int = 1) -> None:
-        self.degrees = sum(len(group) - 1 for group in groups)
-        squares = [
-            (len(g) - 1) * statistics.variance(block) for g in groups if len(g) > 1 for block in zip(*g, strict=True)
-        ]
-        blocks = len(groups[0][0])
-        variance = math.fsum(squares) / (self.degrees * blocks) if self.degrees else 0.0
-        self.spread = math.sqrt(variance) if variance else None
-        self._risk, self._blocks = _RISK / max(pairs, 1), blocks
-
-    def half_width(self, first: int, second: int) -> float:
-        """Around the mean of so many seeds, for that of so many others."""
-        from scipy.special import ndtri, stdtrit
-
-        shifted = float(stdtrit(self.degrees, 1 - self._risk / 2))
-        independent = float(ndtri(1 - self._risk / 2 / self._blocks))
-        return max(shifted, independent) * (self.spread or 0.0) * math.sqrt(1 / first + 1 / second)
-
-
-def leaves(first: Means, second: Means, half: float) -> tuple[int, float] | None:
-    """The first block in which the means of two groups are further apart than `half`, and by how much."""
-    gaps = _gaps(first, second)
-    return next(((block, gap) for block, gap in enumerate(gaps) if abs(gap) > half), None)
-
-
-def _gaps(first: Means, second: Means) -> list[float]:
-    """Of the second against the first, block by block."""
-    return [statistics.fmean(b) - statistics.fmean(a) for a, b in zip(zip(*first), zip(*second), strict=True)]  # noqa: B905
+    repeated = any(len(group) > 1 for group in means.values())
+    if repeated and (band := Band(list(means.values()), len(others))).spread:
+        return _in_band(means, base, others, band, [steps[a] for a, _ in blocks])
+    scatter = max(_scatter(values[blocks[0][0] :]) for values in series)
+    return _not_far(means, base, others, scatter, [steps[a] for a, _ in blocks])
 
 
 def _in_band(means: Mapping[str, Means], base: str, others: Sequence[str], band: Band, begins: Sequence[int]) -> Found:
     largest, said = 0.0, ""
     for label in others:
-        half = band.half_width(len(means[base]), len(means[label]))
-        if (left := leaves(means[base], means[label], half)) is not None:
-            what = f"{label} is {shown(left[1], 3)} nats/token from {base} in the block from step {begins[left[0]]}"
-            return Found("apart", f"{what}; the band of the seeds is ±{shown(half, 3)}", begins[left[0]])
-        gap = max(map(abs, _gaps(means[base], means[label])))
+        half, found = band.half_width(means[base], means[label]), gaps(means[base], means[label])
+        if (block := leaves(means[base], means[label], half)) is not None:
+            what = f"{_lies(label, base, found, block, begins)}; the band of the seeds is ±{shown(half, 3)}"
+            return Found("apart", what, begins[block])
+        gap = max(map(abs, found))
         if gap / half >= largest:
             largest, said = gap / half, f"at most {shown(gap, 3)} nats/token apart, in a band of ±{shown(half, 3)}"
     return Found("equal", f"{said} from the spread between seeds ({band.degrees + len(means)} seeds)")
@@ -115,12 +74,15 @@ def _not_far(
     means: Mapping[str, Means], base: str, others: Sequence[str], scatter: float, begins: Sequence[int]
 ) -> Found:
     largest, level = 0.0, 0.0
+    levels = [statistics.fmean(block) for block in zip(*means[base], strict=True)]
     for label in others:
-        levels = [statistics.fmean(block) for block in zip(*means[base], strict=True)]
-        for begin, gap, loss in zip(begins, _gaps(means[base], means[label]), levels, strict=True):
+        found = gaps(means[base], means[label])
+        for block, (gap, loss) in enumerate(zip(found, levels, strict=True)):
             if abs(gap) > max(FAR * scatter, FAR_SHARE * abs(loss)):
-                what = f"{label} is {shown(gap, 3)} nats/token from {base} in the block from step {begin}"
-                return Found("apart", f"{what}; losses scatter by {shown(scatter, 2)} from step to step", begin)
+                what = (
+                    f"{_lies(label, base, found, block, begins)}; losses scatter by {shown(scatter, 2)} between steps"
+                )
+                return Found("apart", what, begins[block])
             if abs(gap) >= largest:
                 largest, level = abs(gap), loss
     share = f" ({shown(100 * largest / abs(level), 2)} %)" if level else ""
@@ -129,6 +91,16 @@ def _not_far(
         "unknown",
         f"at most {shown(largest, 3)} nats/token{share} apart, with no spread between seeds to hold it against; {more}",
     )
+
+
+def _lies(label: str, base: str, found: Sequence[float], block: int, begins: Sequence[int]) -> str:
+    """Where a group's loss leaves the baseline's, and where it ends."""
+    said = f"{label} is {_away(found[block])} {base} in the block from step {begins[block]}"
+    return said if block == len(found) - 1 else f"{said}, {_away(found[-1])} it in the last"
+
+
+def _away(gap: float) -> str:
+    return f"{shown(abs(gap), 3)} nats/token {'above' if gap > 0 else 'below'}"
 
 
 def _broken(runs: Sequence[Traced]) -> Found | None:
@@ -158,11 +130,11 @@ def _aligned(runs: Sequence[Traced]) -> tuple[Sequence[int], list[Sequence[float
     return [step for _, step in places], [[losses_[key] for key, _ in places] for losses_ in known]
 
 
-def _cuts(count: int) -> list[tuple[int, int]]:
+def cuts(steps: int) -> list[tuple[int, int]]:
     """Where blocks begin and end; the first left out where there are enough."""
-    blocks = min(BLOCKS, count)
-    cuts = [(count * i // blocks, count * (i + 1) // blocks) for i in range(blocks)]
-    return cuts[_LEFT_OUT:] if blocks >= _FEWEST else cuts
+    blocks = min(BLOCKS, steps)
+    found = [(steps * i // blocks, steps * (i + 1) // blocks) for i in range(blocks)]
+    return found[_LEFT_OUT:] if blocks >= _FEWEST else found
 
 
 def _by_seed(runs: Sequence[Traced], means: Sequence[Sequence[float]]) -> dict[str, Means]:

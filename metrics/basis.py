@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from conf.schema import Hardware
 from metrics.pace import Pace, pace
 from metrics.peak import device_of, precision_of
 from metrics.quantity import Quantity
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
+from parsers.columns import columns
 from parsers.record import Record
 
 
@@ -40,18 +42,17 @@ def basis(record: Record) -> Basis:
 
 def _memory(record: Record) -> Mapping[str, float]:
     """Of a rehearsal none: it runs at toy size, on the wrong machine."""
-    peaks: dict[str, float] = {}
-    told: dict[str, list[float]] = {}
     if record.provenance == "rehearsed":
-        return peaks
-    for step in record.steps:
-        if step.memory_bytes is not None:
-            told.setdefault(step.memory_kind or "", []).append(step.memory_bytes)
-        if step.metrics:
-            for name, value in step.metrics.items():
-                if "memory" in name:
-                    peaks[name] = max(peaks.get(name, 0.0), value)
-    return {**{kind: max(0, *values) for kind, values in told.items()}, **peaks}
+        return {}
+    sizes, kinds, metrics = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
+    told: dict[str, list[float]] = {}
+    for size, kind in zip(sizes, kinds, strict=True):
+        if size:  # a build without the vendor's library prints 0
+            told.setdefault(kind or "", []).append(size)
+    for name, value in chain.from_iterable(values.items() for values in metrics if values):
+        if value and "memory" in name:
+            told.setdefault(name, []).append(value)
+    return {kind: max(values) for kind, values in told.items()}
 
 
 def count(record: Record, setting: str) -> int | None:

@@ -95,10 +95,9 @@ def _drawn(terms: Terms) -> str:
 
 def _kwh(option: Option, terms: Terms) -> Quantity:
     """While the GPUs work on the job, stops included: they are paid for and drawing then, too."""
-    power = option.power_w_per_gpu
-    watts = None if power.value is None else power.value * option.devices_per_package
-    factor = None if watts is None else watts / 1000 * (1 + terms.host_share) * terms.pue
-    return _gpu_hours(option, terms).times(factor, "kWh", power.source, power.note)
+    joules = option.energy_j_per_token
+    kwh_per_joule = terms.tokens / terms.goodput * (1 + terms.host_share) * terms.pue / 3.6e6
+    return joules.times(kwh_per_joule, "kWh", "computed", joules.note)
 
 
 def _money(option: Option, terms: Terms) -> Bill:
@@ -111,7 +110,7 @@ def _money(option: Option, terms: Terms) -> Bill:
         parts["electricity"] = _kwh(option, terms).times(terms.power_price, currency)
         total = rent.plus(parts["electricity"])
     guesses = [price.note if price.source == "assumed" else ""]
-    guesses += [option.power_w_per_gpu.note] if total.source == "assumed" and "electricity" in parts else []
+    guesses += [option.energy_j_per_token.note] if total.source == "assumed" and "electricity" in parts else []
     note = "; ".join(filter(None, guesses))
     total = replace(total, note=total.note or note)
     per_trillion = total.times(TRILLION / terms.tokens, f"{currency}/1e12 tokens", note=note)

@@ -46,7 +46,7 @@ def judge_speed(claim: Speed, device: Hardware | None, precision: str) -> Judgem
     per_token = flops_per_token(claim.shape, claim.seq_length, passes=passes)
     tflops = claim.tokens_per_s_per_gpu * per_token / _TERA
     least = f" at least (left out: {listed(claim.left_out)})" if claim.left_out else ""
-    needs = f"{shown(per_token)} FLOP a token in {claim.mode}{least}, so {shown(tflops)} TFLOP/s on each GPU"
+    needs = f"{per_token:.4g} FLOP a token in {claim.mode}{least}, so {shown(tflops)} TFLOP/s on each GPU"
     return judge_tflops(tflops, device, precision, needs, tuple(_causes(claim, device, precision)))
 
 
@@ -87,9 +87,10 @@ def judge_peak(tflops: float, device: Hardware | None, precision: str) -> Judgem
 def judge_ratio(ratio: float, value: float, other: float) -> Judgement:
     """A claimed ratio against the two numbers that it is of, in either order, to the digits it is quoted in."""
     found = value / other
+    known = f"{value:,.10g} / {other:,.10g} = {shown(found, 3)}"
     if _same(ratio, found) or _same(ratio, 1 / found):
-        return Judgement("possible", f"{shown(value)} / {shown(other)} = {shown(found, 3)}")
-    return Judgement("impossible", f"{shown(value)} / {shown(other)} = {shown(found, 3)}, not {ratio:g}")
+        return Judgement("possible", known)
+    return Judgement("impossible", f"{known}, not {ratio:g}")
 
 
 def _same(a: float, b: float) -> bool:

@@ -6,7 +6,6 @@ import argparse
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from conf.errors import InputError, Problem, command, listed
@@ -14,7 +13,7 @@ from metrics.bill import Bill, Terms, bill
 from metrics.cli_terms import add_terms, split, terms_of
 from metrics.options import Option, options
 from metrics.quantity import Quantity, shown
-from metrics.whatif import BreakEven, Swing, break_evens, swings
+from metrics.whatif import ENERGY, MONEY, BreakEven, Swing, break_evens, swings
 from parsers import find_runs
 from parsers.find import copies
 from parsers.storage import dumps
@@ -24,7 +23,11 @@ _EXAMPLE = """python -m metrics cost runs/ --tokens 15e12 --price 'mi355x=3.10,b
 python -m metrics cost runs/ price.usd_per_gpu_hour.mi355x=3.10
 python -m metrics cost runs/ --capex 'mi355x=28000 USD/gpu' --years 4 --utilisation 0.7 --power-price 0.09
 python -m metrics energy runs/ --tokens 15e12 --pue 1.25 --carbon FRA"""
-_OF_ENERGY = ("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu", "energy_", "tokens_per_wh", "carbon_")
+_OF_ENERGY = (
+    *("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu"),
+    *("energy_", "tokens_per_wh", "electricity", "carbon_"),
+)
+_MOVED = {"cost": MONEY, "energy": ENERGY}
 _BAR = 40
 
 
@@ -42,13 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise InputError(Problem(listed(asked.runs), "has no run that completed with a speed", hint=hint))
     terms = terms_of(asked, runs, prices)
     bills = [(option, _shown(bill(option, terms), asked.what)) for option in found]
-    evens = break_evens(found, terms) if asked.what == "cost" else ()
+    of = _MOVED[asked.what]
+    evens = break_evens(found, terms, of)
     if asked.json:
-        print(dumps(_object(terms, bills, evens), indent=1))
+        print(dumps(_object(terms, bills, evens, of), indent=1))
     elif asked.csv:
         _write_csv(bills)
     else:
-        print(plain("\n".join(_lines(terms, bills, evens)), keep="\n"))
+        print(plain("\n".join(_lines(terms, bills, evens, of)), keep="\n"))
     return 0
 
 
@@ -72,7 +76,7 @@ def _shown(found: Bill, what: str) -> Bill:
     return found if what == "cost" else {name: q for name, q in found.items() if name.startswith(_OF_ENERGY)}
 
 
-def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven]) -> list[str]:
+def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> list[str]:
     lines = [
         f"{terms.tokens:g} tokens, goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}, "
         f"hosts {100 * terms.host_share:g} % of the GPUs' power"
@@ -82,10 +86,10 @@ def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[B
         lines += [f"  {name:<26} {_cell(quantity)}" for name, quantity in found.items()]
     if evens:
         lines += ["", "break-even"]
-        lines += [f"  {even.option} beats {even.rival} up to {_even(even.price)}" for even in evens]
-    if any("total" in found for _, found in bills):
-        for option, _ in bills:
-            lines += _sensitivity(option, terms)
+        wins = "costs less than" if of == MONEY else "takes less energy than"
+        lines += [f"  {even.option} {wins} {even.rival} {_even(even.up_to)}" for even in evens]
+    for option, found in bills:
+        lines += _sensitivity(option, found, terms, of)
     return lines
 
 
@@ -93,7 +97,7 @@ def _even(price: Quantity) -> str:
     if price.value is None:
         return price.note
     ends = f" ({shown(price.interval[0])} to {shown(price.interval[1])})" if price.interval else f" ({price.note})"
-    return f"{shown(price.value)} {price.unit}{ends}"
+    return f"up to {shown(price.value)} {price.unit}{ends}"
 
 
 def _cell(quantity: Quantity) -> str:
@@ -105,9 +109,9 @@ def _cell(quantity: Quantity) -> str:
     return f"{f'{shown(quantity.value)} {quantity.unit}{ends}':<44} {quantity.source:<9} {quantity.note}".rstrip()
 
 
-def _sensitivity(option: Option, terms: Terms) -> list[str]:
-    total, found = bill(option, terms)["total"], swings(option, terms)
-    if total.value is None or not found:
+def _sensitivity(option: Option, figures: Bill, terms: Terms, of: str) -> list[str]:
+    total, found = figures[of], swings(option, terms, of)
+    if not total.value or not found:
         return []
     lines = ["", f"what moves {option.label}: {shown(total.value)} {total.unit}"]
     ends = [(s.cause, (s.low.value or 0.0) / total.value - 1, (s.high.value or 0.0) / total.value - 1) for s in found]
@@ -119,7 +123,7 @@ def _sensitivity(option: Option, terms: Terms) -> list[str]:
     return lines
 
 
-def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven]) -> dict[str, Any]:
+def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> dict[str, Any]:
     known = {name: getattr(terms, name) for name in ("tokens", "power_price", "pue", "host_share", "goodput")}
     return {
         **known,
@@ -128,12 +132,17 @@ def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[
                 "option": option.label,
                 "runs": option.runs,
                 "figures": {name: quantity.to_json() for name, quantity in found.items()},
-                "sensitivity": [_swing(swing) for swing in swings(option, terms)] if "total" in found else [],
+                "sensitivity": [_swing(swing) for swing in swings(option, terms, of)],
             }
             for option, found in bills
         ],
-        "break_even": [{**asdict(even), "price": even.price.to_json()} for even in evens],
+        "sensitivity_of": of,
+        "break_even": [_even_json(even, "price" if of == MONEY else "power_w_per_gpu") for even in evens],
     }
+
+
+def _even_json(even: BreakEven, name: str) -> dict[str, Any]:
+    return {"option": even.option, "rival": even.rival, name: even.up_to.to_json()}
 
 
 def _swing(swing: Swing) -> dict[str, Any]:

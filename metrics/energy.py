@@ -24,9 +24,15 @@ def _power_w_per_gpu(basis: Basis) -> Quantity:
     if (measured := measured_power(basis)).value is not None:
         return measured
     if device is None or device.tdp_w is None:
-        return Quantity(None, "W/GPU", "assumed", note="no power measured, no TDP known")
+        return Quantity(None, "W/GPU", "assumed", note=f"{_unmeasured(basis)}, no TDP known")
     value = device.tdp_w / device.devices_per_package
-    return Quantity.of(value, "W/GPU", "assumed", f"TDP of {device.name}: no power was measured")
+    return Quantity.of(value, "W/GPU", "assumed", f"TDP of {device.name}: {_unmeasured(basis)}")
+
+
+def _unmeasured(basis: Basis) -> str:
+    """A node's power is that of its hosts and fans as well, and not cut into GPUs here."""
+    node = any(window.kind == "node" for window in basis.record.power)
+    return "only the node's power was measured" if node else "no power was measured"
 
 
 def measured_power(basis: Basis) -> Quantity:

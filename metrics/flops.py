@@ -51,8 +51,9 @@ _CONVENTIONS = (
         "full",
         "multiplied",
         False,
-        "Primus v25.9 to v25.11 (primus/core/utils/flops_estimator.py:25), rocm/megatron-lm, llm-foundry and "
-        "TorchTitan (torchtitan/models/utils.py:412, which also counts norms and routers: below 0.1 %)",
+        "Primus v25.9 to v25.11 (primus/core/utils/flops_estimator.py:25), rocm/megatron-lm, llm-foundry; TorchTitan "
+        "(torchtitan/models/utils.py:412) but for norms, biases and routers (up to 0.3 % on top), windows (all keys "
+        "counted) and multi-token prediction (its attention and logits not)",
     ),
     Convention("palm", "full", "all", False, "6 N + 12 L H Q T: PaLM, arXiv 2204.02311, appendix B"),
     Convention("6n", "none", "all", False, "6 N: Kaplan et al., arXiv 2001.08361, section 2.1"),

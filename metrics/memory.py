@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from metrics.basis import Basis, Metric, Metrics
-from metrics.quantity import Quantity
+from metrics.quantity import Quantity, Source
 
 _GB = 1e9
 # Kind: what a step calls it (memory_kind), and names among its further numbers. From the most that is taken to the
@@ -23,12 +23,17 @@ def _peak_memory(basis: Basis) -> Quantity:
     """As the steps have it. The unit carries the kind; kinds that are mixed give no number."""
     kinds = [kind for kind in basis.memory if "memory" not in kind]
     unit = f"bytes ({kinds[0]})" if len(kinds) == 1 and kinds[0] else "bytes"
-    return Quantity.of(basis.memory[kinds[0]] if len(kinds) == 1 else None, unit, "measured")
+    return Quantity.of(basis.memory[kinds[0]] if len(kinds) == 1 else None, unit, _source(basis))
+
+
+def _source(basis: Basis) -> Source:
+    """Ours where our mark stands at the steps, with its clock; else what the framework printed."""
+    return basis.pace.clock
 
 
 def _peak_of(kind: str) -> Metric:
     def metric(basis: Basis) -> Quantity:
-        return Quantity.of(_largest(basis, _KINDS[kind]), "bytes", "measured")
+        return Quantity.of(_largest(basis, _KINDS[kind]), "bytes", _source(basis))
 
     return metric
 
@@ -41,19 +46,19 @@ def _share(basis: Basis) -> Quantity:
     kind, peak = _fullest(basis)
     room = _device_memory(basis)
     if peak is None or room.value is None:
-        return Quantity(None, "%", "measured", note=kind if peak is None else room.note)
+        return Quantity(None, "%", _source(basis), note=kind if peak is None else room.note)
     share = 100 * peak / room.value
     note = f"{kind}, of {room.value / _GB:,.1f} GB, {room.note}"
     if share > 100:
-        return Quantity(None, "%", "measured", note=f"impossible: {share:.0f} % {note}; check: the device, GB or GiB")
-    return Quantity.of(share, "%", "measured", note)
+        return Quantity(None, "%", _source(basis), note=f"impossible: {share:.0f} % {note}; check: the device, GB or GiB")
+    return Quantity.of(share, "%", _source(basis), note)
 
 
 def _headroom(basis: Basis) -> Quantity:
     (_, peak), room, share = _fullest(basis), _device_memory(basis), _share(basis)
     if peak is None or room.value is None or share.value is None:
-        return Quantity(None, "bytes", "measured", note=share.note)
-    return Quantity.of(room.value - peak, "bytes", "measured", share.note)
+        return Quantity(None, "bytes", _source(basis), note=share.note)
+    return Quantity.of(room.value - peak, "bytes", _source(basis), share.note)
 
 
 def _fullest(basis: Basis) -> tuple[str, float | None]:

@@ -7,55 +7,45 @@ Lines at another distance (a lost line, a restart) tell no interval: what they c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import compress
+from operator import sub
 
 from metrics.quantity import Source
 from metrics.warmup import Warmup, find_warmup
+from parsers.columns import columns
 from parsers.record import Record, Step
-
-
-class Interval(NamedTuple):
-    """Time between two step ends. iteration: counted from 1. samples: trained in it, None where the log does not
-    say."""
-
-    iteration: int
-    iterations: int
-    seconds: float
-    samples: int | None
 
 
 @dataclass(frozen=True)  # without slots: what many metrics ask for is worked out once
 class Pace:
-    """All intervals of a run in its order, the warm-up among them, and the clock they come from."""
+    """All intervals of a run in its order, the warm-up among them, and the clock they come from. ends: the iteration,
+    counted from 1, with which each ends; lengths_s: of each; batches: the samples trained in each, None where the log
+    does not say. Each is over iterations_a_line iterations."""
 
-    intervals: tuple[Interval, ...]
+    ends: Sequence[int]
+    lengths_s: Sequence[float]
+    batches: Sequence[int | None]
     warmup: Warmup
     clock: Source
     iterations_a_line: int | None
 
     @cached_property
-    def counted(self) -> tuple[Interval, ...]:
-        """Without the warm-up."""
-        return self.intervals[self.warmup.count :]
+    def times(self) -> Sequence[float]:
+        """Seconds of what is counted, which is all but the warm-up."""
+        return self.lengths_s[self.warmup.count :]
 
-    @cached_property
+    @property
     def iterations(self) -> int:
         """Of what is counted."""
-        return sum(interval.iterations for interval in self.counted)
+        return len(self.times) * (self.iterations_a_line or 0)
 
     @cached_property
     def seconds(self) -> float:
         """Of what is counted."""
         return sum(self.times)
-
-    @cached_property
-    def times(self) -> list[float]:
-        """Seconds of what is counted."""
-        return [interval.seconds for interval in self.counted]
 
     @cached_property
     def ordered(self) -> list[float]:
@@ -65,59 +55,59 @@ class Pace:
     @cached_property
     def samples(self) -> int | None:
         """Of what is counted; None where one interval does not tell."""
-        found = [interval.samples for interval in self.counted]
+        found = self.batches[self.warmup.count :]
         return None if None in found or not found else sum(filter(None, found))
 
 
 def pace(record: Record) -> Pace:
     """The pace of a run. A rehearsal has none: it runs the right software on the wrong machine."""
     steps = () if record.provenance == "rehearsed" else record.steps
-    covered = _commonest_distance(steps)
-    stamped = covered is not None and all(step.end_monotonic_s is not None for step in steps)
+    at, stamps, samples, sizes = columns(steps, "step", "end_monotonic_s", "consumed_samples", "global_batch_size")
+    covered = _commonest_distance(at)
+    if covered is None:
+        return Pace((), (), (), find_warmup(()), "log", None)
+    stamped = None not in stamps
+    seconds = [None if time is None else time * covered for time in executed(steps, "step_time_s")]
+    if stamped:
+        seconds[1:] = map(sub, stamps[1:], stamps)
     batch = record.setting("global_batch_size")
     known = batch if type(batch) is int and batch > 0 else None
-    intervals = tuple(_intervals(steps, covered, stamped, known)) if covered is not None else ()
-    return Pace(intervals, find_warmup([i.seconds for i in intervals]), "measured" if stamped else "log", covered)
+    batches = _samples(samples, [known if size is None else size for size in sizes], covered)
+    told = [d == covered and s is not None and s > 0 for d, s in zip(_distances(at), seconds, strict=True)]
+    lengths_s = [length for length in compress(seconds, told) if length]
+    ends = [step + 1 for step in compress(at, told)]
+    clock: Source = "measured" if stamped else "log"
+    return Pace(ends, lengths_s, [*compress(batches, told)], find_warmup(lengths_s), clock, covered)
 
 
-def _commonest_distance(steps: Sequence[Step]) -> int | None:
-    distances = Counter(b.step - a.step for a, b in pairwise(steps) if b.step > a.step)
-    return max(distances, key=lambda distance: (distances[distance], -distance), default=None)
+def executed(steps: Sequence[Step], name: str) -> Sequence[float | None]:
+    """A field of every step; None also where it tells of dispatch, not of execution, which tells no interval."""
+    values, flags = columns(steps, name, "flags")
+    dispatched = f"{name}:asynchronous"
+    if not any(flags):
+        return values
+    return [None if dispatched in said else value for value, said in zip(values, flags, strict=True)]
 
 
-def _intervals(steps: Sequence[Step], covered: int, stamped: bool, batch: int | None) -> Iterator[Interval]:
-    first = steps[0]
-    if first.step + 1 == covered and (seconds := _printed_s(first, covered)) is not None and seconds > 0:
-        yield Interval(covered, covered, seconds, _batch(first, covered, batch))
-    for before, step in pairwise(steps):
-        if step.step - before.step == covered:
-            seconds = _stamped_s(before, step) if stamped else _printed_s(step, covered)
-            if seconds is not None and seconds > 0:
-                samples = _consumed(before, step) or _batch(step, covered, batch)
-                yield Interval(step.step + 1, covered, seconds, samples)
+def _commonest_distance(at: Sequence[int]) -> int | None:
+    """Between neighbours of `at`."""
+    found = Counter(_distances(at)[1:])
+    return max((d for d in found if d > 0), key=lambda distance: (found[distance], -distance), default=None)
 
 
-def _stamped_s(before: Step, step: Step) -> float | None:
-    if before.end_monotonic_s is None or step.end_monotonic_s is None:
-        return None
-    return step.end_monotonic_s - before.end_monotonic_s
+def _distances(at: Sequence[int]) -> list[int]:
+    """Of each step from the one before; of the first from the start."""
+    return list(map(sub, at, (-1, *at)))
 
 
-def _printed_s(step: Step, covered: int) -> float | None:
-    """A time of dispatch, not of execution, tells no interval."""
-    if step.step_time_s is None or "step_time_s:asynchronous" in step.flags:
-        return None
-    return step.step_time_s * covered
-
-
-def _consumed(before: Step, step: Step) -> int | None:
-    """Exact also while the batch size is ramped up. None where the count is not told, or was set back."""
-    if before.consumed_samples is None or step.consumed_samples is None:
-        return None
-    consumed = step.consumed_samples - before.consumed_samples
-    return consumed if consumed > 0 else None
-
-
-def _batch(step: Step, covered: int, batch: int | None) -> int | None:
-    size = step.global_batch_size if step.global_batch_size is not None else batch
-    return None if size is None or size <= 0 else size * covered
+def _samples(counts: Sequence[int | None], sizes: Sequence[int | None], covered: int) -> list[int | None]:
+    """Trained in each interval. counts: consumed up to its end, exact also while the batch is ramped up; where they do
+    not tell, or were set back, the size of a batch counts."""
+    return [
+        after - before
+        if after is not None and before is not None and after > before
+        else size * covered
+        if size is not None and size > 0
+        else None
+        for before, after, size in zip((None, *counts), counts, sizes, strict=False)
+    ]

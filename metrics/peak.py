@@ -35,6 +35,12 @@ def device_of(record: Record) -> Hardware | None:
     return (named_by_driver(name) if isinstance(name, str) else None) or hardware(record.hardware)
 
 
+def hardware_of(record: Record) -> str | None:
+    """What it ran on, by name: of `device_of`, else as it was asked for or stated, else as the driver spells it."""
+    device = device_of(record)
+    return device.name if device else record.hardware or record.environment.get("device_name")
+
+
 @cache
 def hardware(name: str | None) -> Hardware | None:
     """conf/hardware/NAME.yaml, None if there is none. ConfigError: a file that cannot be believed, and why."""

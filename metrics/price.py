@@ -63,6 +63,10 @@ def _typed(text: str, where: str, units: Sequence[str]) -> Prices:
     ending = next((ending for ending in units if unit.lower().endswith(ending)), None)
     currency = unit[: -len(ending)].upper() if ending else ""
     pairs = [pair.partition("=") for pair in (amounts if ending else text).split(",") if pair.strip()]
+    if 0 < sum(bool(sign) for _, sign, _ in pairs) < len(pairs):
+        raise InputError(Problem(where, "is no HARDWARE=AMOUNT, or has a decimal comma", text, hint=_HINT))
+    if any(amount.strip().lower().endswith(tuple(units)) for _, _, amount in pairs):
+        raise InputError(Problem(where, "has a currency behind each price; one stands behind all", text, hint=_HINT))
     about = Prices(currency, unit=units[0])
     return _checked(about, {name.strip(): amount.strip() for name, _, amount in pairs}, where)
 
@@ -99,13 +103,15 @@ def _is_ours(found: Prices) -> bool:
 
 
 def joined(found: Sequence[tuple[str, Prices]]) -> Prices | None:
-    """One table of what several runs were told. InputError: two currencies, or two prices of one GPU."""
-    if not found:
+    """One table of what several runs were told; where one was told a price of the user's, our examples do not count.
+    InputError: two currencies, or two prices of one GPU."""
+    counted = [(where, prices) for where, prices in found if not prices.example] or found
+    if not counted:
         return None
-    first = found[0][1]
+    first = counted[0][1]
     amounts: dict[str, float] = {}
     problems = []
-    for where, prices in found:
+    for where, prices in counted:
         if prices.currency != first.currency:
             problems.append(Problem(where, "another currency than the first run's", prices.currency, first.currency))
         for name, amount in prices.per_gpu_hour.items():
@@ -114,7 +120,9 @@ def joined(found: Sequence[tuple[str, Prices]]) -> Prices | None:
                 problems.append(Problem(where, what, str(amount), str(amounts[name]), _HINT))
     if problems:
         raise InputError(*problems)
-    return Prices(first.currency, amounts, first.date, first.source, example=any(p.example for _, p in found))
+    told = [{getattr(prices, name) for _, prices in counted if getattr(prices, name)} for name in ("date", "source")]
+    date, source = (listed(sorted(texts)) or None for texts in told)
+    return Prices(first.currency, amounts, date, source, first.example)
 
 
 def _from_file(path: Path, where: str, example: bool = False) -> Prices:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from metrics.peak import hardware_of
 from metrics.quantity import Quantity, weakest
 from parsers.record import Record
 
@@ -25,9 +26,14 @@ def asked(record: Record) -> Mapping[str, Any]:
 
 def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str, ...]:
     """Equal for runs that repeat each other: all that was asked alike, but for the facts and settings in `but`."""
-    facts = [repr(getattr(record, name)) for name in FACTS if name not in but]
+    facts = [repr(_fact(record, name)) for name in FACTS if name not in but]
     settings = [f"{name}={value!r}" for name, value in sorted(asked(record).items()) if name not in but]
     return (*facts, *settings)
+
+
+def _fact(record: Record, name: str) -> Any:
+    """As planned, for a run may die before its driver speaks; of a log from elsewhere the driver's word."""
+    return getattr(record, name) or (hardware_of(record) if name == "hardware" else None)
 
 
 def exp(logarithm: float) -> float:
@@ -38,20 +44,21 @@ def exp(logarithm: float) -> float:
 def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """The geometric mean of positive run means, and its 95 % interval where there are enough."""
     logs = [math.log(value) for value in values]
-    centre = statistics.fmean(logs)
-    if len(logs) < ENOUGH or statistics.variance(logs) == 0:
-        return exp(centre), None
-    half = t_quantile(len(logs) - 1) * math.sqrt(statistics.variance(logs) / len(logs))
-    return exp(centre), (exp(centre - half), exp(centre + half))
+    centre, half = _centre(logs)
+    return exp(centre), (exp(centre - half), exp(centre + half)) if half else None
 
 
 def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """The mean of run figures that may be zero (percentages, losses), and its 95 % interval where there are enough."""
+    centre, half = _centre(values)
+    return centre, (centre - half, centre + half) if half else None
+
+
+def _centre(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half the width of its interval: 0 where there are too few, or all are alike."""
     centre = statistics.fmean(values)
-    if len(values) < ENOUGH or statistics.variance(values) == 0:
-        return centre, None
-    half = t_quantile(len(values) - 1) * math.sqrt(statistics.variance(values) / len(values))
-    return centre, (centre - half, centre + half)
+    variance = statistics.variance(values) if len(values) >= ENOUGH else 0.0
+    return centre, t_quantile(len(values) - 1) * math.sqrt(variance / len(values)) if variance else 0.0
 
 
 def pooled(found: Sequence[Quantity]) -> Quantity:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from metrics.basis import Basis, Metrics, count
+from metrics.pace import executed
 from metrics.quantity import Quantity
 from metrics.warmup import find_warmup
 
@@ -26,7 +27,7 @@ def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     rate, gpus = token_rate(basis), count(basis.record, "world_size")
     if rate is not None and gpus is not None:
         return Quantity.of(rate / gpus, "tokens/s/GPU", basis.pace.clock)
-    printed = None if basis.pace.intervals else _printed_rate(basis)
+    printed = None if basis.pace.ends else _printed_rate(basis)
     return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.pace.clock)
 
 
@@ -44,11 +45,7 @@ def _printed_rate(basis: Basis) -> float | None:
     """What the framework prints; of a rehearsal nonsense."""
     if basis.record.provenance == "rehearsed":
         return None
-    return steady_mean(
-        step.tokens_per_s_per_gpu
-        for step in basis.record.steps
-        if "tokens_per_s_per_gpu:asynchronous" not in step.flags
-    )
+    return steady_mean(executed(basis.record.steps, "tokens_per_s_per_gpu"))
 
 
 def steady_mean(printed: Iterable[float | None]) -> float | None:
@@ -115,7 +112,7 @@ def _upper(basis: Basis, parts: int) -> float | None:
     return statistics.quantiles(times, n=parts, method="inclusive")[-1] if len(times) >= _ENOUGH[parts] else None
 
 
-def single_steps(basis: Basis) -> list[float]:
+def single_steps(basis: Basis) -> Sequence[float]:
     """Times of single steps in s, warm-up left out: none where a line prints the mean over several."""
     return basis.pace.times if basis.pace.iterations_a_line == 1 else []
 
@@ -126,13 +123,15 @@ def _ordered(basis: Basis) -> list[float]:
 
 
 def _warmup_steps(basis: Basis) -> Quantity:
-    warmup = basis.pace.warmup
-    dropped = basis.pace.intervals[: warmup.count]
-    value = sum(i.iterations for i in dropped) if basis.pace.intervals else None
-    return Quantity.of(value, "steps", "computed", warmup.reason if basis.pace.intervals else "")
+    warmup, each = basis.pace.warmup, basis.pace.iterations_a_line
+    if not basis.pace.ends or each is None:
+        return Quantity(None, "steps", "computed")
+    return Quantity.of(warmup.count * each, "steps", "computed", warmup.reason)
 
 
 def _counted_steps(basis: Basis) -> Quantity:
+    if not basis.pace.ends:
+        return Quantity(None, "steps", "computed", note="no step times told")
     return Quantity.of(basis.pace.iterations, "steps", "computed")
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 from metrics.basis import Basis, Metrics
 from metrics.quantity import Quantity, shown
+from parsers.columns import columns
 
 
 def _wall_time(basis: Basis) -> Quantity:
@@ -15,12 +16,11 @@ def _wall_time(basis: Basis) -> Quantity:
 def _goodput(basis: Basis) -> Quantity:
     """Steps that were kept, at their steady pace, over the wall time from start to end: start-up, warm-up, stalls and
     redone steps are lost. A short benchmark is mostly start-up; a long run tells what its stack is worth."""
-    counted, wall_s, steps = basis.pace.counted, basis.record.wall_time_s, basis.record.steps
-    iterations = sum(interval.iterations for interval in counted)
+    iterations, wall_s = basis.pace.iterations, basis.record.wall_time_s
     if not iterations or not wall_s or basis.pace.iterations_a_line is None:
         return Quantity(None, "%", basis.pace.clock)
-    mean_s = sum(interval.seconds for interval in counted) / iterations
-    kept = len({step.step for step in steps})  # a step that was redone after a restart made progress once
+    mean_s = basis.pace.seconds / iterations
+    kept = len({*columns(basis.record.steps, "step")[0]})  # a step that was redone after a restart made progress once
     useful_s = kept * basis.pace.iterations_a_line * mean_s
     if useful_s > wall_s:
         what = f"{shown(useful_s)} s of steps in {shown(wall_s)} s: one of the two is wrong"

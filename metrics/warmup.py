@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 AT_LEAST = 2
 """Compilation, allocation and first communication always fall into the first two iterations."""
@@ -27,8 +29,8 @@ def find_warmup(series: Sequence[float]) -> Warmup:
     if length <= AT_LEAST:
         return Warmup(length, f"all {length}: the first {AT_LEAST} always count as warm-up")
     at_most = max(AT_LEAST, length // 2)
-    errors = _marginal_errors(series)
-    best = min(range(AT_LEAST, at_most + 1), key=lambda cut: errors[cut])
+    errors = _marginal_errors(series, range(AT_LEAST, at_most + 1))
+    best = AT_LEAST + errors.index(min(errors))
     if best == AT_LEAST:
         return Warmup(best, f"{best} of {length}: the minimum; MSER (White 1997) finds no more")
     if best == at_most:
@@ -36,12 +38,12 @@ def find_warmup(series: Sequence[float]) -> Warmup:
     return Warmup(best, f"{best} of {length} by MSER (White 1997)")
 
 
-def _marginal_errors(series: Sequence[float]) -> list[float]:
-    """For each cut d the squared standard error of the mean of series[d:], up to a constant; from the end (Welford)."""
-    errors, mean, spread = [], 0.0, 0.0
-    for count, value in enumerate(reversed(series), start=1):
-        delta = value - mean
-        mean += delta / count
-        spread += delta * (value - mean)
-        errors.append(spread / count**2)
-    return errors[::-1]
+def _marginal_errors(series: Sequence[float], cuts: range) -> list[float]:
+    """For each cut the squared standard error of the mean of series[cut:], up to a constant; from sums from the end.
+
+    The last value is taken off first: what is left of the steady pace is then no difference of large numbers.
+    """
+    apart = [value - series[-1] for value in reversed(series)]
+    sums, squares = list(accumulate(apart)), list(accumulate(map(mul, apart, apart)))
+    counts = (len(series) - cut for cut in cuts)
+    return [(squares[n - 1] - sums[n - 1] * sums[n - 1] / n) / (n * n) for n in counts]

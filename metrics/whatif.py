@@ -1,4 +1,4 @@
-"""What would change the answer: the price at which an option breaks even, and what moves its total. Pure."""
+"""What would change the answer: the price or power at which an option breaks even, and what moves its total. Pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from dataclasses import dataclass, replace
 from metrics.bill import Bill, Terms, bill
 from metrics.options import Option
 from metrics.price import Prices
-from metrics.quantity import Quantity, weakest
+from metrics.quantity import Quantity, Source, weakest
 from metrics.repeats import exp
 
 SWING = 0.2
 GOODPUT = (0.90, 0.98)
+MONEY, ENERGY = "total", "energy_kwh"
+"""Figures of a bill that can be asked for what moves them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Up to `price` for a GPU-hour `option` is cheaper than `rival` at its price."""
+    """Up to `up_to`, its price of a GPU-hour or its power, `option` takes less than `rival` at its own."""
 
     option: str
     rival: str
-    price: Quantity
+    up_to: Quantity
 
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """What `cause` does to an option's total: its lowest and highest value."""
+    """What `cause` does to a figure of an option: its lowest and highest value."""
 
     cause: str
     low: Quantity
@@ -38,39 +40,51 @@ class Swing:
         return (self.high.value or 0.0) - (self.low.value or 0.0)
 
 
-def break_evens(asked: Sequence[Option], terms: Terms) -> tuple[BreakEven, ...]:
-    """Every option against the cheapest of the others. An option needs a speed, its rival a total: at which price I
-    would win can be told without knowing mine."""
+def break_evens(asked: Sequence[Option], terms: Terms, of: str = MONEY) -> tuple[BreakEven, ...]:
+    """Every option against the one of the others that takes least. An option needs a speed, its rival a total: at which
+    price, or power, I would win can be told without knowing mine."""
     bills = {option.label: bill(option, terms) for option in asked}
-    totals = {label: found["total"].value for label, found in bills.items()}
-    cheapest = sorted((value, label) for label, value in totals.items() if value is not None)[:2]
+    known = sorted((value, label) for label, found in bills.items() if (value := found[of].value) is not None)
     found = []
-    for label, mine in bills.items():
-        rival = next((other for _, other in cheapest if other != label), None)
-        if rival is not None and mine["gpu_hours"].value is not None:
-            found.append(BreakEven(label, rival, break_even(mine, bills[rival])))
+    for option in asked:
+        rival = next((label for _, label in known[:2] if label != option.label), None)
+        if rival is not None and bills[option.label]["gpu_hours"].value is not None:
+            meet = break_even if of == MONEY else power_break_even
+            found.append(BreakEven(option.label, rival, meet(option, bills[rival], terms)))
     return tuple(found)
 
 
-def break_even(mine: Bill, theirs: Bill) -> Quantity:
-    """The price of a GPU-hour at which both totals are equal: what the rival costs, less my electricity, an hour.
-
-    The interval takes the two speeds as independent: their half-widths in the logarithm add as squares.
-    """
-    hours, total, price = mine["gpu_hours"], theirs["total"], mine["price"]
+def break_even(option: Option, theirs: Bill, terms: Terms) -> Quantity:
+    """The price of a GPU-hour at which both totals are equal: what the rival costs, less my electricity, an hour."""
+    mine, total = bill(option, terms), theirs[MONEY]
+    hours, unit = mine["gpu_hours"], mine["price"].unit
     source = weakest(hours.source, total.source, "computed")
     if hours.value is None or total.value is None:
-        return Quantity(None, price.unit, source, note="one of the totals is unknown")
+        return Quantity(None, unit, source, note="one of the totals is unknown")
     electricity = mine["electricity"].value or 0.0 if "electricity" in mine else 0.0
     level, own = total.value / hours.value, electricity / hours.value
     if level <= own:
-        return Quantity(None, price.unit, source, note="at no price: its electricity alone costs more")
-    halves = [_half_width(hours), _half_width(total)]
-    known = [half for half in halves if half is not None]
-    if len(known) < len(halves):
-        return Quantity(level - own, price.unit, source, note="no interval: too few runs")
-    half = math.hypot(*known)
-    return Quantity(level - own, price.unit, source, (level * exp(-half) - own, level * exp(half) - own))
+        return Quantity(None, unit, source, note="at no price: its electricity alone costs more")
+    return _of_both(level, own, unit, source, (hours, total))
+
+
+def power_break_even(option: Option, theirs: Bill, terms: Terms) -> Quantity:
+    """The mean power of one of my GPUs at which both take the same energy, W."""
+    one_watt = replace(option, energy_j_per_token=option.tokens_per_s_per_gpu.under(1.0, "J/token"))
+    mine, kwh = bill(one_watt, terms)[ENERGY], theirs[ENERGY]
+    source = weakest(mine.source, kwh.source, "computed")
+    if not mine.value or kwh.value is None:
+        return Quantity(None, "W/GPU", source, note="one of the energies is unknown")
+    return _of_both(kwh.value / mine.value, 0.0, "W/GPU", source, (mine, kwh))
+
+
+def _of_both(level: float, own: float, unit: str, source: Source, both: Sequence[Quantity]) -> Quantity:
+    """`level` less `own`. The interval takes the two as independent: half-widths in the logarithm add as squares."""
+    halves = [half for quantity in both if (half := _half_width(quantity)) is not None]
+    if len(halves) < len(both):
+        return Quantity(level - own, unit, source, note="no interval: too few runs")
+    half = math.hypot(*halves)
+    return Quantity(level - own, unit, source, (level * exp(-half) - own, level * exp(half) - own))
 
 
 def _half_width(quantity: Quantity) -> float | None:
@@ -79,16 +93,15 @@ def _half_width(quantity: Quantity) -> float | None:
     return math.log(quantity.interval[1] / quantity.interval[0]) / 2
 
 
-def swings(option: Option, terms: Terms) -> tuple[Swing, ...]:
-    """What moves the total, the strongest first. Empty where the total is unknown."""
-    total = bill(option, terms)["total"]
-    if total.value is None:
+def swings(option: Option, terms: Terms, of: str = MONEY) -> tuple[Swing, ...]:
+    """What moves a figure of the bill, the strongest first. Empty where it is unknown."""
+    if bill(option, terms)[of].value is None:
         return ()
     found = []
     for cause, changed in _changes(option, terms):
-        totals = sorted((bill(o, c)["total"] for o, c in changed), key=lambda found: found.value or 0.0)
-        found.append(Swing(cause, totals[0], totals[-1]))
-    return tuple(sorted(found, key=lambda swing: -swing.width))
+        ends = sorted((bill(o, on)[of] for o, on in changed), key=lambda end: end.value or 0.0)
+        found.append(Swing(cause, ends[0], ends[-1]))
+    return tuple(sorted((swing for swing in found if swing.width > 0), key=lambda swing: -swing.width))
 
 
 def _changes(option: Option, terms: Terms) -> Iterator[tuple[str, list[tuple[Option, Terms]]]]:
@@ -97,15 +110,21 @@ def _changes(option: Option, terms: Terms) -> Iterator[tuple[str, list[tuple[Opt
     yield f"price {percent}", [(option, replace(terms, prices=_scaled(terms, by))) for by in (down, up)]
     low, high = (replace(terms, goodput=share) for share in GOODPUT)
     yield f"goodput {100 * GOODPUT[0]:g} to {100 * GOODPUT[1]:g} %", [(option, low), (option, high)]
-    speed = option.tokens_per_s_per_gpu
+    speed, joules = option.tokens_per_s_per_gpu, option.energy_j_per_token
     if speed.interval is not None:
-        ends = [replace(speed, value=end, interval=None) for end in speed.interval]
-        yield "speed, over its interval", [(replace(option, tokens_per_s_per_gpu=end), terms) for end in ends]
+        yield "speed, over its interval", [(_at_speed(option, end), terms) for end in speed.interval]
     if terms.power_price is not None:
         both = [replace(terms, power_price=terms.power_price * by) for by in (down, up)]
         yield f"power price {percent}", [(option, changed) for changed in both]
-        powers = [option.power_w_per_gpu.times(by, "W/GPU") for by in (down, up)]
-        yield f"power drawn {percent}", [(replace(option, power_w_per_gpu=power), terms) for power in powers]
+    drawn = [joules.times(by, joules.unit, note=joules.note) for by in (down, up)]
+    yield f"power drawn {percent}", [(replace(option, energy_j_per_token=energy), terms) for energy in drawn]
+
+
+def _at_speed(option: Option, speed: float) -> Option:
+    """Its GPUs at another speed, drawing as much."""
+    was, joules = option.tokens_per_s_per_gpu, option.energy_j_per_token
+    energy = replace(joules.times((was.value or 0.0) / speed, joules.unit, note=joules.note), interval=None)
+    return replace(option, tokens_per_s_per_gpu=replace(was, value=speed, interval=None), energy_j_per_token=energy)
 
 
 def _scaled(terms: Terms, by: float) -> Prices:

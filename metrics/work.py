@@ -5,6 +5,7 @@ from __future__ import annotations
 from conf.errors import listed
 from metrics.basis import Basis, Metrics, count
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
+from metrics.pace import executed
 from metrics.peak import achievable_tflops, causes_in_a_run, peak_tflops, utilisation
 from metrics.quantity import Quantity, Source, shown
 from metrics.speed import steady_mean, token_rate
@@ -48,8 +49,7 @@ def _tflops_per_gpu_framework(basis: Basis) -> Quantity:
     """What the framework prints, and which way of counting would explain how far it is from ours."""
     if basis.record.provenance == "rehearsed":
         return Quantity(None, "TFLOP/s/GPU", "log")
-    steps = basis.record.steps
-    value = steady_mean(step.tflops_per_gpu for step in steps if "tflops_per_gpu:asynchronous" not in step.flags)
+    value = steady_mean(executed(basis.record.steps, "tflops_per_gpu"))
     if value is None:
         return Quantity(None, "TFLOP/s/GPU", "log")
     return Quantity.of(value, "TFLOP/s/GPU", "log", _against_ours(basis, value))

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_made import made, repeats
+from metrics_made import made, repeats, settings
 
 from metrics import Quantity
 from metrics.bill import Embodied, Terms, bill, owned
 from metrics.carbon import intensity
-from metrics.options import Option, options
+from metrics.options import Option, option_of, options
 from metrics.price import Prices, read_prices
 from metrics.repeats import mean_of
-from metrics.whatif import break_evens, swings
+from metrics.whatif import ENERGY, break_evens, swings
 from parsers import find_runs, write
 
 PRICES = Prices("USD", {"mi355x": 3.0, "b200": 5.0, "mi250x": 2.0})
@@ -27,8 +27,9 @@ PRICES = Prices("USD", {"mi355x": 3.0, "b200": 5.0, "mi250x": 2.0})
 def option(hardware: str = "mi355x", speed: float = 10_000, watts: float = 1000, **known: Any) -> Option:
     rate = Quantity(speed, "tokens/s/GPU", "measured", known.pop("interval", None))
     power = Quantity(watts, "W/GPU", "measured")
-    of = {"runs": 3, "gpus": 8, "devices_per_package": 1, **known}
-    return Option(label=hardware, hardware=hardware, tokens_per_s_per_gpu=rate, power_w_per_gpu=power, **of)
+    energy = rate.under(watts, "J/token")
+    of = {"label": hardware, "runs": 3, "gpus": 8, "devices_per_package": 1, "energy_j_per_token": energy, **known}
+    return Option(hardware=hardware, tokens_per_s_per_gpu=rate, power_w_per_gpu=power, **of)
 
 
 def terms(**known: Any) -> Terms:
@@ -90,7 +91,8 @@ def test_what_is_unknown_stays_unknown() -> None:
     nobody = bill(option("h100"), terms())
     assert nobody["total"] == Quantity(None, "USD", "assumed", note="no price of h100")
     assert nobody["gpu_hours"].value is not None
-    slow = replace(option(), tokens_per_s_per_gpu=Quantity(None, "tokens/s/GPU", "measured"), gpus=None)
+    unknown = Quantity(None, "tokens/s/GPU", "measured")
+    slow = replace(option(), tokens_per_s_per_gpu=unknown, gpus=None, energy_j_per_token=unknown.under(1000, "J/token"))
     lost = bill(slow, terms(power_price=0.1))
     assert {name for name, q in lost.items() if q.value is not None} == {"price", "power_w_per_gpu"}
     assert bill(option(), terms())["carbon_t"].note == "no --carbon given"
@@ -109,17 +111,17 @@ def test_break_even_is_where_the_totals_meet() -> None:
     mine, rival = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
     at = terms(power_price=0.1)
     even = next(found for found in break_evens([mine, rival], at) if found.option == "mi355x")
-    prices = replace(PRICES, per_gpu_hour={**PRICES.per_gpu_hour, "mi355x": even.price.value})
+    prices = replace(PRICES, per_gpu_hour={**PRICES.per_gpu_hour, "mi355x": even.up_to.value})
     there = [bill(o, replace(at, prices=prices))["total"].value for o in (mine, rival)]
     assert there[0] == pytest.approx(there[1])
     assert even.rival == "b200"
-    assert even.price.note == "no interval: too few runs"
+    assert even.up_to.note == "no interval: too few runs"
 
 
 def test_break_even_has_the_interval_of_both_speeds() -> None:
     mine = option("mi355x", 10_000, interval=(9_900, 10_101))
     rival = option("b200", 12_000, interval=(11_880, 12_121))
-    price = next(found for found in break_evens([mine, rival], terms()) if found.option == "mi355x").price
+    price = next(found for found in break_evens([mine, rival], terms()) if found.option == "mi355x").up_to
     assert price.value == pytest.approx(5.0 * 10 / 12)
     low, high = price.interval or (0, 0)
     assert high / low == pytest.approx(math.exp(2 * math.hypot(0.01, 0.01)), rel=1e-3)
@@ -128,9 +130,36 @@ def test_break_even_has_the_interval_of_both_speeds() -> None:
 def test_no_price_makes_up_for_too_much_electricity() -> None:
     hungry, rival = option("mi355x", 100, 1400), option("b200", 100_000, 100)
     even = next(f for f in break_evens([hungry, rival], terms(power_price=10)) if f.option == "mi355x")
-    assert even.price.value is None
-    assert even.price.note == "at no price: its electricity alone costs more"
+    assert even.up_to.value is None
+    assert even.up_to.note == "at no price: its electricity alone costs more"
     assert break_evens([option()], terms()) == ()
+
+
+def test_energy_breaks_even_where_both_draw_as_much() -> None:
+    mine, rival = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
+    at = terms(pue=1.25, host_share=0.2, goodput=0.9)
+    even = next(found for found in break_evens([mine, rival], at, ENERGY) if found.option == "mi355x")
+    assert (even.up_to.value, even.up_to.unit) == (pytest.approx(1000 * 10 / 12), "W/GPU")
+    assert even.up_to.note == "no interval: too few runs"
+    there = [bill(o, at)["energy_kwh"].value for o in (option("mi355x", 10_000, even.up_to.value or 0), rival)]
+    assert there[0] == pytest.approx(there[1])
+    sure = [option(o.hardware or "", interval=(9_900, 10_101)) for o in (mine, rival)]
+    low, high = break_evens(sure, at, ENERGY)[0].up_to.interval or (0, 0)
+    assert high / low == pytest.approx(math.exp(2 * math.hypot(0.01, 0.01)), rel=1e-3)
+    dies = [option("mi250x", 10_000, 280, devices_per_package=2), rival]
+    assert break_evens(dies, at, ENERGY)[0].up_to.value == pytest.approx(1000 * 10 / 12), "of one device"
+
+
+def test_what_moves_the_energy() -> None:
+    found = {swing.cause: swing for swing in swings(option(interval=(9_000, 11_000)), terms(power_price=0.1), ENERGY)}
+    kwh = bill(option(), terms())["energy_kwh"].value or 0
+    assert set(found) == {"power drawn ±20 %", "speed, over its interval", "goodput 90 to 98 %"}
+    assert found["power drawn ±20 %"].high.value == pytest.approx(1.2 * kwh)
+    fast = found["speed, over its interval"].low
+    assert (fast.value, fast.interval) == (pytest.approx(kwh * 10 / 11), None)
+    assert (
+        swings(option(watts=math.nan, energy_j_per_token=Quantity(None, "J/token", "assumed")), terms(), ENERGY) == ()
+    )
 
 
 def test_what_moves_the_total() -> None:
@@ -166,6 +195,38 @@ def test_repeats_are_pooled_and_one_run_has_no_interval(tmp_path: Path) -> None:
     assert (found["b200"].runs, found["b200"].tokens_per_s_per_gpu.interval) == (1, None)
 
 
+def test_the_interval_of_energy_is_that_of_speed_and_power_together() -> None:
+    """Runs that draw more where they are faster: joules for a token are surer than either."""
+
+    def figures(speed: float, watts: float) -> dict[str, Quantity]:
+        rate, power = Quantity(speed, "tokens/s/GPU", "log"), Quantity(watts, "W/GPU", "measured")
+        return {"tokens_per_s_per_gpu": rate, "power_w_per_gpu": power, "energy_j_per_token": rate.under(watts, "J")}
+
+    runs = [figures(10_000, 1000), figures(10_300, 1031), figures(9_700, 969)]
+    found = option_of("a", [made()] * 3, runs)
+    kwh, days = bill(found, terms())["energy_kwh"], bill(found, terms())["days"]
+    assert kwh.value == pytest.approx(0.1 * 1e12 / 3.6e6, rel=1e-3)
+    assert kwh.interval == pytest.approx(
+        [i * 1e12 / 3.6e6 for i in mean_of([0.1, 1031 / 10_300, 969 / 9_700])[1] or ()]
+    )
+    width = [(q.interval[1] - q.interval[0]) / (q.value or 1) for q in (kwh, days) if q.interval]
+    assert width[0] < 0.1 * width[1]
+    alone = option_of("an estimate", [made()], [{name: q for name, q in runs[0].items() if "energy" not in name}])
+    assert alone.energy_j_per_token.value == pytest.approx(0.1)
+
+
+def test_options_of_one_name_are_told_apart_by_what_they_were_asked(tmp_path: Path) -> None:
+    sizes = [("a", 1, 2, 3e-4), ("b", 2, 1, 3e-4), ("c", 2, 1, 6e-4)]
+    for place, tp, dp, lr in sizes:
+        asked = settings(tensor_model_parallel_size=tp, data_parallel_size=dp, lr=lr)
+        write(replace(made(settings=asked), id=place), tmp_path / place)
+    labels = [found.label for found in options(find_runs([str(tmp_path)]))]
+    one = "llama31_8b-amd mi355x ×8"
+    assert labels == [f"{one} (TP1 DP2 lr=0.0003)", f"{one} (TP2 DP1 lr=0.0003)", f"{one} (TP2 DP1 lr=0.0006)"]
+    labels = [found.label for found in options(find_runs([str(tmp_path / "a"), str(tmp_path / "b")]))]
+    assert labels == [f"{one} (TP1)", f"{one} (TP2)"]
+
+
 def test_a_mean_over_the_runs_that_know_would_be_selected(tmp_path: Path) -> None:
     repeats(tmp_path, "mi355x", 10_000, 10_100)
     write(replace(made(steps=0), id="lost", requested=made().requested), tmp_path / "mi355x" / "lost")
@@ -176,13 +237,13 @@ def test_a_mean_over_the_runs_that_know_would_be_selected(tmp_path: Path) -> Non
 
 def test_at_which_price_i_would_win_is_told_without_mine() -> None:
     even = break_evens([option("mi325x", 10_000), option("b200", 12_000), option("mi355x", 10_000)], terms())
-    found = {one.option: (one.rival, one.price.value) for one in even}
+    found = {one.option: (one.rival, one.up_to.value) for one in even}
     assert found["mi325x"] == ("mi355x", pytest.approx(3.0))
     assert found["mi355x"] == ("b200", pytest.approx(5.0 / 1.2))
     assert found["b200"] == ("mi355x", pytest.approx(3.6))
 
 
 def test_a_total_with_assumed_electricity_says_so() -> None:
-    guessed = replace(option(), power_w_per_gpu=Quantity(1400, "W/GPU", "assumed", note="TDP of mi355x"))
+    guessed = replace(option(), energy_j_per_token=Quantity(0.14, "J/token", "assumed", note="TDP of mi355x"))
     assert bill(guessed, terms(power_price=0.1))["total"].note == "TDP of mi355x"
     assert bill(guessed, terms())["total"].source == "computed"

@@ -16,6 +16,7 @@ from metrics.repeats import mean_of
 from parsers import write
 
 J6 = "--price|mi355x=3.10,b200=4.75 USD/gpu-hour|--power-price|0.09|--pue|1.25|--tokens|15e12"
+ENERGY = "--tokens|15e12|--pue|1.25|--carbon|FRA|--power-price|0.09"
 
 
 def test_journey_6_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +36,31 @@ def test_journey_6_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert figures["mi355x"]["total"]["interval"][0] < figures["mi355x"]["total"]["value"]
     assert figures["mi355x"]["energy_mwh"]["source"] == "assumed"
     assert len(data["break_even"]) == 2
+
+
+def test_journey_6_for_energy_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a price: energy and CO2 of each option, the power at which one would draw level, and what moves it."""
+    repeats(tmp_path, "mi355x", 10_000, 10_100, 9_900)
+    repeats(tmp_path, "b200", 12_000, 12_120, 11_880)
+    line = ["energy", str(tmp_path), *ENERGY.split("|")]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    for text in ("MWh", "tCO2e", "electricity", "takes less energy than llama31_8b-b200 b200 ×8 up to", "W/GPU ("):
+        assert text in out
+    for cause in ("power drawn ±20 %", "goodput 90 to 98 %", "speed, over its interval"):
+        assert out.count(cause) == 2
+    assert main([*line, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    even = next(one for one in data["break_even"] if "mi355x" in one["option"])
+    speeds = mean_of([10_000, 10_100, 9_900])[0] / mean_of([12_000, 12_120, 11_880])[0]
+    assert even["power_w_per_gpu"]["value"] == pytest.approx(1000 * speeds)
+    assert even["power_w_per_gpu"]["source"] == "assumed"
+    assert data["sensitivity_of"] == "energy_kwh"
+    found = data["options"][0]
+    kwh = found["figures"]["energy_kwh"]["value"]
+    ends = {swing["cause"]: (swing["low"]["value"], swing["high"]["value"]) for swing in found["sensitivity"]}
+    assert ends["power drawn ±20 %"] == pytest.approx((0.8 * kwh, 1.2 * kwh))
+    assert found["figures"]["electricity"]["value"] == pytest.approx(0.09 * kwh)
 
 
 def test_a_spreadsheet_and_energy_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

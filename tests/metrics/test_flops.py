@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import megatron_flops
 import pytest
+import torchtitan_flops
 import yaml
 
+from conf import shapes
 from conf.freeze import freeze
 from conf.parameters import count
 from conf.schema import Model
@@ -22,6 +26,9 @@ from metrics.shape import Facts, Shape, shape_from, shape_of_model
 HERE = Path(__file__).parent
 KNOWN = {**{f"model {name}": s for name, s in megatron_flops.models().items()}, **megatron_flops.SHAPES}
 TABLE = json.loads((HERE / "megatron_flops.json").read_text(encoding="utf-8"))
+TITAN = json.loads((HERE / "torchtitan_flops.json").read_text(encoding="utf-8"))
+OF_LOW_RANKS = ("self_attention.q_layernorm.weight", "self_attention.kv_layernorm.weight")
+OF_JOINTS = ("enorm.weight", "hnorm.weight", "final_layernorm.weight")
 
 
 def model(name: str) -> Model:
@@ -103,18 +110,49 @@ def test_nemo_counts_the_same(name: str, vocabulary: int) -> None:
     assert flops_per_token(shape(name), s) == pytest.approx(nemo, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["llama31_8b", "llama32_1b", "qwen25_7b", "qwen3_8b"])
-def test_torchtitan_counts_full_attention_and_its_norms(name: str) -> None:
-    """pytorch/torchtitan@b5bcd76 torchtitan/models/utils.py:412: 6 N without an untied table + 6 L heads (qk+v) s."""
-    m, s, p = model(name), 8192, count(model(name))
-    multiplied = p.total - (p.embedding if m.untie_embeddings_and_output_weights else 0)
-    titan = 6 * multiplied + 6 * m.num_layers * m.num_attention_heads * 2 * m.kv_channels * s
-    ours = flops_per_token(shape(name), s, CONVENTIONS["full_attention"])
-    assert ours == pytest.approx(titan, rel=1e-4)
-    biases = m.num_layers * (m.num_attention_heads + 2 * m.num_query_groups) * m.kv_channels if m.add_qkv_bias else 0
-    norms = p.norms + (m.num_layers * 2 * m.kv_channels if m.qk_layernorm else 0)
-    padding = (m.padded_vocab_size - m.vocab_size) * m.hidden_size
-    assert ours == pytest.approx(titan - 6 * (norms + biases - padding), rel=1e-9)
+def only_torchtitan_counts(m: Model) -> int:
+    """Multiply-adds of vectors (norms, biases, attention sinks) and routers. The norms of latent attention's low ranks
+    and of what joins a module for multi-token prediction are Megatron's too, and so ours."""
+    both, found = (*OF_JOINTS, *(OF_LOW_RANKS if m.mla else ())), 0
+    for module in shapes.modules(m, shapes.Sizes(), 0):
+        roles = [role for role in module.roles if role.name not in both]
+        found += sum(role.numel for role in roles if len(role.shape) == 1 or role.part == "router")
+        if m.moe and module.routed:
+            found += m.moe.moe_router_topk * sum(r.numel for r in shapes.expert(m, m.moe) if len(r.shape) == 1)
+    return found
+
+
+@pytest.mark.parametrize("row", TITAN["rows"], ids=lambda row: f"{row['model']} {row['seq_length']}")
+def test_equal_to_torchtitan(row: dict[str, Any]) -> None:
+    """Counted by pytorch/torchtitan at the commit that the table names. What its way differs in, all of it: it adds
+    vectors and routers, has no padding, no windows, and of multi-token prediction neither attention nor logits."""
+    m, s = model(row["model"]), row["seq_length"]
+    seen = replace(shape_of_model(m), window_size=None)
+    ours = flops_per_token(seen, s, CONVENTIONS["full_attention"]) / 6
+    modules = m.mtp_num_layers or 0
+    width = 0 if m.mla is None else m.mla.qk_head_dim + m.mla.qk_pos_emb_head_dim + m.mla.v_head_dim
+    not_theirs = modules * (m.num_attention_heads * width * s + m.hidden_size * m.padded_vocab_size)
+    not_theirs += (m.padded_vocab_size - m.vocab_size) * m.hidden_size
+    assert ours - not_theirs + only_torchtitan_counts(m) == row["flops_per_token"] / 6
+    assert flops_per_token(seen, s, CONVENTIONS["full_attention"]) == pytest.approx(
+        row["flops_per_token"], rel=0.03 if modules else 0.003
+    )
+
+
+def test_the_table_of_torchtitan_has_dense_and_sparse_models() -> None:
+    named_ = {row["model"]: row["flops_per_token"] for row in TITAN["rows"] if row["seq_length"] == 8192}
+    assert set(named_) == set(torchtitan_flops.MODELS)
+    assert named_["llama31_8b"] == pytest.approx(5.791e10, rel=1e-4)
+    for name in ("llama31_8b", "qwen3_30b_a3b"):
+        total = next(row["parameters"] for row in TITAN["rows"] if row["model"] == name)
+        assert count(model(name)).total == total
+
+
+@pytest.mark.skipif("TORCHTITAN_PATH" not in os.environ, reason="TORCHTITAN_PATH names no checkout of TorchTitan")
+def test_equal_to_the_torchtitan_of_today() -> None:
+    helper = [sys.executable, str(HERE / "torchtitan_flops.py"), "today"]
+    done = subprocess.run(helper, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["rows"] == TITAN["rows"]
 
 
 @pytest.mark.parametrize("name", ["llama31_8b", "mixtral_8x7b", "qwen3_30b_a3b", "deepseek_v3", "llama32_1b"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics import METRICS, Quantity, find_warmup, shown, summarise, summary_json
@@ -91,6 +91,13 @@ def test_warmup_is_two_to_half(series: list[float]) -> None:
     assert min(len(series), 2) <= count <= max(2, len(series) // 2)
 
 
+@settings(max_examples=30)
+@given(st.lists(st.floats(0.5, 50), min_size=4, max_size=30))
+def test_warmup_ends_where_the_standard_error_is_smallest(series: list[float]) -> None:
+    errors = [statistics.pvariance(series[cut:]) / len(series[cut:]) for cut in range(len(series) // 2 + 1)]
+    assert errors[find_warmup(series).count] == pytest.approx(min(errors[2:]), rel=1e-9, abs=1e-12)
+
+
 def test_throughput_is_tokens_over_wall_time_after_the_warmup() -> None:
     found = values(record([step(1, 9.0), step(2, 9.0), step(3), step(4), step(5)]))
     assert found["warmup_steps"] == 2
@@ -98,6 +105,13 @@ def test_throughput_is_tokens_over_wall_time_after_the_warmup() -> None:
     assert found["tokens_per_s"] == 8 * 100 / 2.0
     assert found["tokens_per_s_per_gpu"] == 100.0
     assert found["step_time_mean_s"] == 2.0
+
+
+def test_a_log_that_prints_speeds_and_no_times_counts_no_steps() -> None:
+    """As TorchTitan's: 0 steps would say that its speed is of none."""
+    found = summarise(record([step(i, None, tokens_per_s_per_gpu=128.0) for i in range(1, 9)]))
+    assert found["tokens_per_s_per_gpu"] == Quantity(128.0, "tokens/s/GPU", "log")
+    assert found["counted_steps"] == Quantity(None, "steps", "computed", note="no step times told")
 
 
 def test_our_clock_is_preferred_to_the_printed_time() -> None:
@@ -164,7 +178,11 @@ def test_a_rehearsal_has_losses_and_no_speed() -> None:
 
 def test_memory_of_two_kinds_is_not_mixed() -> None:
     one = [step(i, memory_bytes=i, memory_kind="rss") for i in (1, 2)]
-    assert summarise(record(one))["peak_memory_bytes"] == Quantity(2, "bytes (rss)", "measured")
+    assert summarise(record(one))["peak_memory_bytes"] == Quantity(2, "bytes (rss)", "log")
+    ours = [replace(s, end_monotonic_s=2.0 * s.step) for s in one]
+    assert summarise(record(ours))["peak_memory_bytes"] == Quantity(2, "bytes (rss)", "measured"), "by our own mark"
+    none = [replace(s, memory_bytes=0) for s in one]
+    assert values(record(none))["peak_memory_bytes"] is None, "without the vendor's library 0 is printed"
     assert values(record([*one, step(3, memory_bytes=9, memory_kind="allocated")]))["peak_memory_bytes"] is None
 
 

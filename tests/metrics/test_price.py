@@ -48,7 +48,8 @@ def test_prices_in_a_file(tmp_path: Path) -> None:
         ("mi355x=0 USD/gpu-hour", "is not a positive number"),
         ("mi355x=-3 USD/gpu-hour", "is not a positive number"),
         ("mi355x=nan USD/gpu-hour", "is not a positive number"),
-        ("mi355x=3,10 USD/gpu-hour", "no such hardware"),
+        ("mi355x=3,10 USD/gpu-hour", "has a decimal comma"),
+        ("mi355x=3 EUR/gpu-hour,h100=2 USD/gpu-hour", "one stands behind all"),
         ("mi35x=3.10 USD/gpu-hour", "did you mean mi355x?"),
         ("nothing.yaml", "names no price file"),
     ],
@@ -85,6 +86,9 @@ def test_prices_of_runs_must_agree() -> None:
         joined([("a", dollars), ("b", euros)])
     with pytest.raises(InputError, match="another price of b200"):
         joined([("a", dollars), ("b", Prices("USD", {"b200": 6.0}))])
+    ours = Prices("EUR", {"b200": 4.0, "mi300x": 2.0}, source="a list", example=True)
+    assert joined([("a", ours), ("b", dollars)]) == dollars
+    assert joined([("a", ours), ("b", ours)]) == ours
 
 
 def test_carbon_by_figure_by_country_and_by_none() -> None:

@@ -95,7 +95,8 @@ def test_measured_power_beats_tdp_and_the_gpus_sensor_its_boards() -> None:
     assert found["energy_j_per_token"].source == "log", "as sure as the speed, which the log printed"
     assert summarise(made(10_000, power=(board,)))["power_w_per_gpu"].value == 1300.0
     node = Power(kind="node", source="pdu", gpus=8, seconds=10.0, mean_power_w=12_000.0)
-    assert summarise(made(power=(node,)))["power_w_per_gpu"].source == "assumed", "a node's power is not its GPUs'"
+    assumed = summarise(made(power=(node,)))["power_w_per_gpu"]
+    assert (assumed.source, assumed.note) == ("assumed", "TDP of mi355x: only the node's power was measured")
 
 
 def test_zeus_sums_over_all_gpus_of_the_job() -> None:

@@ -182,17 +182,17 @@ def test_memory_is_a_share_of_what_the_device_has() -> None:
     of = made(environment={"device_memory_bytes": 300_000_000_000})
     steps = tuple(replace(s, memory_bytes=75_000_000_000, memory_kind="allocated") for s in of.steps)
     found = figures(replace(of, steps=steps))
-    assert found["peak_memory_percent"] == Quantity(25.0, "%", "measured", note="allocated, of 300.0 GB, by the driver")
+    assert found["peak_memory_percent"] == Quantity(25.0, "%", "log", note="allocated, of 300.0 GB, by the driver")
     assert found["memory_headroom_bytes"].value == 225_000_000_000
     sheet = figures(replace(of, environment={}, steps=steps))
     assert sheet["peak_memory_percent"].note == "allocated, of 288.0 GB, mi355x"
     host = figures(replace(of, steps=tuple(replace(s, memory_kind="rss") for s in steps)))
-    assert host["peak_memory_percent"] == Quantity(None, "%", "measured", note="host memory")
+    assert host["peak_memory_percent"] == Quantity(None, "%", "log", note="host memory")
     more = {"max_memory_reserved_bytes": 8e10, "hip_memory_used_bytes": 9e10, "hip_memory_total_bytes": 1.8e11}
     device = figures(replace(of, environment={}, steps=(replace(steps[0], metrics=more), *steps[1:])))
     names = ("peak_memory_allocated_bytes", "peak_memory_reserved_bytes", "peak_memory_device_bytes")
     assert [device[name].value for name in names] == [7.5e10, 8e10, 9e10]
-    assert device["peak_memory_percent"] == Quantity(50.0, "%", "measured", note="device, of 180.0 GB, by the log")
+    assert device["peak_memory_percent"] == Quantity(50.0, "%", "log", note="device, of 180.0 GB, by the log")
     assert device["memory_headroom_bytes"].value == 9e10
     small = figures(replace(of, environment={"device_memory_bytes": 10**9}, steps=steps))["peak_memory_percent"]
     assert small.value is None
