@@ -24,8 +24,9 @@ def refuse_unknown(
     wrong = [key for key in reasons if key not in known] if rows else []
     allowed = f"{listed([check.name for check in checks])}, or a setting or fact of the audit"
     if wrong:
-        problems = (Problem("--accept", "nothing of that name", key, allowed, closest(key, known)) for key in wrong)
-        raise InputError(*problems)
+        shown = "the keys are in the table of the audit: python -m compare RUNS -o DIR"
+        hints = {key: closest(key, known) or shown for key in wrong}
+        raise InputError(*(Problem("--accept", "nothing of that name", k, allowed, hint) for k, hint in hints.items()))
 
 
 def accepted(

@@ -12,7 +12,7 @@ from compare.curves import Check, checks, same_checksums
 from compare.groups import SEED, Group, Side, sides
 from compare.question import Question
 from compare.unlike import Unlike, declared_by, unlike_of
-from compare.vary import DUMPED, FACTS, LAYOUT, PARAMETERS, TOKENS, Varied, choose, expand
+from compare.vary import DEVICE, DUMPED, FACTS, LAYOUT, PARAMETERS, TOKENS, Varied, choose, expand, fact_of
 from compare.verdict import Verdict, some, verdict_of
 from conf.vocabulary import Setting, vocabulary
 from parsers import Record, Run
@@ -33,8 +33,9 @@ _SWITCHES: Mapping[str, str] = {
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_head_dim"), "multi_latent_attention"),
     **dict.fromkeys(("qk_pos_emb_head_dim", "v_head_dim"), "multi_latent_attention"),
 }
+_OFTEN_VARIED = (LAYOUT, "image", "precision")
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment
-_ENVIRONMENT = (TOKENS, *PARAMETERS, *DUMPED)
+_ENVIRONMENT = (DEVICE, TOKENS, *PARAMETERS, *DUMPED)
 Values = Mapping[str, tuple[Any, ...] | None]
 
 
@@ -77,7 +78,7 @@ def audit(
     compared = choose(held, question.vary)
     may = compared.settings
     if rehearsed and "framework" in may:  # which the platform of a rehearsal follows, and nothing of it runs
-        may |= {"platform", "hardware"}
+        may |= {"platform", "hardware", DEVICE}
     rows: tuple[Row, ...] = ()
     if held:
         facts = tuple(_fact_rows(held, may, found))
@@ -96,7 +97,9 @@ def _fact_rows(held: Sequence[Side], varied: frozenset[str], curves: Mapping[str
     for name in FACTS:
         values = {side.label: _told([_fact(run, name, curves) for run in _counting(side, name)]) for side in held}
         if name not in (*PARAMETERS, *DUMPED) or any(values.values()):  # a probe or one stack alone tells them
-            yield _row(name, None, values, varied, held)
+            row = _row(name, None, values, varied, held)
+            timers = name == "clock" and row.state == "unexplained" and not row.reason
+            yield replace(row, reason="step times by different timers") if timers else row
 
 
 def _counting(side: Side, name: str) -> Sequence[Run]:
@@ -108,7 +111,7 @@ def _fact(run: Run, name: str, curves: Mapping[str, Curve]) -> tuple[bool, Any]:
     if name == "clock":
         value: Any = curves[run.path].clock
     else:
-        value = run.record.environment.get(name) if name in _ENVIRONMENT else getattr(run.record, name)
+        value = run.record.environment.get(name) if name in _ENVIRONMENT else fact_of(run.record, name)
     return value is not None, value
 
 
@@ -153,7 +156,8 @@ def _not_rehearsed(held: Sequence[Side], name: str) -> str:
     found = [(s.label, r.record.not_rehearsed[name]) for s in held for r in s.usable if name in r.record.not_rehearsed]
     reasons = dict.fromkeys(reason for _, reason in found)
     labels = list(dict.fromkeys(label for label, _ in found))
-    return f"{some(labels)}: {'; '.join(reasons)}" if found else ""
+    whose = "" if len(labels) == len(held) else f"{some(labels)}: "
+    return f"{whose}{'; '.join(reasons)}" if found else ""
 
 
 def _values(side: Side, name: str) -> tuple[Any, ...] | None:
@@ -225,7 +229,8 @@ def _state(name: str, kind: str, values: Values, varied: frozenset[str], held: S
     excused = name in varied or kind == "kernels"
     declared = _declared(name, told, held) if apart and not excused else ""
     if apart and not excused and not declared:
-        return "unexplained", f"layouts are compared with --vary {LAYOUT}" if name in expand((LAYOUT,)) else ""
+        asked_by = next((key for key in _OFTEN_VARIED if name in expand((key,))), None)
+        return "unexplained", f"{asked_by}s are compared with --vary {asked_by}" if asked_by else ""
     if silent := [label for label in values if label not in told]:
         return "unknown", f"not told by {some(silent)}"
     if not apart:

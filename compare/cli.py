@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,8 @@ from compare.comparison import Comparison, compare, to_json
 from compare.gate import add_gate, limits_of, sides_of
 from compare.question import Question, add_question, question_of
 from compare.regression import Gate, Outcome, judge
-from compare.regression_show import print_regression, to_markdown
-from compare.regression_show import to_json as regression_json
+from compare.report.regression import print_regression, to_markdown
+from compare.report.regression import to_json as regression_json
 from conf.errors import InputError, Problem, command
 from metrics.bill import Terms
 from metrics.cli_terms import add_terms, split, terms_of
@@ -23,13 +24,28 @@ from parsers.progress import shown
 from parsers.storage import dumps, replace_file
 
 NOT_COMPARABLE = 3
-_EXAMPLES = """python -m compare runs/nvidia runs/amd --price 'mi355x=3.10,b200=4.75 USD/gpu-hour' -o out
+_EXAMPLES = """examples:
+python -m compare runs/nvidia runs/amd --price 'mi355x=3.10,b200=4.75 USD/gpu-hour' -o out
 python -m compare runs/ platform=amd model=llama --vary precision
 python -m compare runs/ --baseline image=primus:v26.4 --candidate image=primus:v26.5 --fail-on regression:2%"""
 _OUTCOMES: Mapping[Outcome, int] = {"ok": 0, "regression": 1, "failed run": 1, "cannot tell": NOT_COMPARABLE}
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector: a thousand records are half a million objects, none of which refers to itself,
+    and it would go through all of them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 @command
+@_uncollected()
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     options = _options(argv)
@@ -71,6 +87,7 @@ def _gate(options: argparse.Namespace, runs: Sequence[Run], question: Question, 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m compare",
+        usage="%(prog)s RUNS [options]",
         description="Compare training runs: first whether they may be compared, then by how much they differ.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -94,11 +111,12 @@ def _writable(directory: Path) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True)
         yield directory
     except OSError as error:
-        raise InputError(Problem(str(directory), "cannot be written", error.strerror or str(error))) from error
+        found = error.strerror or str(error)
+        raise InputError(Problem(str(directory), "cannot be written", found, hint="-o out")) from error
 
 
 def _save(comparison: Comparison, directory: Path, argv: Sequence[str]) -> None:
-    from compare.report_files import files
+    from compare.report.files import files
 
     with _writable(directory):
         for name, content in files(comparison, argv).items():
@@ -109,6 +127,6 @@ def _print(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         print(pretty(to_json(comparison)), end="")
         return
-    from compare.table import print_table
+    from compare.report.terminal import print_table
 
     print_table(comparison, sys.stdout)

@@ -100,7 +100,8 @@ def _baseline(groups: Sequence[Group], label: str | None) -> Group:
         return next((g for g in groups if g.usable), groups[0])
     labels = [g.label for g in groups]
     if label not in labels:
-        raise InputError(Problem("--baseline", "no such group", label, listed(labels), closest(label, labels)))
+        hint = closest(label, labels) or "beside --candidate it may be a filter, too"
+        raise InputError(Problem("--baseline", "no such group", label, listed(labels), hint))
     return groups[labels.index(label)]
 
 
@@ -196,7 +197,7 @@ def _terms_json(terms: Terms) -> dict[str, Any]:
 
 
 def _even_json(even: BreakEven) -> dict[str, Any]:
-    return {"option": even.option, "rival": even.rival, "price": even.price.to_json()}
+    return {"option": even.option, "rival": even.rival, "price": even.up_to.to_json()}
 
 
 def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:

@@ -7,11 +7,16 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from parsers import Record, Step
+from parsers import Record
+from parsers.columns import columns
 
 TOKENS_CHECKSUM = "tokens_checksum"
 """Metric of a step, from a probe (parsers/probe.py): the same for every layout and order within a global batch."""
 _UNKNOWN, _ABSURD = -1, 1e100
+_LOOKED_AT = (
+    *("step", "lr", "lr_used", "loss", "nonfinite", "metrics"),
+    *("end_monotonic_s", "step_time_s", "consumed_samples"),
+)
 _MOST_DIGITS, _FEWEST_DIGITS = 8, 3
 # Whose timer a printed step time comes from: a difference of clocks is no difference of machines.
 _CLOCKS: Mapping[str, str] = dict.fromkeys(("megatron", "megatron_bridge", "primus"), "megatron")
@@ -43,35 +48,33 @@ class Curve:
 
 def curve_of(record: Record) -> Curve:
     """Of a record."""
-    steps = record.steps if isinstance(record.steps, tuple) else tuple(record.steps)
-    rates = _numbers(step.lr_used for step in steps)
-    used = any(map(math.isfinite, rates))
-    if not used:
-        rates = _numbers(step.lr for step in steps)
-    exact = used and all(_is_marked(step) for step in steps if step.lr_used is not None)
+    at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(record.steps, *_LOOKED_AT)
+    checksums = {step: told[TOKENS_CHECKSUM] for step, told in zip(at, metrics, strict=True) if TOKENS_CHECKSUM in told}
+    rates = _numbers(used)
+    is_used = any(map(math.isfinite, rates))
+    if not is_used:
+        rates = _numbers(printed)
+    # A mark or a probe tells a step's rate with all its digits (parsers/marks.py), and with it a clock or a checksum,
+    # which no framework prints.
+    told = zip(at, used, ends, strict=True)
+    exact = is_used and all(end is not None or step in checksums for step, rate, end in told if rate is not None)
     dialect = record.dialects[0] if record.dialects else ""
     return Curve(
-        tuple(step.step for step in steps),
+        tuple(at),
         rates,
-        (0,) if used else _PRINTS.get(dialect, (0, 1)),
+        (0,) if is_used else _PRINTS.get(dialect, (0, 1)),
         None if exact else _digits(rates),
-        _numbers(step.loss for step in steps),
-        tuple(step.step for step in steps if "loss" in step.nonfinite),
-        _tokens(record, steps),
-        {step.step: step.metrics[TOKENS_CHECKSUM] for step in steps if TOKENS_CHECKSUM in step.metrics},
-        _clock(record, steps),
+        _numbers(loss),
+        tuple(step for step, names in zip(at, nonfinite, strict=True) if "loss" in names),
+        _tokens(record, at, samples),
+        checksums,
+        _clock(record, ends, times),
     )
 
 
 def _numbers(values: Iterable[float | None]) -> array[float]:
     """A number that no training has is none: its square would be no number any more."""
     return array("d", [math.nan if value is None or abs(value) > _ABSURD else value for value in values])
-
-
-def _is_marked(step: Step) -> bool:
-    """Whether a mark or a probe told this step's rate, with all its digits (parsers/marks.py): both tell a clock or a
-    checksum with it, which no framework prints."""
-    return step.end_monotonic_s is not None or TOKENS_CHECKSUM in step.metrics
 
 
 def _digits(rates: Sequence[float]) -> int:
@@ -82,24 +85,21 @@ def _digits(rates: Sequence[float]) -> int:
     return min(max([_FEWEST_DIGITS, *map(len, shown)]), _MOST_DIGITS)
 
 
-def _tokens(record: Record, steps: Sequence[Step]) -> tuple[int, ...]:
+def _tokens(record: Record, at: Sequence[int], samples: Sequence[int | None]) -> tuple[int, ...]:
     length, batch = record.setting("seq_length"), record.setting("global_batch_size")
     if type(length) is not int:
-        return (_UNKNOWN,) * len(steps)
-    if all(step.consumed_samples is not None for step in steps):
-        return tuple((step.consumed_samples or 0) * length for step in steps)
+        return (_UNKNOWN,) * len(at)
     each = batch * length if type(batch) is int else None
-    seen = ((step.step, step.consumed_samples) for step in steps)
-    assumed = [(_UNKNOWN if each is None else (step + 1) * each, samples) for step, samples in seen]
-    return tuple(known if samples is None else samples * length for known, samples in assumed)
+    assumed = (_UNKNOWN if each is None else (step + 1) * each for step in at)
+    return tuple(known if seen is None else seen * length for known, seen in zip(assumed, samples, strict=True))
 
 
-def _clock(record: Record, steps: Sequence[Step]) -> str | None:
-    if record.provenance == "rehearsed" or not steps:
+def _clock(record: Record, ends: Sequence[float | None], times: Sequence[float | None]) -> str | None:
+    if record.provenance == "rehearsed" or not ends:
         return None
-    if all(step.end_monotonic_s is not None for step in steps):
+    if None not in ends:
         return "measured"
-    if all(step.step_time_s is None for step in steps):
+    if all(time is None for time in times):
         return None
     name = next((name for name in (*record.dialects, record.framework) if name), None)
     return f"log of {_CLOCKS.get(name, name)}" if name else "log"

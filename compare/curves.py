@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Literal
 
 from compare.curve import Curve
@@ -14,6 +15,7 @@ from compare.groups import SEED, Side
 from compare.losses import losses
 from compare.vary import TOKENS
 from conf.vocabulary import vocabulary
+from parsers.storage import STEPS_FILE
 
 CheckState = Literal["equal", "apart", "unknown", "varied", "declared"]
 
@@ -48,11 +50,21 @@ def checks(
     of_loss = [name for name in states if kinds.get(name) in _OF_LOSS and name not in _SCHEDULE]
     shape = [*of_loss, *_SCHEDULE, *_COUNT, SEED]
     return (
+        *_without_steps(runs),
         _check("lr_used", _against_one(runs, _best_rates(runs), _rates), states, _SCHEDULE, ("varied", "declared")),
         _check("tokens_seen", _against_one(runs, runs[0], _tokens), states, _COUNT, ("varied", "declared")),
         _check("tokens_checksum", _checksums(runs, len(held)), states, (TOKENS, SEED, *_COUNT), ("varied",)),
         _check("loss", losses(held, runs, baseline), states, shape, ("varied",)),
     )
+
+
+def _without_steps(runs: Sequence[Traced]) -> Iterator[Check]:
+    """A run that is said to have completed and of which no step is there: its speed and its losses are not known."""
+    empty = [one.run for one in runs if not one.curve.steps and one.run.record.provenance != "rehearsed"]
+    if empty:
+        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+        reason = f"{Path(empty[0].path) / STEPS_FILE} holds no step, or is missing{more}"
+        yield Check("steps", "unknown", reason, None, decides=True)
 
 
 def same_checksums(held: Sequence[Side], curves: Mapping[str, Curve]) -> bool:

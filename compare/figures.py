@@ -27,9 +27,10 @@ class Figure:
     table: bool = False
 
 
+SPEED, COST = "tokens_per_s_per_gpu", "cost_per_trillion_tokens"
 FIGURES = (
     Figure("tokens_per_s", "tokens/s", "speed", "higher", table=True),
-    Figure("tokens_per_s_per_gpu", "tokens/s/GPU", "speed", "higher", table=True),
+    Figure(SPEED, "tokens/s/GPU", "speed", "higher", table=True),
     Figure("step_time_mean_s", "step time", "speed", "lower", table=True),
     Figure("step_time_median_s", "median step time", "speed", "lower"),
     Figure("step_time_p95_s", "95th of 100 step times", "speed", "lower"),
@@ -55,7 +56,7 @@ FIGURES = (
     Figure("training_carbon_t", "CO2 of the training", "energy", "lower"),
     Figure("training_carbon_total_t", "CO2 with the making of the GPUs", "energy", "lower"),
     Figure("price", "price of a GPU-hour", "cost", None),
-    Figure("cost_per_trillion_tokens", "cost", "cost", "lower", table=True),
+    Figure(COST, "cost", "cost", "lower", table=True),
     Figure("tokens_per_currency", "tokens for the money", "cost", "higher"),
     Figure("training_gpu_hours", "GPU-hours of the training", "cost", "lower"),
     Figure("training_cost", "cost of the training", "cost", "lower"),

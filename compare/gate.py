@@ -7,14 +7,13 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare.figures import FIGURES
+from compare.figures import FIGURES, SPEED
 from compare.groups import group
 from compare.regression import Limit, Side
 from conf.errors import InputError, Problem, closest, listed
 from parsers import Run, find_runs
 from parsers.find import matching
 
-SPEED = "tokens_per_s_per_gpu"
 _HINT = "--fail-on regression:2%"
 
 

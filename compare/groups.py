@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from conf.resolve import SHORT_SIZES
 from conf.vocabulary import vocabulary
+from metrics.peak import hardware_of
 from metrics.repeats import SEED as SEED
 from metrics.repeats import asked, experiment_key
 from parsers import Record, Run
@@ -102,7 +103,7 @@ def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:
 
 
 def _place(record: Record) -> str:
-    return " ".join(dict.fromkeys(part for part in (record.platform, record.hardware) if part))
+    return " ".join(dict.fromkeys(part for part in (record.platform, hardware_of(record)) if part))
 
 
 def _layout(record: Record, varying: Sequence[str]) -> str:

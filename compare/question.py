@@ -60,7 +60,8 @@ def _accepted(texts: Sequence[str], problems: list[Problem]) -> Iterable[tuple[s
         if key and reason:
             yield key, reason
         else:
-            problems.append(Problem("--accept", "needs a key and a reason", text, "KEY=REASON"))
+            hint = f"--accept {key or 'lr'}='why it may differ'"
+            problems.append(Problem("--accept", "needs a key and a reason", text, "KEY=REASON", hint))
 
 
 def _share(text: str, problems: list[Problem]) -> float:

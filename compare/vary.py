@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from compare.groups import SEED, Side
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import vocabulary
+from metrics.peak import hardware_of
+from parsers import Record
 
 LAYOUT = "layout"
 """A kind of settings, and the name under which a layout was asked for (identical, max_performance …)."""
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
 PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the whole model as it was built
 DUMPED = ("mock_data",)  # what one stack alone prints, and its recipes set: no setting of ours
+DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
-FACTS = ("platform", "hardware", "framework", "framework_version", "image", "clock", TOKENS, *PARAMETERS, *DUMPED)
+FACTS = (
+    "platform",
+    "hardware",
+    DEVICE,
+    "framework",
+    "framework_version",
+    "image",
+    "clock",
+    TOKENS,
+    *PARAMETERS,
+    *DUMPED,
+)
 _SIDES = ("platform", "hardware", "framework")
 _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image"),
+    "hardware": (DEVICE,),
     "framework": ("framework_version", "image"),
     LAYOUT: ("micro_batch_size", "num_micro_batches"),
     "lr": ("lr_warmup_init",),
@@ -44,6 +60,11 @@ class Varied:
     reason: str
 
 
+def fact_of(record: Record, name: str) -> Any:
+    """A fact that the record holds by itself."""
+    return hardware_of(record) if name == "hardware" else getattr(record, name)
+
+
 def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied:
     """What the groups are compared in: `named`, else platforms where they differ in these, else layouts. InputError.
 
@@ -67,7 +88,7 @@ def expand(keys: Iterable[str]) -> frozenset[str]:
     unknown = [name for name in left if name not in known]
     if unknown:
         allowed = listed([*FACTS, *kinds]) + ", or a setting of conf/vocabulary.yaml"
-        hint = closest(unknown[0], sorted(known))
+        hint = closest(unknown[0], sorted(known)) or "--vary layout"
         raise InputError(Problem("--vary", "no such setting", listed(unknown), allowed, hint))
     found: set[str] = set()
     while left:
@@ -81,7 +102,7 @@ def expand(keys: Iterable[str]) -> frozenset[str]:
 
 def _chosen(groups: Sequence[Side]) -> tuple[tuple[str, ...], str]:
     runs = [run for group in groups for run in group.usable]
-    apart = [name for name in _SIDES if len({getattr(run.record, name) for run in runs}) > 1]
+    apart = [name for name in _SIDES if len({fact_of(run.record, name) for run in runs}) > 1]
     if apart:
         return ("platform",), f"the groups differ in {listed(apart)}"
     return (LAYOUT,), f"no difference in {listed(_SIDES)} is told"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from compare.curves import Check
 from compare.groups import Group, Side
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
 _NAMED = 6
+_IF_KNOWN = "if you know: python -m parsers LOG --save status=completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def verdict_of(
     """What differs decides before what is not known; both before what is missing."""
     wrong = [_sentence(row) for row in rows if row.decides and row.state == "unexplained"]
     wrong += [f"{check.name}: {check.reason}" for check in checks if check.decides and check.state == "apart"]
-    wrong += [_unlike_sentence(item) for item in unlike if item.decides]
+    wrong += _ran_otherwise([item for item in unlike if item.decides])
     if wrong:
         return Verdict("not comparable", tuple(wrong))
     beside = tuple(_beside(groups, held))
@@ -47,7 +48,8 @@ def verdict_of(
     open_ = [*_unknown(rows), *(f"{check.name}: {check.reason}" for check in checks if check.decides)]
     if open_:
         return Verdict("cannot tell", tuple(open_))
-    return Verdict("comparable", (*_rehearsal(held, rows), *beside))
+    apart = (f"{check.name}: {check.reason}" for check in checks if check.state == "declared")
+    return Verdict("comparable", (*apart, *_rehearsal(held, rows), *beside))
 
 
 def some(labels: Sequence[str]) -> str:
@@ -74,6 +76,8 @@ def _beside(groups: Sequence[Group], held: Sequence[Side]) -> Iterator[str]:
             why.setdefault("estimated, without a say", []).append(group.label)
         elif provenances == {"rehearsed"} and done:
             why.setdefault("rehearsed, which is not held against what was measured", []).append(group.label)
+        elif {run.record.status for run in group.runs} == {"unknown"}:
+            why.setdefault(f"the log does not tell how it ended ({_IF_KNOWN})", []).append(group.label)
         else:
             why.setdefault("no completed run", []).append(group.label)
     yield from (f"{reason}: {some(labels)}" for reason, labels in why.items())
@@ -97,11 +101,25 @@ def _unknown(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _sentence(row: Row) -> str:
-    values = [f"{label} {'unknown' if found is None else listed(found)}" for label, found in row.values.items()]
+    texts = _apart([found for found in row.values.values() if found is not None])
+    values = [f"{label} {'unknown' if found is None else texts(found)}" for label, found in row.values.items()]
     more = f"; and {len(values) - _NAMED} groups more" if len(values) > _NAMED + 1 else ""
     shown = "; ".join(values[:_NAMED] if more else values) + more
     return f"{row.setting}: {shown}" + (f" ({row.reason})" if row.reason else "")
 
 
-def _unlike_sentence(item: Unlike) -> str:
-    return f"{item.setting} of {item.run}: requested {item.requested}, ran {item.effective}"
+def _ran_otherwise(found: Sequence[Unlike]) -> Iterator[str]:
+    """One sentence for all runs that were asked for the same and ran the same."""
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for item in found:
+        texts = _apart([(item.requested,), (item.effective,)])
+        runs.setdefault((item.setting, texts((item.requested,)), texts((item.effective,))), []).append(item.run)
+    for (setting, requested, effective), names in runs.items():
+        yield f"{setting} of {some(names)}: requested {requested}, ran {effective}"
+
+
+def _apart(found: Sequence[tuple[Any, ...]]) -> Callable[[tuple[Any, ...]], str]:
+    """Values as text, such that 100 and a hand-edited '100' do not look alike."""
+    distinct = {repr(value): str(value) for values in found for value in values}
+    alike = len({*distinct.values()}) < len(distinct)
+    return lambda values: listed([repr(value) for value in values] if alike else values)

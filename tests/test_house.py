@@ -31,21 +31,34 @@ def sources() -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
-def ours(path: Path) -> set[str]:
+def imported(path: Path) -> set[str]:
+    """Packages, by one and by two parts of their names."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module.partition(".")[0])
-    return names & {*FOLDERS, *EDGE}
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {".".join(name.split(".")[:parts]) for name in names for parts in (1, 2)}
+
+
+def ours(path: Path) -> set[str]:
+    return imported(path) & {*FOLDERS, *EDGE}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_arrow_returns(folder: str) -> None:
     wrong = {p.relative_to(ROOT): bad for p in (ROOT / folder).rglob("*.py") if (bad := ours(p) - MAY_IMPORT[folder])}
     assert wrong == {}
+
+
+def test_a_comparison_knows_nothing_of_its_page_and_pictures_nothing_of_the_page() -> None:
+    compare = ROOT / "compare"
+    judging = {path for path in compare.glob("*.py") if path.name != "cli.py"}
+    pages = [path for path in judging | set((compare / "pictures").glob("*.py")) if "compare.report" in imported(path)]
+    pictures = [path for path in judging if "compare.pictures" in imported(path)]
+    assert pages == pictures == []
 
 
 def test_programs_inside_the_ranks_import_nothing_of_ours_and_shadow_nothing() -> None:

@@ -21,7 +21,7 @@ from made import TP2, made
 from compare import Run
 from compare.comparison import compare
 from compare.question import Question
-from compare.report_files import texts
+from compare.report.files import texts
 from metrics.bill import Terms
 from metrics.price import Prices
 from parsers import Record

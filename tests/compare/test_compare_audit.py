@@ -15,6 +15,7 @@ from compare.question import Question
 from compare.vary import expand
 from conf.errors import InputError
 from parsers import Declaration, Record, Step
+from parsers.given import given_of, with_given
 
 
 def audited(*records: Record, **question: Any) -> Audit:
@@ -111,7 +112,50 @@ def test_other_clocks_are_not_comparable() -> None:
     printed = made("b", asked=TP2)
     unstamped: tuple[Step, ...] = tuple(replace(step, end_monotonic_s=None) for step in printed.steps)
     found = audited(made("a"), replace(printed, steps=unstamped))
-    assert found.verdict.reasons == ("clock: DP2 measured; TP2 log of megatron",)
+    assert found.verdict.reasons == ("clock: DP2 measured; TP2 log of megatron (step times by different timers)",)
+
+
+def test_two_gpus_are_not_one_hardware_whatever_was_planned() -> None:
+    """The driver's word: of a log from elsewhere nothing else tells it, and a plan may have been for another GPU."""
+    h100, a100 = ({"device_name": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"))
+    for planned in (None, "h100"):
+        left = made("a", hardware=planned, environment=h100)
+        right = made("b", asked=TP2, hardware=planned, environment=a100)
+        assert audited(left, right).varied.reason == "the groups differ in hardware"
+        found = audited(left, right, vary=("layout",)).verdict
+        assert (found.word, found.reasons[0][:9]) == ("not comparable", "hardware:")
+    one, other = ({"device_name": name} for name in ("EPYC 9654", "Xeon 8480"))
+    reasons = audited(made("a", environment=one), made("b", asked=TP2, environment=other)).verdict.reasons
+    assert any(reason.startswith("device_name: ") for reason in reasons)
+
+
+def test_a_log_that_does_not_tell_its_end_counts_where_the_user_knows_it() -> None:
+    cut = made("b", asked=TP2, provenance="imported", status="unknown")
+    (reason,) = audited(made("a"), cut).verdict.reasons
+    assert reason.startswith("the log does not tell how it ended (if you know: ")
+    assert audited(made("a"), with_given(cut, given_of(["status=completed"]))).verdict.word == "comparable"
+    other = with_given(replace(cut, status="diverged"), given_of(["status=completed"]))
+    assert (other.status, other.notes) == ("diverged", ("the log tells that it diverged, completed as given",))
+    with pytest.raises(InputError, match="did you mean completed"):
+        given_of(["status=complete"])
+
+
+def test_what_is_given_of_a_log_is_checked_and_the_log_is_right() -> None:
+    told = replace(made("a"), hardware=None, effective={}, environment={"device_name": "NVIDIA H100 80GB HBM3"})
+    assert with_given(told, given_of(["precision=bf16"])).setting("params_dtype") == "bfloat16"
+    for none in ("null", "None", "~"):
+        assert with_given(told, given_of([f"fp8={none}"])).given["fp8"] is None
+    other = with_given(told, given_of(["hardware=mi300x"]))
+    assert (other.hardware, other.notes) == (None, ("the log tells of NVIDIA H100 80GB HBM3, mi300x as given",))
+    with pytest.raises(InputError) as caught:
+        given_of(["fp8=e4", "params_dtype=bf16", "num_layers=abc", "train_iters=-1"])
+    assert [problem.where for problem in caught.value.problems] == ["fp8", "params_dtype", "num_layers", "train_iters"]
+
+
+def test_a_run_without_a_step_is_no_ground_for_a_comparison() -> None:
+    found = audited(made("a"), made("b", asked=TP2, steps=()))
+    assert found.verdict.word == "cannot tell"
+    assert "b/steps.jsonl holds no step" in found.verdict.reasons[0]
 
 
 def on_amd(**asked: Any) -> Record:
@@ -408,7 +452,9 @@ def test_clocks_of_two_frameworks_are_two_kinds() -> None:
         return replace(record, steps=unstamped, dialects=(dialect,))
 
     pair = timed(made("a"), "nemo2"), timed(made("b", asked=TP2), "primus")
-    assert audited(*pair).verdict.reasons == ("clock: DP2 log of nemo2; TP2 log of megatron",)
+    assert audited(*pair).verdict.reasons == (
+        "clock: DP2 log of nemo2; TP2 log of megatron (step times by different timers)",
+    )
     assert audited(*pair, accept={"clock": "both from step end to step end"}).verdict.word == "comparable"
     assert audited(timed(pair[0], "megatron_bridge"), pair[1]).verdict.word == "comparable"
 

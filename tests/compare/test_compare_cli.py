@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,7 +21,9 @@ from made import TP2, made, repeats, save, silent
 import compare
 from compare import find_runs
 from compare.cli import main
-from compare.plot import title
+from compare.report import terminal
+from compare.report.png import title
+from conf.errors import InputError
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMA = json.loads(Path(compare.__file__).with_name("compare.schema.json").read_text())
@@ -41,6 +46,24 @@ def test_the_table(runs: Path, capsys: pytest.CaptureFixture[str], golden: Golde
     three_groups(runs)
     assert main(["runs", "--baseline", "DP2"]) == 0
     golden("compare/table.txt", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("groups", [3, 7])
+def test_a_narrow_terminal_breaks_no_number(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [{"global_batch_size": 8 * (i + 1), "lr": 0.00012345 * (i + 1)} for i in range(groups)]
+    records = [r for i, asked in enumerate(sizes) for r in repeats(f"g{i}", (2.0, 2.1, 2.05), asked)]
+    found = compare.compare([compare.Run(record.name, record) for record in records])
+
+    def shown(columns: int) -> str:
+        stream = StringIO()
+        monkeypatch.setattr(terminal, "_PLAIN_WIDTH", columns)
+        terminal.print_table(found, stream)
+        return stream.getvalue()
+
+    numbers = [sorted(re.findall(r"\d[\d.,]* [mlca]\b|±\S+ %", shown(columns))) for columns in (300, 60)]
+    assert len(numbers[0]) > 6 * groups
+    assert numbers[0] == numbers[1]
+    assert ("\n runs " in shown(60)) == (groups == 3), "of a few groups, each has a column there"
 
 
 def test_json(runs: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
@@ -99,6 +122,26 @@ def test_runs_are_found_below_folders_but_not_among_earlier_attempts(runs: Path)
     assert [Path(run.path).name for run in find_runs(["runs"])] == ["run2", "run10"]
     assert len(find_runs(["runs", "runs/deep/run2", "runs/*/run*", "runs/deep/run10/run.json"])) == 2
     assert len(find_runs(["runs/deep/run2/attempts/1"])) == 1
+
+
+def test_links_are_followed_but_not_in_circles(runs: Path) -> None:
+    save(Path("elsewhere"), made("linked"))
+    runs.mkdir(exist_ok=True)
+    (runs / "link").symlink_to(Path("elsewhere").resolve())
+    (runs / "link" / "circle").symlink_to(runs.resolve())
+    (runs / "dangling").symlink_to("nowhere")
+    assert [Path(run.path).name for run in find_runs(["runs"])] == ["linked"]
+
+
+def test_what_cannot_be_looked_into_is_told(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(runs, made("a"))
+
+    def closed(path: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(InputError, match=r"runs: cannot be looked into\n    found: Permission denied"):
+        find_runs(["runs"])
 
 
 def test_bad_input(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,13 +207,15 @@ def no_space(_: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_the_title_says_that_there_are_more_groups() -> None:
-    groups = repeats("dp2", (2.0, 2.02, 1.98)), repeats("tp2", (2.5, 2.52, 2.49), TP2)
-    pair = [compare.Run(r.name, r) for group in groups for r in group]
-    assert "groups" not in title(compare.compare(pair))
-    third = repeats("pp2", (3.0, 3.1, 3.2), {"pipeline_model_parallel_size": 2, "data_parallel_size": 1})
-    three = compare.compare([*pair, *(compare.Run(r.name, r) for r in third)])
-    assert "First of 2 groups held against DP2" in title(three).replace("\n", " ")
+def test_the_title_has_a_sentence_for_each_of_the_first_groups() -> None:
+    layouts = (TP2, *({"pipeline_model_parallel_size": n, "data_parallel_size": 1} for n in (2, 4, 8)))
+    groups = [repeats(f"g{i}", (2.0 + i, 2.02 + i, 1.98 + i), asked) for i, asked in enumerate(({}, *layouts))]
+    runs = [compare.Run(record.name, record) for group in groups for record in group]
+    assert [line.partition(" ")[0] for line in title(compare.compare(runs[:6])).splitlines()] == ["TP2"]
+    first, second, third, more = title(compare.compare(runs)).splitlines()
+    assert [sentence.partition(" ")[0] for sentence in (first, second, third)] == ["TP2", "PP2", "PP4"]
+    assert all("is slower than DP2: " in sentence for sentence in (first, second, third))
+    assert more == "1 more group is in the table."
 
 
 def test_a_reader_that_goes_away_sees_no_traceback(tmp_path: Path) -> None:

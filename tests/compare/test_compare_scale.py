@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -19,12 +20,15 @@ from made import TP2, made, repeats, save
 import compare
 from compare import find_runs
 from compare.cli import main
+from compare.curve import curve_of
 from conf.errors import InputError
+from metrics import summarise
 from parsers import Step, progress, read, write
+from parsers.columns import Columns
 from parsers.pretty import pretty
 from parsers.record import step_from_json, step_to_json
 from parsers.storage import dumps, read_lazily, read_steps, schema
-from parsers.stored_steps import columns
+from parsers.stored_steps import by_column
 
 STEP = schema("steps.schema.json")
 
@@ -46,7 +50,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["platform=amd"], ["mi300x", "mi355x"]),
         (["platform=amd", "platform=nvidia"], ["h100", "mi300x", "mi355x"]),
         (["platform=amd", "model=llama"], ["mi300x"]),
+        (["platform=amd,nvidia"], ["h100", "mi300x", "mi355x"]),
         (["model=llama"], ["h100", "mi300x"]),
+        (["model=llama31_8b"], ["h100", "mi300x"]),
         (["hardware=mi3*"], ["mi300x", "mi355x"]),
         (["tensor_model_parallel_size=2"], ["mi300x"]),
         (["lr=1e-1"], ["mi355x"]),
@@ -60,6 +66,7 @@ def test_runs_are_found_by_what_they_are(runs: Path, filters: list[str], names: 
 
 def test_a_filter_that_fits_nothing_says_what_is_there(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["platform=intel", "runs"]) == 2
+    assert gc.isenabled()
     assert "platform is nvidia, amd here" in capsys.readouterr().err
 
 
@@ -95,19 +102,23 @@ def test_columns_are_what_line_by_line_reads(rows: list[dict[str, Any]], alike: 
     """Where reading by columns says anything at all."""
     rows = [{**rows[0], "step": i} for i in range(len(rows))] if alike else rows
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
-    found = columns(text, STEP)
+    found = by_column(text, STEP)
     if found is None:
         return
     from parsers.conform import violations
 
     assert not [v for row in rows for v in violations(row, STEP)]
-    assert found == tuple(step_from_json(row) for row in rows)
+    assert tuple(found) == tuple(step_from_json(row) for row in rows)
 
 
 def test_our_own_steps_are_read_by_columns() -> None:
     steps = [replace(s, flags=("loss:interval_mean",), metrics={"x": 1.5}) for s in made("a").steps]
     text = "".join(f"{dumps(step_to_json(step))}\n" for step in steps)
-    assert columns(text, STEP) == tuple(steps)
+    found = by_column(text, STEP)
+    assert found is not None
+    assert tuple(found) == tuple(steps)
+    assert [found[i] for i in range(len(found))] == steps
+    assert tuple(found[-1:2:-3]) == tuple(steps[-1:2:-3])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,41 @@ def test_our_own_steps_are_read_by_columns() -> None:
     ['{"step": 0', '{"step": 0, "line": 1,\n"iteration": 1}\n', '{"step": 0, "line": 1, "iteration": 1}\n[]\n', "\n"],
 )
 def test_lines_that_are_no_objects_are_not_read_by_columns(text: str) -> None:
-    assert columns(text, STEP) is None
+    assert by_column(text, STEP) is None
+
+
+def test_columns_tell_the_figures_that_their_steps_tell(tmp_path: Path) -> None:
+    """Ramped batches, a step that is missing, a time of dispatch, rates and losses that are not told."""
+    plain = made("a").steps
+    odd: dict[int, dict[str, Any]] = {
+        1: {"loss": None, "nonfinite": ("loss",), "lr": 1e-3},
+        3: {"consumed_samples": None, "global_batch_size": 4, "tokens_per_s_per_gpu": 70.0},
+        5: {"flags": ("tokens_per_s_per_gpu:asynchronous", "step_time_s:asynchronous"), "tokens_per_s_per_gpu": 1e9},
+        7: {"metrics": {"tokens_checksum": 1.0, "max_memory_reserved_bytes": 3e9}, "memory_kind": None},
+        9: {"lr_used": 1e-4, "end_monotonic_s": None},
+    }
+    steps = tuple(replace(one, **odd.get(i, {})) for i, one in enumerate(plain) if i != 4)
+    record = made("a", steps=steps)
+    write(record, tmp_path)
+    lazy = read_lazily(tmp_path)
+    held = replace(lazy, steps=read_steps(tmp_path / "steps.jsonl"))
+    assert isinstance(held.steps, Columns)
+    assert repr(summarise(record)) == repr(summarise(lazy)) == repr(summarise(held))
+    assert repr(curve_of(record)) == repr(curve_of(lazy)) == repr(curve_of(held))  # repr: nan is not nan
+
+
+@pytest.mark.parametrize(("value", "ends"), [('"abc"', True), ("[1]", True), ("true", True), ("null", False)])
+def test_a_steps_further_numbers_are_numbers(tmp_path: Path, value: str, ends: bool) -> None:
+    """nan was written as null, and is not told."""
+    write(made("a"), tmp_path)
+    file = tmp_path / "steps.jsonl"
+    told = f'"metrics": {{"max_memory_reserved_bytes": {value}}}'
+    file.write_text(file.read_text().replace('"metrics": {}', told, 1))
+    if ends:
+        with pytest.raises(InputError, match=r"steps\.jsonl:1: metrics\.max_memory_reserved_bytes"):
+            read(tmp_path)
+    else:
+        assert read(tmp_path).steps == made("a").steps
 
 
 def test_steps_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
@@ -127,7 +172,7 @@ def test_steps_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
     write(made("a", seconds=3.0), tmp_path)
     assert tuple(record.steps) == read(tmp_path).steps == made("a", seconds=3.0).steps
     assert (record.steps[-1].step, len(record.steps[2:4])) == (11, 2)
-    assert read_steps(tmp_path / "steps.jsonl") == read(tmp_path).steps
+    assert tuple(read_steps(tmp_path / "steps.jsonl")) == read(tmp_path).steps
 
 
 def test_every_run_whose_steps_are_unfit_is_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

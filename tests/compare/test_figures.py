@@ -107,14 +107,14 @@ def test_the_users_price_by_hand_and_the_break_even() -> None:
         mine["cost_per_trillion_tokens"].value or 1
     ) == pytest.approx(5.0 / 3.0 * 10 / 8)
     even = {e.option: e for e in found.break_evens}
-    assert even["amd mi355x"].price.value == pytest.approx(5.0 * 10 / 8)
-    assert even["nvidia b200"].price.value == pytest.approx(3.0 * 8 / 10)
+    assert even["amd mi355x"].up_to.value == pytest.approx(5.0 * 10 / 8)
+    assert even["nvidia b200"].up_to.value == pytest.approx(3.0 * 8 / 10)
 
 
 def test_at_which_price_i_would_win_is_told_without_mine() -> None:
     found = held(pair((8.0,), (10.0,)), Terms(tokens=1e12, prices=Prices("EUR", {"b200": 5.0})))
-    assert [(e.option, e.price.unit) for e in found.break_evens] == [("amd mi355x", "EUR/gpu-hour")]
-    assert found.break_evens[0].price.value == pytest.approx(6.25)
+    assert [(e.option, e.up_to.unit) for e in found.break_evens] == [("amd mi355x", "EUR/gpu-hour")]
+    assert found.break_evens[0].up_to.value == pytest.approx(6.25)
 
 
 def test_no_break_even_where_runs_may_not_be_compared() -> None:

@@ -21,10 +21,11 @@ from made import TP2, made, repeats, silent
 from compare import Run, comparison
 from compare.comparison import compare
 from compare.figures import FIGURES
-from compare.plot import png
 from compare.question import Question
-from compare.report_files import texts
-from compare.report_sources import launched
+from compare.report.files import texts
+from compare.report.png import png
+from compare.report.sources import launched
+from compare.report.terminal import print_table
 from metrics import shown
 from metrics.bill import Terms
 from metrics.price import Prices
@@ -167,7 +168,7 @@ def test_of_what_is_not_comparable_there_is_no_ratio_anywhere() -> None:
     assert not [p for p, _, _ in page.numbers if p.startswith(("/ratios", "/break_even", "/scaling"))]
     words = " ".join(page.text)
     assert words.index("lr: DP2 0.003; TP2 0.1") < words.index("Audit", words.index("Verdict lr"))
-    assert "no ratio is given" in words
+    assert "No ratio is given" in words
     for name in ("compare.html", "compare.md", "compare.csv"):
         assert not re.search(r"Against |times its|faster than|slower than|break-even with|\bratio,", out[name]), name
 
@@ -175,7 +176,7 @@ def test_of_what_is_not_comparable_there_is_no_ratio_anywhere() -> None:
 def test_what_is_unknown_is_said_to_be() -> None:
     page = read(made_files([made("a"), silent(made("b", asked=TP2), "seq_length")])["compare.html"])
     words = " ".join(page.text)
-    assert "Skip to the verdict ? Cannot tell What is not known decides" in words
+    assert "Skip to the verdict ? Cannot tell No ratio is given: too little is known" in words
     assert "seq_length: unknown, not told by TP2" in words
     assert "Unknown in every group: " in words
 
@@ -296,3 +297,32 @@ def test_the_picture_takes_any_text(tmp_path: Path) -> None:
     runs = [Run("a", made("a")), Run("b", replace(made("b", asked=TP2), name=EVIL, hardware="$x_1$ \x07"))]
     for found in (compare(runs), compare([Run("c", made("c", steps=(), status="failed"))])):
         assert png(found).startswith(b"\x89PNG")
+
+
+def test_how_a_log_was_read_is_told_with_what_was_given() -> None:
+    read_ = replace(
+        made("b", asked=TP2), provenance="imported", log="a log.txt", given={"model": "llama31_8b", "lr": 1e-4}
+    )
+    html = made_files([made("a"), read_])["compare.html"]
+    assert "python -m parsers 'a log.txt' --save model=llama31_8b lr=0.0001" in html
+
+
+def test_of_a_rehearsal_the_runs_that_were_compared_count() -> None:
+    toys = [replace(made(name, asked=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
+    assert made_files(toys)["compare.html"].count("<td>1 of 1</td>") == 2
+    measured = made_files([made("c", asked={"lr": 1}), *toys])["compare.html"]
+    assert (measured.count("<td>1 of 1</td>"), measured.count("<td>0 of 1</td>")) == (1, 2)
+
+
+def test_what_no_group_tells_is_no_difference() -> None:
+    """Off in both, it may differ, and is not seen to."""
+    records = [silent(made("a"), "recompute_method"), silent(made("b", asked=TP2), "recompute_method")]
+    (row,) = (r for r in compare([Run(r.id, r) for r in records]).audit.rows if r.setting == "recompute_method")
+    assert (row.state, set(row.values.values())) == ("allowed", {None})
+    page = made_files(records)["compare.md"]
+    differences, _, folded = page.partition("**Differences**")[2].partition("<details>")
+    assert "recompute" not in differences.partition("\n\n**")[0]
+    assert "recompute\\_method" in folded
+    stream = StringIO()
+    print_table(compare([Run(r.id, r) for r in records]), stream)
+    assert "recompute" not in stream.getvalue()

@@ -18,11 +18,11 @@ from made import TP2, made
 
 import compare
 from compare import Run
-from compare.drawing import COLOURS, MARKERS, Axis, axis, marker, per_column, polyline, tick_text
-from compare.drawing_pictures import curve_picture
-from compare.report_series import curves
+from compare.pictures.curves import curve_picture
+from compare.pictures.drawing import COLOURS, MARKERS, Axis, axis, marker, per_column, polyline, tick_text
+from compare.pictures.series import curves
 
-CSS = Path(compare.__file__).with_name("report.css").read_text(encoding="utf-8")
+CSS = (Path(compare.__file__).parent / "report" / "report.css").read_text(encoding="utf-8")
 Point = tuple[float, float]
 
 
@@ -107,7 +107,7 @@ def test_a_run_that_does_not_tell_is_named() -> None:
     silent = replace(told, id="Run-B", platform="amd", steps=tuple(replace(s, lr_used=None) for s in told.steps))
     rates = curves(of(told, silent))[1]
     assert rates.title == "Learning rate used"
-    assert curve_picture(rates, 2).caption == ("Not told by Run-B.",)
+    assert curve_picture(rates, 2).caption == "Not told by Run-B."
 
 
 @pytest.mark.parametrize(

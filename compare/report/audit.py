@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from compare.audit import Row
 from compare.comparison import Comparison
 from compare.curves import Check
-from compare.report_blocks import Block, Cell, Details, Paragraph, Section, Table, Tag, Tone, cell, line
-from compare.report_numbers import UNKNOWN
+from compare.report.blocks import Block, Cell, Details, Paragraph, Section, Table, Tag, Tone, cell, line
+from compare.report.numbers import UNKNOWN
 from compare.unlike import Unlike
 from conf.errors import listed
 
@@ -30,9 +30,10 @@ _SIDE_BY_SIDE = 6  # groups that a page has columns for
 def audit_section(comparison: Comparison) -> Section:
     """What decides first, then what differs, then everything, folded."""
     audited = comparison.audit
-    differing = [row for state in _ORDER for row in audited.rows if row.state == state]
+    differing = [row for state in _ORDER for row in audited.rows if row.state == state and differs(row)]
     differing += [row for row in audited.rows if row.state not in (*_ORDER, "identical", "unknown")]
-    unknown = sorted((row for row in audited.rows if row.state == "unknown"), key=lambda row: not row.decides)
+    silent = [row for row in audited.rows if row.state in (*_ORDER, "unknown") and row not in differing]
+    unknown = sorted(silent, key=lambda row: not row.decides)
     blocks: list[Block] = [Paragraph(line(_counted(audited.rows)))]
     blocks += _table("Differences", differing)
     blocks += _checks(comparison.checks)
@@ -42,6 +43,11 @@ def audit_section(comparison: Comparison) -> Section:
     if audited.rows:
         blocks.append(Details(f"All {len(audited.rows)} settings", tuple(_by_kind(audited.rows))))
     return Section("Audit", tuple(blocks), "audit")
+
+
+def differs(row: Row) -> bool:
+    """What no group tells may differ, and is not seen to."""
+    return any(found is not None for found in row.values.values())
 
 
 def _counted(rows: Sequence[Row]) -> str:
@@ -62,13 +68,11 @@ def _table(caption: str, rows: Sequence[Row]) -> Iterator[Table]:
         return
     labels = list(rows[0].values)
     beside = len(labels) <= _SIDE_BY_SIDE
-    heads = ("setting", "state", *(labels if beside else ["values"]), "reason")
-    cells = tuple((_name(row), _state(row.state, row.decides), *_values(row, beside), cell(row.reason)) for row in rows)
+    heads = ("setting", "state", *(labels if beside else ["values"]))
+    cells = tuple(
+        ((line(row.setting), line(row.reason)), _state(row.state, row.decides), *_values(row, beside)) for row in rows
+    )
     yield Table(caption, tuple(map(line, heads)), cells)
-
-
-def _name(row: Row) -> Cell:
-    return cell(row.setting)
 
 
 def _state(state: str, decides: bool) -> Cell:

@@ -9,9 +9,13 @@ from io import StringIO
 from typing import IO, Any, Literal
 
 from compare.audit import Row
-from compare.comparison import Compared, Comparison
-from compare.figures import FIGURES
-from compare.groups import Group
+from compare.comparison import Comparison
+from compare.figures import FIGURES, SPEED
+from compare.pictures.legend import titled
+from compare.report.audit import differs
+from compare.report.blocks import text_of
+from compare.report.words import advice, cause, headline, no_ratio
+from compare.statistics import Ratio
 from conf.errors import listed
 from metrics import Quantity, shown
 from parsers import Record
@@ -64,22 +68,29 @@ def _print_verdict(console: Any, comparison: Comparison) -> None:
     states = [row.state for row in comparison.audit.rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     say(console, f"{verdict.word}" + (f" ({counts})" if counts else ""), style.get(verdict.word, "bold"))
-    for reason in verdict.reasons:
-        say(console, f"  - {reason}")
+    for sentence in headline(comparison):
+        say(console, text_of(sentence))
+    say_each(console, verdict.reasons)
+    for step in advice(comparison):
+        say(console, f"next: {text_of(step)}")
     if len(comparison.groups) > 1:
         varied = comparison.audit.varied
         say(console, f"compared: {listed(varied.keys)} ({varied.reason})")
 
 
 def _print_differences(console: Any, comparison: Comparison) -> None:
-    rows = [row for row in comparison.audit.rows if row.state in ("varied", "declared", "allowed", "not rehearsed")]
+    """What may differ, and below it why: of reasons, many are alike, and some are long."""
+    rows = [row for row in comparison.audit.rows if row.state in ("varied", "declared", "allowed") and differs(row)]
     labels = list(rows[0].values) if rows else []
-    if len(labels) <= _SIDE_BY_SIDE:
-        cells = [[row.setting, row.state, *(_values(row, label) for label in labels), row.reason] for row in rows]
-        print_rows(console, "What differs", ["setting", "", *labels, "reason"], cells)
-        return
-    cells = [[row.setting, row.state, _all_values(row), row.reason] for row in rows]
-    print_rows(console, "What differs", ["setting", "", "values", "reason"], cells)
+    beside = len(labels) <= _SIDE_BY_SIDE
+    cells = [
+        [r.setting, r.state, *([_values(r, label) for label in labels] if beside else [_all_values(r)])] for r in rows
+    ]
+    print_rows(console, "What differs", ["setting", "", *(labels if beside else ["values"])], cells)
+    why: dict[str, list[str]] = {}
+    for row in (row for row in comparison.audit.rows if row.reason and (row in rows or row.state == "not rehearsed")):
+        why.setdefault(f"{row.state}: {row.reason}", []).append(row.setting)
+    say_each(console, [f"{listed(settings)}, {reason}" for reason, settings in why.items()])
 
 
 def _all_values(row: Row) -> str:
@@ -107,7 +118,7 @@ def _print_groups(console: Any, comparison: Comparison) -> None:
     told = [f for f in _IN_TABLE if any(numbers[f.metric].value is not None for numbers in figures.values())]
     units = {f.metric: _unit([numbers[f.metric] for numbers in figures.values()]) for f in told}
     cells = [
-        [_group(group), f"{len(group.shown)}", *(_cell(figures[group.label][f.metric], units[f.metric]) for f in told)]
+        [titled(group), f"{len(group.shown)}", *(_cell(figures[group.label][f.metric], units[f.metric]) for f in told)]
         for group in comparison.groups
         if group.label in figures
     ]
@@ -119,14 +130,10 @@ def _print_groups(console: Any, comparison: Comparison) -> None:
     used = {q.source for q in shown_ if q.value is not None}
     legend = ", ".join(f"{mark} {meaning}" for source, (mark, meaning) in _MARKS.items() if source in used)
     if legend:
-        say(console, f"source: {legend}; ± half of the 95 % interval of the mean over runs", "dim")
+        half = "; ± half of the 95 % interval of the mean over runs" if any(q.interval for q in shown_) else ""
+        say(console, f"source: {legend}{half}", "dim")
     if unknown := [figure.title for figure in _IN_TABLE if figure not in told]:
         say(console, f"not told by any run: {listed(unknown)} (why: --json)", "dim")
-
-
-def _group(group: Group) -> str:
-    """An estimate stands beside what was measured, and is no run."""
-    return group.label if group.usable else f"{group.label} ({group.shown[0].record.provenance})"
 
 
 def _unit(found: Sequence[Quantity]) -> str:
@@ -149,26 +156,31 @@ def _cell(quantity: Quantity, unit: str) -> str:
 
 
 def _print_ratios(console: Any, comparison: Comparison) -> None:
-    titles = {figure.metric: figure.title for figure in _IN_TABLE}
-    cells = [[i.group, titles[i.metric], *_ratio_cells(i)] for i in comparison.ratios if i.metric in titles]
-    heads = ["group", "metric", "ratio", "95 % interval", "word", "why"]
-    print_rows(console, f"Against {comparison.baseline}", heads, cells)
+    few = len(comparison.groups) <= _SIDE_BY_SIDE
+    titles = {figure.metric: figure.title for figure in _IN_TABLE if few or figure.metric == SPEED}
+    known = [(item, item.result) for item in comparison.ratios if item.metric in titles and item.result]
+    why = list(dict.fromkeys(item.reason for item, _ in known))
+    one = len(why) == 1
+    cells = [[i.group, titles[i.metric], *_ratio_cells(result), *([] if one else [i.reason])] for i, result in known]
+    heads = ["group", "metric", "ratio", "95 % interval", "result", *([] if one else ["why"])]
+    title = f"Against {comparison.baseline}" + (f": {why[0]}" if one else "")
+    print_rows(console, title, heads, cells)
+    say_each(console, no_ratio(comparison.ratios, titles))
+    if known and not few:
+        say(console, "the ratios of other figures: --json, or -o DIR", "dim")
 
 
-def _ratio_cells(item: Compared) -> Iterable[str]:
-    result = item.result
-    if result is None:
-        return "unknown", "", "undecided", item.reason
+def _ratio_cells(result: Ratio) -> Iterable[str]:
     interval = "" if result.interval is None else f"{result.interval[0]:.3f} to {result.interval[1]:.3f}"
-    return f"{result.ratio:.3f}", interval, result.word, item.reason
+    return f"{result.ratio:.3f}", interval, result.word
 
 
 def _print_break_evens(console: Any, comparison: Comparison) -> None:
     """Prices of ours are an example: they answer nobody's question here."""
     if comparison.terms.prices.example:
         return
-    known = [even for even in comparison.break_evens if even.price.value is not None]
-    cells = [[even.option, even.rival, _ends(even.price)] for even in known]
+    known = [even for even in comparison.break_evens if even.up_to.value is not None]
+    cells = [[even.option, even.rival, _ends(even.up_to)] for even in known]
     print_rows(console, "Break-even: cheaper up to this price of a GPU-hour", ["group", "than", ""], cells)
 
 
@@ -180,7 +192,7 @@ def _ends(price: Quantity) -> str:
 def _print_left_out(console: Any, comparison: Comparison) -> None:
     left_out = [(group.label, run.record) for group in comparison.groups for run in group.runs]
     left_out = [(label, r) for label, r in left_out if r.status != "completed" or r.provenance == "rehearsed"]
-    cells = [[label, r.id, r.provenance, _status(r), r.cause or "no cause told"] for label, r in left_out]
+    cells = [[label, r.id, r.provenance, _status(r), cause(r)] for label, r in left_out]
     print_rows(console, "Runs without numbers", ["group", "run", "", "status", "cause"], cells)
 
 
@@ -192,21 +204,55 @@ def _status(record: Record) -> str:
 def print_rows(
     console: Any, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None = None
 ) -> None:
+    """A table; where numbers need more room than there is, turned, with a column a row. No number is ever broken."""
+    if not rows:
+        return
+    table = _table(title, heads, rows, numbers_from)
+    if numbers_from is not None and len(rows) <= _SIDE_BY_SIDE and _needed(console, table) > console.width:
+        columns = [[head.replace("\n", ", "), *(row[i] for row in rows)] for i, head in enumerate(heads) if i]
+        turned = _table(title, [heads[0], *(row[0] for row in rows)], columns, 1)
+        table = min((turned, table), key=lambda one: _needed(console, one))
+    width = console.width if numbers_from is None else max(console.width, _needed(console, table))
+    console.print()
+    console.print(table, width=width, crop=False)
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int | None) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     side: Literal["left", "right"]
-    if not rows:
-        return
-    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold", pad_edge=False)
+    look: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
+    table = Table(**look, title=Text(title), title_justify="left", title_style="bold")
     for index, head in enumerate(heads):
-        side = "right" if numbers_from is not None and index >= numbers_from else "left"
-        table.add_column(Text(plain(head, keep="\n")), justify=side, overflow="fold", no_wrap=index == 0)
+        number = numbers_from is not None and index >= numbers_from
+        side = "right" if number else "left"
+        widest = max(len(part) for row in rows for part in row[index].split("\n")) if number else None
+        text = Text(plain(head, keep="\n"))
+        table.add_column(text, justify=side, overflow="fold", no_wrap=index == 0, min_width=widest)
     for row in rows:
         table.add_row(*(Text(plain(cell, keep="\n")) for cell in row))
-    console.print()
-    console.print(table)
+    return table
+
+
+def _needed(console: Any, table: Any) -> int:
+    """The columns of a terminal without which numbers or words are broken."""
+    from rich.measure import Measurement
+
+    return Measurement.get(console, console.options.update(max_width=10_000), table).minimum
+
+
+def say_each(console: Any, sentences: Iterable[str]) -> None:
+    """A list; lines that go on stand below each other."""
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table.grid(padding=(0, 1))
+    for sentence in sentences:
+        found.add_row("  -", Text(plain(sentence)))
+    if found.row_count:
+        console.print(found)
 
 
 def say(console: Any, text: str, style: str = "") -> None:

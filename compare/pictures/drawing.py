@@ -7,12 +7,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from compare.html_markup import Child, h
+from compare.pictures.markup import Child, h
 
 COLOURS, DASHES, MARKERS = 7, 4, 7
+WIDTH, HEIGHT = 520.0, 280.0  # of a picture, and the ends of its axes
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 506.0, 26.0, 236.0
 _TICKS = 5
 _SMALL = 3.2
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """drawing: <svg>. alternative: what it shows, for who does not see it. caption: under its title; may be empty."""
+
+    title: str
+    drawing: Element
+    alternative: str
+    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +86,12 @@ def grid(x: Axis, y: Axis, x_label: str, y_label: str) -> Element:
     """Both axes with their ticks and labels, and lines across at the ticks of y."""
     parts: list[Child] = []
     for value in y.ticks():
-        parts += [_line(x.start, y.at(value), x.end, y.at(value), "rule")]
+        parts += [line(x.start, y.at(value), x.end, y.at(value), "rule")]
         parts += [h("text", tick_text(value, y), x=x.start - 6, y=_px(y.at(value) + 4), class_="tick end")]
     for value in x.ticks():
-        parts += [_line(x.at(value), y.start, x.at(value), y.start + 4, "axis")]
+        parts += [line(x.at(value), y.start, x.at(value), y.start + 4, "axis")]
         parts += [h("text", tick_text(value, x), x=_px(x.at(value)), y=y.start + 17, class_="tick middle")]
-    parts += [_line(x.start, y.start, x.end, y.start, "axis")]
+    parts += [line(x.start, y.start, x.end, y.start, "axis")]
     parts += [h("text", x_label, x=x.end, y=y.start + 33, class_="label end")]
     parts += [h("text", y_label, x=2, y=y.end - 9, class_="label")]
     return h("g", parts, class_="grid", aria_hidden="true")
@@ -139,10 +151,6 @@ def cross(x: float, y: float, title: str) -> Element:
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Element:
     """A straight one."""
-    return _line(x1, y1, x2, y2, class_)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Element:
     return h("line", x1=_px(x1), y1=_px(y1), x2=_px(x2), y2=_px(y2), class_=class_)
 
 

@@ -7,24 +7,10 @@ from functools import singledispatch
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from compare.drawing import look, marker, polyline
-from compare.html_markup import Child, h, page
-from compare.report_blocks import (
-    Block,
-    Bullets,
-    Cell,
-    Code,
-    Details,
-    Inline,
-    Line,
-    Number,
-    Paragraph,
-    Picture,
-    Pictures,
-    Report,
-    Section,
-    Table,
-)
+from compare.pictures.drawing import Picture, look, marker, polyline
+from compare.pictures.markup import Child, h, page
+from compare.report import blocks
+from compare.report.blocks import Cell, Line
 
 # Whatever a record may have smuggled in: nothing is fetched and nothing runs.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -33,7 +19,7 @@ _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "plain": "–"}
 _TOP = 2  # level of a section's heading
 
 
-def html(report: Report) -> str:
+def html(report: blocks.Report) -> str:
     """The file's text."""
     head = h(
         "head",
@@ -49,18 +35,19 @@ def html(report: Report) -> str:
     return page(h("html", head, body, lang="en"))
 
 
-def _banner(report: Report) -> Element:
+def _banner(report: blocks.Report) -> Element:
     sign = h("span", _SIGNS.get(report.tone, "–"), class_="sign", aria_hidden="true")
     word = h("h1", sign, report.word[:1].upper() + report.word[1:])
-    return h("header", word, h("p", _line(report.headline), class_="headline"), class_=f"banner {report.tone}")
+    said = (h("p", _line(sentence), class_="headline") for sentence in report.headline)
+    return h("header", word, said, class_=f"banner {report.tone}")
 
 
-def _contents(report: Report) -> Element:
+def _contents(report: blocks.Report) -> Element:
     links = (h("li", h("a", section.title, href=f"#{section.anchor}")) for section in report.sections)
     return h("nav", h("ul", links), aria_label="Contents")
 
 
-def _section(section: Section) -> Element:
+def _section(section: blocks.Section) -> Element:
     title = h("h2", section.title, id=f"{section.anchor}-title")
     blocks = (_block(block, _TOP + 1) for block in section.blocks)
     # The skip link and the contents jump here: it takes the focus, too.
@@ -70,51 +57,51 @@ def _section(section: Section) -> Element:
 
 
 @singledispatch
-def _block(block: Block, level: int) -> Child:
+def _block(block: blocks.Block, level: int) -> Child:
     raise TypeError(f"no such block: {block!r}")
 
 
-@_block.register(Paragraph)
-def _(block: Paragraph, level: int) -> Child:
+@_block.register(blocks.Paragraph)
+def _(block: blocks.Paragraph, level: int) -> Child:
     return h("p", _line(block.line))
 
 
-@_block.register(Bullets)
-def _(block: Bullets, level: int) -> Child:
+@_block.register(blocks.Bullets)
+def _(block: blocks.Bullets, level: int) -> Child:
     return h("ul", (h("li", _line(item)) for item in block.items))
 
 
-@_block.register(Section)
-def _(block: Section, level: int) -> Child:
+@_block.register(blocks.Section)
+def _(block: blocks.Section, level: int) -> Child:
     return h("div", h(f"h{level}", block.title), (_block(inner, level + 1) for inner in block.blocks), class_="part")
 
 
-@_block.register(Details)
-def _(block: Details, level: int) -> Child:
+@_block.register(blocks.Details)
+def _(block: blocks.Details, level: int) -> Child:
     return h("details", h("summary", block.summary), (_block(inner, level) for inner in block.blocks))
 
 
-@_block.register(Code)
-def _(block: Code, level: int) -> Child:
+@_block.register(blocks.Code)
+def _(block: blocks.Code, level: int) -> Child:
     return h("pre", h("code", block.text), tabindex="0", role="region", aria_label=block.label)
 
 
 @_block.register(Picture)
 def _(block: Picture, level: int) -> Child:
-    caption = h("figcaption", h("strong", block.title), " ", _line(block.caption))
+    caption = h("figcaption", h("strong", block.title), " ", block.caption)
     return h("figure", caption, block.drawing)
 
 
-@_block.register(Pictures)
-def _(block: Pictures, level: int) -> Child:
+@_block.register(blocks.Pictures)
+def _(block: blocks.Pictures, level: int) -> Child:
     legend = h("ul", (h("li", _sample(place), label) for place, label in block.legend), class_="legend")
     return h(
         "div", legend if block.legend else None, h("div", (_block(p, level) for p in block.pictures), class_="pictures")
     )
 
 
-@_block.register(Table)
-def _(block: Table, level: int) -> Child:
+@_block.register(blocks.Table)
+def _(block: blocks.Table, level: int) -> Child:
     head = h("thead", h("tr", (h("th", _line(head), scope="col") for head in block.heads)))
     body = h("tbody", map(_row, block.rows))
     table = h(
@@ -142,10 +129,10 @@ def _line(line: Line) -> list[Child]:
     return [_inline(part) for part in line]
 
 
-def _inline(part: Inline) -> Child:
+def _inline(part: blocks.Inline) -> Child:
     if isinstance(part, (str, Element)):
         return part
-    if isinstance(part, Number):
+    if isinstance(part, blocks.Number):
         return h("data", part.text, value=repr(part.value), data_json=part.pointer)
     return h("span", part.text, class_=f"tag {part.tone}")
 

@@ -23,12 +23,11 @@ _HOW = (
 
 def print_regression(found: Regression, stream: IO[str]) -> None:
     """Write it to `stream`, the outcome first."""
-    from compare.table import console_of, print_rows, say
+    from compare.report.terminal import console_of, print_rows, say, say_each
 
     with console_of(stream) as console:
         say(console, _outcome(found), _STYLES[found.outcome])
-        for reason in found.reasons:
-            say(console, f"  - {reason}")
+        say_each(console, found.reasons)
         say(console, _HOW, "dim")
         for case in found.cases:
             rows = [_cells(line) for line in case.lines]

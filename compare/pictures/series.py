@@ -124,14 +124,13 @@ def _step_times(runs: Sequence[_One]) -> Curves:
     found, left_out = [], set()
     for place, label, run in runs:
         known = pace(run.record)
-        left_out.add(sum(i.iterations for i in known.intervals[: known.warmup.count]))
+        each, ends = known.iterations_a_line or 1, known.ends[known.warmup.count :]
+        left_out.add(known.warmup.count * each)
         points: list[tuple[float, float] | None] = []
-        for before, interval in pairwise((None, *known.counted)):
-            if interval is None:
-                continue
-            if before is not None and interval.iteration - before.iteration > interval.iterations:
+        for before, end, seconds in zip((*ends[:1], *ends), ends, known.times, strict=False):
+            if end - before > each:
                 points.append(None)
-            points.append((interval.iteration, interval.seconds / interval.iterations))
+            points.append((end, seconds / each))
         found.append(Series(place, label, run.record.id, tuple(points)))
     low, high = min(left_out, default=0), max(left_out, default=0)
     note = f"without the warm-up, {low if low == high else f'{low} to {high}'} steps" if high else ""

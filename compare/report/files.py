@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Sequence
 
 from compare.comparison import Comparison, to_json
-from compare.csv_table import csv_text
-from compare.html_page import html
-from compare.markdown import markdown
-from compare.report import report
-from compare.report_sources import launched
+from compare.report.csv_table import csv_text
+from compare.report.html_page import html
+from compare.report.markdown import markdown
+from compare.report.page import report
+from compare.report.sources import launched
 from parsers.pretty import pretty
 
 PICTURE = "compare.png"
@@ -18,7 +18,7 @@ PICTURE = "compare.png"
 
 def files(comparison: Comparison, argv: Sequence[str]) -> dict[str, str | bytes]:
     """compare.json, .html, .md, .csv and .png, by name. argv: what asked for them, without the program."""
-    from compare.plot import png
+    from compare.report.png import png
 
     return {**texts(comparison, argv), PICTURE: png(comparison)}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from compare.comparison import Comparison
-from compare.drawing_pictures import curve_picture, scaling_picture
-from compare.report_blocks import Cell, Number, Pictures, Section, Table, cell, line
-from compare.report_numbers import places, quantity_cell, ratio_lines
-from compare.report_series import curves, with_curves
-from compare.report_words import legend
+from compare.pictures.curves import curve_picture
+from compare.pictures.figures import scaling_picture
+from compare.pictures.legend import legend
+from compare.pictures.series import curves, with_curves
+from compare.report.blocks import Cell, Number, Pictures, Section, Table, cell, line
+from compare.report.numbers import places, quantity_cell, ratio_lines
 from compare.scaling import TOTAL, Scaled
 
 

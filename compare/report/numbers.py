@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compare.comparison import Comparison
-from compare.report_blocks import Cell, Line, Number, Tag
+from compare.report.blocks import Cell, Line, Number, Tag
 from compare.statistics import Ratio
 from metrics import Quantity, shown
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from compare.comparison import Comparison
 from compare.figures import FIGURES
 from compare.groups import SEED, Group
-from compare.report_blocks import Block, Cell, Code, Details, Line, Paragraph, Section, Table, Tag, Tone, cell, line
-from compare.report_numbers import NOT_TOLD, Places, places, quantity_cell
-from compare.report_sources import Launched
+from compare.report.blocks import Block, Cell, Code, Details, Line, Paragraph, Section, Table, Tag, Tone, cell, line
+from compare.report.numbers import NOT_TOLD, Places, places, quantity_cell
+from compare.report.sources import Launched
+from compare.report.words import cause
 from conf.errors import listed
 from metrics.repeats import asked
 from parsers import Record, Run
@@ -24,7 +26,7 @@ def runs_section(comparison: Comparison) -> Section:
     out = [(g.label, r.record) for g in comparison.groups for r in g.runs if r.path not in comparison.run_figures]
     if out:
         heads = tuple(map(line, ("run", "group", "status", "cause")))
-        rows = tuple((cell(r.id), cell(label), _status(r), cell(r.cause or "no cause told")) for label, r in out)
+        rows = tuple((cell(r.id), cell(label), _status(r), cell(cause(r))) for label, r in out)
         blocks.append(Table("Runs without numbers", heads, rows))
         blocks += [_last_lines(record) for _, record in out if record.last_lines]
     at = places(comparison)
@@ -83,8 +85,11 @@ def _group(group: Group, launched: Mapping[str, Launched]) -> Section:
     blocks: list[Block] = [_runs_table(group)]
     if how.command:
         blocks.append(Code(how.command, f"how the first run of {group.label} was started"))
+    elif first.record.provenance == "imported":
+        blocks.append(Paragraph(line("Read from a log that was brought:")))
+        blocks.append(Code(_read(first.record), f"how the first run of {group.label} was read"))
     else:
-        blocks.append(Paragraph(line(_no_command(first.record))))
+        blocks.append(Paragraph(line("How it was started is not told: there is no plan.json in its directory.")))
     if how.experiment:
         blocks.append(_config(f"Config of {group.label} (experiment.yaml of its first run)", how.experiment))
     elif settings := asked(first.record):
@@ -98,12 +103,10 @@ def _config(summary: str, text: str) -> Details:
     return Details(summary, (Code(text, summary),))
 
 
-def _no_command(record: Record) -> str:
-    if record.provenance == "imported":
-        return (
-            f"Read from a log that was brought ({record.log or 'its name is not told'}): python -m parsers LOG --save"
-        )
-    return "How it was started is not told: there is no plan.json in its directory."
+def _read(record: Record) -> str:
+    """The command, with all that was given beside the log."""
+    given = [f"{name}={value}" for name, value in record.given.items()]
+    return shlex.join(["python", "-m", "parsers", record.log or "LOG", "--save", *given])
 
 
 def _runs_table(group: Group) -> Table:

@@ -9,9 +9,12 @@ from textwrap import shorten, wrap
 from typing import Any
 
 from compare.comparison import Comparison
-from compare.report_blocks import text_of
-from compare.report_series import Curves, curves, with_curves
-from compare.report_words import headline, titled
+from compare.figures import SPEED
+from compare.pictures.drawing import Axis, tick_text
+from compare.pictures.legend import titled
+from compare.pictures.series import Curves, curves, with_curves
+from compare.report.blocks import text_of
+from compare.report.words import headline
 from parsers.find import Run
 from parsers.terminal import plain
 
@@ -36,45 +39,50 @@ _SHOWN_REASONS = 3
 _NAMED = 12  # groups that a picture has room to name: the page has all
 _LINES = 4
 _CUT: Any = {"max_lines": 3, "placeholder": " …"}
-_TITLE_WIDTH, _PANEL_WIDTH, _CAPTION_WIDTH = 130, 72, 185
+_PANEL_WIDTH, _CAPTION_WIDTH = 105, 185
+_TITLES = {False: (12.5, 118), True: (9.5, 160)}  # size and characters a line, of one sentence and of more
+_COLUMNS = 2
 
 
 def png(comparison: Comparison) -> bytes:
-    """The picture, as a file in PNG: of the shape of a slide."""
+    """The picture, as a file in PNG: of the shape of a slide, or of half of one."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     file = BytesIO()
+    drawn, measured = curves(comparison), any(group.shown for group in comparison.groups)
+    rows = 1 if len(drawn) + measured <= _COLUMNS else 2
     with rc_context(_STYLE):
-        figure = Figure(figsize=(12.8, 7.6), dpi=130, layout="constrained")
+        figure = Figure(figsize=(12.8, 3.8 * rows), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
-        throughput, *others = figure.subplots(2, 2).flat
-        _draw_throughput(throughput, comparison)
-        found = curves(comparison)
-        for axes, drawn in zip(others, found, strict=False):
-            _draw_curves(axes, drawn, comparison)
-        for axes in others[len(found) :]:
+        panels = list(figure.subplots(rows, _COLUMNS).flat)
+        if measured:
+            _draw_throughput(panels.pop(0), comparison)
+        for place, curve in enumerate(drawn):
+            axes = panels.pop(0)
+            _draw_curves(axes, curve, comparison)
+            if place == 0:
+                _draw_legend(axes, comparison)
+        for axes in panels:
             axes.set_visible(False)
-        if found:
-            _draw_legend(others[0], comparison)
-        figure.suptitle(title(comparison), x=0.008, ha="left", fontsize=12.5, fontweight="bold")
+        size, _ = _TITLES[len(headline(comparison)) > 1]
+        figure.suptitle(title(comparison), x=0.008, ha="left", fontsize=size, fontweight="bold")
         figure.supxlabel(_caption(comparison), x=0.008, ha="left", fontsize=8.5, color="#444444")
         figure.savefig(file, format="png")
     return file.getvalue()
 
 
 def _draw_throughput(axes: Any, comparison: Comparison) -> None:
-    metric = "tokens_per_s_per_gpu"
-    axes.set_title("Throughput, tokens/s per device")
+    axes.set_title("Throughput, tokens/s/GPU")
     used = [(look, g) for look, g in enumerate(comparison.groups) if g.shown]
     for place, (look, group) in enumerate(used):
         colour, marker, _ = _look(look)
-        values = [comparison.run_figures[run.path][metric].value for run in group.shown]
+        values = [comparison.run_figures[run.path][SPEED].value for run in group.shown]
         known = [value for value in values if value is not None]
         spread = [place + 0.09 * (index - (len(known) - 1) / 2) for index in range(len(known))]
         axes.scatter(spread, known, color=colour, marker=marker, s=26, alpha=0.75, linewidths=0)
-        pooled = comparison.group_figures[group.label][metric]
+        pooled = comparison.group_figures[group.label][SPEED]
         if pooled.value is not None and pooled.interval is not None:
             axes.vlines(place + 0.3, *pooled.interval, color=colour, linewidth=2.2)
             axes.plot([place + 0.24, place + 0.36], [pooled.value] * 2, color=colour, linewidth=2.2)
@@ -84,12 +92,13 @@ def _draw_throughput(axes: Any, comparison: Comparison) -> None:
     axes.set_xlim(-0.6, len(used) - 0.4)
     axes.set_ylim(bottom=0, top=1.06 * axes.get_ylim()[1])
     axes.grid(axis="x", visible=False)
-    axes.yaxis.set_major_formatter(_thousands())
+    axes.yaxis.set_major_formatter(_ticks(*axes.get_ylim()))
 
 
 def _draw_curves(axes: Any, drawn: Curves, comparison: Comparison) -> None:
-    title_ = f"{drawn.title} ({drawn.note})" if drawn.note else drawn.title
-    axes.set_title(shorten(title_, _PANEL_WIDTH, placeholder=" …)"))
+    axes.set_title(drawn.title, pad=16 if drawn.note else 6)
+    above = {"xycoords": "axes fraction", "xytext": (0, 4), "textcoords": "offset points"}
+    axes.annotate(shorten(drawn.note, _PANEL_WIDTH, placeholder=" …"), (0, 1), **above, fontsize=8.5, color="#444444")
     axes.set_xlabel(drawn.x)
     axes.set_ylabel(drawn.y)
     for series in drawn.series:
@@ -105,7 +114,8 @@ def _draw_curves(axes: Any, drawn: Curves, comparison: Comparison) -> None:
     axes.locator_params(axis="x", nbins=6)
     if drawn.from_zero:
         axes.set_ylim(bottom=0, top=1.06 * axes.get_ylim()[1])
-    axes.xaxis.set_major_formatter(_thousands())
+    for side, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        side.set_major_formatter(_ticks(low, high))
 
 
 def _draw_legend(axes: Any, comparison: Comparison) -> None:
@@ -124,12 +134,14 @@ def _draw_legend(axes: Any, comparison: Comparison) -> None:
 def title(comparison: Comparison) -> str:
     """What the page says on top."""
     word = "" if comparison.ratios else f"{comparison.audit.verdict.word.capitalize()}. "
-    return "\n".join(wrap(plain(word + text_of(headline(comparison))), _TITLE_WIDTH))
+    first, *others = (plain(text_of(sentence)) for sentence in headline(comparison))
+    _, width = _TITLES[bool(others)]
+    return "\n".join(line for sentence in (word + first, *others) for line in wrap(sentence, width))
 
 
 def _caption(comparison: Comparison) -> str:
     """Where the numbers come from; and what speaks against comparing them."""
-    runs = [run for group in comparison.groups for run in group.usable]
+    runs = [run for _, side in with_curves(comparison) for run in side.usable]
     provenance = ", ".join(dict.fromkeys(run.record.provenance for run in runs)) or "no runs"
     hosts, devices = _facts(runs, "host"), _facts(runs, "device_name")
     text = f"{provenance}: {len(runs)} completed runs; device: {devices}; host: {hosts}."
@@ -149,10 +161,10 @@ def _look(place: int) -> tuple[str, str, str]:
     return _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)], _DASHES[place % len(_DASHES)]
 
 
-def _thousands() -> Any:
+def _ticks(low: float, high: float) -> Any:
     from matplotlib.ticker import FuncFormatter
 
-    return FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:g}")
+    return FuncFormatter(lambda value, _: tick_text(value, Axis(low, high, 0, 1)))
 
 
 def _short(label: str) -> str:

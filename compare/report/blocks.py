@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from xml.etree.ElementTree import Element
 
+from compare.pictures.drawing import Picture
+
 Tone = Literal["good", "bad", "open", "plain", "quiet"]
 
 
@@ -55,16 +57,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """drawing: <svg>. alternative: what it shows, for who does not see it."""
-
-    title: str
-    drawing: Element
-    alternative: str
-    caption: Line = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Pictures:
     """Beside each other where there is room. legend: group labels, each by its place among the groups."""
 
@@ -101,12 +93,12 @@ Block: TypeAlias = "Paragraph | Bullets | Table | Picture | Pictures | Code | De
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """word, tone: the verdict. headline: what it comes to, in a sentence."""
+    """word, tone: the verdict. headline: what it comes to, in sentences."""
 
     title: str
     word: str
     tone: Tone
-    headline: Line
+    headline: tuple[Line, ...]
     sections: tuple[Section, ...]
 
 

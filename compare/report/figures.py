@@ -5,29 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compare.comparison import Comparison
-from compare.drawing_pictures import figure_picture, price_picture
-from compare.figures import FIGURES, Figure
-from compare.report_blocks import (
+from compare.figures import COST, FIGURES, SPEED, Figure
+from compare.pictures.drawing import Picture
+from compare.pictures.figures import figure_picture, price_picture
+from compare.pictures.legend import legend, titled
+from compare.report.blocks import (
     Block,
     Cell,
     Details,
     Line,
     Number,
     Paragraph,
-    Picture,
     Pictures,
     Section,
     Table,
     cell,
     line,
 )
-from compare.report_numbers import common_unit, named, places, quantity_cell
-from compare.report_words import HEADLINE, legend, titled
+from compare.report.numbers import common_unit, named, places, quantity_cell
 from metrics import Quantity, shown
 
 _COLUMNS = 4  # groups that stand beside each other; more stand below each other
 _NARROW = 2  # groups of which two tables stand beside each other
-_COST = "cost_per_trillion_tokens"
 
 
 def figures_section(comparison: Comparison) -> tuple[Section, ...]:
@@ -82,7 +81,7 @@ def _table(comparison: Comparison, caption: str, figures: Sequence[Figure]) -> T
 
 def _extras(comparison: Comparison, part: str) -> Iterator[Block]:
     if part == "speed":
-        yield Pictures((figure_picture(comparison, HEADLINE, "Throughput per device", "tokens/s/GPU"),))
+        yield Pictures((figure_picture(comparison, SPEED, "Throughput", "tokens/s/GPU"),))
     if part == "cost":
         yield from _break_evens(comparison)
         picture = _price_picture(comparison)
@@ -91,14 +90,14 @@ def _extras(comparison: Comparison, part: str) -> Iterator[Block]:
 
 
 def _price_picture(comparison: Comparison) -> Picture | None:
-    unit = common_unit([figures[_COST] for figures in comparison.group_figures.values()])
-    return None if unit is None else price_picture(comparison, HEADLINE, _COST, ("tokens/s/GPU", unit))
+    unit = common_unit([figures[COST] for figures in comparison.group_figures.values()])
+    return None if unit is None else price_picture(comparison, SPEED, COST, ("tokens/s/GPU", unit))
 
 
 def _break_evens(comparison: Comparison) -> Iterator[Table]:
-    found = [(i, even) for i, even in enumerate(comparison.break_evens) if even.price.value is not None]
+    found = [(i, even) for i, even in enumerate(comparison.break_evens) if even.up_to.value is not None]
     rows = tuple(
-        (cell(even.option), quantity_cell(even.price, f"/break_even/{i}/price", with_unit=True), cell(even.rival))
+        (cell(even.option), quantity_cell(even.up_to, f"/break_even/{i}/price", with_unit=True), cell(even.rival))
         for i, even in found
     )
     if rows:

@@ -7,30 +7,19 @@ from collections.abc import Iterator
 from functools import singledispatch
 from html import escape
 
-from compare.report_blocks import (
-    Block,
-    Bullets,
-    Cell,
-    Code,
-    Details,
-    Line,
-    Paragraph,
-    Picture,
-    Pictures,
-    Report,
-    Section,
-    Table,
-    text_of,
-)
+from compare.pictures.drawing import Picture
+from compare.report import blocks
+from compare.report.blocks import Cell, Line, text_of
 from parsers.terminal import plain
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|#~$@])")
 _TOP = 2
 
 
-def markdown(report: Report, picture: str | None = None) -> str:
+def markdown(report: blocks.Report, picture: str | None = None) -> str:
     """The file's text. picture: a file beside it, shown on top."""
-    lines = [f"# {_text(report.word[:1].upper() + report.word[1:])}", "", _line(report.headline), ""]
+    lines = [f"# {_text(report.word[:1].upper() + report.word[1:])}", ""]
+    lines += [part for sentence in report.headline for part in (_line(sentence), "")]
     lines += [f"![{_text(report.title)}]({picture})", ""] if picture else []
     for section in report.sections:
         lines += _block(section, _TOP)
@@ -38,50 +27,50 @@ def markdown(report: Report, picture: str | None = None) -> str:
 
 
 @singledispatch
-def _block(block: Block, level: int) -> Iterator[str]:
+def _block(block: blocks.Block, level: int) -> Iterator[str]:
     raise TypeError(f"no such block: {block!r}")
 
 
-@_block.register(Section)
-def _(block: Section, level: int) -> Iterator[str]:
+@_block.register(blocks.Section)
+def _(block: blocks.Section, level: int) -> Iterator[str]:
     yield from (f"{'#' * level} {_text(block.title)}", "")
     for inner in block.blocks:
         yield from _block(inner, level + 1)
 
 
-@_block.register(Paragraph)
-def _(block: Paragraph, level: int) -> Iterator[str]:
+@_block.register(blocks.Paragraph)
+def _(block: blocks.Paragraph, level: int) -> Iterator[str]:
     yield from (_line(block.line), "")
 
 
-@_block.register(Bullets)
-def _(block: Bullets, level: int) -> Iterator[str]:
+@_block.register(blocks.Bullets)
+def _(block: blocks.Bullets, level: int) -> Iterator[str]:
     yield from (*(f"- {_line(item)}" for item in block.items), "")
 
 
-@_block.register(Details)
-def _(block: Details, level: int) -> Iterator[str]:
+@_block.register(blocks.Details)
+def _(block: blocks.Details, level: int) -> Iterator[str]:
     yield from (f"<details><summary>{escape(plain(block.summary))}</summary>", "")
     for inner in block.blocks:
         yield from _block(inner, level)
     yield from ("</details>", "")
 
 
-@_block.register(Code)
-def _(block: Code, level: int) -> Iterator[str]:
+@_block.register(blocks.Code)
+def _(block: blocks.Code, level: int) -> Iterator[str]:
     # Not fenced: a line of a log could end that.
     text = escape(plain(block.text, keep="\n"))
     yield from (f"<pre>{text}</pre>", "")
 
 
 @_block.register(Picture)
-@_block.register(Pictures)
-def _(block: Picture | Pictures, level: int) -> Iterator[str]:
+@_block.register(blocks.Pictures)
+def _(block: Picture | blocks.Pictures, level: int) -> Iterator[str]:
     yield from ()
 
 
-@_block.register(Table)
-def _(block: Table, level: int) -> Iterator[str]:
+@_block.register(blocks.Table)
+def _(block: blocks.Table, level: int) -> Iterator[str]:
     drawn = {i for i in range(len(block.heads)) if any(row[i][0] and not text_of(row[i][0]) for row in block.rows)}
     kept = [i for i in range(len(block.heads)) if i not in drawn]
     yield from () if block.titled else (f"**{_text(block.caption)}**", "")

@@ -1,0 +1,143 @@
+"""What a comparison comes to in sentences, and what to do next: on top of page, terminal and compare.png."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from compare.comparison import Compared, Comparison
+from compare.figures import COST, FIGURES, SPEED
+from compare.report.blocks import Line, Number, line
+from compare.report.numbers import ratio_lines
+from compare.statistics import ENOUGH
+from compare.verdict import some
+from conf.errors import listed
+from metrics import shown
+from parsers import Record
+
+_NO_NUMBER: Mapping[str, str] = {
+    "not comparable": "No ratio is given: the groups differ in more than what is compared.",
+    "cannot tell": "No ratio is given: too little is known to say whether the groups may be compared.",
+    "nothing to compare": "One group of runs: there is nothing to hold it against.",
+}
+_TITLES = {figure.metric: figure.title for figure in FIGURES}
+_SAID = 3  # groups with a sentence of their own
+_SPELLED = 3  # keys that a command is spelled out for
+
+
+def headline(comparison: Comparison) -> tuple[Line, ...]:
+    """A sentence for each of the first groups: how fast, how sure, how dear; or why there is no number."""
+    found = [(i, item) for i, item in enumerate(comparison.ratios) if item.metric == SPEED and item.result]
+    if not found and _deciding(comparison) == ["loss"]:
+        return (line("No ratio is given: the groups train to other losses, and a speed counts at equal loss."),)
+    if not found:
+        measured = any(group.usable for group in comparison.groups)
+        no_ratio = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
+        return (line(_NO_NUMBER.get(comparison.audit.verdict.word, no_ratio)),)
+    said = tuple(
+        (*_speed(item, i, comparison.baseline), *_cost(comparison, item.group), ".") for i, item in found[:_SAID]
+    )
+    more = len(found) - _SAID
+    beside = "1 more group is" if more == 1 else f"{more} more groups are"
+    return (*said, line(f"{beside} in the table.")) if more > 0 else said
+
+
+def _speed(item: Compared, index: int, baseline: str) -> Line:
+    result = item.result
+    assert result is not None
+    ratio, interval = ratio_lines(result, f"/ratios/{index}")
+    said = {
+        "same": f"{item.group} is as fast as {baseline}",
+        "undecided": f"Undecided whether {item.group} is faster than {baseline}",
+    }.get(result.word, f"{item.group} is {result.word} than {baseline}")
+    sure: Line = ("95 % interval ", *interval) if interval else (f"no interval: {result.reason}",)
+    return (f"{said}: ", *ratio, " times its tokens/s/GPU (", *sure, ")")
+
+
+def _cost(comparison: Comparison, group: str) -> Line:
+    """Nothing at prices of ours: of what is assumed there are no ratios."""
+    for index, item in enumerate(comparison.ratios):
+        if (item.group, item.metric) == (group, COST) and item.result:
+            ratio, interval = ratio_lines(item.result, f"/ratios/{index}")
+            sure: Line = (" (", *interval, ")") if interval else ()
+            return ("; a token costs ", *ratio, " times as much", *sure, " at your prices")
+    return ()
+
+
+def advice(comparison: Comparison) -> tuple[Line, ...]:
+    """What to do next; nothing where the question is answered."""
+    word = comparison.audit.verdict.word
+    keys = _deciding(comparison)
+    accept = " ".join(f"--accept {key}=REASON" for key in keys) if len(keys) <= _SPELLED else "--accept KEY=REASON"
+    if word == "not comparable":
+        return (line(_unlike(comparison, keys, accept)),)
+    if word == "cannot tell" and keys:
+        told = "What is unknown can be told of a log from elsewhere, python -m parsers LOG --save KEY=VALUE"
+        return (line(f"{told}; or accepted: {accept}"),)
+    if word == "cannot tell":
+        return (line("Complete a run of each group."),)
+    if word == "nothing to compare":
+        return (line("Name the runs of another group as well: of another platform, layout or image."),)
+    if comparison.audit.rehearsed:
+        return (line("Run it for real, without rehearse=: a rehearsal tells no speed."),)
+    return (*_repeats(comparison), *_prices(comparison))
+
+
+def _unlike(comparison: Comparison, keys: Sequence[str], accept: str) -> str:
+    if list(keys) == ["loss"]:
+        return f"Where this difference of losses will do, accept it: {accept}; else find out why they part"
+    # Another clock is nothing that anybody would compare.
+    settings = [row.setting for row in comparison.audit.rows if row.setting in keys and row.setting != "clock"]
+    compared = ",".join((*comparison.audit.varied.keys, *settings))
+    vary = f"compare it, --vary {compared}; or " if 0 < len(settings) <= _SPELLED else ""
+    return f"Run the groups alike in {some(keys)}; or {vary}accept what is meant to differ, {accept}"
+
+
+def _deciding(comparison: Comparison) -> list[str]:
+    """What --accept would have to name."""
+    audited = comparison.audit
+    differs = audited.verdict.word == "not comparable"
+    names = [row.setting for row in audited.rows if row.decides and (row.state == "unexplained") == differs]
+    names += [check.name for check in comparison.checks if check.decides and (check.state == "apart") == differs]
+    names += [item.setting for item in audited.unlike if item.decides]
+    return list(dict.fromkeys(names))
+
+
+def _repeats(comparison: Comparison) -> Iterator[Line]:
+    """More runs, where more runs would decide how fast a group is."""
+    open_ = [
+        (index, item.result)
+        for index, item in enumerate(comparison.ratios)
+        if item.metric == SPEED and item.result and item.result.word == "undecided"
+    ]
+    needed = max(((r.runs_to_decide, i) for i, r in open_ if r.runs_to_decide), default=None)
+    if needed:
+        count, index = needed
+        number = Number(shown(count), count, f"/ratios/{index}/runs_to_decide")
+        yield ("Repeat the runs with other seeds: about ", number, " a side would decide the throughput.")
+    elif any(result.interval is None for _, result in open_):
+        yield line(f"Repeat the runs with other seeds: from {ENOUGH} a side on there is an interval.")
+
+
+def _prices(comparison: Comparison) -> Iterator[Line]:
+    priced = [
+        g for g in comparison.groups if (f := comparison.group_figures.get(g.label)) and f[COST].value is not None
+    ]
+    devices = dict.fromkeys(g.runs[0].record.hardware for g in priced)
+    options = [f"price.usd_per_gpu_hour.{device}=…" for device in devices if device]
+    if comparison.terms.prices.example and options:
+        yield line(f"Give your own prices, of which ours are an example: {' '.join(options)}")
+
+
+def no_ratio(found: Iterable[Compared], metrics: Collection[str]) -> list[str]:
+    """Why there is none, a sentence a reason."""
+    why: dict[str, dict[str, None]] = {}
+    for item in found:
+        if item.result is None and item.metric in metrics:
+            why.setdefault(item.reason, {})[_TITLES[item.metric]] = None
+    return [f"No ratio of {listed(list(titles))}: {reason}." for reason, titles in why.items()]
+
+
+def cause(record: Record) -> str:
+    """Why a run has no numbers."""
+    rehearsed = record.provenance == "rehearsed" and record.status == "completed"
+    return record.cause or ("a rehearsal tells no speed" if rehearsed else "no cause told")

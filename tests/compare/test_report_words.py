@@ -1,0 +1,83 @@
+"""What a comparison comes to, and what to do next, in sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from long_runs import vendor_run
+from made import TP2, made, repeats, silent
+
+from compare import Comparison, Run, compare
+from compare.question import Question
+from compare.report.blocks import text_of
+from compare.report.words import advice, headline
+from metrics.bill import Terms
+from metrics.price import Prices
+from parsers import Record
+
+
+def compared(records: Sequence[Record], terms: Terms | None = None, **question: Any) -> Comparison:
+    return compare([Run(record.id, record) for record in records], Question(**question), terms)
+
+
+def next_of(records: Sequence[Record], **question: Any) -> list[str]:
+    return [text_of(step) for step in advice(compared(records, **question))]
+
+
+FAST, SLOW = repeats("a", (2.0, 2.02, 1.98)), repeats("b", (2.5, 2.52, 2.49), TP2)
+
+
+def test_an_answered_question_has_nothing_next() -> None:
+    assert next_of([*FAST, *SLOW]) == []
+
+
+def test_what_differs_is_named_with_the_words_that_accept_it() -> None:
+    other = repeats("b", (2.5, 2.52, 2.49), {**TP2, "lr": 0.1})
+    told = "Run the groups alike in lr; or compare it, --vary layout,lr; or accept what is meant to differ, "
+    assert next_of([*FAST, *other]) == [f"{told}--accept lr=REASON"]
+    assert next_of([*FAST, *other], vary=("layout", "lr")) == []
+    assert next_of([*FAST, *other], accept={"lr": "tuned by each"}) == []
+
+
+def test_what_is_unknown_can_be_told_or_accepted() -> None:
+    (step,) = next_of([made("a"), silent(made("b", asked=TP2), "seq_length", "lr", "adam_eps", "adam_beta1")])
+    assert "python -m parsers LOG --save KEY=VALUE" in step
+    assert step.endswith("--accept KEY=REASON"), "four keys: no command is spelled out"
+
+
+def test_too_few_and_undecided_runs_want_repeats() -> None:
+    assert next_of([made("a"), made("b", asked=TP2)]) == [
+        "Repeat the runs with other seeds: from 3 a side on there is an interval."
+    ]
+    wide = [*repeats("a", (2.0, 2.2, 1.8)), *repeats("b", (2.1, 2.3, 1.95), TP2)]
+    found = compared(wide)
+    speed = next(item for item in found.ratios if item.metric == "tokens_per_s_per_gpu")
+    assert speed.result is not None and speed.result.runs_to_decide
+    (step,) = advice(found)
+    about = f"about {speed.result.runs_to_decide} a side would decide"
+    assert about in text_of(step)
+    (sentence,) = headline(found)
+    assert text_of(sentence).startswith("Undecided whether TP2 is faster than DP2: 0.9")
+
+
+def test_one_group_a_rehearsal_and_no_completed_run() -> None:
+    assert next_of([made("a")]) == ["Name the runs of another group as well: of another platform, layout or image."]
+    toys = [replace(made(name, asked=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
+    assert next_of(toys) == ["Run it for real, without rehearse=: a rehearsal tells no speed."]
+    dead = [made("a", status="failed"), made("b", asked=TP2, status="failed")]
+    assert next_of(dead) == ["Complete a run of each group."]
+
+
+def test_money_is_spoken_of_at_the_users_prices_alone() -> None:
+    records = [vendor_run(p, h, seed, 30) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for seed in (1, 2, 3)]
+    prices = Prices("USD", {"h100": 2.6, "mi300x": 1.9})
+    yours = compared(records, Terms(tokens=1e12, prices=prices))
+    assert re.search(r"; a token costs 0\.8\d\d times as much \(.*\) at your prices\.$", text_of(headline(yours)[0]))
+    assert advice(yours) == ()
+    ours = compared(records, Terms(tokens=1e12, prices=replace(prices, example=True)))
+    assert "costs" not in text_of(headline(ours)[0])
+    wanted = "price.usd_per_gpu_hour.h100=… price.usd_per_gpu_hour.mi300x=…"
+    assert [text_of(step) for step in advice(ours)] == [f"Give your own prices, of which ours are an example: {wanted}"]
