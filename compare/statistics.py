@@ -62,10 +62,17 @@ def ratio_of(
     return Ratio(ratio, interval, word, f"{said}; {more}", needed)
 
 
+def of_no_interest(difference: float) -> tuple[float, float]:
+    """The ratios from 1 / (1 + difference) to 1 + difference: a figure and its inverse, as speed and step time are, are
+    then of one word."""
+    return 1 / (1 + difference), 1 + difference
+
+
 def word_of(interval: tuple[float, float], better: Better, difference: float = OF_INTEREST) -> Word:
     """same: inside the band of no interest; faster or slower: all on one side of 1; else undecided."""
     low, high = interval
-    if low >= 1 - difference and high <= 1 + difference:
+    least, most = of_no_interest(difference)
+    if least <= low and high <= most:
         return "same"
     if low > 1:
         return "faster" if better == "higher" else "slower"

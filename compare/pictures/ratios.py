@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from compare.pictures.drawing import Axis, line
 from compare.pictures.markup import Child, h
-from compare.statistics import Ratio
+from compare.statistics import Ratio, of_no_interest
 
 _BAR, _BAR_HEIGHT = 170.0, 20.0
 _FACTORS = (10.0, 5.0, 2.0, 1.25, 1.1, 1.05, 1.02)
@@ -26,7 +26,7 @@ def ratio_axis(results: Sequence[Ratio]) -> Axis:
 def ratio_bar(result: Ratio, x: Axis, of_interest: float) -> Element:
     """A ratio with its interval against 1 and the band of no interest around it. The row has the numbers."""
     middle = _BAR_HEIGHT / 2
-    low, high = (min(max(x.at(math.log(1 + by)), x.start), x.end) for by in (-of_interest, of_interest))
+    low, high = (min(max(x.at(math.log(end)), x.start), x.end) for end in of_no_interest(of_interest))
     parts: list[Child] = [h("rect", x=low, y=0, width=high - low, height=_BAR_HEIGHT, class_="band")]
     parts.append(line(x.at(0), 0, x.at(0), _BAR_HEIGHT, "one"))
     if result.interval is not None:
