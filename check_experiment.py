@@ -118,13 +118,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2 if any(part["problems"] for row in rows for part in row["parts"]) else 0
 
 
-def _row(e: Experiment, rehearsing: bool) -> dict[str, Any]:
+def _row(asked_for: Experiment, rehearsing: bool) -> dict[str, Any]:
     host = Host(python=sys.executable, cpu_count=os.cpu_count() or 1)
+    e = replace(asked_for, rehearse=None)
     plan = make_plan(e, host)
     target = ask_target(e, plan)
+    rehearsed = []
+    if rehearsing and e.framework.name not in rehearse.OWN_STANDIN:
+        rehearsed = [*_rehearsed(replace(e, rehearse=asked_for.rehearse or "train", equal_init=True), host)]
     parts = [
         ("config", f"every rule holds; {model_states(e)}", memory_problems(e, devices.host_memory_bytes())),
-        ("machine", "what it asks for is here", preflight.problems(e)),
+        _machine(e, any(not text.startswith(NOT_DONE) for _, text, _ in rehearsed)),
     ]
     if target is None:
         parts.append(("target", "asked when it starts: the stack checks its settings before the first step", []))
@@ -136,12 +140,20 @@ def _row(e: Experiment, rehearsing: bool) -> dict[str, Any]:
         untold = sum(name not in built for name in asked)
         text = f"{equal} of {len(asked)} are built as asked, {len(plan.declared)} declared, {untold} seen only in a run"
         parts.append(("settings", text, list(undeclared(e, plan, target.configured))))
-    if rehearsing and e.framework.name not in rehearse.OWN_STANDIN:
-        parts += _rehearsed(replace(e, rehearse=e.rehearse or "train", equal_init=True), host)
+    parts += rehearsed
     shown = [{"part": part, "says": text, "problems": [asdict(p) for p in found]} for part, text, found in parts]
     only_gpu = rehearse.not_rehearsed(replace(e, rehearse="train")) if e.platform.vendor else {}
     about = {"experiment": e.name, "framework": e.framework.name, "platform": e.platform.name}
     return {**about, "parts": shown, "only_a_gpu_can_show": only_gpu}
+
+
+def _machine(e: Experiment, rehearsed: bool) -> tuple[str, str, list[Problem]]:
+    """That there is no GPU at all speaks against nothing where the stack was rehearsed: it is what is left to show."""
+    problems = preflight.problems(e)
+    gpus = [problem for problem in problems if problem.where == "platform"]
+    if rehearsed and gpus and devices.find().vendor is None:
+        return "machine", f"{NOT_DONE}: {gpus[0].what}", [problem for problem in problems if problem not in gpus]
+    return "machine", "what it asks for is here", problems
 
 
 def _rehearsed(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Problem]]]:
@@ -156,10 +168,14 @@ def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Pr
     except ConfigError as error:
         yield "rehearsal", "", list(error.problems)
         return
-    if missing := preflight.problems(small):
+    try:
+        plan, missing = make_plan(small, host), preflight.problems(small)
+    except ConfigError as error:  # what a GPU can do and a CPU cannot
+        missing = list(error.problems)
+    if missing:
         yield "rehearsal", f"{NOT_DONE}: {missing[0].what}", []
         return
-    record, _ = run_once(small, make_plan(small, host), told)
+    record, _ = run_once(small, plan, told)
     declared = {d.key for d in record.declared}
     problems = [
         Problem(d.setting, f"asked for {d.requested}, and in the rehearsal ran", str(d.effective))
@@ -169,7 +185,9 @@ def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Pr
     if record.status != "completed":
         problems.append(Problem("rehearse", f"{record.status}: {record.cause}", " | ".join(record.last_lines[-3:])))
     read = sum(name in record.effective for name in record.requested)
-    text = f"{e.rehearse}, {small.layout}: {len(record.steps)} steps, {read} settings read back and none otherwise"
+    as_declared = sum(d.setting in declared for d in record.differences)
+    otherwise = f"{as_declared} otherwise, as declared" if as_declared else "none otherwise"
+    text = f"{e.rehearse}, {small.layout}: {len(record.steps)} steps, {read} settings read back, {otherwise}"
     yield "rehearsal", text, problems
 
 

@@ -36,8 +36,10 @@ from conf.sweep import experiments
 from estimate.memory import memory_problems, model_states
 from launchers import bundle, containers, make_plan, preflight, run_dir, where
 from launchers.plan import Host, Plan
+from launchers.rehearse import Told
 from launchers.run_dir import plain
 from parsers import Record
+from parsers.outcome import FROM_LAUNCHER
 from run_experiment import rehearsal, rehearse_once, run_once
 
 HYDRA_FLAGS = {"--cfg", "-c", "--info", "-i", "--package", "-p", "--resolve", "--hydra-help", "--shell-completion"}
@@ -58,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = experiments(overrides, multirun=bool(flags & {"-m", "--multirun"}))
     planned, runs = [e for e in asked if e.dry_run], [e for e in asked if not e.dry_run and e.bundle is None]
     if planned:
-        _show_plans([rehearsal(e)[0] for e in planned], as_json)
-    left = [rehearsal(e)[0] for e in asked if e.bundle is not None and not e.dry_run]
-    bundle.leave([(e, make_plan(e, _host())) for e in left])
+        _show_plans([rehearsal(e) for e in planned], as_json)
+    left = [rehearsal(e) for e in asked if e.bundle is not None and not e.dry_run]
+    bundle.leave([(e, make_plan(e, _host()), told) for e, told in left])
     return _run_all(runs, as_json) if runs else 0
 
 
@@ -81,7 +83,7 @@ def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
     try:
         for run in runs:
             rows.append(_row(*run()))
-            if rows[-1]["status"] == "killed":
+            if (rows[-1]["cause"] or "").endswith(FROM_LAUNCHER):
                 break
     finally:
         print(json.dumps(rows, indent=2) if as_json else _table(rows))
@@ -147,22 +149,32 @@ def _host() -> Host:
     return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
 
 
-def _show_plans(asked: Sequence[Experiment], as_json: bool) -> None:
-    pairs = [(e, _plan(e, _host())) for e in asked]
+def _show_plans(asked: Sequence[tuple[Experiment, Told]], as_json: bool) -> None:
+    planned = [(e, _plan(e, _host()), told) for e, told in asked]
     if as_json:
-        print(json.dumps([{"experiment": plain(asdict(e)), "plan": asdict(p)} for e, p in pairs], indent=2))
+        print(json.dumps([_plan_json(*one) for one in planned], indent=2))
     else:
-        print("\n\n".join(_plan_text(e, p) for e, p in pairs))
+        print("\n\n".join(_plan_text(*one) for one in planned))
 
 
-def _plan_text(e: Experiment, p: Plan) -> str:
+def _plan_json(e: Experiment, p: Plan, told: Told) -> dict[str, Any]:
+    said = {"shrunk": told.shrunk, "not_rehearsed": told.not_rehearsed, "notes": told.notes}
+    return {"experiment": plain(asdict(e)), "plan": asdict(p), **({"rehearsal": plain(said)} if e.rehearse else {})}
+
+
+def _plan_text(e: Experiment, p: Plan, told: Told) -> str:
     states = model_states(e)
     lines = [summary(e), f"{'memory':<14}{states}"]
     lines += [f"{'does not fit':<14}{problem.what}" for problem in memory_problems(e, devices.host_memory_bytes())]
+    lines += [f"{'warning':<14}{note}" for note in told.notes]
+    lines += [f"{'shrunk':<14}{name}: {one['asked']}, here {one['ran']}" for name, one in told.shrunk.items()]
+    lines += [f"{'not rehearsed':<14}{name}: {why}" for name, why in told.not_rehearsed.items()]
     lines += [f"{'not here':<14}{problem.where}: {problem.what}" for problem in preflight.problems(e)]
     lines += [f"{'environment':<14}{k}={v}  ({p.env_reasons[k]})" for k, v in sorted(p.env.items())]
     lines += [f"{'passed on':<14}{name}" for name in p.forward_env]
     lines += [f"{'declared':<14}{d.key} = {d.value} ({d.reason})" for d in p.declared]
+    folder = run_dir.directory(told.asked or e, where.commit())
+    lines += [f"{'folder':<14}{folder}: the files below; the command starts there"]
     lines += [f"{'command':<14}{p.command()}", *_container_commands(e), f"{'log':<14}{p.log}"]
     for name, text in sorted(p.files.items()):
         lines += [f"--- {name}", text.rstrip()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,13 +19,13 @@ from conf.vocabulary import requested
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
 from launchers.plan import Host, Plan
 from launchers.progress import Shown
-from launchers.rehearse import Told
+from launchers.rehearse import NOTHING_TOLD, Told
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record
 from parsers.power_windows import with_power
-from parsers.probe import FOLDER, with_probe
+from parsers.probe import FOLDER, with_files
+from parsers.probe_files import read_files
 
-NOTHING_TOLD = Told()
 SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
@@ -78,9 +79,18 @@ def rehearsal(e: Experiment) -> tuple[Experiment, Told]:
     Raises:
         ConfigError: rehearse=layout, and no rank of it fits.
     """
-    return rehearse.prepared(
-        e, SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
-    )
+    if not e.rehearse:
+        return e, NOTHING_TOLD
+    memory_bytes = SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
+    small, told = rehearse.prepared(e, memory_bytes)
+    # Primus' torchrun meets at a port that is fixed: a colleague's rehearsal on this machine would be there already.
+    return replace(small, cluster=replace(small.cluster, master_port=_free_port())), told
+
+
+def _free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("", 0))
+        return int(held.getsockname()[1])
 
 
 def _refuse_once(e: Experiment, problems: Iterable[Problem]) -> tuple[Record, Path]:
@@ -104,7 +114,7 @@ def _run(e: Experiment, plan: Plan, path: Path, about: Record, go_on: bool) -> R
 
 
 def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner.Ending, tuple[str, ...]]:
-    title = f"{e.name} {e.layout} seed {e.training.seed}"
+    title = f"{e.name} {e.framework.name} {e.layout} seed {e.training.seed}"
     tokens = e.training.global_batch_size * e.training.seq_length
     with Shown(title, e.training.train_iters, tokens) as shown:
 
@@ -172,12 +182,13 @@ def _close(  # noqa: PLR0913
 
 
 def _read_back(record: Record, e: Experiment, path: Path) -> Record:
-    """`record` with what its probe read, and of a rehearsal without what means nothing."""
+    """`record` with what its probe read, held against our own count."""
     if e.probe:
-        record = with_probe(record, path / FOLDER, rehearse.played(e) if e.rehearse == "layout" else None)
-    if e.rehearse:
-        record = run_rehearsal.against_count(record, e)
-    return run_rehearsal.without_speeds(record) if record.provenance == "rehearsed" else record
+        files, wrong = read_files(path / FOLDER)
+        ran = rehearse.played(e) if e.rehearse == "layout" else None
+        record = with_files(record, files, wrong, ran) if (path / FOLDER).is_dir() else record
+        record = run_rehearsal.against_count(record, e, files)
+    return record
 
 
 def with_own_power(record: Record, path: Path) -> Record:

@@ -1,25 +1,24 @@
-"""What is special about the record of a rehearsal: when it has passed, what it must not say, one that never began."""
+"""What is special about the record of a rehearsal: when it has passed, and one that never began."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
+from conf import shapes
 from conf.errors import Problem
-from conf.parameters import per_stage
 from conf.resolve import Experiment
 from launchers import rehearse
 from parsers import Ending, Outcome, Record, marks
+from parsers.probe_files import RankFile
 
 LIMIT_S = {"train": 900.0, "layout": 1800.0}
 """Of a whole rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""
-_SPEEDS: dict[str, Any] = dict.fromkeys(
-    ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "memory_kind", "end_monotonic_s")
-)
-_SPEED_WORDS = ("mfu", "tflops", "tokens_per", "memory", "elapsed", "throughput", "samples_per")
-_SPEED_UNITS = ("_s", "_ms", "_mb", "_gb", "_bytes", "_w")
+MOST_TOLD = 4
+"""Ranks whose parameters are not ours, and parameters of each that are named."""
 
 
 def outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path) -> Outcome:
@@ -47,40 +46,49 @@ def _played(log: Path) -> Iterator[int]:
                 yield rank
 
 
-def without_speeds(record: Record) -> Record:
-    """`record` without the numbers that a rehearsal has and that mean nothing: times, rates, memory."""
-    steps = tuple(
-        replace(step, **_SPEEDS, metrics={k: v for k, v in step.metrics.items() if not _is_speed(k)})
-        for step in record.steps
-    )
-    return replace(record, steps=steps)
-
-
-def _is_speed(name: str) -> bool:
-    return name.endswith(_SPEED_UNITS) or any(word in name for word in _SPEED_WORDS)
-
-
-def against_count(record: Record, e: Experiment) -> Record:
-    """`record`, failed where the parameters that were built are not the model's by our own count, or where a rank that
-    was played for their sake tells of none."""
-    wrong = list(_miscounted(record, e))
-    if not wrong or record.status != "completed":
+def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> Record:
+    """`record`, where a parameter that the probe has read in `files` is not, by name and shape, that of our own count
+    (conf/shapes.py): failed if it is a rehearsal's, else noted. So is a rehearsal of which a rank tells of none.
+    """
+    local = record.setting("transformer_impl") == "local"
+    wrong = list(islice(_miscounted(files, e, local), MOST_TOLD))
+    if not wrong or record.status != "completed" or not e.rehearse:
         return replace(record, notes=(*record.notes, *wrong))
     return replace(record, status="failed", cause=wrong[0], notes=(*record.notes, *wrong[1:]))
 
 
-def _miscounted(record: Record, e: Experiment) -> Iterator[str]:
-    if e.rehearse == "layout":
-        found = record.environment.get("parameters_by_rank", {})
-        for rank, held in rehearse.parameters(e).items():
-            if str(rank) not in found:
-                yield f"rank {rank} left no word of its parameters: {held.total:,} by our own count"
-            elif found[str(rank)] != held.total:
-                yield f"rank {rank} holds {found[str(rank)]:,} parameters, and {held.total:,} by our own count"
-        return
-    built, ours = record.environment.get("parameters"), per_stage(e.model, 1, 1)[0].total
-    if built is not None and built != ours:
-        yield f"the model has {built:,} parameters, and {ours:,} by our own count"
+def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterator[str]:
+    """One sentence for each rank."""
+    told = {file.rank: file for file in files if file.parameters is not None}
+    wanted = rehearse.played(e) if e.rehearse == "layout" else range(e.layout.world_size if e.rehearse else 0)
+    yield from (f"rank {rank} left no word of its parameters" for rank in wanted if rank not in told)
+    for rank, file in told.items():
+        if not {"pipeline", "expert"} <= file.places.keys():
+            yield f"rank {rank} does not tell its place in the layout: its parameters are held against nothing"
+            continue
+        built = {shapes.usual_name(p.name): p.shape for p in file.parameters or ()}
+        ours = _ours(e, file, local, fused=any(name.endswith(".experts.weight1") for name in built))
+        if wrong := list(_apart(built, ours)):
+            counts = [sum(map(math.prod, named.values())) for named in (built, ours)]
+            more = f"; and {len(wrong) - MOST_TOLD} more" if len(wrong) > MOST_TOLD else ""
+            which = f"{'; '.join(wrong[:MOST_TOLD])}{more}"
+            yield f"rank {rank} holds {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
+
+
+def _ours(e: Experiment, file: RankFile, local: bool, fused: bool) -> Mapping[str, shapes.Shape]:
+    sizes = shapes.Sizes(*(getattr(e.layout, name) or 1 for name in shapes.Sizes._fields))
+    place = shapes.Place(file.places["pipeline"], file.places["expert"])
+    return shapes.on_rank(e.model, sizes, place, local=local, fused=fused)
+
+
+def _apart(built: Mapping[str, shapes.Shape], ours: Mapping[str, shapes.Shape]) -> Iterator[str]:
+    for name in dict.fromkeys([*ours, *built]):
+        if name not in ours:
+            yield f"{name}: {built[name]}, not known to our own count"
+        elif name not in built:
+            yield f"{name}: absent, expected {ours[name]}"
+        elif built[name] != ours[name]:
+            yield f"{name}: {built[name]}, expected {ours[name]}"
 
 
 def refused(about: Record, problems: Iterable[Problem]) -> Record:

@@ -102,7 +102,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add_question(parser)
     add_gate(parser.add_argument_group("a new container or driver"))
     add_terms(parser.add_argument_group("money, energy and CO2 of a training"))
-    return parser.parse_args(argv)
+    return parser.parse_intermixed_args(argv)
 
 
 @contextmanager

@@ -62,8 +62,9 @@ def _without_steps(runs: Sequence[Traced]) -> Iterator[Check]:
     """A run that is said to have completed and of which no step is there: its speed and its losses are not known."""
     empty = [one.run for one in runs if not one.curve.steps and one.run.record.provenance != "rehearsed"]
     if empty:
-        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
-        reason = f"{Path(empty[0].path) / STEPS_FILE} holds no step, or is missing{more}"
+        file = Path(empty[0].path) / STEPS_FILE
+        more = f"; so it is with {len(empty) - 1} more" if len(empty) > 1 else ""
+        reason = f"{file} {'holds no step' if file.exists() else 'is missing'}{more}"
         yield Check("steps", "unknown", reason, None, decides=True)
 
 

@@ -16,6 +16,7 @@ from compare.comparison import Compared, Comparison, compare_groups
 from compare.figures import FIGURES, Figure
 from compare.groups import Group
 from compare.question import Question
+from compare.statistics import Ratio, runs_to_decide, would_decide
 from compare.vary import expand
 from conf.errors import listed
 from metrics.bill import Terms
@@ -198,6 +199,8 @@ def _line(
     difference = _difference(reference, new) if result is None else 100 * (result.ratio - 1)
     difference = difference if verdict == "comparable" else None
     state = _state(figure, ends, limit)
+    if result is not None and limit is not None and state == "cannot tell":
+        reason = _more_runs(figure, [_values(figure, comparison, side) for side in sides], result, limit)
     return Line(figure.metric, figure.title, reference, new, noise, difference, ends, word, state, reason)
 
 
@@ -223,11 +226,25 @@ def _state(figure: Figure, ends: tuple[float, float] | None, limit: Limit | None
     return "ok" if most < 100 * limit.share else "cannot tell"
 
 
+def _more_runs(figure: Figure, values: Sequence[Sequence[float]], result: Ratio, limit: Limit) -> str:
+    """Why it cannot be told, and how many runs would: against the limit, not for the ratio's own word."""
+    how = result.reason.partition("; ")[0]
+    theirs, ours = values
+    needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, _percent(ends), limit) != "cannot tell")
+    if needed is None and result.interval is None:
+        return how
+    return f"{how}; {would_decide(needed)} against the limit of {100 * limit.share:g} %"
+
+
 def _noise(figure: Figure, comparison: Comparison, side: Group) -> float | None:
-    found = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
-    values = [float(value) for value in found if value is not None]
+    values = _values(figure, comparison, side)
     mean = statistics.fmean(values) if values else 0.0
-    return 100 * statistics.stdev(values) / mean if len(values) == len(found) > 1 and mean > 0 else None
+    return 100 * statistics.stdev(values) / mean if len(values) == len(side.usable) > 1 and mean > 0 else None
+
+
+def _values(figure: Figure, comparison: Comparison, side: Group) -> list[float]:
+    found = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
+    return [float(value) for value in found if value is not None]
 
 
 def _said(case: Case, line: Line) -> str:

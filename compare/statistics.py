@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ from metrics.repeats import mean_of as mean_of
 from metrics.repeats import t_quantile as t_quantile
 
 Better = Literal["higher", "lower"]
+Interval = tuple[float, float]
 Word = Literal["faster", "slower", "same", "undecided", "cheaper", "dearer", "better", "worse"]
 
 OF_INTEREST = 0.02
@@ -46,8 +47,13 @@ def ratio_of(
     logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
     distance = statistics.fmean(logs) - statistics.fmean(base)
     ratio = exp(distance)
+
+    def decided(interval: Interval) -> bool:
+        return word_of(interval, better, difference) != "undecided"
+
     if min(len(logs), len(base)) < ENOUGH:
-        needed = max(ENOUGH, _runs_to_decide(logs, base, difference) or 0) if min(len(logs), len(base)) > 1 else None
+        known = min(len(logs), len(base)) > 1
+        needed = max(ENOUGH, runs_to_decide(values, baseline, decided) or 0) if known else None
         return Ratio(ratio, None, "undecided", _too_few(len(logs), len(base)), needed)
     half = _half_width(_spread(logs) / len(logs), _spread(base) / len(base), len(logs), len(base))
     if half is None:
@@ -57,9 +63,13 @@ def ratio_of(
     said = f"Welch, {len(logs)} against {len(base)} runs"
     if word != "undecided":
         return Ratio(ratio, interval, word, said)
-    needed = _runs_to_decide(logs, base, difference)
-    more = f"about {needed} runs a side would decide" if needed else f"not even {_MOST_RUNS} runs a side would decide"
-    return Ratio(ratio, interval, word, f"{said}; {more}", needed)
+    needed = runs_to_decide(values, baseline, decided)
+    return Ratio(ratio, interval, word, f"{said}; {would_decide(needed)}", needed)
+
+
+def would_decide(runs: int | None) -> str:
+    """In words; None: more than are worth it."""
+    return f"about {runs} runs a side would decide" if runs else f"not even {_MOST_RUNS} runs a side would decide"
 
 
 def of_no_interest(difference: float) -> tuple[float, float]:
@@ -95,11 +105,16 @@ def _half_width(a: float, b: float, first: int, second: int) -> float | None:
     return t_quantile(degrees) * math.sqrt(a + b)
 
 
-def _runs_to_decide(logs: Sequence[float], base: Sequence[float], difference: float) -> int | None:
-    """The smallest n for which Welch's interval over n runs a side leaves 1 out, or lies inside the band of no
-    interest, if ratio and spreads stay as they were seen (planning by the expected width: G. J. Hahn, W. Q. Meeker,
-    Statistical Intervals, 1991, chapter 8). They will not quite: of simulated pairs 84 % and more were decided by then
-    (benchmarks/intervals.py)."""
+def runs_to_decide(
+    values: Sequence[float], baseline: Sequence[float], decided: Callable[[Interval], bool]
+) -> int | None:
+    """The smallest n for which Welch's interval over n runs a side decides, if ratio and spreads stay as they were seen
+    (planning by the expected width: G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991, chapter 8). They will not
+    quite: of simulated pairs 84 % and more were decided by then (benchmarks/intervals.py). decided: where it is true of
+    an interval, it is of all inside. None: more than are worth it, or not known (a single run, no spread)."""
+    if min(len(values), len(baseline)) < 2:
+        return None
+    logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
     distance = statistics.fmean(logs) - statistics.fmean(base)
     a, b = _spread(logs), _spread(base)
     if a + b == 0:
@@ -107,8 +122,7 @@ def _runs_to_decide(logs: Sequence[float], base: Sequence[float], difference: fl
 
     def decides(count: int) -> bool:
         half = _half_width(a / count, b / count, count, count) or 0.0
-        ends = exp(distance - half), exp(distance + half)
-        return word_of(ends, "higher", difference) != "undecided"
+        return decided((exp(distance - half), exp(distance + half)))
 
     # A longer interval decides nothing that a shorter one inside it leaves open: the first count is found by halving.
     candidates = range(max(ENOUGH, min(len(logs), len(base)) + 1), _MOST_RUNS + 1)

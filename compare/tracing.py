@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,11 +68,18 @@ def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
         yield from (_traced(terms, run) for run in runs)
         return
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
-    # fork: a worker has the runs already, and a caller's script needs no `if __name__ == "__main__"`.
-    with ProcessPoolExecutor(min(cores, len(runs)), get_context("fork"), _start, (runs, terms)) as pool:
-        yield from pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
+    try:
+        # fork: a worker has the runs already, and a caller's script needs no `if __name__ == "__main__"`.
+        with ProcessPoolExecutor(min(cores, len(runs)), get_context("fork"), _start, (runs, terms)) as pool:
+            yield from pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
+    except BrokenProcessPool as error:
+        what = f"the system killed a process that reads runs, one of {min(cores, len(runs))}: too little memory?"
+        raise UserError(
+            Problem("compare", what, f"{len(runs)} runs", hint="fewer runs at once, or more memory")
+        ) from error
 
 
 _here: tuple[Sequence[Run], Terms]
@@ -80,6 +88,7 @@ _here: tuple[Sequence[Run], Terms]
 def _start(runs: Sequence[Run], terms: Terms) -> None:
     """In a worker."""
     global _here
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C, which the caller tells, ends it without a traceback
     gc.disable()  # nothing here refers to itself
     _here = runs, terms
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from typing import Any, TextIO, cast
 
 Main = Callable[[Sequence[str] | None], int]
 
@@ -67,22 +70,51 @@ def listed(choices: Sequence[object]) -> str:
 def command(main: Main) -> Main:
     """A command line's main(argv) that tells user errors without a traceback and returns their exit code.
 
-    A reader that goes away (`| head -1`) is no error; Ctrl-C ends with 1.
+    A reader that goes away (`| head -1`) is no error, and changes no exit code: a gate whose table nobody reads to its
+    end still fails. A full disk behind stdout is one. Ctrl-C ends with 130, as in a shell.
     """
 
     @wraps(main)
     def guarded(argv: Sequence[str] | None = None) -> int:
         try:
-            code = main(argv)
-            sys.stdout.flush()
+            with redirect_stdout(cast(TextIO, _Stdout(sys.stdout))):
+                code = main(argv)
+                sys.stdout.flush()
         except UserError as error:
             print(error, file=sys.stderr)
             return error.exit_code
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at exit
-            return 0
         except KeyboardInterrupt:
-            return 1
+            return 128 + signal.SIGINT
         return code
 
     return guarded
+
+
+class _Stdout:
+    """A stream that goes on into nothing once it cannot be written to."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._try(self._stream.write, text) or len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, function: Callable[..., Any], *given: str) -> Any:
+        try:
+            return function(*given)
+        except OSError as error:
+            # Python flushes once more at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if isinstance(error, BrokenPipeError):
+                return None
+            raise InputError(Problem("standard output", "cannot be written", str(error))) from error

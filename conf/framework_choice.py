@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conf import primus_release
-from conf.compose import entry
+from conf.compose import entry, flattened
 from conf.errors import ConfigError, Problem, listed
 from conf.installed import IMAGES, in_image, versions
 
@@ -38,8 +38,9 @@ def chosen(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             passed_over.append(f"no {name} in {where}")
         else:
             why = "; ".join([f"{found} is in {where}", *passed_over])
-            release = [f"framework.release={_numbers(found)}"] if facts["release"] else []
-            return [f"framework={name}", *release], [f"framework {name}: {why}"]
+            release = _numbers(found) if facts["distributions"] else found
+            told = flattened({"framework": {"release": release}})
+            return [f"framework={name}", *told], [f"framework {name}: {why}"]
     raise ConfigError(Problem("framework", "; ".join(passed_over), "auto", listed(names)))
 
 
@@ -47,10 +48,9 @@ def _found(name: str, facts: Mapping[str, Any], config: Mapping[str, Any]) -> tu
     """Where the run will look for the framework, and the version of its own distribution there."""
     path = config["cluster"]["primus_path"]
     if name == "primus":  # a checkout, mounted into whatever image
-        release = primus_release.checked_out(path)
-        place = path if release else f"{path} (no release told there)"
-        wanted = primus_release.is_checkout(path) or config["bundle"] is not None  # which finds its own elsewhere
-        return place, (release or facts["release"]) if wanted else None
+        if primus_release.is_checkout(path):
+            return path, primus_release.checked_out(path)
+        return path, facts["release"] if config["bundle"] is not None else None  # which finds its own elsewhere
     image = config["image"]
     if config["cluster"]["container"] != "none" and image is not None:
         held = in_image(image)

@@ -132,7 +132,7 @@ def _platform(overrides: Sequence[str]) -> tuple[str, str]:
     framework = _chosen(overrides, "framework")
     for name in VENDORS:
         if framework in (None, "auto", *entry("platform", name)["platform"]["frameworks"]):
-            return name, f"a rehearsal of {framework or 'its first framework'}"
+            return name, f"a rehearsal of {'its first framework' if framework in (None, 'auto') else framework}"
     return VENDORS[0], f"no platform has {framework}"
 
 

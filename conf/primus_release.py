@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from conf.compose import flattened
 
 TIMEOUT_S = 20
 
@@ -16,15 +19,14 @@ def is_checkout(path: str) -> bool:
     return (Path(path) / "primus" / "cli" / "main.py").is_file()
 
 
-def checked_out(path: str) -> str | None:
-    """v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; None of any other, or without git."""
-    git = ("git", "-C", path, "log", "-1", "--format=%D")
-    try:
-        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r"(?:^|[ /])v(\d+\.\d+)(?:\.\d+)?(?:,|\s*$)", done.stdout if done.returncode == 0 else "")
-    return f"v{match[1]}" if match else None
+def checked_out(path: str) -> str:
+    """v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; of any other, which launchers/primus.py refuses, what
+    git says of it and where it is."""
+    names = _git(path, "log", "-1", "--format=%D")
+    if match := re.search(r"(?:^|[ /])v(\d+\.\d+)(?:\.\d+)?(?:,|\s*$)", names):
+        return f"v{match[1]}"
+    commit = _git(path, "describe", "--tags", "--always")
+    return f"{commit} ({names}) at {path}" if commit else f"no git history at {path}"
 
 
 def settled(config: Mapping[str, Any], chosen: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -33,9 +35,20 @@ def settled(config: Mapping[str, Any], chosen: Sequence[str]) -> tuple[list[str]
     chosen: the user's overrides.
     """
     path = config["cluster"]["primus_path"]
-    if config["framework"]["name"] != "primus" or any(o.startswith("framework.release=") for o in chosen):
+    if config["framework"]["name"] != "primus" or not is_checkout(path):
         return [], []
-    release = checked_out(path) if is_checkout(path) else None
-    if release is None:
-        return [], []
-    return [f"framework.release={release}"], [f"Primus {release}: checked out at {path}"]
+    asked, release = config["framework"]["release"], checked_out(path)
+    if any(o.lstrip("+").startswith("framework.release=") for o in chosen):
+        return [], [] if asked == release else [f"Primus {asked}, as asked: checked out is {release}"]
+    return list(flattened({"framework": {"release": release}})), [f"Primus {release}: checked out at {path}"]
+
+
+def _git(path: str, *words: str) -> str:
+    """What git says of the tree at `path`, and of none that it lies in; nothing where it says nothing."""
+    git = ("git", "-c", "safe.directory=*", "-C", path, *words)
+    alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(Path(path).resolve().parent)}
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=alone)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

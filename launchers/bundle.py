@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import rehearse
 from launchers.plan import Plan
+from launchers.rehearse import NOTHING_TOLD, Told
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = {
@@ -41,15 +43,15 @@ OVERRIDABLE = (
 """Variables that keep the value that the user gives them; every other one is ours."""
 
 
-def files(e: Experiment, plan: Plan) -> dict[str, str]:
+def files(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> dict[str, str]:
     """Every file of the bundle by its name, as text. Pure but for our own programs, which are read."""
     return {
         **{name: (ROOT / path).read_text(encoding="utf-8") for name, path in PROGRAMS.items()},
         **(_rehearsal() if e.rehearse else {}),
         **plan.files,
         "env.sh": env_sh({name: value for name, value in plan.env.items() if name != "PYTHONPATH"}, plan.env_reasons),
-        "bundle.json": json.dumps(facts(e, plan), indent=1, ensure_ascii=False) + "\n",
-        "README.txt": readme(e, plan),
+        "bundle.json": json.dumps(facts(e, plan, told), indent=1, ensure_ascii=False) + "\n",
+        "README.txt": readme(e, plan, told),
     }
 
 
@@ -59,19 +61,20 @@ def _rehearsal() -> dict[str, str]:
     return {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path.read_text(encoding="utf-8") for path in ours}
 
 
-def facts(e: Experiment, plan: Plan) -> dict[str, Any]:
+def facts(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> dict[str, Any]:
     """bundle.json, which primus_settle.py reads: the request, and what of it may follow another number of GPUs."""
     declared = [asdict(d) for d in (*e.declared, *plan.declared)]
     where = {"platform": e.platform.name, "vendor": e.platform.vendor, "hardware": e.hardware.name}
-    told: dict[str, Any] = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
-    told |= {"not_rehearsed": rehearse.not_rehearsed(e)} if e.rehearse else {}
+    known = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
+    rehearsed = {"not_rehearsed": told.not_rehearsed, "shrunk": told.shrunk, "cautions": told.notes}
+    facts = {name: value for name, value in known.items() if value is not None} | (rehearsed if e.rehearse else {})
     return {
         "requested": requested(e),
         "nodes": e.nodes,
         "gpus_per_node": e.gpus_per_node,
         "layout_from_table": e.layout.source is not None,
         "data_prefix": e.data.path,
-        "facts": {name: value for name, value in told.items() if value is not None} | {"declared": declared},
+        "facts": facts | {"declared": declared},
     }
 
 
@@ -85,11 +88,12 @@ def env_sh(env: Mapping[str, str], reasons: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def readme(e: Experiment, plan: Plan) -> str:
+def readme(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> str:
     """README.txt: what this is, how it is started, what may be changed, and how a record comes of it."""
     image = e.image or f"rocm/primus:{e.framework.release}"
     passed = ", ".join(plan.forward_env) or "none"
-    start = REHEARSED if e.rehearse else f"Start it inside {image}, with a checkout of the same release"
+    inside = f"Start it inside {image}, with a checkout of the same release"
+    start = "\n".join([*told.notes, REHEARSED]) if e.rehearse else inside
     title = f"{e.name}: {e.model.name} on {e.nodes} x {e.gpus_per_node} {e.hardware.name}, Primus {e.framework.release}"
     return f"""{title}, {e.layout}
 
@@ -107,6 +111,7 @@ PRIMUS_PATH, PRIMUS_ENTRY, PRIMUS_IMAGE, PRIMUS_CACHE_ROOT, DATA_PREFIX (a corpu
 RUN_DIR (where the run is kept), TRAIN_LOG (a file in a folder that exists).
 What follows from them is computed again; where more would have to change, run.sh refuses: render again.
 Before it starts, the checkout is asked for its release and for every key: PRIMUS_CHECK=0 leaves that out.
+Where its git does not tell the release, PRIMUS_RELEASE={e.framework.release} says that it is that one.
 Passed on by name if you have set them, never written down: {passed}.
 
 A run is a folder runs/TIME: primus.yaml as it ran, train.log, power.jsonl. Elsewhere, with TensorPrimat, its record is
@@ -114,20 +119,22 @@ A run is a folder runs/TIME: primus.yaml as it ran, train.log, power.jsonl. Else
 """
 
 
-def leave(asked: Sequence[tuple[Experiment, Plan]]) -> None:
+def leave(asked: Sequence[tuple[Experiment, Plan, Told]]) -> None:
     """Write the bundle of each experiment, and say where.
 
     Raises:
         ConfigError: a framework that needs our programs where it runs, or one folder for several runs.
         InputError: a folder that cannot be used.
     """
-    problems = [problem for e, _ in asked for problem in _problems(e)]
-    if len({e.bundle for e, _ in asked}) < len(asked):
+    problems = [problem for e, *_ in asked for problem in _problems(e)]
+    if len({e.bundle for e, *_ in asked}) < len(asked):
         problems.append(Problem("bundle", "one folder holds one experiment", hint="one call a bundle"))
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    for e, plan in asked:
-        write(Path(e.bundle or ""), files(e, plan))
+    for e, plan, told in asked:
+        write(Path(e.bundle or ""), files(e, plan, told))
+        for note in told.notes:
+            print(f"warning: {note}", file=sys.stderr)
         print(
             f"{e.bundle}: copy it to the ROCm box, then PRIMUS_PATH=/path/to/Primus bash run.sh (README.txt says more)"
         )

@@ -37,7 +37,12 @@ class Plan:
     declared: tuple[Declared, ...] = ()
 
     def command(self) -> str:
-        """The plan as one line for a shell: the variables before the last command and each that adds some."""
-        env = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items()))
-        before = (f"{env} {shlex.join(argv)}" if argv[0] == "env" else shlex.join(argv) for argv in self.setup)
-        return " && ".join([*before, f"{env} {shlex.join(self.argv)}".lstrip()])
+        """The plan as one line for a shell that is in a folder with its files: the same as launchers/runner.py does."""
+        env = " ".join(f"{name}={_quoted(name, value)}" for name, value in sorted(self.env.items()))
+        commands = " && ".join(shlex.join(argv) for argv in (*self.setup, self.argv))
+        return f"(export {env} && {commands})" if env and self.setup else f"{env} {commands}".lstrip()
+
+
+def _quoted(name: str, value: str) -> str:
+    """For a shell; of PYTHONPATH, the plan's folder comes before what is there."""
+    return shlex.quote(value) + ("${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else "")

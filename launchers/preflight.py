@@ -87,7 +87,7 @@ def _packages(e: Experiment) -> Iterator[Problem]:
     missing = [name for name, version in found.items() if version is None and not (python is None and _module(name))]
     if missing:
         what = f"{' and '.join(missing)} missing in {python or sys.executable}"
-        yield Problem("framework", what, e.framework.name, hint=e.framework.install)
+        yield Problem("framework", what, hint=e.framework.install)
 
 
 def _module(distribution: str) -> bool:

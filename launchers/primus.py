@@ -14,7 +14,7 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem, closest, listed
 from conf.resolve import Declared, Experiment
-from launchers import attribute_settings, corpus, megatron, nvidia_env
+from launchers import attribute_settings, corpus, megatron, nvidia, nvidia_env
 from launchers.attribute_settings import in_range
 from launchers.plan import Host, Plan
 from launchers.ranks import primus_check
@@ -120,7 +120,7 @@ def checked(e: Experiment) -> Iterator[Problem]:
         yield from refused
         return
     checkout, release = Path(e.cluster.primus_path), e.framework.release or ""
-    for found in primus_check.findings(checkout, yaml.safe_load(experiment_yaml(e)), release, e.image):
+    for found in primus_check.findings(checkout, yaml.safe_load(experiment_yaml(e)), release, e.image, said=release):
         yield Problem(**asdict(found))
 
 
@@ -143,7 +143,8 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
         yield Problem("framework", what, f"platform={e.platform.name}", "platform=amd", hint)
     if release not in releases():
         what = "a release of Primus whose keys are not known here"
-        hint = closest(release, names) or f"framework.release={names[-1]}, if it writes no other keys"
+        nearest = next((name for name in names if release.startswith(f"{name}.")), names[-1])
+        hint = closest(release, names) or f"framework.release={nearest}: every key is then looked up in the checkout"
         yield Problem("framework.release", what, release, listed(names), hint)
         return
     yield from _preset_refused(e, release)
@@ -158,6 +159,8 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
         what = f"Primus {release} in an image of another release is what AMD warns of"
         yield Problem("image", what, e.image, f"rocm/primus:{release}", "framework.release=, or the other image")
     yield from _precision_refused(e)
+    if e.rehearse:
+        yield from nvidia.without_accelerator(e)
     for where, path in {"data.path": e.data.path, "cluster.primus_path": e.cluster.primus_path}.items():
         if path is not None and any(c.isspace() or c in "{}'\"$;&|<>()*?`\\" for c in path):
             what = "Primus splits it at spaces and hands it to a shell"

@@ -45,6 +45,9 @@ class Told:
     asked: Experiment | None = None
 
 
+NOTHING_TOLD = Told()
+
+
 def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
     """What runs in place of `e`, and what is said of it; `e` itself where no rehearsal is asked for.
 
@@ -190,7 +193,7 @@ def _too_large(e: Experiment, least: Experiment, memory_bytes: float) -> Problem
     held = max(parameters(least).values(), key=lambda one: one.total).total
     what = (
         f"a rank of {e.layout} holds {held:,} parameters with {least.model.num_layers} of {e.model.num_layers} layers: "
-        f"{rank_bytes(least) / GB:,.1f} GB, and {memory_bytes / GB:,.1f} GB are free here"
+        f"{rank_bytes(least) / GB:,.1f} GB, and it may take {memory_bytes / GB:,.1f} GB of what is free here"
     )
     hint = "a machine with that much memory, more TP or EP, fewer virtual stages; or rehearse=train"
     return Problem("rehearse", what, "layout", hint=hint)
@@ -220,6 +223,10 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
         yield "context parallelism: each rank attends to its own part of the sequence alone: its losses are not CP's"
     if e.rehearse == "layout":
         yield "layout: one process plays a rank, nothing is sent: it ends before the first step and has no loss"
+    if e.rehearse == "train" and not e.equal_init:
+        yield "each stack draws its own first weights: without equal_init=true two losses may differ (with experts, do)"
+    if e.cluster.container != "none" or e.image is not None:
+        yield f"the stack installed on this machine is rehearsed, not that of image {e.image}"
     if e.precision.fp8:
         yield "fp8 is not rehearsed: bf16 runs in its place"
     for name, short in SHORT_SIZES.items():

@@ -46,7 +46,8 @@ def judge_speed(claim: Speed, device: Hardware | None, precision: str) -> Judgem
     per_token = flops_per_token(claim.shape, claim.seq_length, passes=passes)
     tflops = claim.tokens_per_s_per_gpu * per_token / _TERA
     least = f" at least (left out: {listed(claim.left_out)})" if claim.left_out else ""
-    needs = f"{per_token:.4g} FLOP a token in {claim.mode}{least}, so {shown(tflops)} TFLOP/s on each GPU"
+    length = f"{claim.seq_length:,} tokens a sequence"
+    needs = f"{per_token:.4g} FLOP a token in {claim.mode} at {length}{least}, so {shown(tflops)} TFLOP/s on each GPU"
     return judge_tflops(tflops, device, precision, needs, tuple(_causes(claim, device, precision)))
 
 

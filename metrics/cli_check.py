@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any
@@ -13,12 +13,25 @@ from conf.errors import InputError, Problem, closest, command, listed
 from conf.freeze import freeze
 from conf.schema import Hardware, Model
 from metrics.claims import Judgement, Speed, judge_peak, judge_ratio, judge_speed, judge_tflops
-from metrics.flops import CONVENTIONS, DEFAULT, convert, flops_per_token
-from metrics.peak import hardware
+from metrics.flops import CONVENTIONS, DEFAULT, Convention, convert, flops_per_token
+from metrics.peak import causes_in_a_run, hardware
 from metrics.quantity import shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
 
+# What each claim is judged by, and what `flops` counts: an option beside it would be ignored, and is refused.
+_CONVERTED = tuple(name for name, convention in CONVENTIONS.items() if not convention.recompute)
+_SHAPE = ("layers", "hidden", "ffn", "gated", "vocabulary")
+_MODEL = ("model", "seq_length", *_SHAPE)
+_CLAIMS = {
+    "tokens_per_s_per_gpu": ("gpu", "precision", "mode", *_MODEL),
+    "tokens_per_s": ("gpus", "gpu", "precision", "mode", *_MODEL),
+    "tflops_per_gpu": ("convention", "model", "seq_length", "gpu", "precision"),
+    "peak_tflops": ("gpu", "precision"),
+    "ratio": ("of",),
+}
+_FLOPS = ("tflops", "convention", *_MODEL)
+_NO_OPTIONS = ("what", "json")
 _EXIT = {"possible": 0, "implausible": 1, "impossible": 1, "cannot tell": 3}
 _EXAMPLE = """python -m metrics check --model llama31_8b --gpu mi355x --precision bf16 --tokens-per-s-per-gpu 20000
 python -m metrics check --layers 16 --hidden 4096 --seq-length 100000 --gpu h100 --gpus 16 --tokens-per-s 1.45e6
@@ -31,6 +44,7 @@ python -m metrics flops --model llama31_8b --seq-length 8192 --tflops 1441 --con
 def main(argv: Sequence[str] | None = None) -> int:
     """argv: `check` or `flops` and what follows. 0: possible, or printed; 1: not possible; 2: bad input; 3: unknown."""
     asked = _parser().parse_args(argv)
+    _refuse(asked)
     if asked.what == "flops":
         return _flops(asked)
     judged = _judge(asked)
@@ -55,9 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--vocabulary", type=int, help="rows of the output matrix; left out where they are not told")
     add("--seq-length", type=int, help="tokens (default: the model's)")
     add("--gpu", help=listed(choices("hardware")))
-    add("--gpus", type=int, default=1, help="that --tokens-per-s is of (default: 1)")
-    add("--precision", default="bf16", choices=("fp32", "tf32", "bf16", "fp8", "fp4"))
-    add("--mode", default="training", choices=("training", "forward"))
+    add("--gpus", type=int, help="that --tokens-per-s is of (default: 1)")
+    add("--precision", choices=("fp32", "tf32", "bf16", "fp8", "fp4"), help="(default: bf16)")
+    add("--mode", choices=("training", "forward"), help="(default: training)")
     claim = parser.add_mutually_exclusive_group()
     claim.add_argument("--tokens-per-s-per-gpu", type=float)
     claim.add_argument("--tokens-per-s", type=float, help="of --gpus together")
@@ -66,38 +80,93 @@ def _parser() -> argparse.ArgumentParser:
     claim.add_argument("--ratio", type=float, help="claimed to be of the numbers --of")
     add("--of", type=float, nargs=2, metavar=("A", "B"))
     add("--tflops", type=float, help="flops: a printed figure, to be converted")
-    add("--convention", default=DEFAULT.name, choices=tuple(CONVENTIONS), help="flops: that --tflops was counted by")
+    counted = f"that --tflops or --tflops-per-gpu was counted by (default: {DEFAULT.name})"
+    add("--convention", choices=tuple(CONVENTIONS), help=counted)
     add("--json", action="store_true")
     return parser
 
 
 def _judge(asked: argparse.Namespace) -> Judgement:
-    _refuse(asked)
     if asked.ratio is not None:
         return judge_ratio(asked.ratio, *_two(asked))
-    device = _device(asked.gpu)
+    device, precision = _device(asked.gpu), asked.precision or "bf16"
     if asked.peak_tflops is not None:
-        return judge_peak(asked.peak_tflops, device, asked.precision)
+        return judge_peak(asked.peak_tflops, device, precision)
     if asked.tflops_per_gpu is not None:
-        return judge_tflops(asked.tflops_per_gpu, device, asked.precision)
-    rate = asked.tokens_per_s_per_gpu or (asked.tokens_per_s or 0.0) / asked.gpus
+        return _judge_tflops(asked, device, precision)
+    rate = asked.tokens_per_s_per_gpu or (asked.tokens_per_s or 0.0) / (asked.gpus or 1)
     if not rate:
         claims = "--tokens-per-s-per-gpu, --tokens-per-s, --tflops-per-gpu, --peak-tflops or --ratio"
         raise InputError(Problem("check", "no figure to check", allowed=claims, hint=_EXAMPLE.splitlines()[0]))
     shape, length, left_out = _model(asked)
-    claim = Speed(shape=shape, seq_length=length, tokens_per_s_per_gpu=rate, mode=asked.mode, left_out=left_out)
-    return judge_speed(claim, device, asked.precision)
+    mode = asked.mode or "training"
+    claim = Speed(shape=shape, seq_length=length, tokens_per_s_per_gpu=rate, mode=mode, left_out=left_out)
+    return judge_speed(claim, device, precision)
+
+
+def _judge_tflops(asked: argparse.Namespace, device: Hardware | None, precision: str) -> Judgement:
+    """What another convention counted is judged as ours counts it, which takes the model."""
+    if asked.convention in (None, DEFAULT.name):
+        return judge_tflops(asked.tflops_per_gpu, device, precision)
+    if not asked.model:
+        what = "is converted by the model's FLOPs"
+        raise InputError(Problem("--convention", what, asked.convention, hint="--model llama31_8b"))
+    shape, length, _ = _model(asked)
+    ours = convert(asked.tflops_per_gpu, shape, length, CONVENTIONS[asked.convention])
+    counted = f"{shown(asked.tflops_per_gpu)} TFLOP/s on each GPU by {asked.convention} at {length:,} tokens a sequence"
+    needs = f"{counted}, so {shown(ours)} by {DEFAULT.name}"
+    return judge_tflops(ours, device, precision, needs, causes_in_a_run(device, precision))
 
 
 def _refuse(asked: argparse.Namespace) -> None:
-    numbers = ("layers", "hidden", "ffn", "vocabulary", "seq_length", "gpus", "tokens_per_s_per_gpu", "tokens_per_s")
-    names = (*numbers, "tflops_per_gpu", "peak_tflops", "ratio", "tflops")
-    told = [(f"--{name.replace('_', '-')}", getattr(asked, name)) for name in names]
-    told += [("--of", value) for value in asked.of or ()]
-    bad = [(name, value) for name, value in told if value is not None and not 0 < value < inf]
-    wrong = [Problem(name, "must be above 0 and finite", f"{value:g}") for name, value in bad]
+    wrong = [*_out_of_range(asked), *_ignored(asked), *_unconverted(asked)]
     if wrong:
         raise InputError(*wrong)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _ignored(asked: argparse.Namespace) -> Iterator[Problem]:
+    """Of what was typed, what would change nothing."""
+    told = [name for name, value in vars(asked).items() if name not in _NO_OPTIONS and value not in (None, False)]
+    claim = next((name for name in told if name in _CLAIMS), None)
+    if asked.what == "flops":
+        of, used = "flops", _FLOPS
+    elif claim:
+        of, used = _option(claim), (claim, *_CLAIMS[claim])
+    else:
+        return  # there is no claim, which is told as such
+    for name in told:
+        if name not in used:
+            yield Problem(_option(name), f"has no part in {of}", allowed=listed([_option(n) for n in used]))
+        elif asked.model and name in _SHAPE:
+            yield Problem(_option(name), "the model has its own", hint=f"leave out --model {asked.model}")
+
+
+def _unconverted(asked: argparse.Namespace) -> Iterator[Problem]:
+    """Conventions that convert nothing, or nothing that is named."""
+    if asked.convention is None:
+        if asked.tflops_per_gpu is not None and (asked.model or asked.seq_length):
+            what = "only convert TFLOP/s, and no convention is named"
+            yield Problem(
+                "--model, --seq-length", what, allowed=listed(_CONVERTED), hint=f"--convention {DEFAULT.name}"
+            )
+    elif asked.convention not in _CONVERTED:
+        what = "cannot be converted without knowing what was recomputed"
+        yield Problem("--convention", what, asked.convention, listed(_CONVERTED))
+    elif asked.what == "flops" and asked.tflops is None:
+        yield Problem("--convention", "of which figure?", hint=f"--tflops 400 --convention {asked.convention}")
+
+
+def _out_of_range(asked: argparse.Namespace) -> list[Problem]:
+    numbers = ("layers", "hidden", "ffn", "vocabulary", "seq_length", "gpus", "tokens_per_s_per_gpu", "tokens_per_s")
+    names = (*numbers, "tflops_per_gpu", "peak_tflops", "ratio", "tflops")
+    told = [(_option(name), getattr(asked, name)) for name in names]
+    told += [("--of", value) for value in asked.of or ()]
+    bad = [(name, value) for name, value in told if value is not None and not 0 < value < inf]
+    return [Problem(name, "must be above 0 and finite", f"{value:g}") for name, value in bad]
 
 
 def _two(asked: argparse.Namespace) -> tuple[float, float]:
@@ -120,7 +189,7 @@ def _model(asked: argparse.Namespace) -> tuple[Shape, int, tuple[str, ...]]:
         config = compose([f"model={asked.model}"])
         model = freeze(Model, config["model"], "model", [])
         return shape_of_model(model), asked.seq_length or config["training"]["seq_length"], ()
-    lacking = [f"--{name.replace('_', '-')}" for name in ("layers", "hidden", "seq_length") if not getattr(asked, name)]
+    lacking = [_option(name) for name in ("layers", "hidden", "seq_length") if not getattr(asked, name)]
     if lacking:
         hint = "--model llama31_8b, or --layers 16 --hidden 4096 --seq-length 8192"
         raise InputError(Problem(listed(lacking), "needed where no --model is named", hint=hint))
@@ -140,13 +209,18 @@ def _model(asked: argparse.Namespace) -> tuple[Shape, int, tuple[str, ...]]:
 
 
 def _flops(asked: argparse.Namespace) -> int:
-    _refuse(asked)
     shape, length, left_out = _model(asked)
-    rows = [_row(name, shape, length, asked) for name, convention in CONVENTIONS.items() if not convention.recompute]
+    counted_by = None if asked.tflops is None else CONVENTIONS[asked.convention or DEFAULT.name]
+    rows = [_row(CONVENTIONS[name], shape, length, asked.tflops, counted_by) for name in _CONVERTED]
     if asked.json:
-        print(dumps({"seq_length": length, "left_out": left_out, "conventions": rows}, indent=1))
+        known = {"seq_length": length, "left_out": left_out, "counted_by": counted_by and counted_by.name}
+        print(dumps({**known, "conventions": rows}, indent=1))
         return 0
-    print(f"FLOP for a token in training, {length:,} tokens a sequence")
+    least = f"; left out: {listed(left_out)}" if left_out else ""
+    print(f"FLOP for a token in training, {length:,} tokens a sequence{least}")
+    if counted_by:
+        untold = "" if asked.convention else " (--convention says otherwise)"
+        print(f"{shown(asked.tflops)} TFLOP/s taken as counted by {counted_by.name}{untold}")
     for row in rows:
         converted = "" if row["tflops"] is None else f"{shown(row['tflops'])} TFLOP/s"
         counted = f"{row['convention']:<16} {row['flops_per_token']:.4e} {row['ratio']:>6.3f} ×"
@@ -154,20 +228,14 @@ def _flops(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _row(name: str, shape: Shape, length: int, asked: argparse.Namespace) -> dict[str, Any]:
-    convention = CONVENTIONS[name]
+def _row(
+    convention: Convention, shape: Shape, length: int, tflops: float | None, counted_by: Convention | None
+) -> dict[str, Any]:
     value = flops_per_token(shape, length, convention)
-    printed = None
-    if asked.tflops is not None:
-        if CONVENTIONS[asked.convention].recompute:
-            what = "cannot be converted without knowing what was recomputed"
-            raise InputError(Problem("--convention", what, asked.convention, listed(tuple(CONVENTIONS))))
-        printed = convert(asked.tflops, shape, length, CONVENTIONS[asked.convention], convention)
-    ratio = value / flops_per_token(shape, length)
     return {
-        "convention": name,
+        "convention": convention.name,
         "flops_per_token": value,
-        "ratio": ratio,
-        "tflops": printed,
+        "ratio": value / flops_per_token(shape, length),
+        "tflops": convert(tflops, shape, length, counted_by, convention) if tflops and counted_by else None,
         "source": convention.source,
     }

@@ -34,7 +34,7 @@ _BAR = 40
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """argv: `cost` or `energy` and what follows. 0: printed; 2: bad input."""
-    asked = _parser().parse_args(argv)
+    asked = _parser().parse_intermixed_args(argv)
     named, prices = split(asked.runs)
     runs = find_runs(named)
     if problems := tuple(copies(runs)):  # a copy is no repeat
@@ -88,6 +88,7 @@ def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[B
         lines += ["", "break-even"]
         wins = "costs less than" if of == MONEY else "takes less energy than"
         lines += [f"  {even.option} {wins} {even.rival} {_even(even.up_to)}" for even in evens]
+        lines.append("  not audited here: python -m compare says whether these runs may be compared")
     for option, found in bills:
         lines += _sensitivity(option, found, terms, of)
     return lines

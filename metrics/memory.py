@@ -50,7 +50,8 @@ def _share(basis: Basis) -> Quantity:
     share = 100 * peak / room.value
     note = f"{kind}, of {room.value / _GB:,.1f} GB, {room.note}"
     if share > 100:
-        return Quantity(None, "%", _source(basis), note=f"impossible: {share:.0f} % {note}; check: the device, GB or GiB")
+        what = f"impossible: {share:.0f} % {note}; check: the device, GB or GiB"
+        return Quantity(None, "%", _source(basis), note=what)
     return Quantity.of(share, "%", _source(basis), note)
 
 

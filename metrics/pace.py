@@ -23,7 +23,8 @@ from parsers.record import Record, Step
 class Pace:
     """All intervals of a run in its order, the warm-up among them, and the clock they come from. ends: the iteration,
     counted from 1, with which each ends; lengths_s: of each; batches: the samples trained in each, None where the log
-    does not say. Each is over iterations_a_line iterations."""
+    does not say. Each is over iterations_a_line iterations. not_above_zero: those that a clock that went back, or stood
+    still, would give, which are left out."""
 
     ends: Sequence[int]
     lengths_s: Sequence[float]
@@ -31,6 +32,7 @@ class Pace:
     warmup: Warmup
     clock: Source
     iterations_a_line: int | None
+    not_above_zero: int = 0
 
     @cached_property
     def times(self) -> Sequence[float]:
@@ -63,7 +65,8 @@ def pace(record: Record) -> Pace:
     """The pace of a run. A rehearsal has none: it runs the right software on the wrong machine."""
     steps = () if record.provenance == "rehearsed" else record.steps
     at, stamps, samples, sizes = columns(steps, "step", "end_monotonic_s", "consumed_samples", "global_batch_size")
-    covered = _commonest_distance(at)
+    distances = list(map(sub, at, (-1, *at)))  # of each step from the one before, of the first from the start
+    covered = _commonest(distances[1:])
     if covered is None:
         return Pace((), (), (), find_warmup(()), "log", None)
     stamped = None not in stamps
@@ -73,11 +76,12 @@ def pace(record: Record) -> Pace:
     batch = record.setting("global_batch_size")
     known = batch if type(batch) is int and batch > 0 else None
     batches = _samples(samples, [known if size is None else size for size in sizes], covered)
-    told = [d == covered and s is not None and s > 0 for d, s in zip(_distances(at), seconds, strict=True)]
+    told = [d == covered and s is not None and s > 0 for d, s in zip(distances, seconds, strict=True)]
     lengths_s = [length for length in compress(seconds, told) if length]
     ends = [step + 1 for step in compress(at, told)]
     clock: Source = "measured" if stamped else "log"
-    return Pace(ends, lengths_s, [*compress(batches, told)], find_warmup(lengths_s), clock, covered)
+    backwards = sum(d == covered and s is not None and s <= 0 for d, s in zip(distances, seconds, strict=True))
+    return Pace(ends, lengths_s, [*compress(batches, told)], find_warmup(lengths_s), clock, covered, backwards)
 
 
 def executed(steps: Sequence[Step], name: str) -> Sequence[float | None]:
@@ -89,15 +93,9 @@ def executed(steps: Sequence[Step], name: str) -> Sequence[float | None]:
     return [None if dispatched in said else value for value, said in zip(values, flags, strict=True)]
 
 
-def _commonest_distance(at: Sequence[int]) -> int | None:
-    """Between neighbours of `at`."""
-    found = Counter(_distances(at)[1:])
+def _commonest(distances: Sequence[int]) -> int | None:
+    found = Counter(distances)
     return max((d for d in found if d > 0), key=lambda distance: (found[distance], -distance), default=None)
-
-
-def _distances(at: Sequence[int]) -> list[int]:
-    """Of each step from the one before; of the first from the start."""
-    return list(map(sub, at, (-1, *at)))
 
 
 def _samples(counts: Sequence[int | None], sizes: Sequence[int | None], covered: int) -> list[int | None]:

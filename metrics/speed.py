@@ -26,7 +26,7 @@ def _tokens_per_s(basis: Basis) -> Quantity:
 def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     rate, gpus = token_rate(basis), count(basis.record, "world_size")
     if rate is not None and gpus is not None:
-        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.pace.clock)
+        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.pace.clock, _left_out(basis))
     printed = None if basis.pace.ends else _printed_rate(basis)
     return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.pace.clock)
 
@@ -132,7 +132,12 @@ def _warmup_steps(basis: Basis) -> Quantity:
 def _counted_steps(basis: Basis) -> Quantity:
     if not basis.pace.ends:
         return Quantity(None, "steps", "computed", note="no step times told")
-    return Quantity.of(basis.pace.iterations, "steps", "computed")
+    return Quantity.of(basis.pace.iterations, "steps", "computed", _left_out(basis))
+
+
+def _left_out(basis: Basis) -> str:
+    count = basis.pace.not_above_zero
+    return f"left out: {count} interval{'s' if count > 1 else ''} of a clock that went back or stood" if count else ""
 
 
 SPEED: Metrics = {

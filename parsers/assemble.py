@@ -10,6 +10,7 @@ from conf.vocabulary import vocabulary
 from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
 from parsers.record import Declaration, Difference, Reading, Record
+from parsers.rehearsed import without_speeds
 from parsers.segment import Parsed
 
 # What the launcher finds out as well as the log, and who told it.
@@ -17,7 +18,7 @@ _TOLD_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("host", "os", "kernel", "cpu_model"), "the launcher"),
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
-_FIELDS = ("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed")
+_FIELDS = ("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed", "shrunk", "cautions")
 """Facts that have a field of their own in a record."""
 _USABLE_OF_TOTAL = 0.03
 """A framework tells the memory that it can use, a driver all of it."""
@@ -34,7 +35,8 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
     facts = parsed.facts
     requested = about.requested or parsed.requested
     declared = about.declared or _declared(facts.get("declared"))
-    return replace(
+    effective = {**parsed.effective, **_corpus(requested, parsed.effective)}
+    record = replace(
         about,
         platform=about.platform or facts.get("platform"),
         hardware=about.hardware or facts.get("hardware"),
@@ -43,13 +45,15 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         requested=requested,
         declared=declared,
         not_rehearsed=about.not_rehearsed or _reasons(facts.get("not_rehearsed")),
+        shrunk=about.shrunk or _shrunk(facts.get("shrunk")),
         status=outcome.status,
         cause=outcome.cause,
         notes=(
             *about.notes,
+            *_cautions(facts.get("cautions")),
             *_contradictions(about.environment, facts),
             *ignored(declared, parsed.arguments),
-            *untold(requested, parsed.effective),
+            *untold(requested, effective),
             *parsed.notes,
             *outcome.notes,
         ),
@@ -57,10 +61,10 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         framework=about.framework or parsed.framework,
         framework_version=about.framework_version or _version(facts),
         vendor=about.vendor or facts.get("vendor"),
-        effective=parsed.effective,
+        effective=effective,
         dumped=parsed.dumped,
         configured=parsed.configured,
-        differences=differences(requested, parsed.effective),
+        differences=differences(requested, effective),
         # The log's own: it is what really ran.
         environment={**about.environment, **_environment(facts), **_of_arguments(parsed)},
         dialects=parsed.dialects,
@@ -69,6 +73,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         restarts=parsed.restarts,
         steps=parsed.steps,
     )
+    return without_speeds(record) if record.provenance == "rehearsed" else record
 
 
 def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,6 +102,26 @@ def _declared(entries: Any) -> tuple[Declaration, ...]:
 def _reasons(entries: Any) -> dict[str, str]:
     """What a rendered bundle says that its rehearsal tells nothing of."""
     return {str(name): str(why) for name, why in entries.items()} if isinstance(entries, dict) else {}
+
+
+def _shrunk(entries: Any) -> dict[str, dict[str, Any]]:
+    """What a rendered bundle says that its rehearsal has smaller."""
+    rows = entries.items() if isinstance(entries, dict) else ()
+    return {str(name): row for name, row in rows if isinstance(row, dict) and row.keys() == {"asked", "ran"}}
+
+
+def _cautions(entries: Any) -> tuple[str, ...]:
+    """What a rendered bundle says of its rehearsal beforehand."""
+    return tuple(map(str, entries)) if isinstance(entries, list) else ()
+
+
+def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> dict[str, Reading]:
+    """The name of the corpus, which no log tells: the request's, where the log tells the path of the request."""
+    path, asked = effective.get("data_path"), requested.get("data_path")
+    if "data" in effective or path is None or asked is None or "data" not in requested:
+        return {}
+    alike = same(asked, path.value) or _below("data_path", asked, path.value)
+    return {"data": replace(path, value=requested["data"])} if alike else {}
 
 
 def _version(facts: Mapping[str, Any]) -> str | None:

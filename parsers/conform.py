@@ -103,7 +103,12 @@ def _has_known_shape(value: dict[str, Any], known: _Sure, root: Schema) -> bool:
             shapes.clear()
         shapes[shape] = _minima(value, known.rules, root)
     minima = shapes[shape]
-    return minima is not None and all(value[name] >= least for name, least in minima.items())
+    if minima is None:
+        return False
+    for name, least in minima.items():  # noqa: SIM110  all() takes twice as long
+        if value[name] < least:
+            return False
+    return True
 
 
 def _minima(value: dict[str, Any], rules: Schema, root: Schema) -> Mapping[str, float] | None:

@@ -19,6 +19,9 @@ from parsers.storage import RUN_FILE, read_lazily
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
 _NOT_RUNS = "attempts"
 RUNS = "runs"
+_INSTEAD = (
+    "give a run directory, one above runs, or a glob in quotes; a log becomes a run by python -m parsers LOG --save"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,10 @@ def find_runs(named: Sequence[str], progress: Progress = silent) -> tuple[Run, .
 def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:
     found: dict[Path, Path] = {}
     for name in named:
-        below = [directory for path in _expanded(name) for directory in _below(path)]
-        if not below:
-            hint = "give a run directory, a directory above runs, or a glob in quotes"
-            problems.append(Problem(name, "no run there", allowed=f"directories with a {RUN_FILE}", hint=hint))
+        before = len(problems)
+        below = [directory for path in _expanded(name) for directory in _below(path, problems)]
+        if not below and len(problems) == before:
+            problems.append(Problem(name, "no run there", allowed=f"directories with a {RUN_FILE}", hint=_INSTEAD))
         found.update({directory.resolve(): directory for directory in below})
     return sorted(found.values(), key=_natural)
 
@@ -70,13 +73,21 @@ def _expanded(name: str) -> list[Path]:
     return [path] if path.exists() else [Path(match) for match in glob.glob(name, recursive=True)]  # noqa: PTH207
 
 
-def _below(path: Path) -> Iterator[Path]:
+def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
+    """Links are followed, none in a circle. What cannot be looked into is told: a repeat may lie there."""
     if path.is_file():
         if path.name == RUN_FILE:
             yield path.parent
         return
-    for directory, inner, files in os.walk(path):
-        inner[:] = [name for name in inner if name != _NOT_RUNS]
+
+    def untold(error: OSError) -> None:
+        problems.append(Problem(str(error.filename), "cannot be looked into", str(error.strerror)))
+
+    seen = {os.path.realpath(path)}
+    for directory, inner, files in os.walk(path, onerror=untold, followlinks=True):
+        places = {name: os.path.realpath(Path(directory, name)) for name in inner if name != _NOT_RUNS}
+        inner[:] = [name for name, place in places.items() if place not in seen]
+        seen.update(places.values())
         if RUN_FILE in files:
             yield Path(directory)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from conf.errors import InputError, Problem, closest
-from conf.vocabulary import follow, vocabulary
-from parsers.record import Record
-from parsers.values import literal
+from conf.errors import InputError, Problem, closest, listed
+from conf.vocabulary import Setting, follow, vocabulary
+from parsers.record import Record, Status
+from parsers.values import yaml_literal
 
 FIELDS = ("name", "platform", "vendor", "framework", "framework_version", "image")
-_CHOICES = ("model", "hardware")
+_OF_SETTINGS = ("model", "precision")  # a choice of conf/ that stands for many settings
+_CHOICES = (*_OF_SETTINGS, "hardware")
+STATUS = "status"
+"""How a run ended, which some logs do not tell."""
+_ENDS: tuple[str, ...] = get_args(Status)
 
 
 def given_of(texts: Sequence[str]) -> dict[str, Any]:
@@ -21,18 +25,46 @@ def given_of(texts: Sequence[str]) -> dict[str, Any]:
     problems = [problem for key, value in pairs for problem in _problems(key, value)]
     if problems:
         raise InputError(*problems)
-    return {key: value if key in (*FIELDS, *_CHOICES) else literal(value) for key, value in pairs}
+    return {key: value if key in (*FIELDS, *_CHOICES, STATUS) else yaml_literal(value) for key, value in pairs}
 
 
 def _problems(key: str, value: str) -> Iterator[Problem]:
     from conf.compose import choice_problems
 
-    known = (*_CHOICES, *FIELDS, *vocabulary())
+    known = (*_CHOICES, *FIELDS, STATUS, *vocabulary())
     if key in _CHOICES:
         yield from choice_problems(key, value)
+    elif key == STATUS:
+        if value not in _ENDS:
+            yield Problem(key, "no such end of a run", value, listed(_ENDS), closest(value, _ENDS))
     elif key not in known:
         allowed = f"{', '.join((*_CHOICES, *FIELDS))}, or a setting of conf/vocabulary.yaml"
         yield Problem(key, "is nothing that can be given", allowed=allowed, hint=closest(key, known))
+    elif key in vocabulary():
+        yield from _setting_problems(vocabulary()[key], yaml_literal(value))
+
+
+def _setting_problems(setting: Setting, value: Any) -> Iterator[Problem]:
+    """A count is a whole number, a precision one that conf/ knows: what is no value of a setting would be believed."""
+    from conf.schema import Precision
+
+    if setting.unit != "-" and value is not None and (type(value) is not int or value < 0):
+        yield Problem(setting.name, f"is no number of {setting.unit}", str(value), "a whole number, or null")
+    kind, _, name = (setting.request or "").partition(".")
+    allowed = [*_literals(get_type_hints(Precision)[name])] if kind == "precision" else []
+    if allowed and value not in allowed:
+        yield Problem(setting.name, "no such value", str(value), listed(allowed), "precision=bf16 gives all at once")
+
+
+def _literals(hint: Any) -> Iterator[Any]:
+    """The values that an annotation allows: Literal["e4m3"] | None."""
+    if hint is bool:
+        yield from (True, False)
+    elif hint in (None, type(None)) or not get_args(hint):
+        yield hint if isinstance(hint, str) else None
+    else:
+        for part in get_args(hint):
+            yield from _literals(part)
 
 
 def with_given(record: Record, given: Mapping[str, Any]) -> Record:
@@ -42,6 +74,11 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     """
     if not given:
         return record
+    other = []
+    device = record.environment.get("device_name")
+    if "hardware" in given and _hardware(device) not in (None, given["hardware"]):
+        other.append(f"the log tells of {device}, {given['hardware']} as given")
+        given = {name: value for name, value in given.items() if name != "hardware"}
     hardware = given.get("hardware")
     fields = {
         name: value for name, value in given.items() if name in FIELDS and (name == "name" or not getattr(record, name))
@@ -49,32 +86,45 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     fields |= (
         {"hardware": hardware, "vendor": record.vendor or _vendor(hardware)} if hardware and not record.hardware else {}
     )
+    if STATUS in given and record.status == "unknown":
+        fields[STATUS] = given[STATUS]
     settings = {name: value for name, value in given.items() if name in vocabulary()}
-    if "model" in given:
-        settings = {**_model(given["model"]), **settings}
+    for group in _OF_SETTINGS:
+        settings = {**(_chosen(group, given[group]) if group in given else {}), **settings}
     told = {name: record.effective[name].value for name in settings if name in record.effective}
-    other = [
+    other += [
         f"{name} is {told[name]} in the log, {settings[name]} as given" for name in told if told[name] != settings[name]
     ]
+    if given.get(STATUS, record.status) != record.status and STATUS not in fields:
+        other.append(f"the log tells that it {record.status}, {given[STATUS]} as given")
     taken = {name: value for name, value in settings.items() if name not in told}
-    kept = {name: given[name] for name in (*_CHOICES, *FIELDS) if name in given}
+    kept = {name: given[name] for name in (*_CHOICES, *FIELDS, STATUS) if name in given}
     return replace(record, **fields, given={**kept, **taken}, notes=(*record.notes, *other))
 
 
-def _model(name: str) -> dict[str, Any]:
-    """The canonical settings of a model of conf/model."""
+def _chosen(group: str, name: str) -> dict[str, Any]:
+    """The canonical settings of a file of conf/model or conf/precision."""
     from conf.architecture import Model
     from conf.compose import compose
     from conf.freeze import freeze
+    from conf.schema import Precision
 
     problems: list[Problem] = []
-    model = freeze(Model, compose([f"model={name}"])["model"], "model", problems)
+    kind: type = {"model": Model, "precision": Precision}[group]
+    found = freeze(kind, compose([f"{group}={name}"])[group], group, problems)
     if problems:
         raise InputError(*problems)
-    own = {
-        s.name: s.request for s in vocabulary().values() if s.kind == "model" and (s.request or "").startswith("model.")
-    }
-    return {setting: follow(model, path.removeprefix("model.")) for setting, path in own.items() if path}
+    paths = {s.name: s.request for s in vocabulary().values() if s.kind == group and s.request}
+    own = f"{group}."
+    return {name: follow(found, path.removeprefix(own)) for name, path in paths.items() if path.startswith(own)}
+
+
+def _hardware(device_name: Any) -> str | None:
+    """The file of conf/hardware that lists what the driver said."""
+    from conf.load import hardware_named
+
+    found = hardware_named(device_name, "") if isinstance(device_name, str) else ""
+    return None if found in ("", "unknown_") else found
 
 
 def _vendor(hardware: str) -> str | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import vocabulary
 from parsers.record import Record
@@ -32,12 +34,12 @@ def is_filter(word: str) -> bool:
 
 
 def matching(runs: Sequence[Run], filters: Sequence[str]) -> tuple[Run, ...]:
-    """The runs for which every key has one of the values asked for; a value may hold * and ?. A setting is what ran,
-    else what was asked for. InputError: a key that no run knows."""
+    """The runs for which every key has one of the values asked for: with commas, or the key again. A value may hold *
+    and ?. A setting is what ran, else what was asked for. InputError: a key that no run knows."""
     asked: dict[str, list[str]] = {}
     for text in filters:
         key, _, value = text.partition("=")
-        asked.setdefault(key.strip(), []).append(value)
+        asked.setdefault(key.strip(), []).extend(_meant(key.strip(), value))
     environment = {name for run in runs for name in run.record.environment}
     known = {*FIELDS, MODEL, *vocabulary(), *environment}
     problems = [
@@ -63,7 +65,8 @@ def value_of(run: Run, key: str) -> Any:
     """What a run is known by; None where it does not say."""
     record = run.record
     if key == MODEL:
-        return record.given.get(MODEL) or _model(Path(run.path))
+        model = record.given.get(MODEL) or _model(Path(run.path))
+        return _named(model) if isinstance(model, str) else None
     if key in FIELDS:
         return getattr(record, key)
     if key in vocabulary():
@@ -84,6 +87,24 @@ def _model(directory: Path) -> str | None:
         return None
     found = _MODEL_NAME.search(text)
     return found[1].strip("'\"") if found else None
+
+
+def _meant(key: str, text: str) -> Iterator[str]:
+    """All that a value may mean: a comma may part two, or be of one, as in split=99,1,0."""
+    for value in dict.fromkeys((text, *text.split(","))):
+        yield _named(value) if key == MODEL else value
+
+
+@cache
+def _named(model: str) -> str:
+    """The model behind conf/model/llama.yaml, which is nothing but another name for llama31_8b."""
+    import yaml
+
+    if model in choices("model"):
+        entry = yaml.safe_load((CONF / "model" / f"{model}.yaml").read_text(encoding="utf-8"))
+        if [*entry] == ["defaults"]:
+            return str(entry["defaults"][0])
+    return model
 
 
 def _is_one_of(value: Any, texts: Sequence[str]) -> bool:

@@ -147,7 +147,12 @@ def _attention(settings: Mapping[str, Reading]) -> dict[str, Reading]:
 
 
 def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
-    """One data set, also where it is under the argument for training alone."""
+    """One data set, also where it is under the argument for training alone. Of mock data, Megatron-Core makes three
+    even parts, whatever was asked for (megatron/core/datasets/blended_megatron_dataset_config.py:144 in d3528a2)."""
+    mock = arguments.get("mock_data")
+    if mock is not None and mock.value is True:
+        even = {"data": "mock", "data_path": None, "split": "1,1,1"}
+        return {name: replace(mock, value=value) for name, value in even.items()}
     train, common = arguments.get("train_data_path"), settings.get("data_path")
     if common is not None and common.value is not None:
         return {"data_path": _alone(common)}

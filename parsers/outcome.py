@@ -9,6 +9,9 @@ from parsers.faults import signal_name
 from parsers.record import Status, Step
 from parsers.segment import Parsed
 
+FROM_LAUNCHER = " from its launcher"
+"""The end of a cause: a signal that we were sent, and passed on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -103,7 +106,7 @@ def _all_done(parsed: Parsed) -> bool:
 
 def _killer(ending: Ending) -> str | None:
     if ending.signal_sent is not None:
-        return f"ended by {ending.signal_sent} from its launcher"
+        return f"ended by {ending.signal_sent}{FROM_LAUNCHER}"
     code = ending.exit_code
     if code is None or not (code < 0 or 128 < code < 160):
         return None

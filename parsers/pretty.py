@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from parsers.storage import dumps
@@ -10,16 +10,28 @@ from parsers.storage import dumps
 
 def pretty(value: Any) -> str:
     """`value` as JSON, with a line's end; nan and inf as null."""
-    return "".join((*_parts(value, ""), "\n"))
+    parts: list[str] = []
+    _write(value, "\n", parts)
+    return "".join((*parts, "\n"))
 
 
-def _parts(value: Any, indent: str) -> Iterator[str]:
+def _write(value: Any, line: str, parts: list[str]) -> None:
+    """Appends to `parts`. line: what begins a line here."""
+    inner, before = f"{line} ", ""
     if isinstance(value, Mapping) and any(map(_is_large, value.values())):
-        yield from _listed("{}", ((f"{dumps(str(key))}: ", item) for key, item in value.items()), indent)
-    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
-        yield from _listed("[]", (("", item) for item in value), indent)
+        for key, item in value.items():
+            parts.append(f"{before or '{'}{inner}{dumps(str(key))}: ")
+            _write(item, inner, parts)
+            before = ","
+        parts.append(f"{line}}}")
+    elif isinstance(value, list | tuple) and _is_large(value):
+        for item in value:
+            parts.append(f"{before or '['}{inner}")
+            _write(item, inner, parts)
+            before = ","
+        parts.append(f"{line}]")
     else:
-        yield dumps(value)
+        parts.append(dumps(value))
 
 
 def _is_large(value: Any) -> bool:
@@ -27,13 +39,3 @@ def _is_large(value: Any) -> bool:
     if isinstance(value, Mapping):
         return True
     return isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value)
-
-
-def _listed(brackets: str, items: Iterator[tuple[str, Any]], indent: str) -> Iterator[str]:
-    inner, between = f"{indent} ", ""
-    yield f"{brackets[0]}\n"
-    for key, item in items:
-        yield f"{between}{inner}{key}"
-        yield from _parts(item, inner)
-        between = ",\n"
-    yield f"\n{indent}{brackets[1]}"

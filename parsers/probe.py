@@ -19,10 +19,13 @@ UNTOLD = "asked for, and not told by the log"
 UNREMARKABLE = {"finetune", "auto_continue_train", "save_interval", "disable_last_saving", "stderr_sink_level"}
 UNREMARKABLE |= {"no_save_optim", "no_save_rng", "disable_tensorboard", "disable_wandb"}
 # the above: Primus' keys that a run of few steps without checkpoints and trackers rightly skips
+UNREMARKABLE |= {"log_interval"}  # of Primus: rehearse=layout ends before the first line
 UNREMARKABLE |= {"grad_reduce_in_bf16"}  # of Primus, in fp32: Megatron reads it in bf16 alone
-UNREMARKABLE |= {"gradient_as_bucket_view"}  # every recipe of NeMo 2.7.3 gives it to its strategy
+UNREMARKABLE |= {"gradient_as_bucket_view", "ckpt_include_optimizer"}  # recipes of NeMo 2.7.3 give them
 UNREMARKABLE |= {"dataset.skip_getting_attention_mask_from_dataset"}  # Bridge 0.3.1 sets it itself
 """Names that nothing reads, and that tell nothing of the request."""
+UNREAD_ON_A_CPU = {"enable_primus_turbo"}
+"""Primus v25.9 reads it where that package is found (primus/modules/trainer/megatron/trainer.py:1184)."""
 _MEAN = "loss:interval_mean"
 _LOSS_PRINTED = 1e-5  # seven digits, or a mean taken in fp32
 _OVER = ("data", "context")  # the ranks that a batch is cut over
@@ -37,12 +40,17 @@ def with_probe(record: Record, folder: Path, expected: Collection[int] | None = 
     effective: the probe's settings ahead of the log's, which stay in dumped. environment: parameters,
     parameters_decayed and parameters_undecayed of the whole model (absent where a stage left no file),
     parameters_by_rank (by global rank, in place of a log's by tensor and pipeline rank), probe_never_read (None: not
-    told). Each step: lr_used, and metrics["tokens_checksum"] where every sample of the global batch was seen. expected:
-    the ranks that ran (all by default); one without a file is a note. Never raises.
+    told), probe_time_s (what the probe itself took, by its own timer, in the rank where it took most). Each step:
+    lr_used, and metrics["tokens_checksum"] where every sample of the global batch was seen. expected: the ranks that
+    ran (all by default); one without a file is a note. Never raises.
     """
-    if not folder.is_dir():
-        return record
-    files, wrong = read_files(folder)
+    return with_files(record, *read_files(folder), expected) if folder.is_dir() else record
+
+
+def with_files(
+    record: Record, files: Sequence[RankFile], wrong: Iterable[str], expected: Collection[int] | None = None
+) -> Record:
+    """The same of files that were read, as parsers.probe_files.read_files returns them."""
     notes = [f"probe: {text}" for text in wrong]
     notes += [f"probe on rank {file.rank}: {fault}" for file in files for fault in file.faults]
     notes += _missing(files, expected)
@@ -51,7 +59,7 @@ def with_probe(record: Record, folder: Path, expected: Collection[int] | None = 
     probed, apart = _settings(files, notes)
     effective = {name: reading for name, reading in {**record.effective, **probed}.items() if name not in apart}
     steps = _steps(record, files, notes)
-    counted = _counted(files, effective, notes)
+    counted = _counted(files, effective, notes) | _own_time(files)
     kept = (note for note in record.notes if not note.startswith(UNTOLD))
     return replace(
         record,
@@ -64,11 +72,17 @@ def with_probe(record: Record, folder: Path, expected: Collection[int] | None = 
 
 
 def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:
-    """Names that were set and that nothing read; None where the stack takes any name, and the probe tells none."""
+    """Names that were set and that no rank read; None where the stack takes any name, and the probe tells none."""
     told = [file.never_read for file in files if file.never_read is not None]
     if not told:
         return [] if record.framework in STRICT else None
-    return sorted({name for names in told for name in names} - UNREMARKABLE)
+    beside = UNREMARKABLE | (UNREAD_ON_A_CPU if record.provenance == "rehearsed" else set())
+    return sorted(set.intersection(*map(set, told)) - beside)
+
+
+def _own_time(files: Iterable[RankFile]) -> dict[str, float]:
+    told = [file.own_time_s for file in files if file.own_time_s is not None]
+    return {"probe_time_s": max(told)} if told else {}
 
 
 def _missing(files: Sequence[RankFile], expected: Collection[int] | None) -> Iterator[str]:
@@ -99,9 +113,8 @@ def _settings(files: Sequence[RankFile], notes: list[str]) -> tuple[dict[str, Re
 def _counted(files: Sequence[RankFile], effective: Mapping[str, Reading], notes: list[str]) -> dict[str, Any]:
     """The parameters of the whole model, and of each rank."""
     told = {file.rank: file.parameters for file in files if file.parameters is not None}
-    found: dict[str, Any] = {
-        "parameters_by_rank": {str(rank): sum(p.own for p in parameters) for rank, parameters in told.items()}
-    }
+    by_rank = {str(rank): sum(math.prod(p.shape) for p in parameters) for rank, parameters in told.items()}
+    found: dict[str, Any] = {"parameters_by_rank": by_rank}
     layers = {number for file in files for number in file.layers}
     asked = effective.get("num_layers")
     if asked is None or len(told) < len(files) or not _all_stages(files, effective):

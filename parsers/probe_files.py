@@ -19,11 +19,11 @@ _PLACES = ("tensor", "pipeline", "data", "context", "expert")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter, or a rank's part of it. name: in the whole model. whole: elements there; own: on this rank.
-    decays: by weight decay; None is not told."""
+    """One parameter, or a rank's part of it. name: in the whole model. shape: on this rank. whole: elements in the
+    whole model. decays: by weight decay; None is not told."""
 
     name: str
-    own: int
+    shape: tuple[int, ...]
     whole: int
     decays: bool | None
 
@@ -45,7 +45,8 @@ class ProbedStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
     """A rank's file. world: number of ranks. places: this one's index among those that split the same thing. layers:
-    global numbers from 1. never_read: names that were set, by who takes them silently."""
+    global numbers from 1. never_read: names that were set, by who takes them silently. own_time_s: what
+    the probe took of the rank's time, all in all."""
 
     file: str
     rank: int
@@ -57,6 +58,7 @@ class RankFile:
     steps: Sequence[ProbedStep]
     never_read: Sequence[str] | None
     faults: Sequence[str] = field(default_factory=tuple)
+    own_time_s: float | None = None
 
 
 def read_files(folder: Path) -> tuple[list[RankFile], list[str]]:
@@ -103,6 +105,7 @@ def _read(path: Path) -> RankFile | str:
         layers=[n for chunk in chunks for n in _list(_object(chunk).get("layers")) if _count(n) is not None],
         steps=[_step(_object(row)) for row in _list(entry.get("steps"))],
         never_read=list(_never_read(sources)) if (sources := _object(entry.get("never_read"))) else None,
+        own_time_s=own_time_s if _is_number(own_time_s := entry.get("probe_time_total_s")) else None,
         faults=[text for text in _list(entry.get("faults")) if isinstance(text, str)][:_MOST_TEXTS],
     )
 
@@ -130,7 +133,7 @@ def _parameter(row: Any) -> Parameter | None:
         return None
     if any(_count(size) is None for size in shape) or not (decays is None or isinstance(decays, bool)):
         return None
-    return Parameter(name, math.prod(shape), whole, decays)
+    return Parameter(name, tuple(shape), whole, decays)
 
 
 def _step(row: Mapping[str, Any]) -> ProbedStep:

@@ -209,7 +209,8 @@ def step_from_json(entry: Mapping[str, Any]) -> Step:
     """Fields of later, additive versions are passed over."""
     known = {name: entry[name] for name in STEP_FIELDS if name in entry}
     texts = {name: tuple(known.get(name, ())) for name in ("nonfinite", "flags")}
-    return Step(**{**known, **texts})
+    told = {name: value for name, value in known.get("metrics", {}).items() if value is not None}
+    return Step(**{**known, **texts, "metrics": told})
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -233,7 +234,8 @@ def from_json(entry: Mapping[str, Any], steps: Iterable[Step] = ()) -> Record:
     for name in _TEXTS:
         known[name] = tuple(known.get(name, ()))
     for name in _READINGS:
-        known[name] = {setting: _build(Reading, item) for setting, item in known.get(name, {}).items()}
+        told = known.get(name, {}).items()
+        known[name] = {setting: Reading(item["value"], item["line"], item.get("file")) for setting, item in told}
     return Record(**known, steps=tuple(steps))
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from conf.errors import InputError, Problem
+from parsers.columns import columns
 from parsers.conform import violations
 from parsers.record import SCHEMA_VERSION, Record, Step, from_json, step_to_json, to_json
-from parsers.stored_steps import StoredSteps, by_line, columns
+from parsers.stored_steps import StoredSteps, by_column, by_line
 
 RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
@@ -50,11 +52,19 @@ def read_lazily(directory: Path) -> Record:
     return replace(from_json(entry), steps=StoredSteps(steps_file, read_steps) if steps_file.exists() else ())
 
 
-def read_steps(path: Path) -> tuple[Step, ...]:
+def read_steps(path: Path) -> Sequence[Step]:
     """The steps in a steps.jsonl. InputError: the lines that cannot be used."""
     text = _text(path)
-    found = columns(text, schema("steps.schema.json"))
-    return tuple(by_line(text, lambda line, number: _step(line, f"{path}:{number}"))) if found is None else found
+    found: Sequence[Step] | None = by_column(text, schema("steps.schema.json"))
+    if found is None:
+        found = tuple(by_line(text, lambda line, number: _step(line, f"{path}:{number}")))
+    at = columns(found, "step")[0]
+    if not all(map(operator.lt, at, at[1:])):
+        place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
+        line = [number for number, line in enumerate(text.split("\n"), start=1) if line][place]
+        what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
+        raise InputError(Problem(f"{path}:{line}", what, hint="make the record anew: python -m parsers LOG -o DIR"))
+    return found
 
 
 def _step(line: str, where: str) -> dict[str, Any]:
@@ -127,9 +137,10 @@ def _finite(value: Any) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()  # read_text looks for line ends, which takes ten times as long
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(Problem(str(path), "cannot be read", str(error))) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
@@ -147,9 +158,9 @@ def _no_constant(name: str) -> None:
 
 
 def _whole(text: str) -> int:
-    if len(text) > 20 or abs(int(text)) > _LARGEST:
-        raise ValueError(f"{text[:20]} is too large for a number of ours")
-    return int(text)
+    if len(text) <= 20 and -_LARGEST <= (value := int(text)) <= _LARGEST:
+        return value
+    raise ValueError(f"{text[:20]} is too large for a number of ours")
 
 
 def _decimal(text: str) -> float:

@@ -57,6 +57,7 @@ train() {
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 training="" sampler="" signal="" code=0
 export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
+said=${PRIMUS_RELEASE:-} # of the checkout, where git does not tell
 # shellcheck source=/dev/null # written beside this when the bundle was rendered
 source "$here/env.sh"
 [[ ! -d $here/rehearsal ]] || export PYTHONPATH=$here/rehearsal${PYTHONPATH:+:$PYTHONPATH}
@@ -83,7 +84,7 @@ mkdir -p "$run_dir" || fail "$run_dir cannot be made. Try RUN_DIR=/another/folde
 (: >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"
 settled=$(python3 "$here/primus_settle.py" "$here" "$run_dir") || exit 2
 if [[ ${PRIMUS_CHECK:-1} != 0 ]]; then
-  python3 "$here/primus_check.py" "$PRIMUS_PATH" "$run_dir/primus.yaml" "$PRIMUS_RELEASE" "${PRIMUS_IMAGE:-}" || exit 2
+  python3 "$here/primus_check.py" "$PRIMUS_PATH" "$run_dir/primus.yaml" "$PRIMUS_RELEASE" "${PRIMUS_IMAGE:-}" "$said" || exit 2
 fi
 
 trap at_exit EXIT

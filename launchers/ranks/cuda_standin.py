@@ -232,7 +232,6 @@ DEVICE_LITERALS = {
     "megatron.core.optimizer.clip_grads": "norms: optimizer/clip_grads.py:90, 103, 115, 174, 206",
     "megatron.core.transformer.utils": "causal mask of Megatron's own attention: transformer/utils.py:35",
     "megatron.core.models.common.embeddings.rope_utils": "pin_memory=True with context parallelism: rope_utils.py:63",
-    "megatron.core.utils": "norm of a tensor list where neither TE nor apex is installed: utils.py:1029",
 }
 """Modules that write device="cuda" or pin_memory=True as a literal: there, the name `torch` is bound to a proxy that
 reads them as "cpu" and False."""

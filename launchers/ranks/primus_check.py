@@ -1,4 +1,6 @@
-"""Would this checkout of Primus take this experiment? python3 primus_check.py CHECKOUT EXPERIMENT.yaml RELEASE [IMAGE]
+"""Would this checkout of Primus take this experiment? primus_check.py CHECKOUT EXPERIMENT.yaml RELEASE [IMAGE [SAID]]
+
+SAID: the release that the checkout is, where git does not tell.
 
 Reads files alone: the presets, Megatron's argument definitions and the names that Primus' own code uses. Primus ignores
 an unknown key without a word from v26.1 on, and up to v25.11 dies of one, so each is looked up. Needs the standard
@@ -8,6 +10,7 @@ library and PyYAML. Findings are printed as marks ([tprimat] refused {…}) and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -42,27 +45,47 @@ class Finding:
 
 def release_of(checkout: Path) -> str | None:
     """v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; None of any other, or without git."""
-    git = ("git", "-c", "safe.directory=*", "-C", str(checkout), "log", "-1", "--format=%D")
-    try:
-        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = RELEASE.search(done.stdout if done.returncode == 0 else "")
+    match = RELEASE.search(git(checkout, "log", "-1", "--format=%D"))
     return f"v{match[1]}" if match else None
 
 
-def findings(checkout: Path, experiment: Mapping[str, Any], release: str, image: str | None = None) -> list[Finding]:
-    """All that keeps `checkout` from running `experiment` (the loaded YAML) as it is meant."""
+def version_of(checkout: Path) -> str | None:
+    """v26.5.0-3-gca7ddda3 as git describes it; v25.9 where its tags are of another count; None where it tells none."""
+    release, described = release_of(checkout), git(checkout, "describe", "--tags")
+    return described if described.startswith(release or "") and described else release
+
+
+def git(checkout: Path, *words: str) -> str:
+    """What git says of this tree, and of none that it lies in."""
+    git = ("git", "-c", "safe.directory=*", "-C", str(checkout), *words)
+    alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(checkout.resolve().parent)}
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=20, env=alone)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def findings(
+    checkout: Path, experiment: Mapping[str, Any], release: str, image: str | None = None, said: str | None = None
+) -> list[Finding]:
+    """All that keeps `checkout` from running `experiment` (the loaded YAML) as it is meant. said: its release, where
+    git does not tell."""
     if not (checkout / "primus" / "cli" / "main.py").is_file():
         what = "is no checkout of Primus, so no key was looked up"
         hint = "PRIMUS_PATH=/path/to/Primus, of git clone --recurse-submodules"
         return [Finding("PRIMUS_PATH", what, str(checkout), hint=hint)]
-    return [*_tree(checkout, release, image), *_keys(checkout, experiment, release)]
+    return [*_tree(checkout, release, image, said), *_keys(checkout, experiment, release)]
 
 
-def _tree(checkout: Path, release: str, image: str | None) -> Iterator[Finding]:
-    found = release_of(checkout)
-    if found is not None and found != release:
+def _tree(checkout: Path, release: str, image: str | None, said: str | None) -> Iterator[Finding]:
+    found = release_of(checkout) or said
+    if not found:
+        what = f"the experiment was written for {release}, and git tells no release of this checkout"
+        commit = git(checkout, "describe", "--tags", "--always") or "no git history"
+        hint = f"PRIMUS_RELEASE={release} bash run.sh, if that is what it is"
+        yield Finding("PRIMUS_PATH", what, f"{checkout}: {commit}", release, hint)
+    elif found != release:
         what = f"the experiment was written for {release}, whose keys this checkout may ignore"
         yield Finding(
             "PRIMUS_PATH", what, f"{checkout} is {found}", release, f"framework.release={found}, or the other checkout"
@@ -139,11 +162,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-def main(checkout: str, experiment: str, release: str, image: str | None = None) -> int:
+def main(checkout: str, experiment: str, release: str, image: str | None = None, said: str | None = None) -> int:
     """Exit code."""
     import yaml
 
-    found = findings(Path(checkout), yaml.safe_load(Path(experiment).read_text(encoding="utf-8")), release, image)
+    asked = yaml.safe_load(Path(experiment).read_text(encoding="utf-8"))
+    found = findings(Path(checkout), asked, release, image, said)
     for finding in found:
         print(f"[tprimat] refused {json.dumps(asdict(finding))}", flush=True)
         parts = {"found": finding.found, "allowed": finding.allowed, "try": finding.hint}
@@ -153,4 +177,4 @@ def main(checkout: str, experiment: str, release: str, image: str | None = None)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:5]))
+    sys.exit(main(*sys.argv[1:6]))

@@ -1,6 +1,7 @@
 """What this machine and this Primus are, as one mark of facts for the record: python3 primus_facts.py [ENVIRONMENT.sh]
 
-Runs in the environment that trains, before it, and needs the standard library alone. What cannot be told is left out.
+Runs in the environment that trains, before it, and needs the standard library and primus_check.py beside it. What
+cannot be told is left out.
 ENVIRONMENT.sh: shell/environment.sh, where nothing of ours has told the host's facts already.
 """
 
@@ -15,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from primus_check import git, version_of
+
 PACKAGES = ("torch", "transformer_engine", "primus_turbo", "aiter", "triton", "numpy")
 LIMIT_S = 20.0
 
@@ -22,7 +25,13 @@ LIMIT_S = 20.0
 def facts(environment_script: str | None = None) -> dict[str, Any]:
     """Versions, driver, devices, image and Primus commit."""
     found: dict[str, Any] = {f"{name}_version": _version(name) for name in PACKAGES}
-    found |= {"rccl_version": _rccl(), "primus_commit": _commit(os.environ.get("PRIMUS_PATH", ""))}
+    found |= {"rccl_version": _rccl()}
+    if path := os.environ.get("PRIMUS_PATH"):
+        checkout = Path(path)
+        found |= {
+            "framework_version": version_of(checkout),
+            "primus_commit": git(checkout, "rev-parse", "HEAD") or None,
+        }
     found |= {"image": os.environ.get("PRIMUS_IMAGE"), "slurm_job_id": os.environ.get("SLURM_JOB_ID")}
     if os.environ.get("TPRIMAT_REHEARSE"):
         found["stand_in"] = "torch.cuda"
@@ -38,12 +47,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _commit(checkout: str) -> str | None:
-    """In a container, git refuses folders of other users unless it is told otherwise."""
-    git = ("git", "-c", "safe.directory=*", "-C", checkout, "rev-parse", "HEAD")
-    return (_output(*git).strip() or None) if checkout else None
 
 
 def _rccl() -> str | None:

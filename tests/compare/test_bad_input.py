@@ -122,10 +122,12 @@ def test_a_hand_that_embellished(runs: Path, capsys: pytest.CaptureFixture[str])
 def test_no_steps_at_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "b" / "steps.jsonl").unlink()
     code, found = shown(capsys)
-    assert figure(found, "tokens_per_s")["value"] is None
-    assert all(ratio["ratio"] is None for ratio in found["ratios"])
+    assert (code, figure(found, "tokens_per_s")["value"], found["ratios"]) == (3, None, [])
+    assert "b/steps.jsonl is missing" in found["verdict"]["reasons"][0]
     (runs / "b" / "steps.jsonl").write_text("", encoding="utf-8")
-    assert shown(capsys) == (code, found)
+    code, found = shown(capsys)
+    assert (code, figure(found, "tokens_per_s")["value"], found["ratios"]) == (3, None, [])
+    assert "b/steps.jsonl holds no step" in found["verdict"]["reasons"][0]
     fast = {"value": 1e9, "unit": "tokens/s", "source": "measured", "interval": None}
     edit(runs / "b", lambda entry: entry.update(summary={"tokens_per_s": fast}))
     assert figure(shown(capsys)[1], "tokens_per_s")["value"] is None, "a summary without its steps is not believed"

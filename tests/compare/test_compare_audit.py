@@ -155,7 +155,7 @@ def test_what_is_given_of_a_log_is_checked_and_the_log_is_right() -> None:
 def test_a_run_without_a_step_is_no_ground_for_a_comparison() -> None:
     found = audited(made("a"), made("b", asked=TP2, steps=()))
     assert found.verdict.word == "cannot tell"
-    assert "b/steps.jsonl holds no step" in found.verdict.reasons[0]
+    assert "b/steps.jsonl is missing" in found.verdict.reasons[0]
 
 
 def on_amd(**asked: Any) -> Record:

@@ -6,8 +6,11 @@ import gc
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +132,18 @@ def test_lines_that_are_no_objects_are_not_read_by_columns(text: str) -> None:
     assert by_column(text, STEP) is None
 
 
+@pytest.mark.parametrize("kind", [b'"\xff"', b'"\\ud800"', b"\xff", b"1e999"])
+def test_steps_that_are_no_text_are_refused_by_name(tmp_path: Path, kind: bytes) -> None:
+    write(made("a"), tmp_path)
+    file = tmp_path / "steps.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"rss"', kind, 1))
+    if kind == b'"\\ud800"':
+        assert read(tmp_path).steps[0].memory_kind == "\ud800"
+        return
+    with pytest.raises(InputError, match=r"steps\.jsonl"):
+        read(tmp_path)
+
+
 def test_columns_tell_the_figures_that_their_steps_tell(tmp_path: Path) -> None:
     """Ramped batches, a step that is missing, a time of dispatch, rates and losses that are not told."""
     plain = made("a").steps
@@ -202,6 +217,51 @@ def test_unfit_steps_come_back_from_other_processes(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("compare.tracing._MUCH", 0)
     with pytest.raises(InputError, match=r"b/steps\.jsonl:1"):
         compare.compare(find_runs([str(tmp_path)]))
+
+
+def test_a_worker_that_the_system_kills_is_an_error_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, made("a"), made("b", asked=TP2))
+    ours = os.getpid()
+
+    def read(path: Path) -> Sequence[Step]:
+        assert os.getpid() != ours, "read by the test itself"
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ()
+
+    monkeypatch.setattr("compare.tracing._MUCH", 0)
+    monkeypatch.setattr("parsers.storage.read_steps", read)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert main([str(tmp_path)]) == 2
+    assert "the system killed a process that reads runs" in capsys.readouterr().err
+
+
+_SLOW = """
+import sys, time
+import compare.tracing, parsers.storage
+from compare.cli import main
+compare.tracing._MUCH = 0
+compare.tracing.os.sched_getaffinity = lambda _: {0, 1}
+def read(path):
+    print("reading", flush=True)
+    time.sleep(60)
+parsers.storage.read_steps = read
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path) -> None:
+    save(tmp_path, made("a"), made("b", asked=TP2))
+    command = [sys.executable, "-c", _SLOW, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as started:
+        assert started.stdout
+        assert started.stdout.readline() == "reading\n"
+        os.killpg(started.pid, signal.SIGINT)
+        assert started.communicate(timeout=30)[1] == ""
+        assert started.returncode == 130
 
 
 class Terminal(io.StringIO):

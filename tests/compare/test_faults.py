@@ -101,7 +101,7 @@ def test_fault_1_mock_data_against_real_data(tmp_path: Path) -> None:
 
 def test_fault_1_mock_data_that_keeps_the_path_in_its_dump(tmp_path: Path) -> None:
     found = compared(on("nvidia", log(tmp_path, "nvd")), on("amd", log(tmp_path, "amd", mock_data=True)))
-    assert (found.audit.verdict.word, reasons(found)) == ("not comparable", {"mock_data"})
+    assert (found.audit.verdict.word, reasons(found)) == ("not comparable", {"mock_data", "data_path", "split"})
 
 
 def test_fault_2_settings_that_reach_nothing() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +95,34 @@ def test_noise_across_the_limit_cannot_be_told(capsys: pytest.CaptureFixture[str
     save(Path("runs"), *ran(OLD, 2.0, 2.1, 1.9), *ran(NEW, 2.05, 2.15, 1.95))
     code, found = gate(capsys)
     assert (code, found["outcome"]) == (3, "cannot tell")
+
+
+def test_so_many_runs_would_decide_against_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three runs a side tell that it is slower, and not whether by 2 %: the number named does, one fewer not."""
+
+    def told(runs: int) -> tuple[str, str]:
+        scale = 0.015 * math.sqrt(3 / (runs * (runs + 1)))  # the same spread however many there are
+        for image, pace in ((OLD, 2.0), (NEW, 2.08)):
+            save(Path("runs"), *ran(image, *(pace * math.exp(scale * (2 * i - runs + 1)) for i in range(runs))))
+        figures = gate(capsys)[1]["cases"][0]["figures"]
+        found = next(f for f in figures if f["metric"] == "tokens_per_s_per_gpu")
+        assert found["word"] == "slower"
+        return found["state"], found["reason"]
+
+    state, reason = told(3)
+    named = re.fullmatch(
+        r"Welch, 3 against 3 runs; about (\d+) runs a side would decide against the limit of 2 %", reason
+    )
+    assert state == "cannot tell" and named
+    needed = int(named[1])
+    assert (told(needed - 1)[0], told(needed)[0]) == ("cannot tell", "regression")
+
+
+def test_two_runs_a_side_name_how_many_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    save(Path("runs"), *ran(OLD, 2.0, 2.01), *ran(NEW, 2.0, 2.01))
+    assert gate(capsys)[1]["reasons"][0].endswith("; about 3 runs a side would decide against the limit of 2 %")
+    save(Path("runs"), *ran(OLD, 0.1, 1.0, 10.0), *ran(NEW, 0.11, 1.0, 9.0))
+    assert "not even 1000 runs a side would decide against the limit" in gate(capsys)[1]["reasons"][0]
 
 
 def test_copies_without_any_spread_cannot_be_told(capsys: pytest.CaptureFixture[str]) -> None:

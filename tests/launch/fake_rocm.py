@@ -93,7 +93,7 @@ def checkout(root: Path, branch: str | None = None) -> Path:
 
 
 def box(root: Path) -> Box:
-    checkout(root / "Primus")
+    checkout(root / "Primus", "release/v26.5")
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import check_experiment
-from conf import load_experiment
+from conf import devices, load_experiment
 from conf.resolve import Experiment
 from launchers import make_plan
 from launchers.plan import Host, Plan
@@ -29,6 +29,14 @@ def nemo() -> tuple[Experiment, Plan]:
 def checking(plan: Plan, program: str) -> Plan:
     """`plan` with another check: a real process all the same."""
     return replace(plan, check=(sys.executable, "-c", program))
+
+
+@pytest.mark.skipif(devices.find().vendor is not None, reason="a GPU is here")
+def test_that_no_gpu_is_here_speaks_against_nothing_where_the_stack_was_rehearsed() -> None:
+    e = load_experiment("platform=nvidia", f"framework.python={sys.executable}")
+    (_, said, left), (_, _, wrong) = (check_experiment._machine(e, rehearsed) for rehearsed in (True, False))
+    assert said.startswith("not done: no nvidia GPU is here")
+    assert [problem.where for problem in wrong] == ["platform", *(problem.where for problem in left)]
 
 
 def test_refusals_become_problems_all_of_them() -> None:
@@ -85,3 +93,9 @@ def test_the_engine_has_no_check_of_its_own(capsys: pytest.CaptureFixture[str]) 
 def test_the_command_tells_a_wrong_request_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_experiment.main(["platform=cpu", "layout.tensor_model_parallel_size=3"]) == 2
     assert "TP 3" in capsys.readouterr().err
+
+
+def test_what_a_cpu_cannot_rehearse_is_not_done_and_no_fault() -> None:
+    e = load_experiment("platform=nvidia", "framework=nemo", "model=deepseek_v2_lite", "layout=data_parallel")
+    ((part, says, problems),) = check_experiment._rehearsed(replace(e, rehearse="train"), HOST)
+    assert (part, problems) == ("rehearsal", []) and says.startswith("not done: latent attention needs")

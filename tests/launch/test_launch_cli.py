@@ -31,6 +31,7 @@ def launch(directory: Path, *arguments: str, **env: str) -> subprocess.Completed
         (["training.seed=abc", "platform=cpu"], "training.seed: wrong type"),
         (["-m", "model=llama_tiny,nope", "dry_run=true"], "model=nope: no such choice"),
         (["platform=nvidia", "layout.tensor_model_parallel_size=3"], "TP 3"),
+        (["framework=nemo", "rehearse=layout", "layout.tensor_model_parallel_size=3"], "TP 3"),
         (["platform=cpu", "model=llama"], "llama31_8b needs 128.5 GB for its model states alone"),
         (["platform=nvidia"], "no nvidia GPU is here"),
         (["platform=amd"], "no amd GPU is here"),

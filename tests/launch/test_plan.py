@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +18,9 @@ from conf.errors import ConfigError
 from launchers import FRAMEWORKS, corpus
 from launchers import make_plan as plan
 from launchers.megatron import ENGINE
-from launchers.plan import Host
+from launchers.plan import Host, Plan
 from launchers.run_dir import identity, run_id
+from launchers.runner import environment
 
 HOST = Host(python="python", cpu_count=64)
 ENGINE_NAMED = "framework=megatron"  # auto would take what is installed here
@@ -34,6 +41,19 @@ def test_golden_plan(name: str, golden: Callable[[str, str], None]) -> None:
     text += "".join(f"{key}: {reason}\n" for key, reason in sorted(made.env_reasons.items()))
     text += "".join(f"\n--- {path}\n{content}" for path, content in made.files.items())
     golden(f"plans/{name}.txt", text)
+
+
+def test_the_printed_line_does_what_the_runner_does(tmp_path: Path) -> None:
+    tell = 'import os, sys; print(*sys.argv[1:], *map(os.environ.get, ("A", "PYTHONPATH")), file=open("told", "a"))'
+    first, last = ((sys.executable, "-c", tell, word) for word in ("first", "it's last"))
+    env = {"A": "a 'b' $c", "PYTHONPATH": "/p"}
+    made = Plan(setup=(("env", "A=other", *first), first), argv=last, files={}, env=env)
+    inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": "/mine"}
+    subprocess.run(["bash", "-c", made.command()], cwd=tmp_path, env=inherited, check=True)
+    lines = ["first other /p:/mine", "first a 'b' $c /p:/mine", "it's last a 'b' $c /p:/mine"]
+    assert (tmp_path / "told").read_text(encoding="utf-8").splitlines() == lines
+    assert environment(made, inherited) == {**inherited, "A": "a 'b' $c", "PYTHONPATH": "/p:/mine"}
+    assert replace(made, setup=(), env={}).command() == shlex.join(last)
 
 
 def test_both_vendors_get_the_same_settings() -> None:

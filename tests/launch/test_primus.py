@@ -204,7 +204,7 @@ def found(root: Path, release: str = "v26.5", image: str | None = None, **keys: 
     _, plan = planned(*AMD, "model=llama", f"framework.release={release}")
     experiment = yaml.safe_load(plan.files["primus.yaml"])
     experiment["modules"]["pre_trainer"]["overrides"] |= keys
-    return [finding.where for finding in primus_check.findings(root, experiment, release, image)]
+    return [finding.where for finding in primus_check.findings(root, experiment, release, image, said=release)]
 
 
 def test_a_checkout_is_asked_for_every_key(tmp_path: Path) -> None:
@@ -226,7 +226,36 @@ def test_a_checkout_is_of_the_release_and_of_the_image(tmp_path: Path) -> None:
     assert found(root, image="rocm/primus:v26.5.1") == []
     e = load_experiment("platform=amd", "model=llama", f"cluster.primus_path={root}")
     assert (e.framework.name, e.framework.release) == ("primus", "v26.5")
-    assert load_experiment(*AMD, "framework.release=v26.2", f"cluster.primus_path={root}").framework.release == "v26.2"
+    asked = load_experiment(*AMD, "framework.release=v26.2", f"cluster.primus_path={root}")
+    assert asked.framework.release == "v26.2" and "Primus v26.2, as asked: checked out is v26.5" in asked.reasons
+
+
+COMMIT = ("commit", "-q", "--allow-empty", "-m", "x")
+UNTOLD = {
+    "no git history": (),
+    "0.6.0-rc1 (HEAD -> main, tag: 0.6.0-rc1)": (("init", "-q", "-b", "main"), COMMIT, ("tag", "0.6.0-rc1")),
+}
+
+
+@pytest.mark.parametrize("said", UNTOLD)
+def test_a_checkout_of_an_unknown_release_is_refused(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tarball, within a repository of something else, and main: whether to run, to rehearse or to carry away."""
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "-C")
+    for words in (("init", "-q"), COMMIT, ("tag", "v26.5.0")):
+        subprocess.run([*git, str(tmp_path), *words], check=True)
+    root = checkout(tmp_path / "Primus")
+    for words in UNTOLD[said]:
+        subprocess.run([*git, str(root), *words], check=True)
+    asked = ("model=llama", "platform=amd", f"cluster.primus_path={root}", f"runs_dir={tmp_path}")
+    for more in (["dry_run=true"], [f"bundle={tmp_path / 'b'}"], ["framework=primus"]):
+        assert launch([*asked, *more]) == 2
+        told = capsys.readouterr().err
+        assert f"found: {said} at {root}\n" in told and "try: framework.release=" in told
+    assert launch([*asked, "framework=primus", "rehearse=train"]) == 1
+    assert "whose keys are not known" in capsys.readouterr().out
+    assert launch([*asked, "framework=primus", "framework.release=v26.5", "dry_run=true"]) == 0
 
 
 def test_what_a_checkout_may_lack(tmp_path: Path) -> None:
@@ -248,7 +277,7 @@ def test_the_real_checkout_knows_every_key(model: str) -> None:
     release = primus_check.release_of(path) or os.environ.get("PRIMUS_RELEASE", "v26.5")
     for precision in ("bf16", "fp8"):
         _, plan = planned(*overrides(model, "mi300x", precision, release))
-        assert primus_check.findings(path, yaml.safe_load(plan.files["primus.yaml"]), release) == []
+        assert primus_check.findings(path, yaml.safe_load(plan.files["primus.yaml"]), release, said=release) == []
 
 
 @pytest.mark.skipif("PRIMUS_PATH" not in os.environ, reason="PRIMUS_PATH names no checkout of Primus")

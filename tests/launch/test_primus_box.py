@@ -58,8 +58,10 @@ def test_a_bundle_becomes_a_record_that_equals_its_request(rocm: Box, bundle: Pa
     assert record.requested["train_iters"] == 6
     assert [str(d) for d in record.differences] == []
     assert {"num_layers", "vocab_size", "norm_epsilon", "lr_warmup_init", "data_path", "split"} <= set(record.effective)
+    assert record.effective["data"].value == "synthetic"  # at the path of the request
     assert record.environment["device_name"].startswith("AMD Instinct MI300X")
     assert record.image == "rocm/primus:v26.5"
+    assert record.framework_version == "26.5.0"  # as Primus prints it; else what git describes
     assert "kernel" in record.environment
     samples = [json.loads(line) for line in (run / "power.jsonl").read_text().splitlines()]
     assert {sample["device"] for sample in samples} == set(range(8))
@@ -247,3 +249,14 @@ def test_two_runs_of_one_bundle_share_the_corpus(rocm: Box, bundle: Path) -> Non
     code, out = rocm.run(bundle, RUN_DIR="runs/b")
     assert code == 2
     assert "holds a run already" in out
+
+
+def test_a_checkout_whose_release_git_does_not_tell_is_refused_on_the_box(rocm: Box, bundle: Path) -> None:
+    shutil.rmtree(rocm.checkout / ".git")
+    code, out = rocm.run(bundle)
+    assert code == 2 and f"found {rocm.checkout}: no git history; allowed v26.5" in out
+    assert "try PRIMUS_RELEASE=v26.5 bash run.sh" in out
+    shutil.rmtree(bundle / "runs")
+    assert rocm.run(bundle, PRIMUS_RELEASE="v26.4")[0] == 2
+    shutil.rmtree(bundle / "runs")
+    assert rocm.run(bundle, PRIMUS_RELEASE="v26.5")[0] == 0

@@ -40,6 +40,9 @@ def effect(**arguments: Any) -> dict[str, Any]:
         ({"data_path": "['/data/a']"}, "data_path", "/data/a"),
         ({"data_path": "['0.5', '/data/a']"}, "data_path", "['0.5', '/data/a']"),
         ({"data_path": None, "train_data_path": "['/data/a']", "split": None}, "split", "100,0,0"),
+        ({"mock_data": True, "split": None}, "split", "1,1,1"),
+        ({"mock_data": True, "split": "969,30,1"}, "split", "1,1,1"),  # BlendedMegatronDatasetConfig knows no other
+        ({"mock_data": True, "data_path": None}, "data", "mock"),
         ({"num_experts": 8, "moe_layer_freq": "[0, 1, 1]"}, "moe_first_dense_layers", 1),
         ({"num_experts": 8, "moe_layer_freq": 1}, "moe_first_dense_layers", 0),
     ],
@@ -56,6 +59,8 @@ def test_a_rule(dump: dict[str, Any], name: str, value: Any) -> None:
         ({"window_size": "(127, 5)"}, "window_size_"),
         ({"num_experts": 8, "moe_layer_freq": "[1, 0, 1]"}, "moe_first_dense_layers"),
         ({"num_layers": 2}, "num_experts"),
+        ({"mock_data": False, "data_path": "['/data/a']"}, "data"),
+        ({"mock_data": False, "split": None}, "data"),
     ],
 )
 def test_what_a_dump_does_not_tell_stays_unknown(dump: dict[str, Any], name: str) -> None:

@@ -1,0 +1,236 @@
+"""The parameters of a model by name and shape, as Megatron-Core builds them: in the whole model, and on one rank.
+
+Names are those of a model that is cut nowhere: layers and experts are numbered through it. All from core/models/gpt,
+core/transformer and core/tensor_parallel/layers.py: ColumnParallelLinear splits weight and bias, RowParallelLinear its
+weight only, VocabParallelEmbedding the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import NamedTuple
+
+from conf.architecture import MLA, Model, MoE, tensor_widths
+
+Shape = tuple[int, ...]
+EMBEDDING = "embedding.word_embeddings.weight"
+OTHER_NAMES = {
+    "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
+    "self_attention.linear_q_up_proj.layer_norm_weight": "self_attention.q_layernorm.weight",
+    "self_attention.linear_kv_up_proj.layer_norm_weight": "self_attention.kv_layernorm.weight",
+    "mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight",
+}
+"""TransformerEngine keeps a norm in the matrix behind it (core/models/gpt/gpt_layer_specs.py, the keys' map)."""
+
+
+class Role(NamedTuple):
+    """One parameter. name: within its layer or module. part: the field of conf.parameters.Parameters that counts it.
+    shape: in the whole model. cut: the dimension that tensor parallelism splits; None is whole on every rank."""
+
+    name: str
+    part: str
+    shape: Shape
+    cut: int | None = None
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    def on_rank(self, tp: int) -> Shape:
+        return tuple(n // tp if dim == self.cut else n for dim, n in enumerate(self.shape))
+
+
+class Sizes(NamedTuple):
+    """What of a layout cuts parameters, in ranks; virtual stages are chunks of layers for each stage, dealt in turn."""
+
+    tensor_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    expert_model_parallel_size: int = 1
+    virtual_pipeline_model_parallel_size: int = 1
+
+
+class Place(NamedTuple):
+    """A rank's index among those that hold other layers, and among those that hold other experts, from 0."""
+
+    pipeline: int = 0
+    expert: int = 0
+
+
+class Module(NamedTuple):
+    """A part of a pipeline stage: the prefix of its parameters' names, these, and whether experts are beside them."""
+
+    prefix: str
+    roles: tuple[Role, ...]
+    routed: bool = False
+
+
+def layer(model: Model, moe: MoE | None, local: bool = False) -> tuple[Role, ...]:
+    """A whole layer, routed experts excepted: with router and shared experts, or with an MLP.
+
+    local: Megatron's own modules, not TransformerEngine's. They split MLA's down-projections, which TransformerEngine's
+    keep whole (core/models/gpt/gpt_layer_specs.py: backend.column_parallel_linear, backend.linear).
+    """
+    h = model.hidden_size
+    norms = (Role(f"{name}_layernorm.weight", "norms", (h,)) for name in ("input", "pre_mlp"))
+    attention = _latent(model, model.mla, local) if model.mla else _grouped_query(model)
+    heads, width = model.num_attention_heads, model.mla.v_head_dim if model.mla else model.kv_channels
+    projection = _linear("self_attention.linear_proj", "attention", (h, heads * width), 1, model.add_bias_linear)
+    inner = _routing(model, moe) if moe else _mlp(model, "mlp.", "mlp", model.ffn_hidden_size)
+    return (*norms, *attention, *projection, *_sinks(model), *inner)
+
+
+def expert(model: Model, moe: MoE) -> tuple[Role, ...]:
+    """One routed expert."""
+    return _mlp(model, "", "experts", moe.moe_ffn_hidden_size)
+
+
+def embedding(model: Model) -> Role:
+    """Its rows are padded, and so are those of the output matrix."""
+    return Role(EMBEDDING, "embedding", (model.padded_vocab_size, model.hidden_size), 0)
+
+
+def final_norm(model: Model) -> Role:
+    """The norm after the last layer."""
+    return Role("decoder.final_layernorm.weight", "norms", (model.hidden_size,))
+
+
+def mtp_joint(model: Model) -> tuple[Role, ...]:
+    """What a module for multi-token prediction has beside its layer: the joining matrix and three norms."""
+    h = model.hidden_size
+    norms = (Role(f"{name}.weight", "mtp", (h,)) for name in ("enorm", "hnorm", "final_layernorm"))
+    return (Role("eh_proj.weight", "mtp", (h, 2 * h), 0), *norms)
+
+
+def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iterator[Module]:
+    """All that pipeline stage `stage`, from 0, holds.
+
+    The first has the embedding, the last the output matrix, the final norm and multi-token prediction; a last stage
+    that is not also the first has its own copy of the embedding where it is tied or multi-token prediction looks it up.
+
+    Raises:
+        ValueError: sizes that do not divide the model.
+    """
+    _check_divides(model, sizes)
+    stages, virtual = sizes.pipeline_model_parallel_size, sizes.virtual_pipeline_model_parallel_size
+    mtp, last = model.mtp_num_layers or 0, stage == stages - 1
+    tied = not model.untie_embeddings_and_output_weights
+    if stage == 0 or (last and (tied or mtp)):
+        yield Module("", (embedding(model),))
+    per_chunk = model.num_layers // (stages * virtual)
+    kinds = {moe: layer(model, moe, local) for moe in {None, model.moe}}
+    for chunk in range(stage, stages * virtual, stages):
+        for number in range(chunk * per_chunk, (chunk + 1) * per_chunk):
+            moe = model.moe if number >= model.dense_layers else None
+            yield Module(f"decoder.layers.{number}.", kinds[moe], moe is not None)
+    if last:
+        yield Module("", (final_norm(model),))
+        if not tied:
+            yield Module("", (embedding(model)._replace(name="output_layer.weight", part="output"),))
+        for number in range(mtp):  # layers like the last
+            yield Module(f"mtp.layers.{number}.", mtp_joint(model))
+            yield Module(f"mtp.layers.{number}.transformer_layer.", kinds[model.moe], model.moe is not None)
+
+
+def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fused: bool = False) -> dict[str, Shape]:
+    """Name in the whole model → shape of every parameter that a rank holds.
+
+    local: as in `layer`. fused: all experts of a layer in two matrices (GroupedMLP of core/transformer/moe/experts.py).
+
+    Raises:
+        ValueError: sizes that do not divide the model.
+    """
+    tp = sizes.tensor_model_parallel_size
+    found: dict[str, Shape] = {}
+    for prefix, roles, routed in modules(model, sizes, place.pipeline, local):
+        found |= {f"{prefix}{role.name}": role.on_rank(tp) for role in roles}
+        if routed and model.moe:
+            count = model.moe.num_experts // sizes.expert_model_parallel_size
+            own = range(place.expert * count, (place.expert + 1) * count)
+            shapes = _fused(model, model.moe, tp, count) if fused else _sequential(model, model.moe, tp, own)
+            found |= {f"{prefix}mlp.experts.{name}": shape for name, shape in shapes}
+    return found
+
+
+def usual_name(name: str) -> str:
+    """The name here of a parameter that a stack calls `name`."""
+    end = next((end for end in OTHER_NAMES if name.endswith(f".{end}")), "")
+    name = name.removesuffix(end) + OTHER_NAMES.get(end, "")
+    return name.replace(".mtp_model_layer.", ".transformer_layer.")  # as newer Megatron-Core calls it
+
+
+def _sequential(model: Model, moe: MoE, tp: int, own: range) -> Iterator[tuple[str, Shape]]:
+    roles = expert(model, moe)
+    for number in own:
+        yield from ((f"local_experts.{number}.{role.name}", role.on_rank(tp)) for role in roles)
+
+
+def _fused(model: Model, moe: MoE, tp: int, count: int) -> Iterator[tuple[str, Shape]]:
+    """Each expert transposed, side by side; there are no biases."""
+    fc1, fc2 = (role.on_rank(tp) for role in expert(model, moe) if role.name.endswith(".weight"))
+    yield "weight1", (fc1[1], count * fc1[0])
+    yield "weight2", (count * fc2[1], fc2[0])
+
+
+def _linear(name: str, part: str, shape: Shape, cut: int | None, bias: bool) -> tuple[Role, ...]:
+    """A weight [outputs, inputs], and a bias where there is one, which is cut with the outputs."""
+    weight = Role(f"{name}.weight", part, shape, cut)
+    return (weight, Role(f"{name}.bias", part, shape[:1], 0 if cut == 0 else None)) if bias else (weight,)
+
+
+def _grouped_query(model: Model) -> tuple[Role, ...]:
+    """Queries, keys and values in one matrix, and the norms of queries and keys, over a head's channels."""
+    channels = model.kv_channels
+    rows = (model.num_attention_heads + 2 * model.num_query_groups) * channels
+    bias = model.add_qkv_bias or model.add_bias_linear
+    qkv = _linear("self_attention.linear_qkv", "attention", (rows, model.hidden_size), 0, bias)
+    return qkv + _norms_within(model, {"q": channels, "k": channels})
+
+
+def _latent(model: Model, mla: MLA, local: bool) -> tuple[Role, ...]:
+    heads, h, down = model.num_attention_heads, model.hidden_size, 0 if local else None
+    queries, q_rank = heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim), mla.q_lora_rank
+    matrices: dict[str, tuple[Shape, int | None]] = {
+        "kv_down": ((mla.kv_lora_rank + mla.qk_pos_emb_head_dim, h), down),
+        "kv_up": ((heads * (mla.qk_head_dim + mla.v_head_dim), mla.kv_lora_rank), 0),
+    }
+    if q_rank:
+        matrices |= {"q_down": ((q_rank, h), down), "q_up": ((queries, q_rank), 0)}
+    else:
+        matrices["q"] = ((queries, h), 0)
+    roles = (Role(f"self_attention.linear_{n}_proj.weight", "attention", *rest) for n, rest in matrices.items())
+    return (*roles, *_norms_within(model, {"q": q_rank, "kv": mla.kv_lora_rank}))
+
+
+def _norms_within(model: Model, sizes: Mapping[str, int | None]) -> tuple[Role, ...]:
+    names = [name for name, size in sizes.items() if size and model.qk_layernorm]
+    return tuple(Role(f"self_attention.{n}_layernorm.weight", "attention", (sizes[n] or 0,)) for n in names)
+
+
+def _sinks(model: Model) -> tuple[Role, ...]:
+    name, learnt = "self_attention.core_attention.softmax_offset", model.softmax_type == "learnable"
+    return (Role(name, "attention", (model.num_attention_heads,), 0),) if learnt else ()
+
+
+def _mlp(model: Model, where: str, part: str, width: int) -> tuple[Role, ...]:
+    """fc1 (gate and up in one, where there is a gate) and fc2, `width` wide."""
+    h, bias, wide = model.hidden_size, model.add_bias_linear, width * (2 if model.gated_linear_unit else 1)
+    fc1 = _linear(f"{where}linear_fc1", part, (wide, h), 0, bias)
+    return fc1 + _linear(f"{where}linear_fc2", part, (h, width), 1, bias)
+
+
+def _routing(model: Model, moe: MoE) -> tuple[Role, ...]:
+    """Megatron gives the router a bias with add_bias_linear. The correction bias is a buffer."""
+    shape, width = (moe.num_experts, model.hidden_size), moe.moe_shared_expert_intermediate_size
+    router = _linear("mlp.router", "router", shape, None, model.add_bias_linear)
+    return router + (_mlp(model, "mlp.shared_experts.", "shared_experts", width) if width else ())
+
+
+def _check_divides(model: Model, sizes: Sizes) -> None:
+    tp, ep = sizes.tensor_model_parallel_size, sizes.expert_model_parallel_size
+    pp = sizes.pipeline_model_parallel_size * sizes.virtual_pipeline_model_parallel_size
+    checked = [(name, n, tp) for name, n in tensor_widths(model).items()]
+    checked += [("num_layers", model.num_layers, pp), ("num_experts", model.moe.num_experts if model.moe else 1, ep)]
+    broken = [f"{name} {n} / {size}" for name, n, size in checked if size < 1 or n % size]
+    if broken:
+        raise ValueError(f"TP {tp} × PP {pp} × EP {ep} does not divide {model.name}: {', '.join(broken)}")

@@ -1,0 +1,132 @@
+"""Shapes on the ranks of a layout against those of the whole model, whose sizes test_parameters.py holds against
+published totals; and by hand. That Megatron-Core builds these, the rehearsals show (tests/rehearsal)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+import pytest
+
+from conf.parameters import count, per_stage
+from conf.schema import Model
+from conf.shapes import EMBEDDING, Place, Sizes, on_rank, usual_name
+from tests.conf.test_parameters import OURS, PUBLISHED, load
+
+LAYERS, EXPERTS = 8, 16
+
+
+def cut(name: str) -> Model:
+    """The model with fewer layers and experts, which are the same again."""
+    model = load(name)
+    moe = model.moe and replace(model.moe, num_experts=min(EXPERTS, model.moe.num_experts))
+    return replace(model, num_layers=LAYERS, moe=moe)
+
+
+def layouts(model: Model) -> list[Sizes]:
+    experts = [ep for ep in (1, 4) if ep == 1 or (model.moe and model.moe.num_experts % ep == 0)]
+    found = []
+    for sizes in map(Sizes._make, product((1, 2, 4, 8), (1, 2, 4), experts, (1, 2))):
+        try:
+            per_stage(model, *sizes)
+        except ValueError:
+            continue
+        found.append(sizes)
+    return found
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *OURS])
+def test_the_ranks_of_every_layout_hold_the_whole_model_once(name: str) -> None:
+    model = cut(name)
+    parts = count(replace(model, vocab_size=model.padded_vocab_size))
+    buffers = model.moe.num_experts if model.moe and model.moe.moe_router_enable_expert_bias else 0
+    routed = LAYERS - model.dense_layers + (model.mtp_num_layers or 0) if model.moe else 0
+    whole = on_rank(model, Sizes(), Place())
+    assert sum(map(prod, whole.values())) == parts.total + parts.mtp - routed * buffers
+    found = layouts(model)
+    assert len(found) >= 4
+    for sizes in found:
+        tp, pp, ep, _ = sizes
+        stages = [[on_rank(model, sizes, Place(stage, rank)) for rank in range(ep)] for stage in range(pp)]
+        for stage, held in enumerate(per_stage(model, *sizes)):
+            assert {sum(map(prod, rank.values())) for rank in stages[stage]} == {held.total}
+        owners: dict[str, set[int]] = {}
+        for stage, ranks in enumerate(stages):
+            for rank in ranks:
+                for parameter, shape in rank.items():
+                    owners.setdefault(parameter, set()).add(stage)
+                    full = whole[parameter]
+                    differs = [(own, all_) for own, all_ in zip(shape, full, strict=True) if own != all_]
+                    assert all(tp * own == all_ for own, all_ in differs) and len(differs) <= 1, parameter
+        assert owners.keys() == whole.keys()
+        assert {parameter for parameter, held_by in owners.items() if len(held_by) > 1} <= {EMBEDDING}
+
+
+BY_HAND = {
+    ("llama31_8b", Sizes(8, 8), Place(0)): {
+        EMBEDDING: (16032, 4096),
+        "decoder.layers.0.input_layernorm.weight": (4096,),
+        "decoder.layers.0.self_attention.linear_qkv.weight": (768, 4096),
+        "decoder.layers.0.self_attention.linear_proj.weight": (4096, 512),
+        "decoder.layers.3.mlp.linear_fc1.weight": (3584, 4096),
+        "decoder.layers.3.mlp.linear_fc2.weight": (4096, 1792),
+    },
+    ("llama32_1b", Sizes(2, 2), Place(1)): {EMBEDDING: (64128, 2048), "decoder.final_layernorm.weight": (2048,)},
+    ("qwen25_7b", Sizes(4), Place()): {"decoder.layers.5.self_attention.linear_qkv.bias": (1152,)},
+    ("qwen3_30b_a3b", Sizes(2, 1, 8), Place(0, 3)): {
+        "decoder.layers.0.self_attention.q_layernorm.weight": (128,),
+        "decoder.layers.0.mlp.router.weight": (128, 2048),
+        "decoder.layers.0.mlp.experts.local_experts.63.linear_fc1.weight": (768, 2048),
+        "decoder.layers.47.mlp.experts.local_experts.48.linear_fc2.weight": (2048, 384),
+    },
+    ("gpt_oss_20b", Sizes(8), Place()): {
+        "decoder.layers.0.self_attention.core_attention.softmax_offset": (8,),
+        "decoder.layers.0.self_attention.linear_qkv.bias": (640,),
+        "decoder.layers.0.self_attention.linear_proj.bias": (2880,),
+        "decoder.layers.0.mlp.router.bias": (32,),
+        "decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.bias": (720,),
+        "decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.bias": (2880,),
+    },
+    ("deepseek_v3", Sizes(8, 1, 8), Place()): {
+        "decoder.layers.0.self_attention.linear_q_down_proj.weight": (1536, 7168),
+        "decoder.layers.0.self_attention.linear_q_up_proj.weight": (3072, 1536),
+        "decoder.layers.0.self_attention.linear_kv_down_proj.weight": (576, 7168),
+        "decoder.layers.0.self_attention.linear_kv_up_proj.weight": (4096, 512),
+        "decoder.layers.0.mlp.linear_fc1.weight": (4608, 7168),
+        "decoder.layers.3.mlp.shared_experts.linear_fc2.weight": (7168, 256),
+        "mtp.layers.0.eh_proj.weight": (896, 14336),
+        "mtp.layers.0.transformer_layer.mlp.router.weight": (256, 7168),
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "sizes", "place"), BY_HAND)
+def test_shapes_by_hand(name: str, sizes: Sizes, place: Place) -> None:
+    ours = on_rank(load(name), sizes, place)
+    assert {parameter: ours.get(parameter) for parameter in BY_HAND[name, sizes, place]} == BY_HAND[name, sizes, place]
+
+
+def test_megatrons_own_modules_cut_the_down_projections() -> None:
+    ours = on_rank(load("deepseek_v2_lite"), Sizes(8), Place(), local=True)
+    assert ours["decoder.layers.0.self_attention.linear_kv_down_proj.weight"] == (72, 2048)
+    assert ours["decoder.layers.0.self_attention.linear_q_proj.weight"] == (384, 2048)
+
+
+def test_fused_experts_are_two_matrices_of_the_same_size() -> None:
+    model, sizes = load("moe_tiny"), Sizes(2, 1, 2)
+    fused, apart = (on_rank(model, sizes, Place(0, 1), fused=fused) for fused in (True, False))
+    assert fused["decoder.layers.0.mlp.experts.weight1"] == (128, 2 * 176)
+    assert fused["decoder.layers.0.mlp.experts.weight2"] == (2 * 88, 128)
+    assert sum(map(prod, fused.values())) == sum(map(prod, apart.values()))
+
+
+def test_norms_that_transformer_engine_keeps_in_a_matrix_have_their_usual_name() -> None:
+    ours = on_rank(load("llama_tiny"), Sizes(), Place())
+    fused = {
+        "input_layernorm": "self_attention.linear_qkv.layer_norm",
+        "pre_mlp_layernorm": "mlp.linear_fc1.layer_norm",
+    }
+    for usual, other in fused.items():
+        assert usual_name(f"decoder.layers.2.{other}_weight") == f"decoder.layers.2.{usual}.weight"
+    assert all(usual_name(name) == name for name in ours)
