@@ -30,6 +30,7 @@ BYTES_PER_PARAMETER = 10.5
 PROCESS_BYTES = 1_200_000_000
 GB = 1e9
 OWN_STANDIN = ("megatron",)  # the engine's light one (launchers/ranks/cuda_standin.py)
+_STILL_SO = ("platform ", "hardware ", "framework ")  # reasons of an experiment that hold of its toy
 NOTHING_ASKED = (None, False, 1)
 
 
@@ -60,6 +61,8 @@ def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
         return e, Told()
     small = toy(e) if e.rehearse == "train" else in_layout(e, memory_bytes)
     small, reasons = _without_kernels(small), not_rehearsed(e)
+    if e.rehearse == "train":  # how the full layout came about is no reason of the toy's
+        small = replace(small, reasons=tuple(why for why in e.reasons if why.startswith(_STILL_SO)))
     return small, Told(shrunk(e, small, reasons), reasons, tuple(_cautions(e, small)), e)
 
 
@@ -173,6 +176,8 @@ def _variables(e: Experiment) -> Iterator[tuple[str, str, str]]:
         yield "TPRIMAT_REHEARSE", e.rehearse, "rehearse: a stand-in for torch.cuda"
         if e.hardware.architecture:
             yield "TPRIMAT_ARCH", e.hardware.architecture, "hardware: what a GPU's capability is said to be"
+    elif e.rehearse:
+        yield "TPRIMAT_REHEARSED", e.rehearse, "rehearse: what every rank says of itself"
     if e.rehearse == "layout":
         yield "TPRIMAT_PLAY_WORLD", str(e.layout.world_size), "the world in which one process plays a rank"
         yield "LOCAL_WORLD_SIZE", str(e.gpus_per_node), "gpus_per_node"

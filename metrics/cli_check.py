@@ -12,7 +12,7 @@ from conf.compose import choices, compose
 from conf.errors import InputError, Problem, closest, command, listed
 from conf.freeze import freeze
 from conf.schema import Hardware, Model
-from metrics.claims import Judgement, Speed, judge_peak, judge_ratio, judge_speed, judge_tflops
+from metrics.claims import Judgement, Mode, Speed, judge_peak, judge_ratio, judge_speed, judge_tflops
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, convert, flops_per_token
 from metrics.peak import causes_in_a_run, hardware
 from metrics.quantity import shown
@@ -99,7 +99,7 @@ def _judge(asked: argparse.Namespace) -> Judgement:
         claims = "--tokens-per-s-per-gpu, --tokens-per-s, --tflops-per-gpu, --peak-tflops or --ratio"
         raise InputError(Problem("check", "no figure to check", allowed=claims, hint=_EXAMPLE.splitlines()[0]))
     shape, length, left_out = _model(asked)
-    mode = asked.mode or "training"
+    mode: Mode = asked.mode or "training"
     claim = Speed(shape=shape, seq_length=length, tokens_per_s_per_gpu=rate, mode=mode, left_out=left_out)
     return judge_speed(claim, device, precision)
 
@@ -133,9 +133,9 @@ def _ignored(asked: argparse.Namespace) -> Iterator[Problem]:
     told = [name for name, value in vars(asked).items() if name not in _NO_OPTIONS and value not in (None, False)]
     claim = next((name for name in told if name in _CLAIMS), None)
     if asked.what == "flops":
-        of, used = "flops", _FLOPS
+        of, used = "flops", list(_FLOPS)
     elif claim:
-        of, used = _option(claim), (claim, *_CLAIMS[claim])
+        of, used = _option(claim), [claim, *_CLAIMS[claim]]
     else:
         return  # there is no claim, which is told as such
     for name in told:

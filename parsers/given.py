@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from conf.errors import InputError, Problem, closest, listed
+from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import Setting, follow, vocabulary
 from parsers.record import Record, Status
 from parsers.values import yaml_literal
@@ -102,7 +103,18 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     return replace(record, **fields, given={**kept, **taken}, notes=(*record.notes, *other))
 
 
-def _chosen(group: str, name: str) -> dict[str, Any]:
+def typed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `Record.given` is to be typed to have all of it again: not what model= and precision= stand for."""
+    try:
+        chosen = [_chosen(group, str(given[group])) for group in _OF_SETTINGS if group in given]
+    except UserError:  # a record from elsewhere, of a choice that is not here
+        return dict(given)
+    implied = {name: value for settings in reversed(chosen) for name, value in settings.items()}
+    return {name: value for name, value in given.items() if name not in implied or implied[name] != value}
+
+
+@cache
+def _chosen(group: str, name: str) -> Mapping[str, Any]:
     """The canonical settings of a file of conf/model or conf/precision."""
     from conf.architecture import Model
     from conf.compose import compose

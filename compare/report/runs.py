@@ -15,6 +15,7 @@ from compare.report.words import cause
 from conf.errors import listed
 from metrics.repeats import asked
 from parsers import Record, Run
+from parsers.given import typed
 
 _LAST_LINES = 10
 _MANY = 50  # runs of which compare.csv alone has every figure
@@ -92,7 +93,7 @@ def _group(group: Group, launched: Mapping[str, Launched]) -> Section:
         blocks.append(Paragraph(line("How it was started is not told: there is no plan.json in its directory.")))
     if how.experiment:
         blocks.append(_config(f"Config of {group.label} (experiment.yaml of its first run)", how.experiment))
-    elif settings := asked(first.record):
+    elif settings := {**asked(first.record), **_given(first.record)}:
         text = "\n".join(f"{name}: {value}" for name, value in settings.items())
         blocks.append(_config(f"Settings of {group.label}, as the record has them", text))
     blocks += _places(group)
@@ -105,8 +106,13 @@ def _config(summary: str, text: str) -> Details:
 
 def _read(record: Record) -> str:
     """The command, with all that was given beside the log."""
-    given = [f"{name}={value}" for name, value in record.given.items()]
+    given = [f"{name}={value}" for name, value in typed(record.given).items()]
     return shlex.join(["python", "-m", "parsers", record.log or "LOG", "--save", *given])
+
+
+def _given(record: Record) -> Mapping[str, str]:
+    """What the user knew beside the log, which says nothing of it."""
+    return {name: f"{value} (given)" for name, value in record.given.items()}
 
 
 def _runs_table(group: Group) -> Table:

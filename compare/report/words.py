@@ -30,6 +30,8 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
     if not found and _deciding(comparison) == ["loss"]:
         return (line("No ratio is given: the groups train to other losses, and a speed counts at equal loss."),)
     if not found:
+        if (stray := _stray(comparison)) and set(stray) == set(_deciding(comparison)):
+            return (line("No ratio is given: not all that was asked for ran."),)
         measured = any(group.usable for group in comparison.groups)
         no_ratio = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
         return (line(_NO_NUMBER.get(comparison.audit.verdict.word, no_ratio)),)
@@ -67,12 +69,13 @@ def advice(comparison: Comparison) -> tuple[Line, ...]:
     """What to do next; nothing where the question is answered."""
     word = comparison.audit.verdict.word
     keys = _deciding(comparison)
-    accept = " ".join(f"--accept {key}=REASON" for key in keys) if len(keys) <= _SPELLED else "--accept KEY=REASON"
     if word == "not comparable":
-        return (line(_unlike(comparison, keys, accept)),)
+        stray = _stray(comparison)
+        unlike = [key for key in keys if key not in stray]
+        return tuple(map(line, (*_unlike(comparison, unlike), *_otherwise(stray))))
     if word == "cannot tell" and keys:
         told = "What is unknown can be told of a log from elsewhere, python -m parsers LOG --save KEY=VALUE"
-        return (line(f"{told}; or accepted: {accept}"),)
+        return (line(f"{told}; or accepted: {_accept(keys)}"),)
     if word == "cannot tell":
         return (line("Complete a run of each group."),)
     if word == "nothing to compare":
@@ -82,14 +85,32 @@ def advice(comparison: Comparison) -> tuple[Line, ...]:
     return (*_repeats(comparison), *_prices(comparison))
 
 
-def _unlike(comparison: Comparison, keys: Sequence[str], accept: str) -> str:
+def _accept(keys: Sequence[str]) -> str:
+    return " ".join(f"--accept {key}=REASON" for key in keys) if len(keys) <= _SPELLED else "--accept KEY=REASON"
+
+
+def _unlike(comparison: Comparison, keys: Sequence[str]) -> Iterator[str]:
+    if not keys:
+        return
     if list(keys) == ["loss"]:
-        return f"Where this difference of losses will do, accept it: {accept}; else find out why they part"
+        yield f"Where this difference of losses will do, accept it: {_accept(keys)}; else find out why they part"
+        return
     # Another clock is nothing that anybody would compare.
     settings = [row.setting for row in comparison.audit.rows if row.setting in keys and row.setting != "clock"]
     compared = ",".join((*comparison.audit.varied.keys, *settings))
     vary = f"compare it, --vary {compared}; or " if 0 < len(settings) <= _SPELLED else ""
-    return f"Run the groups alike in {some(keys)}; or {vary}accept what is meant to differ, {accept}"
+    yield f"Run the groups alike in {some(keys)}; or {vary}accept what is meant to differ, {_accept(keys)}"
+
+
+def _otherwise(keys: Sequence[str]) -> Iterator[str]:
+    """Neither runs that are alike nor --vary help where what was asked for did not run."""
+    if keys:
+        mend = "ask for what ran, or have the stack run what was asked for"
+        yield f"{some(keys)} did not run as asked for: {mend}; or accept it, {_accept(keys)}"
+
+
+def _stray(comparison: Comparison) -> list[str]:
+    return list(dict.fromkeys(item.setting for item in comparison.audit.unlike if item.decides))
 
 
 def _deciding(comparison: Comparison) -> list[str]:
@@ -98,7 +119,7 @@ def _deciding(comparison: Comparison) -> list[str]:
     differs = audited.verdict.word == "not comparable"
     names = [row.setting for row in audited.rows if row.decides and (row.state == "unexplained") == differs]
     names += [check.name for check in comparison.checks if check.decides and (check.state == "apart") == differs]
-    names += [item.setting for item in audited.unlike if item.decides]
+    names += _stray(comparison)
     return list(dict.fromkeys(names))
 
 

@@ -15,14 +15,7 @@ import numpy as np
 import torch
 from corpus_order import fingerprint
 from megatron.bridge.training.callbacks import Callback
-from rehearsal.tprimat_settings import (
-    attention,
-    ddp_settings,
-    layout_settings,
-    model_settings,
-    optimizer_settings,
-    padded_vocab_size,
-)
+from rehearsal.tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
 from vendor_config import is_first_rank, mark, peak_memory
 
 
@@ -66,14 +59,10 @@ def effective(context: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     config, scheduler, optimizer = context.state.cfg, context.scheduler, context.optimizer
     gpt = next(part for part in context.model[0].modules() if type(part).__name__ == "GPTModel")
-    layout, parameters = layout_settings(), context.model[0].named_parameters()
     batch = batches.get_current_global_batch_size()
     return {
-        **model_settings(gpt.config),
-        **optimizer_settings(_inner(optimizer).config, optimizer.param_groups),
-        **ddp_settings(context.model[0].ddp_config),
-        **attention(gpt.modules()),
-        **layout,
+        # the container was saved before setup replaced the vocabulary: what is built tells it
+        **built_settings(gpt, context.model[0].ddp_config, _inner(optimizer).config, optimizer.param_groups),
         **_container(config, settings),
         "lr": scheduler.max_lr,
         "min_lr": scheduler.min_lr,
@@ -84,12 +73,7 @@ def effective(context: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         "global_batch_size": batch,
         "micro_batch_size": batches.get_micro_batch_size(),
         "num_micro_batches": batches.get_num_microbatches(),
-        # the container was saved before setup replaced the vocabulary: what is built tells it
-        "padded_vocab_size": padded_vocab_size(parameters, layout["tensor_model_parallel_size"]),
         "vocab_size": config.dataset.tokenizer.vocab_size,
-        "max_position_embeddings": gpt.max_sequence_length,
-        "untie_embeddings_and_output_weights": not gpt.share_embeddings_and_output_weights,
-        "rotary_base": gpt.rotary_base,
         **_rope_scaling(gpt.rotary_scaling, config.model.rope_scaling_factor),
     }
 

@@ -38,6 +38,8 @@ def main() -> int:
 
 
 def _train(settings: Settings, checkpoints: Path) -> int:
+    if mode := os.environ.get("TPRIMAT_REHEARSED"):
+        print(f"[tprimat] rehearsal ({mode}) on rank {os.environ.get('RANK', 0)}: no speed of it is one", flush=True)
     _quiet()
     gc.disable()  # train() switches it on again: imports make a million objects and no garbage to search them for
     try:  # imported here and in this order: a refusal of settings takes no time, and the stand-in comes before Megatron

@@ -67,6 +67,8 @@ def print_facts(stand_in: bool) -> None:
         "cuda_stand_in": stand_in,
         "omp_num_threads": torch.get_num_threads(),
     }
+    if os.environ.get("TPRIMAT_REHEARSED"):
+        facts["stand_in"] = "torch.cuda"  # by which a reader of the log alone knows that no speed in it counts
     mark("facts", facts)
 
 

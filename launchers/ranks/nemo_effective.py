@@ -16,14 +16,7 @@ import torch
 from corpus_order import fingerprint
 from lightning.pytorch.callbacks import Callback
 from nemo_recipe import asked
-from rehearsal.tprimat_settings import (
-    attention,
-    ddp_settings,
-    layout_settings,
-    model_settings,
-    optimizer_settings,
-    padded_vocab_size,
-)
+from rehearsal.tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
 from vendor_config import Refusal, Refused, is_first_rank, mark, peak_memory, plain, real_value
 
 _RESPECTED = ("model.config.", "optim.config.", "trainer.strategy.ddp.")
@@ -105,25 +98,15 @@ def _rope_scaling(factor: float) -> dict[str, Any]:
     return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
 
 
-def effective(trainer: Any, module: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def effective(trainer: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Canonical settings of a training that is about to take its first step, as rank 0 has them."""
     strategy, optimizer = trainer.strategy, trainer.optimizers[0]
     gpt = next(part for part in strategy.model.modules() if type(part).__name__ == "GPTModel")
-    layout = layout_settings()
     groups = optimizer.param_groups
-    parameters = strategy.model.named_parameters()
     return {
-        **model_settings(module.config),
-        **optimizer_settings(optimizer.mcore_optimizer.config, groups),
-        **ddp_settings(strategy.ddp_config),
-        **attention(gpt.modules()),
-        **layout,
+        **built_settings(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups),
         **_schedule(trainer, groups[0]["lr"]),
         **_data(trainer, settings),
-        "padded_vocab_size": padded_vocab_size(parameters, layout["tensor_model_parallel_size"]),
-        "max_position_embeddings": gpt.max_sequence_length,
-        "untie_embeddings_and_output_weights": not gpt.share_embeddings_and_output_weights,
-        "rotary_base": gpt.rotary_base,
         **_rope_scaling(_rope_factor(gpt)),
         "train_iters": trainer.max_steps,
         "save_interval": trainer.checkpoint_callback and trainer.checkpoint_callback._every_n_train_steps,
@@ -197,7 +180,7 @@ class _Marks(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if is_first_rank():
-            mark("effective", effective(trainer, pl_module, self.settings))
+            mark("effective", effective(trainer, self.settings))
             mark("facts", {"data_first_batch": _first_batch(trainer)})
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:

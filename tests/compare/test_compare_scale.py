@@ -132,14 +132,11 @@ def test_lines_that_are_no_objects_are_not_read_by_columns(text: str) -> None:
     assert by_column(text, STEP) is None
 
 
-@pytest.mark.parametrize("kind", [b'"\xff"', b'"\\ud800"', b"\xff", b"1e999"])
+@pytest.mark.parametrize("kind", [b'"\xff"', b"\xff", b"1e999"])
 def test_steps_that_are_no_text_are_refused_by_name(tmp_path: Path, kind: bytes) -> None:
     write(made("a"), tmp_path)
     file = tmp_path / "steps.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"rss"', kind, 1))
-    if kind == b'"\\ud800"':
-        assert read(tmp_path).steps[0].memory_kind == "\ud800"
-        return
     with pytest.raises(InputError, match=r"steps\.jsonl"):
         read(tmp_path)
 

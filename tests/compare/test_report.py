@@ -30,6 +30,7 @@ from metrics import shown
 from metrics.bill import Terms
 from metrics.price import Prices
 from parsers import Record
+from parsers.given import given_of, with_given
 
 SCHEMA = json.loads(Path(comparison.__file__).with_name("compare.schema.json").read_text(encoding="utf-8"))
 PRICES = Prices("USD", {"h100": 2.6, "mi300x": 1.9}, "2026-11", "quotes")
@@ -305,6 +306,20 @@ def test_how_a_log_was_read_is_told_with_what_was_given() -> None:
     )
     html = made_files([made("a"), read_])["compare.html"]
     assert "python -m parsers 'a log.txt' --save model=llama31_8b lr=0.0001" in html
+    assert "model: llama31_8b (given)<" in html, "among the settings"
+
+
+def test_of_what_was_given_the_page_repeats_what_was_typed() -> None:
+    """Not the settings that a model stands for; typed again, it gives the same record."""
+    plain = replace(made("b", asked=TP2), provenance="imported", log="log.txt", requested={}, effective={})
+    given = given_of(["model=llama31_8b", "precision=bf16", "norm_epsilon=0.1", "name=a b"])
+    read_ = with_given(plain, given)
+    assert "num_layers" in read_.given
+    html = made_files([made("a"), read_])["compare.html"]
+    assert "log.txt --save model=llama31_8b precision=bf16 'name=a b' norm_epsilon=0.1<" in html
+    assert "num_layers: 32 (given)" in html
+    elsewhere = replace(read_, given={"model": "of_another_version", "lr": 1})
+    assert "--save model=of_another_version lr=1" in made_files([made("a"), elsewhere])["compare.html"]
 
 
 def test_of_a_rehearsal_the_runs_that_were_compared_count() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from long_runs import vendor_run
-from made import TP2, made, repeats, silent
+from made import TP2, made, ran, repeats, silent
 
 from compare import Comparison, Run, compare
 from compare.question import Question
@@ -40,6 +40,22 @@ def test_what_differs_is_named_with_the_words_that_accept_it() -> None:
     assert next_of([*FAST, *other]) == [f"{told}--accept lr=REASON"]
     assert next_of([*FAST, *other], vary=("layout", "lr")) == []
     assert next_of([*FAST, *other], accept={"lr": "tuned by each"}) == []
+
+
+def test_what_did_not_run_as_asked_for_is_no_difference_to_vary() -> None:
+    """On both sides alike: neither running the groups alike nor --vary helps."""
+    both = [ran(record, adam_eps=7) for record in (*FAST, *SLOW)]
+    told = "adam_eps did not run as asked for: ask for what ran, or have the stack run what was asked for; "
+    assert next_of(both) == [f"{told}or accept it, --accept adam_eps=REASON"]
+    assert next_of(both, vary=("layout", "adam_eps")) == next_of(both)
+    assert next_of(both, accept={"adam_eps": "known"}) == []
+    assert [text_of(said) for said in headline(compared(both))] == [
+        "No ratio is given: not all that was asked for ran."
+    ]
+    one = [*FAST, *(ran(record, adam_eps=7) for record in repeats("b", (2.5, 2.52, 2.49), {**TP2, "lr": 0.1}))]
+    first, second = next_of(one)
+    assert first.startswith("Run the groups alike in lr; or compare it, --vary layout,lr; or accept")
+    assert second == next_of(both)[0]
 
 
 def test_what_is_unknown_can_be_told_or_accepted() -> None:

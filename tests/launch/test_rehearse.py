@@ -142,7 +142,8 @@ def test_latent_attention_is_refused_before_it_starts(framework: str) -> None:
 
 def test_the_engine_has_a_stand_in_of_its_own() -> None:
     plan = make_plan(prepared(rehearsal("train", "megatron"), 0)[0], HOST)
-    assert "TPRIMAT_REHEARSE" not in plan.env and json.loads(plan.files["settings.json"])["device"] == "cpu"
+    assert "TPRIMAT_REHEARSE" not in plan.env and plan.env["TPRIMAT_REHEARSED"] == "train"
+    assert json.loads(plan.files["settings.json"])["device"] == "cpu"
     with pytest.raises(ConfigError, match="rehearse=train"):
         make_plan(prepared(rehearsal("layout", "megatron", *PIPELINED), PLENTY)[0], HOST)
 

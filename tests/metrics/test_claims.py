@@ -106,11 +106,50 @@ def test_an_unknown_gpu_or_precision_cannot_be_told(capsys: pytest.CaptureFixtur
         (["--gpu", "h100", "--tokens-per-s", "nan"], "--tokens-per-s: must be above 0"),
         (["--ratio", "2"], "of which two numbers?"),
         (["--gpu", "h100", "--tokens-per-s", "5", "--model", "lama31_8b"], "did you mean llama31_8b?"),
+        (["--tokens-per-s", "5", "--model", "llama31_8b", "--layers", "4"], "--layers: the model has its own"),
+        (["--tokens-per-s-per-gpu", "5", "--model", "llama31_8b", "--gpus", "8"], "--gpus: has no part in"),
+        (["--tokens-per-s", "5", "--model", "llama31_8b", "--of", "3", "4"], "--of: has no part in"),
+        (["--tflops-per-gpu", "5", "--convention", "palm"], "--convention: is converted by the model's FLOPs"),
+        (["--tflops-per-gpu", "5", "--convention", "hardware"], "allowed: megatron_causal, full_attention, palm, 6n"),
+        (["--tflops-per-gpu", "5", "--model", "llama31_8b"], "no convention is named"),
     ],
 )
 def test_bad_input(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--tokens-per-s", "5"], "--tokens-per-s: has no part in flops"),
+        (["--convention", "palm"], "--convention: of which figure?"),
+    ],
+)
+def test_flops_ignore_nothing(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flops", "--model", "llama31_8b", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_tflops_of_another_convention_are_converted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 8,192 tokens a sequence full attention counts 1.125 times as much: 1,100 are 977.6, no 111 % of the peak."""
+    claim = ["check", "--model", "llama31_8b", "--gpu", "h100", "--tflops-per-gpu"]
+    assert main([*claim, "1100", "--convention", "full_attention"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "implausible: 1,100 TFLOP/s on each GPU by full_attention at 8,192 tokens a sequence, so 977.6"
+    )
+    assert "how FLOPs were counted" not in out
+    assert main([*claim, "800", "--convention", "full_attention"]) == 0
+    assert main([*claim, "800", "--convention", "megatron_causal"]) == 1
+
+
+def test_the_length_that_a_speed_is_judged_at_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    claim = ["check", "--model", "llama31_8b", "--gpu", "h100", "--tokens-per-s-per-gpu", "14000"]
+    assert main(claim) == 0
+    assert "in training at 8,192 tokens a sequence, so" in capsys.readouterr().out
+    main([*claim, "--seq-length", "131072"])
+    assert "at 131,072 tokens a sequence" in capsys.readouterr().out
 
 
 def test_flops_and_their_conversion_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,5 +161,7 @@ def test_flops_and_their_conversion_on_the_command_line(capsys: pytest.CaptureFi
     assert rows["full_attention"]["tflops"] == 1441
     assert main(llama) == 0
     assert "5.7913e+10  1.125 ×" in capsys.readouterr().out
+    assert main([*llama, "--tflops", "400"]) == 0
+    assert "400.0 TFLOP/s taken as counted by megatron_causal (--convention says otherwise)" in capsys.readouterr().out
     assert main([*llama, "--tflops", "500", "--convention", "hardware"]) == 2
     assert "without knowing what was recomputed" in capsys.readouterr().err

@@ -27,6 +27,9 @@ def test_journey_6_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     for text in ("1.5e+13 tokens", "GPU-hours", "MWh", "tCO2e", "assumed", "break-even", "goodput 90 to 98 %"):
         assert text in out
+    assert "not audited here: python -m compare says whether these runs may be compared" in out
+    assert main(["cost", str(tmp_path / "b200"), *line[2:]]) == 0
+    assert "not audited" not in capsys.readouterr().out, "one option is held against nothing"
     assert main([*line, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     figures = {o["option"].split()[1]: o["figures"] for o in data["options"]}

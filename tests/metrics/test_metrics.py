@@ -135,6 +135,15 @@ def test_a_lost_line_is_no_longer_step() -> None:
     assert found["counted_steps"] == 4
 
 
+def test_a_clock_that_goes_back_is_told() -> None:
+    stamps = [100.0, 102.0, 104.0, 86.0, 88.0, 90.0]
+    found = summarise(record([step(i, 2.0, end_monotonic_s=at) for i, at in enumerate(stamps, start=1)]))
+    told = "left out: 1 interval of a clock that went back or stood"
+    assert found["counted_steps"].note == found["tokens_per_s_per_gpu"].note == told
+    assert found["tokens_per_s_per_gpu"].value == 100.0
+    assert summarise(record([step(i, 2.0) for i in range(1, 6)]))["counted_steps"].note == ""
+
+
 def test_a_restart_is_no_negative_step() -> None:
     stamps = [
         step(i, 2.0, end_monotonic_s=float(at)) for i, at in [(1, 2), (2, 4), (3, 6), (4, 8), (3, 1), (4, 3), (5, 5)]

@@ -60,6 +60,8 @@ def rehearsed(
     runs in its place.
     """
     python = () if framework == "megatron" else (f"framework.python={interpreter(framework)}",)
+    if framework == "primus" and "PRIMUS_RELEASE" in os.environ:  # of a checkout whose git does not tell: main
+        python += (f"framework.release={os.environ['PRIMUS_RELEASE']}",)
     port = f"cluster.master_port={free_port()}"
     e, told = prepared(
         load_experiment(f"framework={framework}", f"runs_dir={runs}", "name=t", port, *SAME, *python, *overrides), 2**40

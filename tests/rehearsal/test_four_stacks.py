@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import pytest
 from stacks import ROOT, SAME, compared, found_by, free_port, interpreter, rehearsed
 
 from parsers import Record, read
+from parsers.cli import imported
 
 STACKS = ("nemo", "megatron_bridge", "primus", "megatron")
 CASES = {"bf16 1 rank": ("precision=bf16",), "fp32 DP2": ("precision=fp32", "gpus_per_node=2")}
@@ -56,6 +58,15 @@ def test_nothing_differs_that_is_not_declared(runs: Path, capsys: pytest.Capture
         ("lr_used", "tokens_seen", "tokens_checksum", "loss"), "equal"
     )
     assert answer["verdict"]["word"] == "comparable"
+
+
+@pytest.mark.nvidia
+def test_every_rank_says_that_it_is_a_rehearsal_and_so_does_the_log_alone(runs: Path) -> None:
+    for path in runs.glob("*/train.log"):
+        text = path.read_text(encoding="utf-8")
+        ranks = {int(line) for line in re.findall(r'\[tprimat\] rehearsal .*?rank"?:? (\d+)', text)}
+        assert (path, ranks) == (path, {*range(read(path.parent).requested["world_size"])})
+        assert imported(path).provenance == "rehearsed"
 
 
 @pytest.mark.nvidia

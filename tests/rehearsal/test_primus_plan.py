@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -76,7 +77,10 @@ def test_a_bundle_carries_the_rehearsal_along(tmp_path: Path) -> None:
 def test_a_bundles_run_is_a_rehearsed_record_and_installs_nothing(tmp_path: Path) -> None:
     """On a box of stubs: what its run_pretrain.sh finds in its environment, and what becomes of the log."""
     rocm, folder = box(tmp_path / "box"), tmp_path / "bundle"
-    assert launch([*REHEARSED, "rehearse=train", f"bundle={folder}", f"cluster.primus_path={rocm.checkout}"]) == 0
+    given = ("rehearse=train", "precision=fp8", f"cluster.primus_path={rocm.checkout}")
+    assert launch([*REHEARSED, *given, f"bundle={folder}"]) == 0
+    said = "fp8 is not rehearsed: bf16 runs in its place"
+    assert said in (folder / "README.txt").read_text()
     script = rocm.checkout / "examples" / "run_pretrain.sh"
     seen = 'printf "seen %s\\n" "$(command -v pip)" "$ROCM_HOME" "$TPRIMAT_PROBE" "$ROCR_VISIBLE_DEVICES" "$DATA_PATH"'
     lines = ["pip install -r requirements.txt --quiet", seen]
@@ -93,7 +97,20 @@ def test_a_bundles_run_is_a_rehearsed_record_and_installs_nothing(tmp_path: Path
     assert parse_logs([str(run / "train.log"), "-o", str(tmp_path / "record")]) == 0
     record = read(tmp_path / "record")
     assert (record.status, record.provenance) == ("completed", "rehearsed")
-    assert "speed" in record.not_rehearsed
+    assert {"speed", "fp8"} <= record.not_rehearsed.keys() and said in record.notes
+    assert record.shrunk["num_layers"] == {"asked": 32, "ran": 2}
+    assert {step.step_time_s for step in record.steps} == {step.memory_bytes for step in record.steps} == {None}
+
+
+def test_a_dry_run_says_beforehand_what_is_not_the_real_thing(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [*REHEARSED, "rehearse=train", "precision=fp8", "dry_run=true"]
+    assert launch(given) == 0
+    shown = capsys.readouterr().out
+    assert "\nwarning       fp8 is not rehearsed: bf16 runs in its place\n" in shown
+    assert "\nshrunk        num_layers: 32, here 2\n" in shown and "\nnot rehearsed speed: " in shown
+    assert launch([*given, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["rehearsal"]["notes"][-1] == "fp8 is not rehearsed: bf16 runs in its place"
 
 
 def test_the_commands_of_a_rocm_box() -> None:

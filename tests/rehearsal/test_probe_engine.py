@@ -66,18 +66,25 @@ def test_tokens_on_a_device_are_told_by_the_loader(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     samples = [zlib.crc32(struct.pack("<8q", *range(8 * k, 8 * k + 8))) for k in range(8)]
-    assert told["host"] == told["device"] == [sum(samples[2 * k : 2 * k + 2]) for k in range(4)]
+    assert told["host"] == told["device"] == told["virtual"] == [sum(samples[2 * k : 2 * k + 2]) for k in range(4)]
     assert told["other"][0] == "the loader handed out other samples than the model saw"
 
 
 @pytest.mark.slow
-def test_its_own_time_is_a_thousandth_of_a_step(tmp_path: Path) -> None:
-    """In the steps whose tokens are no longer looked at. Loose: a busy machine must not fail it."""
-    record, directory = launched(tmp_path, "training.train_iters=48", "optimizer.lr_warmup_iters=2")
-    took = [row["probe_time_s"] for row in rank_file(directory)["steps"][33:-1]]
-    share = median(took) / median(step.step_time_s or 0.0 for step in record.steps[33:])
-    print(f"the probe takes {share:.3%} of a step")
-    assert share < 0.01
+def test_its_own_time_is_a_thousandth_of_the_run(tmp_path: Path) -> None:
+    """By its own timer: the first steps, in which it describes, looks at tokens and losses and writes; the others; and
+    all, with loading, hooks and the last file. 0.1 % each on an idle machine; a busy one must not fail it."""
+    record, directory = launched(tmp_path, "training.train_iters=60", "optimizer.lr_warmup_iters=2")
+    took = [row["probe_time_s"] for row in rank_file(directory)["steps"][:-1]]
+    steps = [step.step_time_s or 0.0 for step in record.steps]
+    shares = {
+        "steps 1 to 32": sum(took[:32]) / sum(steps[:32]),
+        "a later step": median(took[33:]) / median(steps[33:]),
+        "the run": record.environment["probe_time_s"] / sum(steps),
+    }
+    print(", ".join(f"{name} {share:.3%}" for name, share in shares.items()))
+    assert max(shares.values()) < 0.01
+    assert record.environment["probe_time_s"] > sum(took), "all else counts, too"
 
 
 @pytest.mark.slow

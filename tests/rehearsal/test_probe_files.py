@@ -15,7 +15,7 @@ from parsers import Reading, Record, Step, read, write
 from parsers.cli import imported
 from parsers.discover import discover
 from parsers.probe import with_probe
-from parsers.record import Restart
+from parsers.record import Provenance, Restart
 
 BARE = Record(
     id="a",
@@ -31,6 +31,9 @@ BARE = Record(
 MATRIX, NORM, EXPERT = ["w", [2, 4], 16, True], ["n", [4], 4, False], ["e0", [3], 3, True]
 
 
+PROVENANCES: tuple[Provenance, ...] = ("rehearsed", "measured")
+
+
 def rank_file(rank: int = 0, **changes: Any) -> dict[str, Any]:
     places = dict.fromkeys(("tensor", "pipeline", "data", "context", "expert"), 0)
     file = {
@@ -42,6 +45,7 @@ def rank_file(rank: int = 0, **changes: Any) -> dict[str, Any]:
         "steps": [row(0.1, 7), row(0.2, 8), row(0.3, 9)],
         "never_read": {"primus": ["lr_warmup_itres", "save_interval"]},
         "faults": [],
+        "probe_time_total_s": 0.25 + rank,
     }
     file["settings"].update(changes.pop("settings", {}))
     return {**file, **changes}
@@ -68,7 +72,7 @@ def test_the_probe_is_ahead_of_the_log_which_is_kept(tmp_path: Path) -> None:
         (rate, {"tokens_checksum": float(tokens)}) for rate, tokens in ((0.1, 7), (0.2, 8), (0.3, 9))
     ]
     told = {"parameters": 20, "parameters_decayed": 16, "parameters_undecayed": 4, "parameters_by_rank": {"0": 12}}
-    assert record.environment == {**told, "probe_never_read": ["lr_warmup_itres"]}
+    assert record.environment == {**told, "probe_never_read": ["lr_warmup_itres"], "probe_time_s": 0.25}
     write(record, tmp_path / "run")
     assert read(tmp_path / "run") == record
 
@@ -84,6 +88,19 @@ def test_a_stack_that_takes_any_name_is_not_trusted_to_have_read_all(
 ) -> None:
     record = with_probe(replace(BARE, framework=framework), left(tmp_path, rank_file(never_read={})))
     assert record.environment["probe_never_read"] == told
+
+
+def test_a_key_that_one_rank_has_read_was_read(tmp_path: Path) -> None:
+    """Tensor rank 1 builds no loader, and asks for no num_workers."""
+    one, other = ({"primus": names} for names in (["lr_warmup_itres", "num_workers"], ["lr_warmup_itres"]))
+    record = with_probe(BARE, left(tmp_path, rank_file(never_read=one), rank_file(1, never_read=other)))
+    assert record.environment["probe_never_read"] == ["lr_warmup_itres"]
+
+
+def test_a_key_that_only_a_gpu_has_read_is_no_finding_of_a_rehearsal(tmp_path: Path) -> None:
+    probe = left(tmp_path, rank_file(never_read={"primus": ["enable_primus_turbo"]}))
+    told = [with_probe(replace(BARE, provenance=p), probe).environment["probe_never_read"] for p in PROVENANCES]
+    assert told == [[], ["enable_primus_turbo"]]
 
 
 def test_a_log_brings_the_probe_beside_it(tmp_path: Path) -> None:
@@ -118,6 +135,7 @@ def test_stages_add_up_and_replicas_count_once(tmp_path: Path) -> None:
     assert record.environment["parameters"] == 3 * 16
     assert record.environment["parameters_by_rank"] == dict.fromkeys("0123", 16)
     assert record.steps[0].metrics["tokens_checksum"] == 4, "modulo 2**52"
+    assert record.environment["probe_time_s"] == 3.25, "of the rank where it took most"
     (tmp_path / "probe" / "rank3.json").unlink()
     assert with_probe(BARE, tmp_path / "probe").environment["parameters"] == 48, "its stage has another rank"
     (tmp_path / "probe" / "rank2.json").unlink()

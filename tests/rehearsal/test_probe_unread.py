@@ -65,6 +65,28 @@ def test_primus_arguments_tell_what_was_read_and_are_plain_afterwards(
     assert arguments.lr_warmup_itres == 5 and type(copy.copy(arguments)) is types.SimpleNamespace
 
 
+def test_a_legacy_trainer_of_primus_keeps_its_config_for_arguments(
+    unread: Any, probe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "primus.yaml"
+    config.write_text("modules: {pre_trainer: {overrides: {lr: 0.1, virtual_stages: 2}}}", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["main.py", f"--config={config}"])
+    trainer = types.SimpleNamespace(lr=0.1, virtual_stages=2)
+    loaded = types.SimpleNamespace(_exp=types.SimpleNamespace(modules=types.SimpleNamespace(pre_trainer=trainer)))
+
+    class Module:
+        def __init__(self, module_name: str, primus_config: Any, rank: int) -> None:
+            self.config, self.rank = getattr(primus_config._exp.modules, module_name), rank
+
+    unread._unread_config(probe, Module)
+    module = Module(module_name="pre_trainer", primus_config=loaded, rank=3)
+    assert (module.config.lr, module.rank) == (0.1, 3)
+    assert module.config is loaded._exp.modules.pre_trainer, "one object, as before"
+    for source in probe.unread_sources:
+        probe.guarded(source)
+    assert (probe.faults, probe.unread) == ([], {"primus": ["virtual_stages"]})
+
+
 def test_a_strategy_that_takes_any_keyword_is_asked_by_its_signature(unread: Any, probe: Any) -> None:
     class Strategy:
         def __init__(self, tensor_model_parallel_size: int = 1, **kwargs: Any) -> None:
@@ -90,6 +112,7 @@ def test_an_attribute_that_is_no_field_is_inert(unread: Any, probe: Any) -> None
     unread._extra_attributes(probe, module)
     config = Container()
     config.optimizer.weight_decya = 0.1  # type: ignore[attr-defined]
+    config.yarn_mscale = None  # type: ignore[attr-defined]  # Megatron-Core reads it by its name
     assert module.pretrain(config, "step") == (config, "step")
     assert probe.unread == {"ConfigContainer": ["optimizer.weight_decya"]}
     module.pretrain(3, "step")

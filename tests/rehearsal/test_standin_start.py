@@ -106,7 +106,7 @@ def test_hooks_run_once_after_the_import_and_a_broken_one_stops_nobody(tmp_path:
     write(tmp_path / "vendor" / "user.py", "from vendor.part import NAME\n")
     done = started(HOOKS, tmp_path)
     seen, loader = done.stdout.splitlines()
-    fault = "Fault(module='vendor.part', hook='broken', error='AttributeError: a name that is gone')"
+    fault = "('vendor.part', 'broken', 'AttributeError: a name that is gone')"
     assert seen == f"['original', 'later'] replaced [{fault}]"
     assert loader == "SourceFileLoader NAME = 'original'"
     assert done.stderr == "[tprimat] hook broken of vendor.part failed: AttributeError: a name that is gone\n"

@@ -95,6 +95,16 @@ def test_a_rank_is_not_played_where_an_accelerator_is_found(tmp_path: Path) -> N
     assert "an accelerator is visible here: hide it" in done.stderr
 
 
+def test_a_torch_without_the_fake_process_group_plays_no_rank() -> None:
+    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
+    moved = (
+        "import sys; sys.modules['torch.testing._internal.distributed.fake_pg'] = None; import torch; print('went on')"
+    )
+    done = started(moved, **asked)
+    assert (done.returncode, "went on" in done.stdout) == (2, False)
+    assert "has no fake process group where it was" in done.stderr and "Traceback" not in done.stderr
+
+
 def subprocess_of_a_fake_torch(folder: Path, asked: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return started(f"import sys; sys.path.insert(0, {str(folder)!r}); import torch; print('went on')", **asked)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 
 def _set_up() -> None:
@@ -27,9 +28,22 @@ def _set_up() -> None:
 
         tprimat_equal_init.install()
     if os.environ.get("TPRIMAT_PROBE"):
+        _set_up_probe()
+
+
+def _set_up_probe() -> None:
+    """What it needs torch has loaded by then: before, each start of Python would pay for it."""
+    started, spent_s = time.perf_counter(), 0.0
+    from tprimat_after_import import after
+
+    @after("torch")
+    def install(_: object) -> None:
+        started = time.perf_counter()
         import tprimat_probe
 
-        tprimat_probe.install()
+        tprimat_probe.install(started - spent_s)
+
+    spent_s = time.perf_counter() - started
 
 
 def _hand_over() -> None:

@@ -6,25 +6,19 @@ it is kept in FAULTS and said on stderr.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
-import types
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
-Hook = Callable[[types.ModuleType], object]
+TYPE_CHECKING = False  # typing itself would be most of what each start of Python pays for this module
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from typing import Any
 
+    Hook = Callable[[types.ModuleType], object]
 
-class Fault(NamedTuple):
-    """A hook that failed: of which module, its name, what was raised."""
-
-    module: str
-    hook: str
-    error: str
-
-
-FAULTS: list[Fault] = []
+FAULTS: list[tuple[str, str, str]] = []
+"""Of each hook that failed: the module, its own name, what was raised."""
 _HOOKS: dict[str, list[Hook]] = {}
 
 
@@ -47,13 +41,14 @@ def _call(hook: Hook, module: types.ModuleType) -> None:
     try:
         hook(module)
     except Exception as error:  # noqa: BLE001 - whatever it is, the vendor's run goes on
-        fault = Fault(module.__name__, getattr(hook, "__name__", "hook"), f"{type(error).__name__}: {error}")
-        FAULTS.append(fault)
-        print(f"[tprimat] hook {fault.hook} of {fault.module} failed: {fault.error}", file=sys.stderr, flush=True)
+        name, text = getattr(hook, "__name__", "hook"), f"{type(error).__name__}: {error}"
+        FAULTS.append((module.__name__, name, text))
+        print(f"[tprimat] hook {name} of {module.__name__} failed: {text}", file=sys.stderr, flush=True)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what the finders behind it find, with a loader that calls the hooks."""
+class _Finder:
+    """Finds what the finders behind it find, with a loader that calls the hooks. No subclass of
+    importlib.abc's, which brings importlib.resources, pathlib and more into each start of Python."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in _HOOKS:
@@ -68,11 +63,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+    def create_module(self, spec: ModuleSpec) -> Any:
         return self.inner.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -9,11 +9,10 @@ import re
 from typing import Any, NamedTuple
 
 EMBEDDING = "embedding.word_embeddings.weight"
-_LAYER = re.compile(r"^decoder\.layers\.(\d+)")
-_EXPERT = re.compile(r"(?<=\.local_experts\.)\d+")
-_GROUPED = re.compile(r"\.experts\.(linear_fc[12])\.(weight|bias)(\d+)$")
+_EXPERT = r"(?<=\.local_experts\.)\d+"
+_GROUPED = r"\.experts\.(linear_fc[12])\.(weight|bias)(\d+)$"
 """TEGroupedMLP: weight0, weight1 … are the experts of this rank (megatron/core/transformer/moe/experts.py)."""
-_FUSED = re.compile(r"\.experts\.weight[12]$")
+_FUSED = (".experts.weight1", ".experts.weight2")
 """GroupedMLP: all experts of this rank in one matrix, each transposed."""
 
 _EXPERTS_CUT = {"linear_fc1.weight": 0, "linear_fc1.bias": 0, "linear_fc2.weight": 1}
@@ -31,11 +30,15 @@ def global_name(model: Any, name: str) -> str:
     """The name in the whole model of the parameter that this rank's GPTModel calls `name`."""
     if name == "output_layer.weight" and model.share_embeddings_and_output_weights:
         return EMBEDDING  # the last pipeline stage's copy of the tied weight
-    name = _GROUPED.sub(r".experts.local_experts.\3.\1.\2", name)
-    first = first_expert(model.config)  # a rank counts its own experts from 0
-    name = _EXPERT.sub(lambda m: str(int(m[0]) + first), name)
+    if ".experts." in name:
+        name = re.sub(_GROUPED, r".experts.local_experts.\3.\1.\2", name)
+        first = first_expert(model.config)  # a rank counts its own experts from 0
+        name = re.sub(_EXPERT, lambda m: str(int(m[0]) + first), name)
+    if not name.startswith("decoder.layers."):
+        return name
+    number, _, inner = name.removeprefix("decoder.layers.").partition(".")
     # a pipeline stage counts its own layers from 0; layer_number is global and counts from 1
-    return _LAYER.sub(lambda m: f"decoder.layers.{model.decoder.layers[int(m[1])].layer_number - 1}", name)
+    return f"decoder.layers.{model.decoder.layers[int(number)].layer_number - 1}.{inner}"
 
 
 def first_expert(config: Any) -> int:
@@ -54,7 +57,7 @@ def local_experts(config: Any) -> int:
 
 def is_fused(name: str) -> bool:
     """Whether this parameter holds all experts of a rank (GroupedMLP)."""
-    return _FUSED.search(name) is not None
+    return name.endswith(_FUSED)
 
 
 def split_of(parameter: Any, name: str) -> Split:

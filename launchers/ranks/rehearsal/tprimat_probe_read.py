@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from tprimat_names import global_name, whole_numel
@@ -26,7 +25,6 @@ def described(probe: Probe) -> dict[str, Any]:
         "ranks": _part(probe, "ranks", ranks),
         "settings": settings(probe),
         "chunks": [_part(probe, "chunk", lambda model=model: chunk(model, probe)) for model in probe.models],
-        "configs": _part(probe, "configs", lambda: configs(probe)),
         "reduction_dtypes": _part(probe, "reduction_dtypes", lambda: reduction_dtypes(probe)),
         "rope_frequencies": probe.frequencies,
         "input_shape": probe.tokens.shape,
@@ -96,21 +94,6 @@ def decayed(probe: Probe) -> dict[int, bool]:
     return found
 
 
-def configs(probe: Probe) -> dict[str, Any]:
-    """Megatron's own config objects as the built objects hold them."""
-    held = {
-        "model": probe.models[0].config if probe.models else None,
-        "ddp": getattr(probe.wrapped[0], "ddp_config", None) if probe.wrapped else None,
-        "optimizer": probe.optimizers[0].config if probe.optimizers else None,
-        "data": getattr(probe.dataset, "config", None),
-    }
-    return {
-        name: {f.name: plain(getattr(value, f.name, None)) for f in fields(value)}
-        for name, value in held.items()
-        if is_dataclass(value)
-    }
-
-
 def reduction_dtypes(probe: Probe) -> list[str]:
     """In what the data parallel ranks reduce gradients: the dtypes of Megatron's buffers of them."""
     buffers = [b for w in probe.wrapped for kind in ("buffers", "expert_parallel_buffers") for b in _buffers(w, kind)]
@@ -134,6 +117,15 @@ def frequencies(model: Any) -> list[float] | None:
     modules = (module for module in model.modules() if type(module).__name__ == "RotaryEmbedding")
     embedding = next(modules, None)
     return None if embedding is None else [float(value) for value in embedding.inv_freq.tolist()]
+
+
+def means_of(losses: list[Any]) -> list[float]:
+    """The mean of each micro-batch's losses [samples, sequence], of equal shape, on the host: in float64, where the
+    order of summing shows no more."""
+    import torch
+
+    means: list[float] = torch.stack(losses).double().mean(dim=(1, 2)).tolist()
+    return means
 
 
 def _version(name: str) -> Any:

@@ -4,7 +4,7 @@ train_iters, save_interval and the name of the data are the request's alone."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tprimat_probe_read import plain
@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 
 def settings(probe: Probe) -> dict[str, Any]:
     """All that can be told; a part that cannot be read is a fault, and the others remain."""
+    return _told(probe, _model, _built, _rope, _ddp, _optimizer, _layout, _batches, _schedule, _data)
+
+
+def schedule(probe: Probe) -> dict[str, Any]:
+    """What the schedule alone tells."""
+    return _told(probe, _schedule)
+
+
+def _told(probe: Probe, *parts: Callable[[Probe], dict[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for part in (_model, _built, _rope, _ddp, _optimizer, _layout, _batches, _schedule, _data):
+    for part in parts:
         try:
             values |= part(probe)
         except Exception as error:  # noqa: BLE001  the run goes on

@@ -4,9 +4,11 @@ what the training data's loader hands out there, in the same order."""
 from __future__ import annotations
 
 import functools
+import os
+import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tprimat_after_import import after
@@ -14,8 +16,10 @@ from tprimat_after_import import after
 if TYPE_CHECKING:
     from tprimat_probe import Probe
 
-STEPS_HASHED = 32
-"""So many first steps are identified."""
+_REHEARSES = any(os.environ.get(name) for name in ("TPRIMAT_REHEARSE", "TPRIMAT_REHEARSED"))
+STEPS_LOOKED_AT = 20 if _REHEARSES else 8
+"""So many first steps are identified, and their losses read: all that a toy has (launchers/toy.py); few of a real
+run's, whose time counts."""
 MOST_HELD = 4096
 """Forward passes of one step. More come only where no optimizer's step is seen."""
 
@@ -46,12 +50,13 @@ class Tokens:
         self.first: list[int] | None = None
         self._held: list[Any] = []
         self._handed: deque[int] = deque()
+        self._loader: Callable[[], Any] = lambda: None
         self._samples = self._steps = 0
 
     @property
     def looks(self) -> bool:
         """Whether batches are still looked at."""
-        return self._steps < STEPS_HASHED
+        return self._steps < STEPS_LOOKED_AT
 
     def given(self, batch: Sequence[Any]) -> None:
         """To the model, in the forward passes of a step."""
@@ -60,10 +65,15 @@ class Tokens:
         self._samples = sum(tokens.shape[0] for tokens in batch)
         self._held = list(batch) if self.unknown is None and self.looks else []
 
-    def handed(self, dataset: Any, batch: Any) -> None:
-        """Out by a loader of `dataset`."""
+    def handed(self, iterator: Any, batch: Any) -> None:
+        """Out by a loader's iterator. Of several at a time the first is followed: Megatron-Bridge gives each virtual
+        stage one of its own, with the same samples."""
         tokens = batch.get("tokens") if isinstance(batch, Mapping) else None
-        if self.looks and is_training(dataset) and tokens is not None and tokens.device.type == "cpu":
+        if not self.looks or tokens is None or tokens.device.type != "cpu" or not is_training(iterator._dataset):
+            return
+        if self._loader() is None:  # none yet, or that of an epoch that is over
+            self._loader = weakref.ref(iterator)
+        if self._loader() is iterator:
             if self.first is None:
                 self.first = tokens.reshape(-1)[:8].tolist()
             self._handed.extend(sample_hashes(tokens))
@@ -84,7 +94,7 @@ class Tokens:
 
 def _told(samples: int, held: Sequence[Any], handed: Sequence[int]) -> dict[str, int | None]:
     """ValueError: the loader handed out others than the model saw."""
-    hashes = [value for tokens in held for value in sample_hashes(tokens)]
+    hashes = sample_hashes(*held)
     if hashes and handed and hashes != handed:
         raise ValueError("the loader handed out other samples than the model saw")
     known = hashes or handed
@@ -109,10 +119,9 @@ def why_unknown(tokens: Any) -> str | None:
     return None
 
 
-def sample_hashes(tokens: Any) -> Iterator[int]:
-    """A 32-bit hash of each sample of `tokens` [samples, sequence], on the host: CRC-32 of its ids as little endian
+def sample_hashes(*batches: Any) -> list[int]:
+    """A 32-bit hash of each sample of tokens [samples, sequence], on the host: CRC-32 of its ids as little endian
     int64."""
     import numpy as np
 
-    for sample in np.ascontiguousarray(tokens.detach().numpy(), "<i8"):
-        yield zlib.crc32(sample)
+    return [zlib.crc32(row) for tokens in batches for row in np.ascontiguousarray(tokens.detach().numpy(), "<i8")]

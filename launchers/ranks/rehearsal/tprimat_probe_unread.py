@@ -34,6 +34,10 @@ def install(probe: Probe) -> None:
     def primus(module: Any) -> None:
         _unread_arguments(probe, module.MegatronArgBuilder)
 
+    @after("primus.modules.base_module")
+    def legacy_primus(module: Any) -> None:
+        _unread_config(probe, module.BaseModule)
+
 
 def _extra_keywords(probe: Probe, kind: Any) -> None:
     """MegatronStrategy drops what it does not know into **kwargs, which nothing reads."""
@@ -63,10 +67,14 @@ def _extra_attributes(probe: Probe, module: Any) -> None:
     module.pretrain = list_and_run
 
 
+_NO_FIELDS = ("_", "yarn_")
+"""Private ones; and core/models/gpt/gpt_model.py:183 reads yarn_… of any config."""
+
+
 def _not_fields(config: Any, path: str = "") -> Iterator[str]:
     known = {f.name for f in fields(config)}
     for name, value in vars(config).items():
-        if name not in known and not name.startswith("_") and not hasattr(type(config), name):
+        if name not in known and not name.startswith(_NO_FIELDS) and not hasattr(type(config), name):
             yield f"{path}{name}"
         elif is_dataclass(value) and not isinstance(value, type) and path.count(".") < 3:
             yield from _not_fields(value, f"{path}{name}.")
@@ -96,26 +104,47 @@ _READ: set[str] = set()
 
 
 def _unread_arguments(probe: Probe, builder: Any) -> None:
-    """From v26.2 on Primus keeps any key of the user's, and prints it as if it were an argument. What is read before
-    the file is first written is read; then nothing is noted any more."""
+    """From v26.2 on Primus keeps any key of the user's, and prints it as if it were an argument."""
     build = builder.to_namespace
 
     @functools.wraps(build)
     def to_namespace(this: Any) -> Any:
         built = build(this)
-        probe.guarded(record, built)
+        probe.guarded(watch, probe, built)
         return probe.arguments or built
 
-    def record(built: Any) -> None:
-        probe.arguments = _Recorded(**vars(built))
-        probe.unread_sources.append(never_read)
+    builder.to_namespace = builder.finalize = to_namespace
+
+
+def _unread_config(probe: Probe, kind: Any) -> None:
+    """The legacy trainers have the config's own namespace for arguments, with keys that the config knows and nothing
+    reads (v25.9: primus/modules/base_module.py, primus/core/launcher/config.py)."""
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def make_watched(this: Any, module_name: str, primus_config: Any, *arguments: Any, **options: Any) -> None:
+        def replace() -> None:
+            modules = primus_config._exp.modules
+            watch(probe, getattr(modules, module_name))
+            setattr(modules, module_name, probe.arguments)
+
+        probe.guarded(replace)
+        make(this, module_name, primus_config, *arguments, **options)
+
+    kind.__init__ = make_watched
+
+
+def watch(probe: Probe, built: Any) -> None:
+    """Put a namespace that notes what is read of it in place of `built`, as probe.arguments. What is read before the
+    file is first written is read; then nothing is noted any more."""
 
     def never_read() -> None:
         if type(probe.arguments) is _Recorded:
             probe.arguments.__class__ = _Arguments
             probe.unread["primus"] = sorted(user_keys() - _READ)
 
-    builder.to_namespace = builder.finalize = to_namespace
+    probe.arguments = _Recorded(**vars(built))
+    probe.unread_sources.append(never_read)
 
 
 def user_keys() -> set[str]:

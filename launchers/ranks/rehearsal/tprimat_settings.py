@@ -102,6 +102,25 @@ def layout_settings() -> dict[str, Any]:
     }
 
 
+def built_settings(
+    gpt: Any, ddp_config: Any, optimizer_config: Any, groups: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Of a GPTModel and what trains it, all that Megatron-Core's own objects tell. Schedule, batches and data are each
+    stack's own."""
+    layout = layout_settings()
+    return {
+        **model_settings(gpt.config),
+        **optimizer_settings(optimizer_config, groups),
+        **ddp_settings(ddp_config),
+        **attention(gpt.modules()),
+        **layout,
+        "padded_vocab_size": padded_vocab_size(gpt.named_parameters(), layout["tensor_model_parallel_size"]),
+        "max_position_embeddings": gpt.max_sequence_length,
+        "untie_embeddings_and_output_weights": not gpt.share_embeddings_and_output_weights,
+        "rotary_base": gpt.rotary_base,
+    }
+
+
 def padded_vocab_size(parameters: Iterable[tuple[str, Any]], tensor_size: int) -> int | None:
     """Rows of the embedding over all TP ranks; None on a rank that holds no embedding."""
     shapes = (parameter.shape for name, parameter in parameters if name.endswith("word_embeddings.weight"))

@@ -121,7 +121,7 @@ def _announced(original: Callable[..., Any]) -> Callable[..., Any]:
         told = {"mode": os.environ.get(MODE, "train"), "rank": rank, "world": world, "stand_in": NAME}
         _say(json.dumps({**told, "torch": torch.__version__}))
         if rank == 0 or told["mode"] == "layout":
-            for line in (*GONE, *_never_met(), *(f"{fault.module}: {fault.error}" for fault in FAULTS)):
+            for line in (*GONE, *_never_met(), *(f"{module}: {error}" for module, _, error in FAULTS)):
                 _say(f"degraded: {line}")
             _state["announced"] = True
         return made

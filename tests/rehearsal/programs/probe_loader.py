@@ -26,13 +26,15 @@ class Data(Dataset):  # type: ignore[type-arg]
         return {"tokens": TOKENS[index]}
 
 
-def steps(seen: Any) -> list[Any]:
-    """Checksums of four steps of two samples; seen: what the model is given of a batch."""
+def steps(seen: Any, stages: int = 1) -> list[Any]:
+    """Checksums of four steps of two samples; seen: what the model is given of a batch. stages: virtual ones, each with
+    an iterator of its own."""
     probe.tokens.__init__()
     probe.faults.clear()
     training, other = iter(DataLoader(Data("train"), batch_size=1)), DataLoader(Data("valid"), batch_size=2)
     told = []
     ahead = next(training)  # a loader that is a batch ahead of the model
+    others = [iter(DataLoader(Data("train"), batch_size=1)) for _ in range(stages - 1)]
     for _ in range(4):
         batches = []
         for _ in range(2):
@@ -40,6 +42,7 @@ def steps(seen: Any) -> list[Any]:
             batches.append(seen(batch["tokens"]))
         probe.tokens.given(batches)
         list(other)
+        _ = [next(later) for later in others for _ in range(2)]
         try:
             told.append(probe.tokens.step()()["tokens_checksum"])
         except ValueError as error:
@@ -50,6 +53,7 @@ def steps(seen: Any) -> list[Any]:
 told = {
     "host": steps(lambda tokens: tokens),
     "device": steps(lambda tokens: tokens.to("meta")),
+    "virtual": steps(lambda tokens: tokens.to("meta"), stages=2),
     "other": steps(lambda tokens: tokens + 1),
 }
 assert not probe.faults, probe.faults

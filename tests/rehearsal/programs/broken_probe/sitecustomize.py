@@ -1,36 +1,47 @@
 """Breaks every function of the probe but those that keep faults and write the file. It comes behind the rehearsal's own
-sitecustomize, which hands over to it."""
+sitecustomize, which hands over to it, and so does its hook."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import FunctionType
 
-if "tprimat_probe" in sys.modules:
+KEPT = {
+    "guarded",
+    "fault",
+    "finish",
+    "_write",
+    "_replace",
+    "install",
+    "after",
+    "after_making",
+    "_no_value",
+    "_inner",
+    "__init__",
+}
+
+
+def fail(*_: object, **__: object) -> None:
+    if os.environ.get("RANK"):
+        Path("broken").touch()
+    raise RuntimeError("drill")
+
+
+def break_all(_: object) -> None:
     import tprimat_probe
     import tprimat_probe_read
     import tprimat_probe_settings
+    import tprimat_probe_tokens
 
-    def fail(*_: object, **__: object) -> None:
-        if os.environ.get("RANK"):
-            Path("broken").touch()
-        raise RuntimeError("drill")
-
-    kept = {
-        "guarded",
-        "fault",
-        "finish",
-        "_write",
-        "replace",
-        "install",
-        "after",
-        "after_making",
-        "_no_value",
-        "__init__",
-    }
-    for holder in (tprimat_probe.Probe, tprimat_probe, tprimat_probe_read, tprimat_probe_settings):
+    modules = (tprimat_probe, tprimat_probe_read, tprimat_probe_settings, tprimat_probe_tokens)
+    for holder in (tprimat_probe.Probe, tprimat_probe_tokens.Tokens, *modules):
         for name, value in list(vars(holder).items()):
-            if isinstance(value, FunctionType) and name not in kept:
+            if isinstance(value, FunctionType) and name not in KEPT:
                 setattr(holder, name, fail)
+
+
+if os.environ.get("TPRIMAT_PROBE"):
+    from tprimat_after_import import after
+
+    after("torch")(break_all)
