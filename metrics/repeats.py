@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from conf.vocabulary import vocabulary
 from metrics.peak import hardware_of
 from metrics.quantity import Quantity, weakest
 from parsers.record import Record
@@ -20,8 +21,11 @@ FACTS = ("provenance", "platform", "hardware", "framework", "image")
 
 
 def asked(record: Record) -> Mapping[str, Any]:
-    """What was asked for; of a log from elsewhere, where nobody knows, what it says that it ran."""
-    return record.requested or {name: reading.value for name, reading in record.effective.items()}
+    """What was asked for; of a log from elsewhere, where nobody knows, what it says that it ran, or who brought it."""
+    if record.requested:
+        return record.requested
+    given = {name: value for name, value in record.given.items() if name in vocabulary()}
+    return given | {name: reading.value for name, reading in record.effective.items()}
 
 
 def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str, ...]:

@@ -152,6 +152,13 @@ def test_what_is_given_of_a_log_is_checked_and_the_log_is_right() -> None:
     assert [problem.where for problem in caught.value.problems] == ["fp8", "params_dtype", "num_layers", "train_iters"]
 
 
+def test_logs_that_were_given_two_models_are_no_repeats() -> None:
+    silent_log = replace(made("a", provenance="imported"), requested={}, effective={})
+    other = replace(silent_log, id="b", name="b")
+    models = [with_given(silent_log, given_of(["model=llama31_8b"])), with_given(other, given_of(["model=qwen"]))]
+    assert len(labels(silent_log, other)) == 1 and len(labels(*models)) == 2
+
+
 def test_a_run_without_a_step_is_no_ground_for_a_comparison() -> None:
     found = audited(made("a"), made("b", asked=TP2, steps=()))
     assert found.verdict.word == "cannot tell"

@@ -48,7 +48,7 @@ def test_1_a_checkout_is_asked_before_the_run_for_keys_that_nothing_reads(tmp_pa
 
     experiment = yaml.safe_load(plan.files["primus.yaml"])
     experiment["modules"]["pre_trainer"]["overrides"] |= TYPOS
-    named = {found.where for found in primus_check.findings(checkout(tmp_path), experiment, "v26.5")}
+    named = {found.where for found in primus_check.findings(checkout(tmp_path), experiment, "v26.5", said="v26.5")}
     assert named == TYPOS.keys()
 
 
