@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from compare.curves import Check
+from compare.row import Row
 from compare.unlike import Unlike
 from conf.errors import InputError, Problem, closest, listed
-
-if TYPE_CHECKING:
-    from compare.audit import Row
 
 Found = tuple[tuple["Row", ...], tuple[Check, ...], tuple[Unlike, ...]]
 

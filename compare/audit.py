@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from compare.accepted import accepted, refuse_unknown
 from compare.curve import Curve, curve_of
 from compare.curves import Check, checks, same_checksums
 from compare.groups import SEED, Group, Side, sides
 from compare.question import Question
+from compare.row import Row, State, Values
 from compare.unlike import Unlike, declared_by, unlike_of
 from compare.vary import DEVICE, DUMPED, FACTS, LAYOUT, PARAMETERS, TOKENS, Varied, choose, expand, fact_of
 from compare.verdict import Verdict, some, verdict_of
 from conf.vocabulary import Setting, vocabulary
 from parsers import Record, Run
 from parsers.assemble import same
-
-# allowed: another kernel for the same mathematics, or a setting without effect. not rehearsed: what a rehearsal tells
-# nothing of, whatever its dump says.
-State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexplained", "not rehearsed"]
 
 # A setting that has no effect while its switch is None or False in every group.
 _SWITCHES: Mapping[str, str] = {
@@ -36,22 +33,6 @@ _SWITCHES: Mapping[str, str] = {
 _OFTEN_VARIED = (LAYOUT, "image", "precision")
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment
 _ENVIRONMENT = (DEVICE, TOKENS, *PARAMETERS, *DUMPED)
-Values = Mapping[str, tuple[Any, ...] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One setting over all groups. values: group label to the values found there, None where one is not told.
-
-    decides: this row alone forbids the comparison, or leaves it open.
-    """
-
-    setting: str
-    kind: str
-    state: State
-    values: Values
-    reason: str
-    decides: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from metrics.bill import TRILLION, Terms
 from metrics.options import option_of
 from metrics.price import EXAMPLE, read_prices
 from metrics.whatif import BreakEven, break_evens
-from parsers.find import Run, copies
+from parsers.find import copies
 from parsers.progress import Progress, silent
+from parsers.run import Run
 
 SCHEMA_VERSION = 1
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from compare.curves import Check
 from compare.groups import Group, Side
+from compare.row import Row
 from compare.unlike import Unlike
 from conf.errors import listed
-
-if TYPE_CHECKING:
-    from compare.audit import Row
 
 Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
 _NAMED = 6

@@ -6,14 +6,13 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import InputError, Problem, UserError
 from parsers.matching import is_filter, none_matches
 from parsers.matching import matching as matching
 from parsers.progress import Progress, silent
-from parsers.record import Record
+from parsers.run import Run as Run
 from parsers.storage import RUN_FILE, read_lazily
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
@@ -22,14 +21,6 @@ RUNS = "runs"
 _INSTEAD = (
     "give a run directory, one above runs, or a glob in quotes; a log becomes a run by python -m parsers LOG --save"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A record, and the directory that it came from."""
-
-    path: str
-    record: Record
 
 
 def find_runs(named: Sequence[str], progress: Progress = silent) -> tuple[Run, ...]:

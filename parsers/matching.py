@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import vocabulary
 from parsers.record import Record
+from parsers.run import Run
 from parsers.values import literal
-
-if TYPE_CHECKING:
-    from parsers.find import Run
 
 FIELDS = (
     *("id", "name", "provenance", "status", "platform", "vendor", "hardware"),

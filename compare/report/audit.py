@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from compare.audit import Row
 from compare.comparison import Comparison
 from compare.curves import Check
 from compare.report.blocks import Block, Cell, Details, Paragraph, Section, Table, Tag, Tone, cell, line
 from compare.report.numbers import UNKNOWN
+from compare.row import Row
 from compare.unlike import Unlike
 from conf.errors import listed
 

@@ -15,7 +15,7 @@ from compare.pictures.legend import titled
 from compare.pictures.series import Curves, curves, with_curves
 from compare.report.blocks import text_of
 from compare.report.words import headline
-from parsers.find import Run
+from parsers.run import Run
 from parsers.terminal import plain
 
 # Okabe and Ito's palette (2008), told apart with every common colour blindness; markers and dashes repeat the message.

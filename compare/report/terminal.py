@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import IO, Any, Literal
 
-from compare.audit import Row
 from compare.comparison import Comparison
 from compare.figures import FIGURES, SPEED
 from compare.pictures.legend import titled
 from compare.report.audit import differs
 from compare.report.blocks import text_of
 from compare.report.words import advice, cause, headline, no_ratio
+from compare.row import Row
 from compare.statistics import Ratio
 from conf.errors import listed
 from metrics import Quantity, shown
