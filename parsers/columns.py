@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, overload
 
 from parsers.record import STEP_FIELDS, Step
 
 _SETTERS: Mapping[str, Callable[[Step, Any], None]] = {name: getattr(Step, name).__set__ for name in STEP_FIELDS}
-_UNTOLD = Step(step=0, line=1, iteration=None)
 
 
 class Columns(Sequence[Step]):
-    """Steps of which only the columns are kept, and which are made when somebody asks for one. known: a field's value
-    in each of `count` steps; a field that is not there is untold in all of them."""
+    """Steps that are made when somebody asks for one. rows: objects with a Step's fields, which are cheaper."""
 
-    def __init__(self, known: Mapping[str, Sequence[Any]], count: int) -> None:
-        self._known, self._count = known, count
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows, self._columns = rows, dict[str, list[Any]]()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[Step]:
         """A frozen dataclass is slow to make one by one: slots are filled column by column, which is six times
         faster."""
-        steps: list[Step] = list(map(object.__new__, repeat(Step, self._count)))
+        steps: list[Step] = list(map(object.__new__, repeat(Step, len(self))))
         for name, fill in _SETTERS.items():
             deque(map(fill, steps, self.column(name)), maxlen=0)
         return iter(steps)
@@ -37,13 +36,14 @@ class Columns(Sequence[Step]):
     def __getitem__(self, index: slice) -> Sequence[Step]: ...
     def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
         if isinstance(index, slice):
-            found = {name: values[index] for name, values in self._known.items()}
-            return Columns(found, len(range(self._count)[index]))
-        return Step(**{name: values[index] for name, values in self._known.items()})
+            return Columns(self._rows[index])
+        return Step(**{name: getattr(self._rows[index], name) for name in STEP_FIELDS})
 
-    def column(self, name: str) -> Sequence[Any]:
+    def column(self, name: str) -> list[Any]:
         """The field `name` of every step."""
-        return self._known[name] if name in self._known else [getattr(_UNTOLD, name)] * self._count
+        if name not in self._columns:
+            self._columns[name] = [*map(attrgetter(name), self._rows)]
+        return self._columns[name]
 
 
 def columns(steps: Sequence[Step], *names: str) -> list[Sequence[Any]]:

@@ -16,11 +16,11 @@ from conf.errors import InputError, Problem
 from parsers.columns import columns
 from parsers.conform import violations
 from parsers.record import SCHEMA_VERSION, Record, Step, from_json, step_to_json, to_json
-from parsers.stored_steps import StoredSteps, by_column, by_line
+from parsers.stored_steps import Decoder, StoredSteps, at_once, by_line, decoder
 
 RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
-_LARGEST = 2**63 - 1  # as orjson, numpy and other readers of our files have it
+_LARGEST = 2**63 - 1  # as numpy and other readers of our files have it
 
 # Version n -> the function that makes version n + 1 of an object of version n.
 UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -54,17 +54,25 @@ def read_lazily(directory: Path) -> Record:
 
 def read_steps(path: Path) -> Sequence[Step]:
     """The steps in a steps.jsonl. InputError: the lines that cannot be used."""
-    text = _text(path)
-    found: Sequence[Step] | None = by_column(text, schema("steps.schema.json"))
-    if found is None:
-        found = tuple(by_line(text, lambda line, number: _step(line, f"{path}:{number}")))
-    at = columns(found, "step")[0]
+    steps: Sequence[Step] | None = at_once(_bytes(path), _lines())
+    if steps is None:
+        steps = tuple(by_line(_text(path), lambda line, number: _step(line, f"{path}:{number}")))
+    at = columns(steps, "step")[0]
     if not all(map(operator.lt, at, at[1:])):
-        place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
-        line = [number for number, line in enumerate(text.split("\n"), start=1) if line][place]
-        what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
-        raise InputError(Problem(f"{path}:{line}", what, hint="make the record anew: python -m parsers LOG -o DIR"))
-    return found
+        raise InputError(_unordered(path, at))
+    return steps
+
+
+def _unordered(path: Path, at: Sequence[int]) -> Problem:
+    place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
+    line = [number for number, line in enumerate(_text(path).split("\n"), start=1) if line][place]
+    what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
+    return Problem(f"{path}:{line}", what, hint="make the record anew: python -m parsers LOG -o DIR")
+
+
+@cache
+def _lines() -> Decoder:
+    return decoder(schema("steps.schema.json"))
 
 
 def _step(line: str, where: str) -> dict[str, Any]:
@@ -135,12 +143,18 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
+
+
 def _text(path: Path) -> str:
     try:
-        text = path.read_bytes().decode()  # read_text looks for line ends, which takes ten times as long
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(Problem(str(path), "cannot be read", str(error))) from error
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

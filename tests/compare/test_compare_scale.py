@@ -31,9 +31,10 @@ from parsers.columns import Columns
 from parsers.pretty import pretty
 from parsers.record import step_from_json, step_to_json
 from parsers.storage import dumps, read_lazily, read_steps, schema
-from parsers.stored_steps import by_column
+from parsers.stored_steps import at_once, decoder
 
 STEP = schema("steps.schema.json")
+LINES = decoder(STEP)
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_columns_are_what_line_by_line_reads(rows: list[dict[str, Any]], alike: 
     """Where reading by columns says anything at all."""
     rows = [{**rows[0], "step": i} for i in range(len(rows))] if alike else rows
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
-    found = by_column(text, STEP)
+    found = at_once(text.encode(), LINES)
     if found is None:
         return
     from parsers.conform import violations
@@ -117,7 +118,7 @@ def test_columns_are_what_line_by_line_reads(rows: list[dict[str, Any]], alike: 
 def test_our_own_steps_are_read_by_columns() -> None:
     steps = [replace(s, flags=("loss:interval_mean",), metrics={"x": 1.5}) for s in made("a").steps]
     text = "".join(f"{dumps(step_to_json(step))}\n" for step in steps)
-    found = by_column(text, STEP)
+    found = at_once(text.encode(), LINES)
     assert found is not None
     assert tuple(found) == tuple(steps)
     assert [found[i] for i in range(len(found))] == steps
@@ -129,7 +130,7 @@ def test_our_own_steps_are_read_by_columns() -> None:
     ['{"step": 0', '{"step": 0, "line": 1,\n"iteration": 1}\n', '{"step": 0, "line": 1, "iteration": 1}\n[]\n', "\n"],
 )
 def test_lines_that_are_no_objects_are_not_read_by_columns(text: str) -> None:
-    assert by_column(text, STEP) is None
+    assert at_once(text.encode(), LINES) is None
 
 
 @pytest.mark.parametrize("kind", [b'"\xff"', b"\xff", b"1e999"])

@@ -110,7 +110,7 @@ def test_a_missing_engine_names_the_one_command(tmp_path: Path) -> None:
         "pygments",
         "markdown_it",
         "mdurl",
-        "orjson",
+        "msgspec",
     ):
         (light / needed).symlink_to(site / needed)
     argv = [sys.executable, "-S", str(ROOT / "launch.py"), "platform=cpu", f"runs_dir={tmp_path}/runs"]
