@@ -76,6 +76,13 @@ def _built_helpers(make: Callable[[], None]) -> Callable[[], None]:
     return compile_helpers
 
 
+def _decayed_first(original: Callable[..., list[dict[str, Any]]]) -> Callable[..., list[dict[str, Any]]]:
+    def param_groups(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        return sorted(original(*arguments, **options), key=lambda group: -group["wd_mult"])
+
+    return param_groups
+
+
 _ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttention"
 _SPLIT = "it asserts that the sequence is not split (M:transformer/dot_product_attention.py), which is "
 
@@ -100,6 +107,15 @@ MEGATRON = (
         _backward,
         "asserts that the output was freed as above",
         _STACKS + "pp2_vp2",
+    ),
+    Replacement(
+        "megatron.core.optimizer",
+        "_get_param_groups",
+        _decayed_first,
+        "0.15 begins with the group of the rank's first parameter (M:optimizer/__init__.py:147), 0.16 with the decayed "
+        "one (:189): a later stage's is linear_proj with TransformerEngine's layers, and here a norm, so that the "
+        "gradient norm was summed in another order, and losses parted by 1e-4 in bf16",
+        _STACKS + "tied_pp2_vp2",
     ),
     Replacement(_ATTENTION, "__init__", _attention_without_cp, _SPLIT + "TransformerEngine's part", _STACKS + "cp2"),
     Replacement(
