@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,12 +75,24 @@ def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
     try:
         # fork: a worker has the runs already, and a caller's script needs no `if __name__ == "__main__"`.
         with ProcessPoolExecutor(min(cores, len(runs)), get_context("fork"), _start, (runs, terms)) as pool:
-            yield from pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
+            with _ctrl_c_waits():
+                found = pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
+            yield from found
     except BrokenProcessPool as error:
         what = f"the system killed a process that reads runs, one of {min(cores, len(runs))}: too little memory?"
         raise UserError(
             Problem("compare", what, f"{len(runs)} runs", hint="fewer runs at once, or more memory")
         ) from error
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """While workers are made: one that it met before `_start` would tell of it in many lines."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _here: tuple[Sequence[Run], Terms]
@@ -89,6 +102,7 @@ def _start(runs: Sequence[Run], terms: Terms) -> None:
     """In a worker."""
     global _here
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C, which the caller tells, ends it without a traceback
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.disable()  # nothing here refers to itself
     _here = runs, terms
 
