@@ -39,7 +39,7 @@ def _problems(key: str, value: str) -> Iterator[Problem]:
         if value not in _ENDS:
             yield Problem(key, "no such end of a run", value, listed(_ENDS), closest(value, _ENDS))
     elif key not in known:
-        allowed = f"{', '.join((*_CHOICES, *FIELDS))}, or a setting of conf/vocabulary.yaml"
+        allowed = f"{', '.join((*_CHOICES, *FIELDS, STATUS))}, or a setting of conf/vocabulary.yaml"
         yield Problem(key, "is nothing that can be given", allowed=allowed, hint=closest(key, known))
     elif key in vocabulary():
         yield from _setting_problems(vocabulary()[key], yaml_literal(value))

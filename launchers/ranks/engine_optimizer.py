@@ -10,6 +10,9 @@ from megatron.core import optimizer as megatron_optimizer
 from megatron.core.optimizer import OptimizerConfig, clip_grads, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import HAVE_APEX_OR_TE, DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from rehearsal.tprimat_standin_parts import decayed_first
+
+megatron_optimizer._get_param_groups = decayed_first(megatron_optimizer._get_param_groups)
 
 
 def build_optimizer(settings: Settings, chunks: list[Any]) -> Any:
@@ -33,23 +36,12 @@ def build_optimizer(settings: Settings, chunks: list[Any]) -> Any:
         # the same bits as what stands in for theirs (megatron/core/utils.py:1022), which waits for each parameter's
         # norm on a GPU and scales through copies
         clip_grads.l2_norm_impl, clip_grads.multi_tensor_scale_impl = _norm, _scale
-    megatron_optimizer._get_param_groups = _decayed_first(megatron_optimizer._get_param_groups)
     # gloo groups beside NCCL's serve distributed checkpoints only
     optimizer = get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
     if settings.attention_backend == "sdpa" and not torch.cuda.is_available():
         for group in optimizer.param_groups:
             group["fused"] = True  # one pass over memory instead of ten: a step of 32 M parameters takes 4 % less
     return optimizer
-
-
-def _decayed_first(original: Any) -> Any:
-    """The decayed group first on every rank, as Megatron-Core 0.16 has it (optimizer/__init__.py:189): 0.15 begins with
-    that of the rank's first parameter, and sums a later stage's gradient norm in another order."""
-
-    def param_groups(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
-        return sorted(original(*arguments, **options), key=lambda group: -group["wd_mult"])
-
-    return param_groups
 
 
 def _norm(_chunk: int, _flag: Any, tensors: list[list[torch.Tensor]], *_: Any) -> tuple[torch.Tensor, None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tprimat_standin_parts import Replacement, answer, counts_as_numpy
+from tprimat_standin_parts import Replacement, answer, counts_as_numpy, decayed_first
 
 _STACKS = "tests/rehearsal/test_standin_stacks.py::test_"
 
@@ -76,13 +76,6 @@ def _built_helpers(make: Callable[[], None]) -> Callable[[], None]:
     return compile_helpers
 
 
-def _decayed_first(original: Callable[..., list[dict[str, Any]]]) -> Callable[..., list[dict[str, Any]]]:
-    def param_groups(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
-        return sorted(original(*arguments, **options), key=lambda group: -group["wd_mult"])
-
-    return param_groups
-
-
 _ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttention"
 _SPLIT = "it asserts that the sequence is not split (M:transformer/dot_product_attention.py), which is "
 
@@ -111,7 +104,7 @@ MEGATRON = (
     Replacement(
         "megatron.core.optimizer",
         "_get_param_groups",
-        _decayed_first,
+        decayed_first,
         "0.15 begins with the group of the rank's first parameter (M:optimizer/__init__.py:147), 0.16 with the decayed "
         "one (:189): a later stage's is linear_proj with TransformerEngine's layers, and here a norm, so that the "
         "gradient norm was summed in another order, and losses parted by 1e-4 in bf16",

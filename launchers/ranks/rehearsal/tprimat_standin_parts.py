@@ -112,3 +112,13 @@ def set_state(_: Any) -> Callable[..., Any]:
         default_generator.set_state(state)
 
     return put
+
+
+def decayed_first(original: Callable[..., list[dict[str, Any]]]) -> Callable[..., list[dict[str, Any]]]:
+    """The decayed group first on every rank, as Megatron-Core 0.16 has it (optimizer/__init__.py:189): 0.15 begins with
+    that of the rank's first parameter, and sums a later stage's gradient norm in another order."""
+
+    def param_groups(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        return sorted(original(*arguments, **options), key=lambda group: -group["wd_mult"])
+
+    return param_groups
