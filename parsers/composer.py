@@ -9,14 +9,12 @@ figures are means over speed_monitor's window and appear once it is full. Memory
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from parsers.events import Event, Fact, Reader, Setting
 from parsers.fields import Column, commas, number, step_fields, whole
-from parsers.line_shape import ALIKE, Wanted, cut_out
 from parsers.record import Step, Validation
-from parsers.steps import NOTHING, Sealed
 from parsers.text import body
 from parsers.values import literal
 
@@ -36,11 +34,6 @@ _HEAD = re.compile(r"(?:\[epoch=(\d{1,9})\])?\[(batch|token|sample)=(\d{1,18})(?
 _EVAL_HEAD = re.compile(r"\[Eval batch=(\d{1,12})/(\d{1,12})\] Eval on (.{1,80}?) data:?\s*$")
 _ENTRY = re.compile(r"^\s{0,20}(Train|Eval) ([\w./ -]{1,120}): (\S{1,60})\s*$")
 _CONFIG = re.compile(r"^\s{0,12}(\w{1,40}): (\S{1,60})\s*$")
-# The same in bytes, where nothing stands around them and the value is a number: see `_Reader.take`.
-_PLAIN_HEAD = re.compile(rb"\[batch=\d{1,18}/\d{1,18}\]:\s{0,3}")
-_PLAIN_ENTRY = re.compile(rb"[\t ]{0,20}Train (\w[\w.-]{0,40}/[\w./ -]{1,80}): (\d[\d.,]{0,40})\s{0,3}")
-_BATCHES, _MICRO = b"time/batch", b"trainer/device_train_microbatch_size"
-_LONGEST_COUNT = 15
 
 
 def _gigabytes(text: str) -> int | None:
@@ -64,7 +57,7 @@ _COLUMNS: Mapping[str, Column] = {
     "l2_norm/grad/global": ("grad_norm", number),
 }
 _ENTRY_HINT = "/"  # every entry that is read has one in its name
-_MOST_ENTRIES, _MOST_REMEMBERED = 400, 2000
+_MOST_ENTRIES = 400
 _SETTINGS: Mapping[str, str] = {
     "global_train_batch_size": "global_batch_size",
     "device_train_microbatch_size": "micro_batch_size",
@@ -100,54 +93,11 @@ class _Reader:
         self._evaluates = False
         self._at = 0
         self._entries: dict[str, str] = {}
-        self._plain: list[bytes] = []  # of a record whose lines are all ordinary: name, value, name, value, …
         self._total: int | None = None
         self._micro: str | None = None
-        self._remembered: dict[bytes, Wanted] = {}  # how its lines look, digits alike: where name and value stand
         self._last: tuple[int, int | None] | None = None
 
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step of the record before this head; NOTHING for an ordinary line of a record; else None."""
-        if self._head is None or self._evaluates:
-            return None
-        alike = line.translate(ALIKE)
-        wanted = self._remembered.get(alike) or self._entry(line, alike)
-        if wanted is not None and len(self._plain) < 2 * _MOST_ENTRIES:
-            self._plain += wanted(line)
-            return NOTHING
-        sealed = self._sealed(self._head) if _PLAIN_HEAD.fullmatch(line) is not None else None
-        if sealed is not None:
-            self._head, self._at, self._plain = _HEAD.search(line.decode()), number, []
-        return sealed
-
-    def _entry(self, line: bytes, alike: bytes) -> Wanted | None:
-        found = _PLAIN_ENTRY.fullmatch(line)
-        if found is None:
-            return None
-        wanted = cut_out([found.span(1), found.span(2)])
-        if len(self._remembered) < _MOST_REMEMBERED:
-            self._remembered[alike] = wanted
-        return wanted
-
-    def _sealed(self, head: re.Match[str]) -> Sealed | None:
-        plain, iteration = self._plain, int(head[3])
-        if self._entries or not plain or head[1] is not None or head[2] != "batch" or head[4] is None:
-            return None
-        micro = _first(plain, _MICRO)
-        step = _first(plain, _BATCHES) or b"%d" % (iteration - 1)
-        same = int(head[4]) == self._total and (micro is None or micro.decode() == self._micro)
-        if not same or not step.isdigit() or len(step) > _LONGEST_COUNT:
-            return None
-        self._last = int(step), iteration
-        return Sealed(int(step), _opened, (self._at, head[0], *plain))
-
-    def _thaw(self) -> None:
-        """What `take` kept, for `feed`."""
-        _gather(self._plain, self._entries)
-        self._plain = []
-
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        self._thaw()
         if self._head is not None and _ENTRY_HINT in text:
             entry = _ENTRY.match(text) or _ENTRY.match(body(text))
             if entry is not None:
@@ -162,7 +112,6 @@ class _Reader:
         return told
 
     def end(self) -> Iterable[Event]:
-        self._thaw()
         head, entries = self._head, self._entries
         self._head, self._entries = None, {}
         if head is None or not entries:
@@ -178,7 +127,7 @@ class _Reader:
         if total is not None and total != self._total:
             self._total = total
             yield Fact("train_iters", total, self._at)
-        micro = entries.get(_MICRO.decode())
+        micro = entries.get("trainer/device_train_microbatch_size")
         if micro is not None and micro != self._micro and micro.isdecimal():
             self._micro = micro
             yield Setting("micro_batch_size", int(micro), self._at)
@@ -209,25 +158,6 @@ class _Reader:
             yield Setting(_SETTINGS[found[1]], value, line)
         elif found[1] in _FACTS:
             yield Fact(_FACTS[found[1]], value, line)
-
-
-def _first(plain: list[bytes], name: bytes) -> bytes | None:
-    return plain[plain.index(name) + 1] if name in plain else None  # no value looks like a name
-
-
-def _gather(plain: Sequence[bytes], entries: dict[str, str]) -> None:
-    for name, printed in zip(plain[::2], plain[1::2], strict=True):
-        if len(entries) < _MOST_ENTRIES:
-            entries.setdefault(name.decode(), printed.decode())
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step of an ordinary record. raw: its line number, its head, then names and values."""
-    line, text, *plain = raw
-    head, entries = _HEAD.search(text), dict[str, str]()
-    _gather(plain, entries)
-    values = _values(head, entries) if head is not None else None
-    return Step(line=line, **(values or {"step": 0, "iteration": None}))
 
 
 def _values(head: re.Match[str], entries: Mapping[str, str]) -> dict[str, Any] | None:

@@ -14,10 +14,7 @@ from typing import Any
 
 from parsers.events import Event, Fact, Reader, Setting
 from parsers.fields import gibibytes, number
-from parsers.line_shape import LineShape
 from parsers.record import Step
-from parsers.steps import Sealed
-from parsers.text import colourless
 from parsers.values import is_nonfinite, literal
 
 FRAMEWORK = "deepspeed"
@@ -46,8 +43,6 @@ _SETTINGS = {
     "gradient_clipping": "clip_grad",
     "world_size": "data_parallel_size",
 }
-_TOLD = {"iteration": rb"(?:global_step=|\bsteps?: +)"}
-_AVERAGED = b" iter time (s): "  # in the pipeline engine's lines
 _REPORTED = ("iteration", "step", "lr", "metrics")
 
 
@@ -67,23 +62,6 @@ class _Reader:
         self.wants = 0
         self._before: int | None = None
         self._report: dict[str, Any] = {}
-        self._last = 0
-        self._shape = LineShape(_TOLD, whole=("iteration",))
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(line, number)
-        if found is None or int(found[0]) <= self._last:
-            return None
-        iteration, before = int(found[0]), self._before
-        self._last = iteration
-        if _AVERAGED in line:
-            self._before = iteration
-            gap = iteration - before if before is not None else None
-            return Sealed(iteration - 1, _opened, (number, line, iteration, None, None, gap))
-        reported = self._report if self._report.get("iteration") == iteration else {}
-        skipped = reported["metrics"]["skipped_total"] if reported else None
-        return Sealed(iteration - 1, _opened, (number, line, iteration, reported.get("lr"), skipped, 0))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         values = _values(text)
@@ -98,24 +76,10 @@ class _Reader:
             values.update(_interval(values["iteration"] - before if before is not None else None))
         if self._report.get("iteration") == values["iteration"]:
             values = {**self._report, **values, "metrics": {**self._report["metrics"], **values["metrics"]}}
-        self._last = values["iteration"]
-        self._shape.learn(number)
         return (Step(line=number, **values),)
 
     def end(self) -> Iterable[Event]:
         return ()
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step in a line that is known to be ordinary. raw: its number, its bytes, its iteration; of a throughput line
-    what the report before it told, the rate and the steps skipped so far, and 0; of the pipeline engine's the
-    steps since the line before."""
-    number, line, iteration, rate, skipped, gap = raw
-    values = _values(colourless(line.decode("utf-8", "replace"))) or {"metrics": {}}
-    metrics = values["metrics"] if skipped is None else {"skipped_total": skipped, **values["metrics"]}
-    averaged = _interval(gap) if gap != 0 else {}
-    told = {**values, **averaged, "step": max(0, iteration - 1), "iteration": iteration, "metrics": metrics}
-    return Step(line=number, **({"lr": rate, **told} if skipped is not None else told))
 
 
 def _interval(gap: int | None) -> dict[str, Any]:

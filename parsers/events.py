@@ -71,9 +71,6 @@ class Reader(Protocol):
         prefixes (rank, time, pod) left in: search, do not match; `parsers.text.body` takes prefixes away."""
         ...
 
-    # Optional, for speed: take(line, number) -> Sealed | None, the step in these bytes where the line is like those
-    # before it and nothing is held back; None sends the line to `feed`, NOTHING passes over it.
-
     def end(self) -> Iterable[Event]:
         """What was held back. The log ends, or is asked for so far: it may go on."""
         ...

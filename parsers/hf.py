@@ -15,10 +15,7 @@ from typing import Any
 from parsers.events import Event, Fact, NewRun, Reader, Setting
 from parsers.fields import Column, gibibytes, number, step_fields, whole
 from parsers.hf_steps import StepFinder
-from parsers.line_shape import LineShape
 from parsers.record import Stall, Step, Validation
-from parsers.steps import Sealed
-from parsers.text import colourless
 from parsers.wrapped import WrappedReader
 
 FRAMEWORK = "hf"
@@ -56,8 +53,6 @@ _COLUMNS: Mapping[str, Column] = {
     "MFU": ("mfu_running_mean", number),
     "kl": ("kl", number),
 }
-_COUNTER = rb"(?:global_step/max_steps|iteration)['\"]: ['\"]"
-_TOLD = {"iteration": _COUNTER, "total": _COUNTER + rb"\d{1,12}/", "epoch": rb"['\"]epoch['\"]: ['\"]?"}
 _HEADER: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"batch size per device = ([\d,]{1,16})"), "micro_batch_size"),
     (re.compile(r"train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]{1,16})"), "global_batch_size"),
@@ -100,23 +95,7 @@ class _Reader(WrappedReader):
         self._held: tuple[int, dict[str, str], int] | None = None  # line, pairs, the bar before
         self._epoch = 0.0
         self._last: dict[str, str] = {}
-        self._shape = LineShape(_TOLD, whole=("iteration", "total"), maybe=("epoch",))
-        self._total = b""
         self._started = False
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step in a line like the last one, which it follows and which names its step; None where anything is
-        unusual."""
-        found = self._shape.match(line, number)
-        if found is None or self.holds or self._held is not None:
-            return None
-        if found[1] != self._total or float(found[2] or 0) < self._epoch:
-            return None
-        iteration, last = int(found[0]), self._finder.last
-        if iteration <= last:
-            return None
-        self._finder.last, self._epoch = iteration, float(found[2] or 0)
-        return Sealed(iteration - 1, _opened, (number, line, iteration, iteration - last))
 
     def finish(self) -> Iterable[Event]:
         return self._release(None)
@@ -158,8 +137,6 @@ class _Reader(WrappedReader):
                 self._header["train_iters"] = total
                 yield Fact("train_iters", total, line)
             yield self._step(line, found, iteration, interval, ())
-            learnt = self._shape.learn(line)
-            self._total = learnt[1] if learnt is not None else b""
         else:
             self._held = line, found, self._finder.seen
 
@@ -184,7 +161,7 @@ class _Reader(WrappedReader):
 
     def _new_run(self, line: int) -> NewRun:
         self._finder, self._started, self._header = StepFinder(), False, {}
-        self._epoch, self._total = 0.0, b""
+        self._epoch = 0.0
         return NewRun(line)
 
     def _other(self, line: int, text: str) -> Iterator[Event]:
@@ -221,13 +198,6 @@ class _Reader(WrappedReader):
         )
         if seconds is not None:
             yield Stall(line=line, kind="evaluation", seconds=seconds)
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step in a line that is known to be ordinary. raw: its number, its bytes, its iteration, the steps since the
-    line before."""
-    number, line, iteration, interval = raw
-    return Step(line=number, **_values(_pairs(colourless(line.decode("utf-8", "replace"))), iteration, interval, ()))
 
 
 def _values(found: dict[str, str], iteration: int, interval: int | None, flags: tuple[str, ...]) -> dict[str, Any]:

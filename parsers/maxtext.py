@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from parsers.events import Event, Fact, Reader, Setting
 from parsers.fields import Column, number, step_fields
-from parsers.line_shape import LineShape
 from parsers.record import Step, Validation
-from parsers.steps import Sealed
-from parsers.text import colourless
 from parsers.values import literal
 from parsers.wrapped import WrappedReader
 
@@ -42,12 +39,6 @@ _COLUMNS: Mapping[str, Column] = {
     "mtp_loss": ("mtp_loss", number),
 }
 _LOSS = re.compile(r", loss: (?:-?\d{1,12}\.\d{3}|nan|-?inf)\b")  # always three digits after the point
-_TOLD = {
-    "step": rb"completed step: +",
-    "seconds": rb", seconds: +",
-    "tflops": rb", TFLOP/s/device: +",
-    "loss": rb", loss: +",
-}
 _SPEEDS = ("step_time_s", "tflops_per_gpu", "tokens_per_s_per_gpu")
 _RAN_AHEAD = 0.25
 """A step that took less than this share of both its neighbours was dispatched, not run, in that time."""
@@ -90,37 +81,14 @@ def reader() -> Reader:
     return _Reader()
 
 
-class _Held(NamedTuple):
-    step: int
-    line: int
-    text: bytes
-    seconds: float | None
-    tflops: float | None
-    ordinary: bool
-
-
 class _Reader(WrappedReader):
     """Holds each step until the next: only both neighbours show that one was merely dispatched."""
 
     def __init__(self) -> None:
         super().__init__(_STEP, _is_whole)
-        self._held: _Held | None = None
+        self._held: dict[str, Any] | None = None
         self._before: float | None = None
-        self._shape = LineShape(_TOLD, whole=("step",))
         self._vendor = False
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step that was held, where this line is one like it and follows; None where anything is unusual."""
-        held, found = self._held, self._shape.match(line, number)
-        if found is None or self.holds or held is None or not held.ordinary:
-            return None
-        step, seconds = int(found[0]), float(found[1])
-        cut = found[3][-4:-3] != b"."  # a terminal's end, in the loss: see _LOSS
-        if step != held.step + 1 or cut or self._ran_ahead(held, seconds):
-            return None
-        self._before = held.seconds
-        self._held = _Held(step, number, line, seconds, float(found[2]), True)
-        return Sealed(held.step, _opened, (held.line, held.text, held.step, False))
 
     def finish(self) -> Iterable[Event]:
         return self._release(None)
@@ -129,29 +97,28 @@ class _Reader(WrappedReader):
         found = _STEP.search(text)
         if found is None:
             return self._other(number, text)
-        step, values = int(found[1]), _values(text, found)
-        if self._held is not None and self._held.step == step:
+        values = _values(text, found)
+        if self._held is not None and self._held["step"] == values["step"]:
             return ()  # another process prints it too
-        seconds, tflops = values.get("step_time_s"), values.get("tflops_per_gpu")
-        told = self._release(seconds)
-        ordinary = bool(seconds and tflops) and self._shape.learn(number) is not None
-        self._held = _Held(step, number, text.encode("utf-8", "replace"), seconds, tflops, ordinary)
+        told = self._release(values.get("step_time_s"))
+        self._held = {"line": number, **values}
         return told
 
     def _release(self, after: float | None) -> tuple[Step, ...]:
         if self._held is None:
             return ()
         held, self._held = self._held, None
-        step = _opened((held.line, held.text, held.step, self._ran_ahead(held, after)))
-        self._before = held.seconds
-        return (step,)
+        if self._ran_ahead(held, after):
+            held["flags"] = tuple(f"{name}:asynchronous" for name in _SPEEDS if held.get(name) is not None)
+        self._before = held.get("step_time_s")
+        return (Step(**held),)
 
-    def _ran_ahead(self, held: _Held, after: float | None) -> bool:
-        before, seconds = self._before, held.seconds
+    def _ran_ahead(self, held: Mapping[str, Any], after: float | None) -> bool:
+        before, seconds = self._before, held.get("step_time_s")
         if before is None or (after is not None and after < before):
             before = after
         quick = seconds is not None and before is not None and seconds < _RAN_AHEAD * before
-        return quick or (held.tflops or 0.0) > _NO_DEVICE_TFLOPS
+        return quick or (held.get("tflops_per_gpu") or 0.0) > _NO_DEVICE_TFLOPS
 
     def _other(self, line: int, text: str) -> Iterator[Event]:
         parameters, work, devices = _PARAMETERS.search(text), _WORK.search(text), _DEVICES.search(text)
@@ -174,19 +141,6 @@ class _Reader(WrappedReader):
                 yield Setting(_SETTINGS[config[1]], value, line)
         elif config is not None and config[1] == "steps" and config[2].isdecimal():
             yield Fact("train_iters", int(config[2][:18]), line)
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """raw: the line's number, its bytes, its step, and whether that was only dispatched in its time."""
-    line, text, step, ahead = raw
-    plain = colourless(text.decode("utf-8", "replace"))
-    found = _STEP.search(plain)
-    if found is None:
-        return Step(step=step, line=line, iteration=step)
-    values = _values(plain, found)
-    if ahead:
-        values["flags"] = tuple(f"{name}:asynchronous" for name in _SPEEDS if values.get(name) is not None)
-    return Step(line=line, **values)
 
 
 def _is_whole(text: str) -> bool:

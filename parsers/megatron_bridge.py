@@ -16,7 +16,6 @@ from parsers.events import Argument, Event, Reader, Setting
 from parsers.megatron import read_step as _read_line
 from parsers.megatron_reader import MegatronReader
 from parsers.record import Step
-from parsers.steps import NOTHING, Sealed
 from parsers.text import body
 from parsers.values import number, yaml_literal
 
@@ -31,7 +30,6 @@ _STEP_TIME = re.compile(r"Step Time : ([\d.]{1,12})s GPU utilization: ([\d.]{1,1
 _ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")
 # 0.3: "[model] Non-default values (vs Mcore TransformerConfig):", "[train]:"; what is default is not printed.
 _SECTION = re.compile(r"\[([a-z_]{2,30})\](?: Non-default values \(|:\s*$)")
-_TIMED = b"Step Time : "
 _GAP = 60
 _UNNUMBERED = 16
 """So many "Step Time" lines without an iteration line: the log has none."""
@@ -119,7 +117,6 @@ class _BridgeReader(MegatronReader):
     def __init__(self) -> None:
         super().__init__()
         self._timed: Step | None = None
-        self._passed: tuple[int, bytes] = (0, b"")
         self._unnumbered: list[Step] = []
         self._counted = 0
         self._numbered = False
@@ -128,10 +125,6 @@ class _BridgeReader(MegatronReader):
         self._entries: dict[str, tuple[Any, int]] = {}
 
     def feed(self, number: int, text: str) -> Iterator[Event]:
-        (at, passed), self._passed = self._passed, (0, b"")
-        before = _STEP_TIME.search(passed.decode("utf-8", "replace")) if passed else None
-        if before is not None:
-            yield from self._time(at, before)
         found = _STEP_TIME.search(text)
         if found is not None:
             yield from self._time(number, found)
@@ -147,19 +140,6 @@ class _BridgeReader(MegatronReader):
                 yield from self._settled()
             yield self._with_time(event) if isinstance(event, Step) else event
         self.wants = max(self.wants, self._left)
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        if self._entries or not self._shapes or not self._shapes[0].tells_flops:
-            return None
-        if self._numbered and _TIMED in line:
-            if b" iteration " in line.partition(_TIMED)[2]:
-                return None
-            self._passed = number, line  # the iteration line that follows tells both, with more digits
-            return NOTHING
-        sealed = super().take(line, number)
-        if sealed is not None:
-            self._timed, self._numbered, self._passed = None, True, (0, b"")
-        return sealed
 
     def end(self) -> Iterator[Event]:
         for event in super().end():

@@ -69,7 +69,7 @@ _FIELDS: dict[str, _Field] = {
 }
 _MEMORY = {"hip mem usage/free/total/usage_ratio": "hip", "rocm mem usage/free/total/usage_ratio": "rocm"}
 # Megatron's EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py).
-ZERO_IS_UNKNOWN = ("energy_per_gpu_j", "power_per_gpu_w")
+_ZERO_IS_UNKNOWN = ("energy_per_gpu_j", "power_per_gpu_w")
 
 
 @lru_cache(maxsize=512)
@@ -83,7 +83,7 @@ def _field_of(name: str) -> _Field | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class _Number:
     """A number in a field: its text, and where it goes: a field of the step or a metric."""
 
     text: str
@@ -94,8 +94,7 @@ class Number:
 
 @dataclass(slots=True)
 class Line:
-    """An iteration line: `train_iters` it counts to, and what its fields hold. parts: the text of each field with the
-    numbers that were read from it; before: those that stand before the iteration."""
+    """An iteration line: `train_iters` it counts to, and what its fields hold."""
 
     number: int
     text: str
@@ -105,8 +104,6 @@ class Line:
     values: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     nonfinite: list[str] = field(default_factory=list)
-    parts: list[tuple[str, tuple[Number, ...]]] = field(default_factory=list)
-    before: tuple[Number, ...] = ()
     last_name: str = ""
     last_closed: bool = True
 
@@ -146,7 +143,7 @@ def read_line(number: int, text: str) -> Line | None:
     line = Line(number, text, int(found[1]), int(found[2]), found.end())
     _, samples, rate = text[: found.start()].rpartition("samples/sec:")
     if samples:  # GPT-NeoX: "samples/sec: 206.693 | iteration 1/512 | …"
-        line.before = _take(line, "samples/sec", rate.replace("|", " ").strip())
+        _take(line, "samples/sec", rate.replace("|", " ").strip())
     parts = text[found.end() :].split("|")
     last = parts.pop()
     for part in parts:
@@ -164,37 +161,33 @@ def _read_part(line: Line, part: str) -> None:
     name, colon, printed = part.partition(":")
     if not colon:
         name, _, printed = part.partition("=")
-    line.parts.append((part, _take(line, name, printed.strip())))
+    _take(line, name, printed.strip())
 
 
-def _take(line: Line, name: str, printed: str) -> tuple[Number, ...]:
-    """Put the numbers of a field where they belong; those that were read."""
+def _take(line: Line, name: str, printed: str) -> None:
+    """Put the numbers of a field where they belong."""
     plain = _field_of(name)
     if plain is None:
-        return ()
-    numbers = tuple(_compound(name, plain, printed)) if "/" in printed or "(" in printed else (_single(plain, printed),)
-    read = []
+        return
+    numbers = _compound(name, plain, printed) if "/" in printed or "(" in printed else (_single(plain, printed),)
     for entry in numbers:
         value = entry.convert(entry.text)
         into: dict[str, Any] = line.metrics if entry.metric else line.values
         if value is None:
             line.nonfinite += [entry.target] if is_nonfinite(entry.text) else []
-        elif value == 0 and entry.target in ZERO_IS_UNKNOWN:
-            read.append(entry)
+        elif value == 0 and entry.target in _ZERO_IS_UNKNOWN:
             continue
         elif entry.target == "hip_memory_used_bytes":
             line.values.update(memory_bytes=value, memory_kind="hip")
         if value is not None or not entry.metric:
             into[entry.target] = value
-            read.append(entry)
-    return tuple(read)
 
 
-def _single(plain: _Field, printed: str) -> Number:
-    return Number(printed.removesuffix("TFLOPS"), plain.target, plain.convert, plain.metric)
+def _single(plain: _Field, printed: str) -> _Number:
+    return _Number(printed.removesuffix("TFLOPS"), plain.target, plain.convert, plain.metric)
 
 
-def _compound(name: str, plain: _Field, printed: str) -> Iterator[Number]:
+def _compound(name: str, plain: _Field, printed: str) -> Iterator[_Number]:
     """Primus: "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
     kind = next((kind for label, kind in _MEMORY.items() if label in name), None)
     if kind is not None:
@@ -202,25 +195,19 @@ def _compound(name: str, plain: _Field, printed: str) -> Iterator[Number]:
         return
     found = _COMPOUND.fullmatch(printed)
     if found is not None and not plain.metric:
-        yield Number(found[1].strip(), plain.target, plain.convert)
-        yield Number((found[2] or found[3]).strip(), f"{plain.target}_running_mean", plain.convert, metric=True)
+        yield _Number(found[1].strip(), plain.target, plain.convert)
+        yield _Number((found[2] or found[3]).strip(), f"{plain.target}_running_mean", plain.convert, metric=True)
 
 
-def memory_totals(part: str) -> tuple[str, ...]:
-    """The whole memory that a field names, as printed: it tells the unit of what stands beside it."""
-    found = _GB.search(part) if any(label in part for label in _MEMORY) else None
-    return (found[2],) if found is not None and found[2] is not None else ()
-
-
-def _memory(kind: str, printed: str) -> Iterator[Number]:
+def _memory(kind: str, printed: str) -> Iterator[_Number]:
     found = _GB.fullmatch(printed.strip())
     if found is None:
         return
     unit = gigabyte(number(found[2] or ""))
     if unit is not None:
-        yield Number(found[1], f"{kind}_memory_used_bytes", _bytes_of(unit), metric=True)
-        yield Number(found[2], f"{kind}_memory_total_bytes", _bytes_of(unit), metric=True)
-    yield Number(found[3], f"{kind}_memory_used_percent", number, metric=True)
+        yield _Number(found[1], f"{kind}_memory_used_bytes", _bytes_of(unit), metric=True)
+        yield _Number(found[2], f"{kind}_memory_total_bytes", _bytes_of(unit), metric=True)
+    yield _Number(found[3], f"{kind}_memory_used_percent", number, metric=True)
 
 
 @lru_cache(maxsize=4)

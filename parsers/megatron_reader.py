@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from parsers.events import Argument, Event, Fact, Resumed
-from parsers.line_shape import ALIKE, Wanted
 from parsers.megatron_facts import argument, memory, parameters, prose, second_iteration, seconds_of, validation
 from parsers.megatron_line import Line, read_line, step_of
-from parsers.megatron_shape import INTERVAL_FLAGS, Shape, shape_of
 from parsers.record import Stall, Step
-from parsers.steps import NOTHING, Sealed, opened
 from parsers.text import body
 from parsers.values import literal
 from parsers.values import number as number_of
@@ -34,19 +31,12 @@ _TIMERS = 12
 _DUMP_GAP = 60
 """Lines of others that may stand between two lines of a dump."""
 _WRAPPED = 4
-_MOST_LEARNT = 500  # a log whose lines are all of their own shape is read field by field
-_MOST_SHAPES, _MOST_REMEMBERED = 6, 4000
-_Known = tuple[Wanted, Callable[[Any], Step]]
+_INTERVAL_FLAGS = ("step_time_s:interval_mean", "loss:interval_mean")
 
 _SAVING = re.compile(r"(?<!un)saving checkpoint at iteration {1,12}(\d{1,12}) to ")
 _SAVED = re.compile(r"successfully saved checkpoint from iteration {1,12}(\d{1,12}) to ")
 _LOADED = re.compile(r"successfully loaded checkpoint from .{1,1000} at iteration (\d{1,12})$")
 _SAVE_TIMER = re.compile(r"save-checkpoint \.{2,60}: \(([\d.]{1,20}), ([\d.]{1,20})\)")
-
-
-def _words(line: bytes) -> bytes:
-    """An iteration line without what stands before it."""
-    return line[line.rfind(b"iteration ", 0, line.find(b"|", line.find(b"iteration "))) :]
 
 
 class MegatronReader:
@@ -57,53 +47,13 @@ class MegatronReader:
         self._prints_next_rate = prints_next_rate
         self._dump = 0
         self._train_iters: int | None = None
-        self._shapes: list[Shape] = []
-        self._learnt = 0
-        self._remembered: dict[bytes, _Known] = {}
-        self._total = b""
-        self._previous: Step | Sealed | None = None
-        self._previous_rate = b""
+        self._previous: Step | None = None
+        self._previous_rate: float | None = None
         self._previous_time_s: float | None = None
         self._held: Line | None = None
         self._held_lines = 0
         self._saving: tuple[int, float | None] | None = None
         self._saved: Stall | None = None
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step in a line like the ones before, which it follows; None where anything is unusual."""
-        before = self._previous
-        if before is None or self._held is not None or self._saved is not None or self._dump:
-            return None
-        known = self._remembered.get(line.translate(ALIKE)) or self._matched(line)
-        if known is None:
-            return None
-        wanted, opener = known
-        printed, total, rate = wanted(line)
-        if total != self._total:
-            if int(total) != self._train_iters:
-                return None
-            self._total = total
-        iteration = int(printed)
-        covered = iteration - 1 - before.step
-        if covered < 1 or iteration < 3:
-            # The same words again, by another rank or by Primus' second sink, tell nothing new.
-            seen = before.raw[-1] if covered == 0 and isinstance(before, Sealed) else b""
-            return NOTHING if seen and _words(line) == _words(seen) else None
-        used = self._previous_rate if covered == 1 and self._prints_next_rate else b""
-        self._previous_rate = rate
-        self._previous = sealed = Sealed(iteration - 1, opener, (number, iteration, covered, used, line))
-        return sealed
-
-    def _matched(self, line: bytes) -> _Known | None:
-        for shape in self._shapes:
-            found = shape.search(line)
-            if found is None:
-                continue
-            known = shape.wanted(found), shape.step
-            if shape.digits_alike and len(self._remembered) < _MOST_REMEMBERED:
-                self._remembered[line.translate(ALIKE)] = known
-            return known
-        return None
 
     def feed(self, number: int, text: str) -> Iterator[Event]:
         if self._held is not None and self._continue(text):
@@ -114,7 +64,6 @@ class MegatronReader:
         if line is not None:
             self._dump = 0
             self._held, self._held_lines = line, 0
-            self._learn(line)
             yield from self._flush(only_if_whole=True)
             if self._held is not None:
                 self.wants = max(self.wants, 1)
@@ -153,12 +102,6 @@ class MegatronReader:
         elif "using " in text or "padded vocab" in text:
             yield from prose(number, text)
 
-    def _learn(self, line: Line) -> None:
-        self._learnt += 1
-        shape = shape_of(line) if line.whole and self._learnt < _MOST_LEARNT else None
-        if shape is not None:
-            self._shapes = [shape, *self._shapes][:_MOST_SHAPES]
-
     def _flush(self, only_if_whole: bool = False) -> Iterator[Event]:
         line = self._held
         if line is not None and (line.whole or not only_if_whole):
@@ -168,7 +111,7 @@ class MegatronReader:
     def _told(self, line: Line) -> Iterator[Event]:
         yield from self._stalled()
         if line.train_iters != self._train_iters or line.iteration == 1:
-            self._train_iters, self._total = line.train_iters, b""
+            self._train_iters = line.train_iters
             yield Fact("train_iters", line.train_iters, line.number)
         yield self._placed(line)
 
@@ -192,19 +135,19 @@ class MegatronReader:
         if before is not None and (covered := line.iteration - 1 - before.step) >= 1:
             more["interval_steps"] = covered
             if covered > 1:
-                more["flags"] = INTERVAL_FLAGS
-            elif self._prints_next_rate and self._previous_rate:
+                more["flags"] = _INTERVAL_FLAGS
+            elif self._prints_next_rate and self._previous_rate is not None:
                 # What this step used stands in the line before: train_step ends with opt_param_scheduler.step and
                 # training_log comes after it (megatron/training/training.py).
-                more["lr_used"] = float(self._previous_rate)
+                more["lr_used"] = self._previous_rate
         step = step_of(line, **more)
         if line.iteration <= 2:
             time_s, before_s = line.time_s, self._previous_time_s
             if line.iteration == 2 and before is not None and time_s is not None and before_s is not None:
-                step = second_iteration(step, opened(before), time_s - before_s)
+                step = second_iteration(step, before, time_s - before_s)
             self._previous_time_s = time_s
         rounded = "learning_rate=" in line.text  # to six decimals
-        self._previous, self._previous_rate = step, b"" if step.lr is None or rounded else repr(step.lr).encode()
+        self._previous, self._previous_rate = step, None if rounded else step.lr
         return step
 
     def _argument(self, number: int, text: str) -> Iterator[Event]:

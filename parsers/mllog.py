@@ -13,10 +13,7 @@ from typing import Any
 from parsers.devices import vendor_of
 from parsers.events import Event, Fact, NewRun, Reader, Setting
 from parsers.json_text import json_object
-from parsers.line_shape import LineShape
 from parsers.record import Stall, Step, Validation
-from parsers.steps import Sealed
-from parsers.text import colourless
 from parsers.values import is_nonfinite
 
 FRAMEWORK = "mllog"
@@ -70,10 +67,6 @@ _METRICS: Mapping[str, str] = {
 }
 
 
-# What is wanted of a line at once; see `parsers.line_shape`.
-_TOLD = {"samples": rb'"samples_count": ', "step": rb'"step": '}
-
-
 def read_step(line: int, text: str) -> Step | None:
     """None: without the batch size of other lines, none tells its step."""
     return None
@@ -93,8 +86,6 @@ class _Reader:
         self._evaluates: float | None = None
         self._stopped = False
         self._held: dict[str, Any] = {}
-        self._raw = b""  # the held step's line, where it is an ordinary one
-        self._shape = LineShape(_TOLD, maybe=("samples", "step"))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         _, mark, rest = text.partition(":::MLLOG ")
@@ -107,40 +98,20 @@ class _Reader:
         about = entry.get("metadata")
         about = about if isinstance(about, dict) else {}
         if key in ("train_loss", "tracked_stats"):
-            return self._step(number, text, entry)
+            return self._step(number, entry)
         return (*self.end(), *self._point(number, key, entry, about))
 
     def end(self) -> Iterable[Event]:
-        held, self._held = self._thawed(), {}
+        held, self._held = self._held, {}
         return (Step(**held),) if held else ()
 
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step that was held, where this line is one like it and follows; None where anything is unusual."""
-        found = self._shape.match(line, number)
-        if found is None or not self._held or not self._raw:
-            return None
-        step = _step_of(_printed(found[1]), _printed(found[0]), self._batch)
-        if step is None or step <= self._held["step"]:
-            return None
-        sealed = Sealed(self._held["step"], _opened, (self._held["line"], self._raw, self._held["step"], self._batch))
-        self._held, self._raw = {"step": step, "line": number}, line
-        return sealed
-
-    def _thawed(self) -> dict[str, Any]:
-        """What is held, in full."""
-        if "metrics" in self._held or not self._held:
-            return self._held
-        return _read(self._held["line"], self._raw, self._batch) or {**self._held, "iteration": None}
-
-    def _step(self, line: int, text: str, entry: Mapping[str, Any]) -> Iterator[Event]:
+    def _step(self, line: int, entry: Mapping[str, Any]) -> Iterator[Event]:
         told = _told(line, entry, self._batch)
         if told is None:
             return
         if self._held and self._held["step"] != told["step"]:
             yield from self.end()
-        self._held = _merged(self._thawed(), told)
-        alone = self._held is told and told["consumed_samples"] is not None and not told["nonfinite"]
-        self._raw = text.encode("utf-8", "replace") if alone and self._shape.learn(line) else b""
+        self._held = _merged(self._held, told)
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         value, now = entry.get("value"), _real(entry.get("time_ms"))
@@ -218,21 +189,6 @@ def _told(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str, A
         "nonfinite": ("loss",) if isinstance(loss, str) and is_nonfinite(loss) else (),
         "metrics": _metrics(stats, entry),
     }
-
-
-def _read(line: int, raw: bytes, batch: int | None) -> dict[str, Any] | None:
-    entry = json_object(colourless(raw.decode("utf-8", "replace")).partition(":::MLLOG ")[2])
-    return None if entry is None else _told(line, entry, batch)
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step in a line that is known to be ordinary. raw: its number, its bytes, its step, the batch size."""
-    number, line, step, batch = raw
-    return Step(**(_read(number, line, batch) or {"step": step, "line": number, "iteration": None}))
-
-
-def _printed(text: bytes) -> int | None:
-    return int(text) if text.isdigit() else _count(float(text)) if text else None
 
 
 def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> int | None:

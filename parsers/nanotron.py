@@ -13,10 +13,7 @@ from typing import Any
 
 from parsers.events import Event, Fact, Reader, Resumed, Setting
 from parsers.fields import Column, number, step_fields
-from parsers.line_shape import LineShape
 from parsers.record import Stall, Step
-from parsers.steps import Sealed
-from parsers.text import colourless
 from parsers.wrapped import WrappedReader
 
 FRAMEWORK = "nanotron"
@@ -27,7 +24,6 @@ STARTUP = (b" | grad_accum: ",)
 COMPANION = False
 
 _HEAD = re.compile(r"iteration: {1,12}(\d{1,12}) / {1,12}(\d{1,12}) \|")
-_TOLD = {"iteration": rb"iteration: +", "total": rb"iteration: +\d{1,12} / +", "lr": rb"\| lr: +"}
 _WORK = re.compile(r"tflops_per_gpu: \S")
 _UNITS: Mapping[str, float] = {letter: 1000.0**power for power, letter in enumerate("KMBTPE", 1)}
 _PLAN = re.compile(r"\bmbs: \d{1,9} \| grad_accum: .{1,300}")
@@ -95,19 +91,6 @@ class _Reader(WrappedReader):
         self._iteration: int | None = None
         self._lr: float | None = None
         self._total: int | None = None
-        self._shape = LineShape(_TOLD, whole=("iteration", "total"))
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(line, number)
-        if found is None or self.holds or self._iteration is None:
-            return None
-        if int(found[1]) != self._total or int(found[0]) <= self._iteration:
-            return None
-        iteration = int(found[0])
-        used = self._lr if iteration == self._iteration + 1 else None
-        self._iteration, self._lr = iteration, human(found[2].decode())
-        return Sealed(iteration - 1, _opened, (number, line, iteration, used))
 
     def read(self, number: int, text: str) -> Iterable[Event]:
         found = _HEAD.search(text)
@@ -126,18 +109,6 @@ class _Reader(WrappedReader):
         if self._iteration != values["iteration"]:
             self._iteration, self._lr = values["iteration"], values.get("lr")
         yield Step(line=line, **values)
-        self._shape.learn(line)
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step in a line that is known to be ordinary. raw: its number, its bytes, its iteration, the rate it used."""
-    number, line, iteration, used = raw
-    text = colourless(line.decode("utf-8", "replace"))
-    found = _HEAD.search(text)
-    values = None if found is None else _values(text, found)
-    if values is None:
-        return Step(step=iteration - 1, line=number, iteration=iteration)
-    return Step(line=number, lr_used=used, **values)
 
 
 def _is_whole(text: str) -> bool:

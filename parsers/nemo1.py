@@ -16,12 +16,10 @@ from typing import Any
 from parsers import nemo_facts
 from parsers.events import Event, Reader
 from parsers.fields import Column, number, step_fields
-from parsers.line_shape import LineShape
 from parsers.nemo1_config import ConfigDump
 from parsers.record import Step, Validation
 from parsers.running_mean import SlidingMean
-from parsers.steps import Sealed
-from parsers.text import body, colourless
+from parsers.text import body
 
 FRAMEWORK = "nemo"
 LOOKS_FOR = "NeMo 1: bars 'Epoch 0: … 1/20 [… reduced_train_loss=…, global_step=…, train_step_timing in s=…]'"
@@ -57,12 +55,6 @@ _COLUMNS: Mapping[str, Column] = {
     "val_loss": ("val_loss", number),
     _TIMING: (_PRINTED, number),
 }
-_TOLD = {
-    "step": rb"DLL [\d-]{10} [\d:.]{8,20} - ",
-    "loss": rb"reduced_train_loss : ",
-    "timing": rb"train_step_timing in s : ",
-    "val_loss": rb"val_loss=",
-}
 _TQDM_DIGITS, _FLOAT32_DIGITS = 3, 7
 
 
@@ -89,25 +81,8 @@ class _Reader:
         self._last: tuple[float | None, float | None] = (None, None)
         self._order = -1
         self._recent: deque[tuple[int, float | None]] = deque(maxlen=4)
-        self._shape = LineShape(_TOLD, whole=("step",), maybe=("timing", "val_loss"))
-        self._same: bytes | None = b""  # the validation loss that the last ordinary line shows
         self._val_loss: float | None = None
         self._validation: Validation | None = None
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step in a line of DLLogger's like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(line, number)
-        if found is None or self._step is None or self._validation is not None or self._dump is not None:
-            return None
-        if int(found[0]) != self._step + 1 or found[3] != self._same:
-            return None
-        told: dict[str, Any] = {"step": int(found[0]), "loss": float(found[1])}
-        told["metrics"] = {_PRINTED: float(found[2])} if found[2] else {}
-        self._settle_time(told, _FLOAT32_DIGITS)
-        self._step = self._iteration = told["step"]
-        self._recent.append((told["step"], told["loss"]))
-        timed = (told.get("step_time_s"), told.get("interval_steps"), bool(told.get("flags")))
-        return Sealed(told["step"], _opened, (number, line, told["step"], *timed))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         values = _values(text) if "reduced_train_loss" in text else None
@@ -136,16 +111,13 @@ class _Reader:
             yield from self.end()
         if validates is not None and validates != self._val_loss:
             # It stays on the bar until the next. After the last step the bar is drawn anew, else with the next one.
-            self._val_loss, self._same = validates, None
+            self._val_loss = validates
             self._validation = Validation(line=line, step=self._step, iteration=self._iteration, loss=validates)
         if new:
             self._settle_time(values, digits)
             self._step, self._iteration = values["step"], values["iteration"]
             self._recent.append((values["step"], values.get("loss")))
             yield Step(line=line, **values)
-            learnt = self._shape.learn(line) if digits == _FLOAT32_DIGITS else None
-            if learnt is not None:
-                self._same = learnt[3]
 
     def _is_redraw(self, values: Mapping[str, Any]) -> bool:
         """The step of this line or of one shortly before, drawn again: the bar does it, and so does a line printed
@@ -192,24 +164,6 @@ class _Reader:
             step, iteration = self._validation.step, self._validation.iteration
             self._validation = Validation(line=line, step=step, iteration=iteration, loss=number(validated[2]))
         yield from nemo_facts.read(line, text, body(text))
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step in a line that is known to be ordinary. raw: its number, its bytes, its step, and of its time: the own
-    one, the steps that the printed one covers where that is 1, and whether it was recovered."""
-    number, line, step, seconds, interval, recovered = raw
-    values = _values(colourless(line.decode("utf-8", "replace")))
-    if values is None:
-        return Step(step=step, line=number, iteration=step)
-    del values["digits"]
-    metrics = {name: value for name, value in values["metrics"].items() if name != "val_loss"}
-    if interval == 1:
-        del metrics[_PRINTED]
-    flags = ("step_time_s:recovered",) if recovered else ()
-    return Step(
-        line=number,
-        **{**values, "metrics": metrics, "step_time_s": seconds, "interval_steps": interval, "flags": flags},
-    )
 
 
 def _shown(loss: float | None) -> str:

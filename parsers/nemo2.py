@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 from parsers import nemo_facts
 from parsers.events import Event, Fact, Reader
 from parsers.fields import Column, number, step_fields, whole
-from parsers.line_shape import LineShape
 from parsers.record import Stall, Step, Validation
-from parsers.steps import Sealed
-from parsers.text import body, colourless
+from parsers.text import body
 from parsers.wrapped import glued
 
 FRAMEWORK = "nemo"
@@ -53,15 +51,6 @@ _MEMORY: Mapping[str, str] = {
     "peak_memory_usage_bytes": "reserved",
     "max_memory_allocated_bytes": "allocated",
 }
-# What is wanted of a line at once; see `parsers.line_shape`.
-_TOLD = {
-    "iteration": rb"epoch +\d{1,12}, iteration +",
-    "step": rb"global_step: +",
-    "total": rb"iteration +\d{1,12}/",
-    "val_loss": rb"val_loss: +",
-    "epoch": rb"epoch +",
-}
-_COUNTS = ("iteration", "step", "total", "epoch")
 _MEANS = ("lr", "step_time_s", "loss", "grad_norm", "tokens_per_s_per_gpu", "tflops_per_gpu")
 _ALWAYS = {"global_step", "reduced_train_loss"}
 _MOST_PIECES = 8
@@ -90,8 +79,6 @@ class _Reader:
     def __init__(self) -> None:
         self.wants = 0
         self._previous: _Before | None = None
-        self._shape = LineShape(_TOLD, whole=_COUNTS, maybe=("val_loss",))
-        self._same: tuple[bytes, ...] = ()  # of the last ordinary line: total and val_loss
         self._open: dict[str, Any] | None = None  # the first step, while the log interval is not known
         self._fields = 0
         self._names: list[str] = []
@@ -100,19 +87,6 @@ class _Reader:
         self._held_at = 0
         self._total: int | None = None
         self._val_loss: float | None = None
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(line, number)
-        if found is None or self._held or self._open is not None or self._previous is None:
-            return None
-        if found[2:4] != self._same:
-            return None
-        step = int(found[1])
-        if step != self._previous.step + 1:
-            return None
-        self._previous = _Before(step, int(found[0]))
-        return Sealed(step, _opened, (number, line, step))
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         parts = glued(_HEAD, text)
@@ -168,14 +142,14 @@ class _Reader:
             self._fields, self._names = text.count("|"), _names(text)
         total = int(head[3]) + 1  # the printer's total - 1; that of an epoch where training has no max_steps
         if values["step"] < total != self._total:
-            self._total, self._same = total, ()
+            self._total = total
             yield Fact("train_iters", total, line)
         # val_loss stays on the lines until the next validation: it is new where it changes, and came before this step.
         loss = values["metrics"].pop("val_loss", None)
         others = {name: values["metrics"].pop(name) for name in tuple(values["metrics"]) if name.startswith("val_")}
         if loss is not None and loss != self._val_loss:
             before = (None, None) if self._previous is None else (self._previous.step, self._previous.iteration)
-            self._val_loss, self._same = loss, ()
+            self._val_loss = loss
             yield Validation(line=line, step=before[0], iteration=before[1], loss=loss, metrics=others)
         if self._open is not None:
             first, self._open = self._open, None
@@ -189,26 +163,11 @@ class _Reader:
         else:
             _average(values, _gap(self._previous.step, values["step"]) if self._previous is not None else 1)
         yield self._step(values)
-        if values.get("interval_steps") == 1:
-            found = self._shape.learn(line)
-            self._same = found[2:4] if found is not None else ()
 
     def _step(self, values: dict[str, Any]) -> Step:
         step = Step(**values)
         self._previous = _Before(step.step, step.iteration)
         return step
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step in a line that is known to be ordinary. raw: its number, its bytes, its step."""
-    number, line, step = raw
-    text = colourless(line.decode("utf-8", "replace"))
-    head = _HEAD.search(text)
-    values = None if head is None else _values(text, head)
-    if values is None:
-        return Step(step=step, line=number, iteration=None)
-    values["metrics"] = {name: value for name, value in values["metrics"].items() if not name.startswith("val_")}
-    return Step(line=number, **{**values, "interval_steps": 1})
 
 
 def _is_own(values: Mapping[str, Any]) -> bool:

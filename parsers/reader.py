@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from parsers import marks
 from parsers.dialects import DIALECTS, load
@@ -12,7 +12,6 @@ from parsers.recognise import detect, makes, spoken, startup_marks
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
-from parsers.steps import NOTHING, Sealed, opened
 
 FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
@@ -35,7 +34,6 @@ class LogReader:
         self._held: list[tuple[Event, str]] = []
         self._held_dump = False
         self._told = False
-        self._take_fast: Callable[[bytes, int], Sealed | None] | None = None
         self._steps_end: deque[int] = deque(maxlen=2)  # of the last two steps, in what the trail has not
         self._taken = 0
         self._waiting = self._ended = False
@@ -49,7 +47,6 @@ class LogReader:
         self.names = tuple(names)
         self.dialect = next((name for name in names if not load(name).COMPANION), names[0])
         self._readers = {name: self._readers.get(name) or load(name).reader() for name in names}
-        self._take_fast = getattr(self._readers[self.dialect], "take", None)
         seen = [marks.MARK] if marks.MARK in self._scanner.marks else []
         self._scanner.marks = tuple(dict.fromkeys((*(m for name in names for m in load(name).MARKS), *seen)))
         self._scanner.startup = tuple(dict.fromkeys((*(m for name in names for m in startup_marks(name)), marks.MARK)))
@@ -84,22 +81,8 @@ class LogReader:
 
     def _read(self, spans: Iterable[Span]) -> None:
         self._taken = 0
-        scanner, quick = self._scanner, self._take_fast
+        scanner = self._scanner
         for number, start, end in spans:
-            if quick is not None and not self._held:
-                sealed = quick(scanner.block[start:end], number)
-                if sealed is NOTHING:
-                    continue
-                if sealed is not None:
-                    steps = self._segment.steps
-                    if sealed.step <= steps.last_number:
-                        self._number = number
-                        self._add(opened(sealed))
-                        continue
-                    steps.append(sealed)
-                    self._told, self._last_line = True, number
-                    self._steps_end.append(end + 1 - self._taken)
-                    continue
             text, self._number = scanner.text(start, end), number
             if "[tprimat] " in text:
                 self._mark(number, text)
@@ -161,9 +144,9 @@ class LogReader:
         self._segment.add(step)
         self._stepped(step, new=True)
 
-    def _stepped(self, step: Step | Sealed, new: bool) -> None:
+    def _stepped(self, step: Step, new: bool) -> None:
         self._told = True
-        if new and self._ended and isinstance(step, Step):  # held back: other lines came after it, perhaps another run
+        if new and self._ended:  # held back: other lines came after it, perhaps another run
             self._segment.trail.stepped(step.line - self._last_line)
             self._last_line = max(self._last_line, step.line)
         elif new:

@@ -15,10 +15,7 @@ from typing import Any
 from parsers.devices import vendor_of
 from parsers.events import Event, Fact, Reader, Resumed, Setting
 from parsers.fields import Column, commas, gibibytes, number, step_fields, whole
-from parsers.line_shape import LineShape
 from parsers.record import Stall, Step, Validation
-from parsers.steps import Sealed
-from parsers.text import colourless
 from parsers.values import literal
 from parsers.wrapped import WrappedReader
 
@@ -34,7 +31,6 @@ STARTUP = (
 COMPANION = False
 
 _STEP = re.compile(r"step: {1,12}(\d{1,12}) {2}(?=loss:)")
-_TOLD = {"iteration": rb"(?<!validate )step: {1,12}"}
 _LAST = re.compile(r"mfu: {1,12}(?:[\d.]{1,12}%|N/A)")
 _COLUMNS: Mapping[str, Column] = {
     "loss:": ("loss", number),
@@ -106,19 +102,6 @@ class _Reader(WrappedReader):
         self._before: int | None = None  # the iteration of the line before, or where training starts
         self._interval: int | None = None
         self._last: int | None = None
-        self._shape = LineShape(_TOLD, whole=("iteration",))
-
-    def take(self, line: bytes, number: int) -> Sealed | None:
-        """The step in a line like the last one, which it follows; None where anything is unusual."""
-        found = self._shape.match(line, number)
-        if found is None or self.holds or self._last is None:
-            return None
-        iteration = int(found[0])
-        if iteration <= self._last:
-            return None
-        interval, self._interval = iteration - self._last, iteration - self._last
-        self._before = self._last = iteration
-        return Sealed(iteration - 1, _opened, (number, line, iteration, interval))
 
     def _is_whole(self, text: str) -> bool:
         # mfu comes last; a fork that prints none is known by its length.
@@ -133,9 +116,7 @@ class _Reader(WrappedReader):
             return (_validation(number, values),)
         self._words = len(text.split())
         self._settle_interval(values)
-        step = Step(line=number, **{**values, "flags": _flags(values, text)})
-        self._shape.learn(number)
-        return (step,)
+        return (Step(line=number, **{**values, "flags": _flags(values, text)}),)
 
     def _settle_interval(self, values: dict[str, Any]) -> None:
         iteration = values["iteration"]
@@ -159,18 +140,6 @@ class _Reader(WrappedReader):
             yield Fact("completed", True, line)
         yield from _settings(line, text)
         yield from _facts(line, text)
-
-
-def _opened(raw: tuple[Any, ...]) -> Step:
-    """The step in a line that is known to be ordinary. raw: its number, its bytes, its iteration, the steps since the
-    line before."""
-    number, line, iteration, interval = raw
-    text = colourless(line.decode("utf-8", "replace"))
-    found = _STEP.search(text)
-    if found is None:
-        return Step(step=iteration - 1, line=number, iteration=iteration)
-    values = {**_values(text, found), "interval_steps": interval}
-    return Step(line=number, **{**values, "flags": _flags(values, text)})
 
 
 def _flags(values: Mapping[str, Any], text: str) -> tuple[str, ...]:

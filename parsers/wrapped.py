@@ -23,13 +23,11 @@ class WrappedLines:
     is_whole: whether nothing is missing at the end of a step line.
 
     Where a line stays incomplete (the log was cut there) it comes without its last word, which may be half a number,
-    and what followed comes as it was. `wants`: see `parsers.events.Reader`. holds: whether the beginning of a step line
-    waits for the rest.
+    and what followed comes as it was. `wants`: see `parsers.events.Reader`.
     """
 
     def __init__(self, starts: re.Pattern[str], is_whole: Callable[[str], bool]) -> None:
         self.wants = 0
-        self.holds = False
         self._starts = starts
         self._is_whole = is_whole
         self._pieces: list[tuple[int, str]] = []
@@ -56,14 +54,14 @@ class WrappedLines:
         joined = "".join([self._pieces[0][1], *(body(piece) for _, piece in self._pieces[1:])])
         if self._is_whole(joined):
             first, self._pieces = self._pieces[0][0], []
-            self.wants, self.holds = 0, False
+            self.wants = 0
             return ((first, joined),)
         return self.end() if len(self._pieces) >= _MOST_PIECES else ()
 
     def end(self) -> Iterable[tuple[int, str]]:
         """What was held back, as it is."""
         pieces, self._pieces = self._pieces, []
-        self.wants, self.holds = 0, False
+        self.wants = 0
         if not pieces:
             return ()
         (number, text), *others = pieces
@@ -71,7 +69,7 @@ class WrappedLines:
 
     def _hold(self, number: int, text: str) -> None:
         self._pieces.append((number, text))
-        self.wants, self.holds = 1, True
+        self.wants = 1
 
 
 class WrappedReader:
@@ -88,11 +86,6 @@ class WrappedReader:
     @wants.setter
     def wants(self, count: int) -> None:
         self._lines.wants = count
-
-    @property
-    def holds(self) -> bool:
-        """Whether the beginning of a step line waits for the rest."""
-        return self._lines.holds
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         """See `parsers.events.Reader`."""
