@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 TABLE = Path(__file__).with_name("vocabulary.yaml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One canonical setting. request: attribute path in an Experiment, None if it is only read back. dump: whether it
-    is a setting of the training program, which its argument dump tells; else a fact of the request alone.
+class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One canonical setting: a row of the table, whose head says what each column means.
 
-    A path through a part that the model does not have (model.moe of a dense one) gives None.
+    A request path through a part that the model does not have (model.moe of a dense one) gives None.
     """
 
     name: str
@@ -24,20 +24,39 @@ class Setting:
     unit: str
     request: str | None = None
     dump: bool = True
-    keys: Mapping[str, str] = field(default_factory=dict)
+    print: Mapping[str, str | list[str]] = {}
 
-    def key(self, framework: str) -> str:
-        """The name under which `framework` prints this setting."""
-        return self.keys.get(framework, self.name)
+    def keys(self, framework: str) -> tuple[str, ...]:
+        """The names under which `framework` states this setting; empty where its column has none."""
+        keys = self.print.get(framework, ())
+        return (keys,) if isinstance(keys, str) else tuple(keys)
 
 
 @cache
 def vocabulary() -> Mapping[str, Setting]:
-    """All settings by canonical name, in the table's order."""
+    """Return all settings by canonical name, in the table's order.
+
+    Raises:
+        ValueError: a row is not as the table's head says; it is named.
+    """
     import yaml
 
-    table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
-    return {name: Setting(name=name, **entry) for name, entry in table.items()}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, ten times as fast, where PyYAML has it
+    rows = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader)
+    return MappingProxyType({name: _setting(name, row) for name, row in rows.items()})
+
+
+def _setting(name: str, row: Any) -> Setting:
+    try:
+        return msgspec.convert({**row, "name": name}, Setting)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ValueError(f"{TABLE.name}: {name}: {error}") from error
+
+
+@cache
+def printed(framework: str) -> Mapping[str, Setting]:
+    """Return the settings that `framework` states in its dump or its log, by the key under which they stand there."""
+    return MappingProxyType({key: setting for setting in vocabulary().values() for key in setting.keys(framework)})
 
 
 def requested(experiment: object, partial: bool = False) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers.events import Event, Fact, Reader, Setting
 from parsers.fields import Column, commas, number, step_fields, whole
 from parsers.record import Step, Validation
@@ -58,15 +59,6 @@ _COLUMNS: Mapping[str, Column] = {
 }
 _ENTRY_HINT = "/"  # every entry that is read has one in its name
 _MOST_ENTRIES = 400
-_SETTINGS: Mapping[str, str] = {
-    "global_train_batch_size": "global_batch_size",
-    "device_train_microbatch_size": "micro_batch_size",
-    "max_seq_len": "seq_length",
-    "n_gpus": "world_size",
-    "n_layers": "num_layers",
-    "d_model": "hidden_size",
-    "n_heads": "num_attention_heads",
-}
 _FACTS: Mapping[str, str] = {
     "n_params": "parameters",
     "precision": "precision",
@@ -138,7 +130,7 @@ class _Reader:
         if head[1] != head[2]:
             return  # under way
         step, iteration = self._last or (None, None)
-        names = {name: number(printed) for name, printed in entries.items() if name.startswith("metrics/")}
+        names = {name: number(shown) for name, shown in entries.items() if name.startswith("metrics/")}
         found = {name.rpartition("/")[2]: value for name, value in names.items() if value is not None}
         loss = found.get("LanguageCrossEntropy")
         yield Validation(line=self._at, step=step, iteration=iteration, loss=loss, split=head[3], metrics=found)
@@ -154,8 +146,8 @@ class _Reader:
         if found is None or found[2].startswith("${"):
             return
         value = literal(found[2])
-        if found[1] in _SETTINGS and isinstance(value, int) and not isinstance(value, bool):
-            yield Setting(_SETTINGS[found[1]], value, line)
+        if found[1] in printed(FRAMEWORK) and isinstance(value, int) and not isinstance(value, bool):
+            yield Setting(printed(FRAMEWORK)[found[1]].name, value, line)
         elif found[1] in _FACTS:
             yield Fact(_FACTS[found[1]], value, line)
 
@@ -168,7 +160,7 @@ def _values(head: re.Match[str], entries: Mapping[str, str]) -> dict[str, Any] |
             return None
         values["step"] = iteration - 1
     values["iteration"] = iteration
-    rates = [printed for name, printed in entries.items() if name.startswith("lr-") and name.endswith("/group0")]
+    rates = [shown for name, shown in entries.items() if name.startswith("lr-") and name.endswith("/group0")]
     values["lr"] = number(rates[0]) if len(rates) == 1 else None
     values["interval_steps"] = 1
     values["memory_kind"] = "reserved" if values.get("memory_bytes") is not None else None

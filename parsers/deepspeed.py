@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers.events import Event, Fact, Reader, Setting
 from parsers.fields import gibibytes, number
 from parsers.record import Step
@@ -35,14 +36,6 @@ _PIPELINE = re.compile(
 )
 _CONFIG = re.compile(r"\[config\.py:\d{1,6}:print\] {1,6}(\w{1,60}) \.* ?(\S{1,200})\s*$")
 _VERSION = re.compile(r"DeepSpeed info: version=([^,\s]{1,40})")
-# DeepSpeedConfig: world_size is the data-parallel size where the model is cut (config.py, __init__).
-_SETTINGS = {
-    "train_batch_size": "global_batch_size",
-    "train_micro_batch_size_per_gpu": "micro_batch_size",
-    "gradient_accumulation_steps": "num_micro_batches",
-    "gradient_clipping": "clip_grad",
-    "world_size": "data_parallel_size",
-}
 _REPORTED = ("iteration", "step", "lr", "metrics")
 
 
@@ -118,7 +111,7 @@ def _other(line: int, text: str) -> Iterator[Event]:
     if config is None:
         return
     value = literal(config[2])
-    if config[1] in _SETTINGS and isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield Setting(_SETTINGS[config[1]], value, line)
+    if config[1] in printed(FRAMEWORK) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield Setting(printed(FRAMEWORK)[config[1]].name, value, line)
     elif config[1] in ("zero_optimization_stage", "bfloat16_enabled", "fp16_enabled"):
         yield Fact(config[1], value, line)

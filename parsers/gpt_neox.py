@@ -21,28 +21,6 @@ MARKS = (*megatron_reader.MARKS, b"save-checkpoint ")
 STARTUP = (*(mark for mark in megatron_reader.STARTUP if mark != b"using world size"), b"  world_size .")
 COMPANION = False
 
-# NeoX's name in its dump: ours. gpt-neox megatron/neox_arguments/neox_args.py.
-_CANONICAL = {
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "seq_length": "seq_length",
-    "max_position_embeddings": "max_position_embeddings",
-    "model_parallel_size": "tensor_model_parallel_size",
-    "pipe_parallel_size": "pipeline_model_parallel_size",
-    "train_batch_size": "global_batch_size",
-    "train_micro_batch_size_per_gpu": "micro_batch_size",
-    "gradient_accumulation_steps": "num_micro_batches",
-    "train_iters": "train_iters",
-    "lr": "lr",
-    "min_lr": "min_lr",
-    "lr_decay_style": "lr_decay_style",
-    "lr_decay_iters": "lr_decay_iters",
-    "weight_decay": "weight_decay",
-    "seed": "seed",
-    "hidden_dropout": "hidden_dropout",
-    "attention_dropout": "attention_dropout",
-}
 
 __all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
 
@@ -58,10 +36,7 @@ class _NeoxReader(MegatronReader):
             if not isinstance(event, Argument):
                 yield event
                 continue
-            value = _without_origin(event.value)
-            yield Argument(event.name, value, event.line)
-            if event.name in _CANONICAL and value is not None:
-                yield Setting(_CANONICAL[event.name], value, event.line)
+            yield Argument(event.name, _without_origin(event.value), event.line)
 
     def _others(self, number: int, text: str) -> Iterator[Event]:
         # DeepSpeed's own dump: the launcher's says None, and "using world size: 1" is said by the launcher too.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers.events import Event, Fact, Reader, Setting
 from parsers.fields import Column, number, step_fields
 from parsers.record import Step, Validation
@@ -50,24 +51,6 @@ _WORK = re.compile(r"(?:Per train step, total TFLOPs will be|Total TFLOPs:) ([\d
 _DEVICES = re.compile(r"Num_devices: (\d{1,7})\b")
 _EVAL = re.compile(r"eval metrics after step: (\d{1,12}), loss=([^,\s]{1,24})")
 _CONFIG = re.compile(r"Config param (\w{1,80}): (\S{1,200})\s*$")
-# MaxText/pyconfig.py prints every setting after it has derived them.
-_SETTINGS: Mapping[str, str] = {
-    "global_batch_size_to_train_on": "global_batch_size",
-    "max_target_length": "seq_length",
-    "learning_rate": "lr",
-    "adam_b1": "adam_beta1",
-    "adam_b2": "adam_beta2",
-    "adam_eps": "adam_eps",
-    "adam_weight_decay": "weight_decay",
-    "gradient_clipping_threshold": "clip_grad",
-    "num_decoder_layers": "num_layers",
-    "emb_dim": "hidden_size",
-    "mlp_dim": "ffn_hidden_size",
-    "num_query_heads": "num_attention_heads",
-    "num_kv_heads": "num_query_groups",
-    "head_dim": "kv_channels",
-    "vocab_size": "vocab_size",
-}
 
 
 def read_step(line: int, text: str) -> Step | None:
@@ -135,10 +118,10 @@ class _Reader(WrappedReader):
         if not self._vendor and "TpuDevice(" in text:
             self._vendor = True
             yield Fact("vendor", "google", line)
-        if config is not None and config[1] in _SETTINGS:
+        if config is not None and config[1] in printed(FRAMEWORK):
             value = literal(config[2])
             if isinstance(value, (int, float)) and value > 0:
-                yield Setting(_SETTINGS[config[1]], value, line)
+                yield Setting(printed(FRAMEWORK)[config[1]].name, value, line)
         elif config is not None and config[1] == "steps" and config[2].isdecimal():
             yield Fact("train_iters", int(config[2][:18]), line)
 

@@ -1,7 +1,8 @@
 """NVIDIA Megatron-Bridge 0.2 to 0.7: Megatron's iteration line by the last rank, "Step Time" by the first, YAML dump.
 
 A log of the first rank alone has only "Step Time" lines: steps without a number, counted in their order. Memory is in
-1e9 bytes (keys "…-gigabytes"). The dump keeps what was asked for, so three settings are not read from it, see _KEYS.
+1e9 bytes (keys "…-gigabytes"). The dump keeps what was requested, so three settings are not
+read from it: see vocab_size and weight_decay in conf/vocabulary.yaml.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers import megatron_reader
 from parsers.events import Argument, Event, Reader, Setting
 from parsers.megatron import read_step as _read_line
@@ -37,68 +39,6 @@ _AGREE = 0.01
 _DEEPEST = 12
 
 _DTYPES = ("params_dtype", "params_dtype._target_")
-_SAME = "{0}"
-# Section of the dump: {its key: ours}. Not vocab_size (the tokenizer's replaces it unseen), not optimizer.weight_decay
-# (the scheduler's wins): what the dump says there is not what runs (found by reading back the built model).
-_KEYS: dict[str, dict[str, str]] = {
-    "model": {
-        **dict.fromkeys(
-            (
-                "num_layers",
-                "hidden_size",
-                "ffn_hidden_size",
-                "num_attention_heads",
-                "num_query_groups",
-                "kv_channels",
-                "rotary_base",
-                "seq_length",
-                "normalization",
-                "init_method_std",
-                "hidden_dropout",
-                "attention_dropout",
-                "add_bias_linear",
-                "add_qkv_bias",
-                "gated_linear_unit",
-                "qk_layernorm",
-                "moe_router_topk",
-                "moe_ffn_hidden_size",
-                "moe_shared_expert_intermediate_size",
-                "moe_router_load_balancing_type",
-                "moe_aux_loss_coeff",
-                "multi_latent_attention",
-                "mtp_num_layers",
-                "recompute_granularity",
-                "recompute_method",
-                "recompute_num_layers",
-                "tensor_model_parallel_size",
-                "pipeline_model_parallel_size",
-                "virtual_pipeline_model_parallel_size",
-                "context_parallel_size",
-                "expert_model_parallel_size",
-                "sequence_parallel",
-                "transformer_impl",
-                "fp8",
-                "fp8_recipe",
-            ),
-            _SAME,
-        ),
-        "layernorm_epsilon": "norm_epsilon",
-        "num_moe_experts": "num_experts",
-    },
-    "train": dict.fromkeys(("micro_batch_size", "global_batch_size", "train_iters"), _SAME),
-    "optimizer": dict.fromkeys(
-        ("optimizer", "lr", "min_lr", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad"), _SAME
-    ),
-    "scheduler": {
-        **dict.fromkeys(("lr_warmup_iters", "lr_warmup_init", "lr_decay_iters", "lr_decay_style"), _SAME),
-        "start_weight_decay": "weight_decay",
-    },
-    "ddp": dict.fromkeys(("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"), _SAME),
-    "rng": {"seed": _SAME},
-    "checkpoint": {"save_interval": _SAME},
-    "dataset": dict.fromkeys(("dataloader_type", "eod_mask_loss", "reset_position_ids", "reset_attention_mask"), _SAME),
-    "tokenizer": dict.fromkeys(("tokenizer_type", "tokenizer_model"), _SAME),
-}
 
 __all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
 
@@ -208,8 +148,9 @@ class _BridgeReader(MegatronReader):
                 continue
             yield Argument(name, value, line)
             section, _, rest = name.partition(".")
-            ours = _KEYS.get(section, {}).get(rest.rpartition(".")[2] if section == "model" else rest)
-            if ours is not None and rest.count(".") <= 1:
-                yield Setting(rest.rpartition(".")[2] if ours == _SAME else ours, value, line)
+            key = f"model.{rest.rpartition('.')[2]}" if section == "model" else name  # of a part of the model, too
+            setting = printed(FRAMEWORK).get(key)
+            if setting is not None and rest.count(".") <= 1:
+                yield Setting(setting.name, value, line)
             elif name.removeprefix("model.transformer.").removeprefix("model.") in _DTYPES and isinstance(value, str):
                 yield Setting("params_dtype", value, line)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers.devices import vendor_of
 from parsers.events import Event, Fact, NewRun, Reader, Setting
 from parsers.json_text import json_object
@@ -23,33 +24,6 @@ MARKS = (b":::MLLOG",)
 STARTUP = (b":::SYSJSON",)
 COMPANION = True
 
-_SETTINGS: Mapping[str, str] = {
-    "global_batch_size": "global_batch_size",
-    "micro_batch_size": "micro_batch_size",
-    "gradient_accumulation_steps": "num_micro_batches",
-    "max_sequence_length": "seq_length",
-    "seed": "seed",
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "ffn_hidden_size": "ffn_hidden_size",
-    "num_heads": "num_attention_heads",
-    "hidden_dropout": "hidden_dropout",
-    "attention_dropout": "attention_dropout",
-    "layernorm_epsilon": "norm_epsilon",
-    "opt_name": "optimizer",
-    "opt_base_learning_rate": "lr",
-    "opt_end_learning_rate": "min_lr",
-    "opt_learning_rate_warmup_steps": "lr_warmup_iters",
-    "opt_gradient_clip_norm": "clip_grad",
-    "opt_weight_decay": "weight_decay",
-    "opt_adamw_weight_decay": "weight_decay",
-    **{f"opt_{kind}_beta_{n}": f"adam_beta{n}" for kind in ("adam", "adamw") for n in (1, 2)},
-    **{f"opt_{kind}_epsilon": "adam_eps" for kind in ("adam", "adamw")},
-    "tensor_parallelism": "tensor_model_parallel_size",
-    "pipeline_parallelism": "pipeline_model_parallel_size",
-    "context_parallelism": "context_parallel_size",
-    "expert_parallelism": "expert_model_parallel_size",
-}
 _FACTS = (
     *("submission_benchmark", "submission_org", "submission_division", "submission_status", "submission_platform"),
     *("train_samples", "trained_samples", "eval_samples", "target_accuracy", "init_checkpoint_step"),
@@ -118,9 +92,11 @@ class _Reader:
         if key in ("init_start", "run_start") and self._stopped:
             self._stopped, self._started = False, None
             yield NewRun(line)
-        if key in _SETTINGS and value is not None and not isinstance(value, (dict, list)):
+        if key in printed(FRAMEWORK) and value is not None and not isinstance(value, (dict, list)):
             whole = _count(value)
-            yield Setting(_SETTINGS[key], value if whole is None or isinstance(value, bool) else whole, line)
+            yield Setting(
+                printed(FRAMEWORK)[key].name, value if whole is None or isinstance(value, bool) else whole, line
+            )
         elif key in _FACTS and value is not None:
             yield Fact(f"mlperf_{key}", value, line)
         if key == "global_batch_size":

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers.events import Event, Fact, Reader, Resumed, Setting
 from parsers.fields import Column, number, step_fields
 from parsers.record import Stall, Step
@@ -27,13 +28,6 @@ _HEAD = re.compile(r"iteration: {1,12}(\d{1,12}) / {1,12}(\d{1,12}) \|")
 _WORK = re.compile(r"tflops_per_gpu: \S")
 _UNITS: Mapping[str, float] = {letter: 1000.0**power for power, letter in enumerate("KMBTPE", 1)}
 _PLAN = re.compile(r"\bmbs: \d{1,9} \| grad_accum: .{1,300}")
-_PLAN_SETTINGS: Mapping[str, str] = {
-    "mbs": "micro_batch_size",
-    "grad_accum": "num_micro_batches",
-    "cp": "context_parallel_size",
-    "sequence_length": "seq_length",
-    "global_batch_size": "global_batch_size",
-}
 _SAVING = re.compile(r"Saving checkpoint at .{0,300}?/?(\d{1,12})\s*$")
 
 
@@ -117,7 +111,7 @@ def _is_whole(text: str) -> bool:
 
 def _values(text: str, found: re.Match[str]) -> dict[str, Any] | None:
     pairs = [part.strip().partition(": ") for part in text[found.end() :].split("|")]
-    values = step_fields([(name, printed) for name, _, printed in pairs], _COLUMNS)
+    values = step_fields([(name, shown) for name, _, shown in pairs], _COLUMNS)
     if values.get("loss") is None and "loss" not in values["nonfinite"]:
         return None  # cut before the loss
     values["iteration"] = int(found[1])
@@ -125,14 +119,14 @@ def _values(text: str, found: re.Match[str]) -> dict[str, Any] | None:
     values["interval_steps"] = 1
     values["memory_kind"] = "reserved" if values.get("memory_bytes") is not None else None
     metrics = values["metrics"]
-    printed = metrics.pop("printed_batch_size", None)
+    shown = metrics.pop("printed_batch_size", None)
     tokens_a_step = metrics.get("tokens_per_s", 0.0) * (values.get("step_time_s") or 0.0)
-    if printed is not None and tokens_a_step:
+    if shown is not None and tokens_a_step:
         # Rate times time is the tokens of a step, to three digits: that tells which unit the batch is in.
-        if abs(printed - tokens_a_step) < 0.03 * tokens_a_step:
-            metrics["tokens_per_step"] = printed
-        elif printed < 1000:  # above, human_format has rounded it
-            values["global_batch_size"] = int(printed)
+        if abs(shown - tokens_a_step) < 0.03 * tokens_a_step:
+            metrics["tokens_per_step"] = shown
+        elif shown < 1000:  # above, human_format has rounded it
+            values["global_batch_size"] = int(shown)
     return values
 
 
@@ -141,12 +135,12 @@ def _other(line: int, text: str) -> Iterator[Event]:
     if saving is not None:
         yield Stall(line=line, kind="checkpoint", iteration=int(saving[1]))
     for part in plan[0].split("|") if plan is not None else ():
-        name, _, printed = part.strip().partition(": ")
-        value = number(printed.split()[0]) if printed.split() else None
+        name, _, shown = part.strip().partition(": ")
+        value = number(shown.split()[0]) if shown.split() else None
         if value is None or not value.is_integer():
             continue
-        if name in _PLAN_SETTINGS:
-            yield Setting(_PLAN_SETTINGS[name], int(value), line)
+        if name in printed(FRAMEWORK):
+            yield Setting(printed(FRAMEWORK)[name].name, int(value), line)
         elif name == "train_steps":
             yield Fact("train_iters", int(value), line)
         elif name == "start_iteration_step" and value > 0:

@@ -5,30 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers.events import Event, Fact, Setting
 from parsers.values import literal
 
-_SAME_NAME = (
-    *("micro_batch_size", "global_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size"),
-    *("virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"),
-    *("sequence_parallel", "max_position_embeddings", "num_layers", "hidden_size", "ffn_hidden_size", "seed"),
-    *("num_attention_heads", "num_query_groups", "kv_channels", "init_method_std", "hidden_dropout"),
-    *("attention_dropout", "normalization"),
-)
-_SETTINGS: Mapping[str, str] = {
-    **{f"model.{name}": name for name in _SAME_NAME},
-    "model.encoder_seq_length": "seq_length",
-    "model.layernorm_epsilon": "norm_epsilon",
-    "model.activations_checkpoint_granularity": "recompute_granularity",
-    "model.activations_checkpoint_method": "recompute_method",
-    "model.activations_checkpoint_num_layers": "recompute_num_layers",
-    "model.optim.lr": "lr",
-    "model.optim.weight_decay": "weight_decay",
-    "model.optim.sched.warmup_steps": "lr_warmup_iters",
-    "model.optim.sched.min_lr": "min_lr",
-    "trainer.gradient_clip_val": "clip_grad",
-    "trainer.max_steps": "train_iters",
-}
+FRAMEWORK = "nemo"
 _FACTS: Mapping[str, str] = {
     "trainer.precision": "precision",
     "trainer.num_nodes": "num_nodes",
@@ -62,7 +43,7 @@ class ConfigDump:
         if not self.begun and (not stripped or stripped.startswith("[NeMo")):
             return iter(())
         indent = len(text) - len(text.lstrip(" "))
-        name, colon, printed = stripped.partition(":")
+        name, colon, shown = stripped.partition(":")
         self.begun = True
         if not stripped or stripped.startswith("- "):
             return iter(())
@@ -73,24 +54,24 @@ class ConfigDump:
         self._path.append((indent, name))
         if self.window is None and self._path[0][1] == "exp_manager":
             self.window = 1
-        return self._value(line, printed.strip().strip("'\""))
+        return self._value(line, shown.strip().strip("'\""))
 
-    def _value(self, line: int, printed: str) -> Iterator[Event]:
+    def _value(self, line: int, shown: str) -> Iterator[Event]:
         path = ".".join(name for _, name in self._path)
-        if path == "model.kv_channels" and printed in _YAML_NULL:
+        if path == "model.kv_channels" and shown in _YAML_NULL:
             yield Setting("kv_channels", None, line)  # hidden size by heads
-        if printed in _YAML_NULL or printed.startswith("${"):
+        if shown in _YAML_NULL or shown.startswith("${"):
             return
-        value = {"true": True, "false": False}.get(printed, literal(printed))
-        if path in _SETTINGS:
-            yield Setting(_SETTINGS[path], value, line)
+        value = {"true": True, "false": False}.get(shown, literal(shown))
+        if path in printed(FRAMEWORK):
+            yield Setting(printed(FRAMEWORK)[path].name, value, line)
             if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
                 yield Fact("train_iters", value, line)
         elif path == _ACTIVATION:
-            gated = _GATED.get(printed.removeprefix("fast-"))
+            gated = _GATED.get(shown.removeprefix("fast-"))
             if gated is not None:
                 yield Setting("gated_linear_unit", gated, line)
-                yield Setting("swiglu", printed.endswith("swiglu"), line)
+                yield Setting("swiglu", shown.endswith("swiglu"), line)
         elif path in _FACTS:
             yield Fact(_FACTS[path], value, line)
         elif path in ("model.fp8", "model.fp8_hybrid", "model.fp8_e4m3"):

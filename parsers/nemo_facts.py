@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from conf.vocabulary import printed
 from parsers.events import Event, Fact, Setting
 from parsers.values import literal
 
@@ -24,13 +25,8 @@ STARTUP = (
     b"MegatronGPTModel() does not have field.name: ",
 )
 
+FRAMEWORK = "nemo"
 # nemo/lightning/megatron_init.py, in NeMo 1 modules/common/megatron/megatron_init.py: of rank 0, the ranks of a group.
-_GROUPS: Mapping[str, str] = {
-    "tensor model parallel group": "tensor_model_parallel_size",
-    "pipeline model parallel group": "pipeline_model_parallel_size",
-    "context parallel group": "context_parallel_size",
-    "data parallel group": "data_parallel_size",
-}
 _GROUP = re.compile(r"Rank 0 has ([a-z ]{4,40}group) ?: ?\[([\d, ]{1,60000})\]")
 _PATTERNS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     (re.compile(r"GLOBAL_RANK: 0, MEMBER: \d{1,7}/(\d{1,7})"), ("world_size",)),
@@ -52,15 +48,6 @@ _DEFAULTS: Mapping[str, tuple[str, object]] = {
     "window_size": ("window_size", None),
 }
 
-_OPTIMIZER: Mapping[str, str] = {
-    **{name: name for name in ("optimizer", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")},
-    **{name: name for name in ("params_dtype", "use_distributed_optimizer")},
-}
-_WRAPPER: Mapping[str, str] = {
-    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
-    **{name: name for name in ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer")},
-}
-
 
 def read(line: int, text: str, body: str) -> Iterator[Event]:
     """The events of one line; `body` is `text` without its prefixes."""
@@ -70,9 +57,9 @@ def read(line: int, text: str, body: str) -> Iterator[Event]:
             yield from (Setting(name, literal(value), line) for name, value in zip(names, found.groups(), strict=True))
     yield from _group(line, text)
     yield from _default(line, text)
-    for kind, names_of in (("OptimizerConfig(", _OPTIMIZER), ("DistributedDataParallelConfig(", _WRAPPER)):
-        if kind in text:
-            yield from _config(line, text.partition(kind)[2], names_of)
+    for kind in ("OptimizerConfig", "DistributedDataParallelConfig"):
+        if f"{kind}(" in text:
+            yield from _config(line, text.partition(f"{kind}(")[2], kind)
     parameters, device, smi = _PARAMETERS.search(text), _DEVICE.search(text), _SMI.search(body)
     if parameters is not None:
         yield Fact("parameters_by_rank", {f"{parameters[1]},{parameters[2]}": int(parameters[3])}, line)
@@ -96,16 +83,17 @@ def _default(line: int, text: str) -> Iterator[Setting]:
 
 def _group(line: int, text: str) -> Iterator[Setting]:
     found = _GROUP.search(text) if "Rank 0 has" in text else None
-    if found is not None and found[1] in _GROUPS:
-        yield Setting(_GROUPS[found[1]], found[2].count(",") + 1, line)
+    if found is not None and found[1] in printed(FRAMEWORK):
+        yield Setting(printed(FRAMEWORK)[found[1]].name, found[2].count(",") + 1, line)
 
 
-def _config(line: int, text: str, names: Mapping[str, str]) -> Iterator[Setting]:
+def _config(line: int, text: str, kind: str) -> Iterator[Setting]:
     # A dataclass as Python shows it. Parts of nested objects carry other names; the first of a name is the config's.
-    seen = set()
+    known, seen = printed(FRAMEWORK), set()
     for part in text.split(", "):
-        name, _, printed = part.partition("=")
-        value = literal(printed.rstrip(")").strip("'"))
-        if name in names and name not in seen and value is not None:
+        name, _, shown = part.partition("=")
+        value = literal(shown.rstrip(")").strip("'"))
+        setting = known.get(f"{kind}.{name}")
+        if setting is not None and name not in seen and value is not None:
             seen.add(name)
-            yield Setting(names[name], value, line)
+            yield Setting(setting.name, value, line)

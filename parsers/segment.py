@@ -261,8 +261,10 @@ def ends_a_run(event: Event) -> bool:
 
 def canonical(arguments: Mapping[str, Reading], framework: str) -> dict[str, Reading]:
     """What a framework's argument dump says of the settings of our vocabulary."""
-    named = ((setting.name, setting.key(framework)) for setting in vocabulary().values() if setting.dump)
-    return {name: arguments[key] for name, key in named if key in arguments}
+    settings = [setting for setting in vocabulary().values() if setting.dump]
+    # A key with a dot is of a dump with sections, which its dialect reads itself.
+    keys = ((s.name, key) for s in settings for key in s.keys(framework) or (s.name,) if "." not in key)
+    return {name: arguments[key] for name, key in keys if key in arguments}
 
 
 def _alike(known: Step, other: Step) -> bool:

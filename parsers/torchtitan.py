@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from conf.vocabulary import printed
 from parsers.devices import vendor_of
 from parsers.events import Event, Fact, Reader, Resumed, Setting
 from parsers.fields import Column, commas, gibibytes, number, step_fields, whole
@@ -56,32 +57,6 @@ _PEAK = re.compile(r"Peak FLOPS used for computing MFU: (\S{1,24})")
 _STARTS = re.compile(r"raining starts at step (\d{1,12})")
 _SAVED = re.compile(r"Finished saving the checkpoint.{0,80}in ([\d.]{1,16}) seconds")
 _ARGUMENT = re.compile(r"\barguments ([a-z_]{1,40}\.[a-z0-9_]{1,60})\.* (\S{1,200})\s*$")
-
-_AXES: Mapping[str, str] = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-}
-# What Primus dumps of TorchTitan's own configuration; -1 stands for "to be derived".
-_ARGUMENTS: Mapping[str, str] = {
-    "parallelism.tensor_parallel_degree": "tensor_model_parallel_size",
-    "parallelism.pipeline_parallel_degree": "pipeline_model_parallel_size",
-    "parallelism.context_parallel_degree": "context_parallel_size",
-    "parallelism.expert_parallel_degree": "expert_model_parallel_size",
-    "training.local_batch_size": "micro_batch_size",
-    "training.global_batch_size": "global_batch_size",
-    "training.seq_len": "seq_length",
-    "training.steps": "train_iters",
-    "training.seed": "seed",
-    "training.max_norm": "clip_grad",
-    "lr_scheduler.warmup_steps": "lr_warmup_iters",
-    "optimizer.lr": "lr",
-    "optimizer.weight_decay": "weight_decay",
-    "optimizer.beta1": "adam_beta1",
-    "optimizer.beta2": "adam_beta2",
-    "optimizer.eps": "adam_eps",
-}
 
 
 def read_step(line: int, text: str) -> Step | None:
@@ -186,7 +161,9 @@ def _settings(line: int, text: str) -> Iterator[Event]:
         yield Fact("train_iters", int(total[1]), line)
         yield Setting("lr_warmup_iters", int(total[2]), line)
     sizes = _mesh(text) if "device mesh with" in text else {}
-    yield from (Setting(_AXES[axis], size, line) for axis, size in sizes.items() if axis in _AXES)
+    known = printed(FRAMEWORK)
+    axes = ((known.get(f"mesh.{axis}"), size) for axis, size in sizes.items())
+    yield from (Setting(setting.name, size, line) for setting, size in axes if setting is not None)
     yield from (Fact(axis, sizes[axis], line) for axis in ("dp_replicate", "dp_shard") if axis in sizes)
     if sizes:
         replicas = sizes.get("dp_replicate", 1) * sizes.get("dp_shard", 1) * sizes.get("dp", 1)
@@ -194,10 +171,11 @@ def _settings(line: int, text: str) -> Iterator[Event]:
         # ParallelDims holds it: dp_replicate * dp_shard * cp * tp * pp = WORLD_SIZE (parallel_dims.py, _validate).
         yield Setting("world_size", replicas * sizes.get("cp", 1) * sizes.get("tp", 1) * sizes.get("pp", 1), line)
     argument = _ARGUMENT.search(text) if "arguments " in text else None
-    if argument is not None and argument[1].rstrip(".") in _ARGUMENTS:
+    setting = known.get(argument[1].rstrip(".")) if argument is not None else None
+    if argument is not None and setting is not None:
         value = literal(argument[2])
-        if value not in (None, -1):
-            yield Setting(_ARGUMENTS[argument[1].rstrip(".")], value, line)
+        if value not in (None, -1):  # -1 stands for "to be derived"
+            yield Setting(setting.name, value, line)
 
 
 def _mesh(text: str) -> dict[str, int]:

@@ -23,7 +23,11 @@ from parsers.cli import imported
 
 ROOT = Path(__file__).parents[2]
 DUMP: dict[str, Any] = {
-    **{setting.key("megatron"): 1 for setting in vocabulary().values() if setting.dump and setting.name != "data"},
+    **{
+        (setting.keys("megatron") or (setting.name,))[0]: 1
+        for setting in vocabulary().values()
+        if setting.dump and setting.name != "data"
+    },
     "seq_length": 100,
     "global_batch_size": 8,
     "world_size": 2,
