@@ -95,4 +95,4 @@ def live(line: str) -> Step | None:
 
 def looked_for() -> tuple[str, ...]:
     """What betrays a training log, a phrase a dialect."""
-    return (*(load(name).LOOKS_FOR for name in DIALECTS), marks.LOOKS_FOR)
+    return (*(load(name).looks_for for name in DIALECTS), marks.LOOKS_FOR)

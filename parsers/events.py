@@ -74,28 +74,3 @@ class Reader(Protocol):
     def end(self) -> Iterable[Event]:
         """What was held back. The log ends, or is asked for so far: it may go on."""
         ...
-
-
-class Dialect(Protocol):
-    """A module of this folder.
-
-    FRAMEWORK: its column of the vocabulary. LOOKS_FOR: what betrays it, in words.
-    SIGNS: literals, at least one of which is in every log of this dialect; where it has one, its reader is tried.
-    MARKS: literals, at least one of which is in every line that the reader must see: the cheap test.
-    STARTUP (may lack): more marks, of lines that come only where a run begins, that is far from any line with a mark.
-    COMPANION: its lines stand inside logs of other dialects, and are read beside them.
-    """
-
-    FRAMEWORK: str
-    LOOKS_FOR: str
-    SIGNS: tuple[bytes, ...]
-    MARKS: tuple[bytes, ...]
-    COMPANION: bool
-
-    @staticmethod
-    def reader() -> Reader: ...
-
-    @staticmethod
-    def read_step(number: int, text: str) -> Step | None:
-        """The step that this one line tells, without what only its neighbours tell: for live progress."""
-        ...

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from parsers import marks
 from parsers.dialects import DIALECTS, load
 from parsers.events import Argument, Event, NewRun, Reader, Resumed
-from parsers.recognise import detect, makes, spoken, startup_marks
+from parsers.recognise import detect, makes, spoken
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
@@ -45,11 +45,11 @@ class LogReader:
         if not names or tuple(names) == self.names:
             return
         self.names = tuple(names)
-        self.dialect = next((name for name in names if not load(name).COMPANION), names[0])
+        self.dialect = next((name for name in names if not load(name).companion), names[0])
         self._readers = {name: self._readers.get(name) or load(name).reader() for name in names}
         seen = [marks.MARK] if marks.MARK in self._scanner.marks else []
-        self._scanner.marks = tuple(dict.fromkeys((*(m for name in names for m in load(name).MARKS), *seen)))
-        self._scanner.startup = tuple(dict.fromkeys((*(m for name in names for m in startup_marks(name)), marks.MARK)))
+        self._scanner.marks = tuple(dict.fromkeys((*(m for name in names for m in load(name).marks), *seen)))
+        self._scanner.startup = tuple(dict.fromkeys((*(m for name in names for m in load(name).startup), marks.MARK)))
 
     def feed(self, data: bytes) -> bool:
         """Whether this tells or refines a step."""
@@ -126,7 +126,7 @@ class LogReader:
         elif len(self._held) < _HELD:
             if isinstance(event, Resumed):
                 self._resumed(event)
-            self._held.append((event, load(name).FRAMEWORK))
+            self._held.append((event, load(name).framework))
             # Bridge's dialect tells its dump late, with the first step line: it stands before a mark of the same step
             self._held_dump = self._held_dump or (isinstance(event, Argument) and event.line > self._last_line)
 
@@ -200,7 +200,7 @@ class LogReader:
         self._steps_end.clear()
 
     def _parsed(self, lines: int | None = None) -> Parsed:
-        framework = load(self.dialect).FRAMEWORK if self.dialect else None
+        framework = load(self.dialect).framework if self.dialect else None
         return self._segment.parsed(
             self.dialect, framework, self.names, self._scanner.lines if lines is None else lines
         )
@@ -210,7 +210,7 @@ class Parser:
     """Feed it a log; `result` is what was read so far, at any time. dialect: None finds out from the content."""
 
     def __init__(self, dialect: str | None = None) -> None:
-        companions = [name for name in DIALECTS if load(name).COMPANION and name != dialect]
+        companions = [name for name in DIALECTS if load(name).companion and name != dialect]
         self._reader = LogReader([dialect, *companions] if dialect else ())
         self._settled = self._forced = dialect is not None
         self._done: list[Parsed] = []
@@ -277,5 +277,5 @@ class Parser:
             if self._settled or self._reader.dialect is None:
                 self._reader.adopt(names)
         told = [self._reader.feed(window[at : at + _BLOCK]) for at in range(0, len(window), _BLOCK)]
-        if any(told) and all(load(name).COMPANION for name in self._signed):
+        if any(told) and all(load(name).companion for name in self._signed):
             self._settled = True  # a companion's steps, and in all this no sign of another program: later, another run

@@ -9,12 +9,6 @@ from parsers.record import Step
 from parsers.scan import Scanner
 from parsers.segment import Parsed
 
-_FAMILIES = (
-    ("primus", "megatron_bridge", "gpt_neox", "megatron_deepspeed", "megatron"),
-    ("primus_torchtitan", "torchtitan"),
-)
-"""Their step lines are alike, and the first of each reads those of all."""
-
 
 def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
     """The dialect of this part of a log, with its companions, and whether it makes steps; empty if there is none.
@@ -24,7 +18,7 @@ def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
     all its steps before the first step of another, two programs ran, and it is the first one's.
     """
     signed |= {name for name in DIALECTS if _signed(name, window)}
-    companions = [name for name in DIALECTS if name in signed and load(name).COMPANION]
+    companions = [name for name in DIALECTS if name in signed and load(name).companion]
     second, chosen, begins, before = [], "", 0, b""
     for name in [*(name for name in DIALECTS if name in signed and name not in companions), *companions]:
         if not chosen and name in companions:
@@ -49,25 +43,21 @@ def _until(window: bytes, line: int) -> bytes:
 def spoken(run: Parsed, text: bytes) -> Parsed:
     """One of several runs in a log, under the name of who made it: the dialect that the log is read in, or the relative
     of it that alone left a sign in this part."""
-    family = next((family for family in _FAMILIES if run.dialect in family), ())
-    name = next((name for name in family if _signed(name, text)), run.dialect)
-    if name is None or run.dialect is None or _signed(run.dialect, text):
+    if run.dialect is None or _signed(run.dialect, text):
         return run
-    return replace(run, dialect=name, framework=load(name).FRAMEWORK, dialects=(name, *run.dialects[1:]))
+    family = load(run.dialect).family
+    relatives = (name for name in DIALECTS if family and load(name).family == family)
+    name = next((name for name in relatives if _signed(name, text)), run.dialect)
+    return replace(run, dialect=name, framework=load(name).framework, dialects=(name, *run.dialects[1:]))
 
 
 def _signed(name: str, text: bytes) -> bool:
-    return any(sign in text for sign in load(name).SIGNS)
-
-
-def startup_marks(name: str) -> tuple[bytes, ...]:
-    """STARTUP of a dialect, which it may lack."""
-    return getattr(load(name), "STARTUP", ())
+    return any(sign in text for sign in load(name).signs)
 
 
 def makes(name: str, window: bytes) -> tuple[bool, int]:
     """Whether the dialect's reader makes anything of this, and the line of the first step that it makes, 0 if none."""
-    reader, scanner, something = load(name).reader(), Scanner(load(name).MARKS, startup_marks(name)), False
+    reader, scanner, something = load(name).reader(), Scanner(load(name).marks, load(name).startup), False
     for number, start, end in scanner.feed(window + b"\n"):
         if reader.wants:
             reader.wants -= 1

@@ -32,6 +32,11 @@ class WrappedLines:
         self._is_whole = is_whole
         self._pieces: list[tuple[int, str]] = []
 
+    @property
+    def holds(self) -> bool:
+        """Whether the beginning of a step line waits for the rest."""
+        return bool(self._pieces)
+
     def feed(self, number: int, text: str) -> Iterable[tuple[int, str]]:
         """The lines that are ready, each with the number of its first piece."""
         parts = glued(self._starts, text)

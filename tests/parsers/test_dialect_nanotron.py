@@ -6,7 +6,7 @@ import pytest
 from helpers import FIXTURES, read
 
 from parsers import parse_all
-from parsers.nanotron import human
+from parsers.dialects.nanotron import human
 from parsers.record import Step
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from helpers import FIXTURES, read
 
 from parsers import parse_all
@@ -115,6 +114,6 @@ def test_an_unknown_device_is_measured_against_an_a100() -> None:
     assert fact.name == "printed_mfu_against"
 
 
-@pytest.mark.parametrize("cut", range(12, len(line(10))))
-def test_a_line_cut_anywhere_does_not_raise(cut: int) -> None:
-    read("torchtitan", line(10)[:cut])
+def test_a_line_cut_anywhere_does_not_raise() -> None:
+    for cut in range(12, len(line(10))):
+        read("torchtitan", line(10)[:cut])

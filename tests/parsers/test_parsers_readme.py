@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parsers import DIALECTS, dialects, parse_all
+from parsers import DIALECTS, dialects, parse_all, reader, recognise
 
 README = (Path(__file__).parents[2] / "parsers" / "README.md").read_text(encoding="utf-8")
 
@@ -19,13 +19,24 @@ def block(language: str) -> str:
 
 
 def test_the_example_of_a_new_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tiny_dialect.py").write_text(block("python"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(dialects.DIALECTS, "tiny", "tiny_dialect")  # type: ignore[arg-type]
-    (run,) = parse_all(["noise", *block("text").splitlines(), "0: [tiny] upd 2: loss=5.00 (405 ms)"])
-    assert (run.dialect, run.train_iters) == ("tiny", 40)
-    assert [(s.iteration, s.loss, s.step_time_s) for s in run.steps] == [(1, 5.25, 0.812), (2, 5.0, 0.405)]
-    assert run.effective["global_batch_size"].value == 64
+    (tmp_path / "tiny.py").write_text(block("python"))
+    monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(tmp_path)])
+    for module in (dialects, reader, recognise):
+        monkeypatch.setattr(module, "DIALECTS", (*DIALECTS, "tiny"))
+    again = "0: [tiny] upd 4/40: loss=5.00 lr=3.0e-04 ms=405 mem=61.20GiB"
+    (run,) = parse_all(["noise", *block("text").splitlines(), again])
+    assert (run.dialect, run.framework, run.train_iters, run.completed) == ("tiny", "tiny", 40, True)
+    first, second = run.steps
+    assert (first.iteration, first.loss, first.step_time_s, first.lr_used) == (3, 5.25, 0.812, None)
+    assert (second.iteration, second.lr, second.lr_used, second.interval_steps) == (4, 3e-4, 1.5e-4, 1)
+    assert (second.memory_bytes, second.memory_kind) == (round(61.2 * 2**30), "reserved")
+    settings = {name: reading.value for name, reading in run.effective.items()}
+    assert settings == {"world_size": 2, "global_batch_size": 64, "lr": 0.0003}
+    facts = {"framework_version": "0.3.1", "device_name": "NVIDIA H100 80GB HBM3", "vendor": "nvidia"}
+    assert run.facts == {**facts, "parameters": 1024}
+    assert [restart.steps for restart in run.restarts] == [2]
+    assert [(stall.kind, stall.seconds, stall.iteration) for stall in run.stalls] == [("checkpoint", 12.5, 4)]
+    assert [(point.step, point.loss) for point in run.validations] == [(3, 5.5)]
 
 
 def test_every_dialect_has_its_row() -> None:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from parsers import megatron_reader
+from parsers.dialects.megatron import read_step
 from parsers.events import Event, Fact, Reader
-from parsers.megatron import read_step
 from parsers.megatron_reader import MegatronReader
 
 FRAMEWORK = "primus"
@@ -23,6 +23,7 @@ SIGNS = (b"hip mem usage/", b"Primus", b"tokens/s/GPU inst/harmonic", b"tokens p
 MARKS = megatron_reader.MARKS
 STARTUP = (*megatron_reader.STARTUP, b"backend_version=", b"AMD Instinct")
 COMPANION = False
+FAMILY = "megatron"
 
 _VERSION = re.compile(r"\b(backend|primus)_version=([\w.+-]{1,40})")
 _DEVICE = re.compile(r"AMD Instinct MI\w{3,6}")

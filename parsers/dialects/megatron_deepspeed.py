@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parsers import megatron_reader
+from parsers.dialects.megatron import read_step
 from parsers.events import Argument, Event, Reader
-from parsers.megatron import read_step
 from parsers.megatron_reader import MegatronReader
 
 FRAMEWORK = "megatron_deepspeed"
@@ -18,6 +18,7 @@ SIGNS = (b"samples per second: ", b"samples_per_second=", b"| consumed tokens: "
 MARKS = (*megatron_reader.MARKS, b"save-checkpoint ")
 STARTUP = megatron_reader.STARTUP
 COMPANION = False
+FAMILY = "megatron"
 
 __all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
 

@@ -13,6 +13,7 @@ SIGNS = (b"iteration ", b"iteration=", b" arguments --")
 MARKS = megatron_reader.MARKS
 STARTUP = megatron_reader.STARTUP
 COMPANION = False
+FAMILY = "megatron"
 
 
 def reader() -> Reader:

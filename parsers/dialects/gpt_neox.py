@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parsers import megatron_reader
+from parsers.dialects.megatron import read_step
 from parsers.events import Argument, Event, Reader, Setting
-from parsers.megatron import read_step
 from parsers.megatron_reader import MegatronReader
 from parsers.values import integer, literal
 
@@ -20,6 +20,7 @@ SIGNS = (b"NeoXArgs", b"| approx flops per GPU: ", b"| lm_loss: ")
 MARKS = (*megatron_reader.MARKS, b"save-checkpoint ")
 STARTUP = (*(mark for mark in megatron_reader.STARTUP if mark != b"using world size"), b"  world_size .")
 COMPANION = False
+FAMILY = "megatron"
 
 
 __all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]

@@ -14,8 +14,8 @@ from typing import Any
 
 from conf.vocabulary import printed
 from parsers import megatron_reader
+from parsers.dialects.megatron import read_step as _read_line
 from parsers.events import Argument, Event, Reader, Setting
-from parsers.megatron import read_step as _read_line
 from parsers.megatron_reader import MegatronReader
 from parsers.record import Step
 from parsers.text import body
@@ -27,6 +27,7 @@ SIGNS = (b"Step Time : ", b"megatron.bridge", b"-gigabytes: ")
 MARKS = (*megatron_reader.MARKS, b"Step Time : ")
 STARTUP = (*megatron_reader.STARTUP, b"training.config.ConfigContainer", b"Configuration Summary (Non-Default")
 COMPANION = False
+FAMILY = "megatron"
 
 _STEP_TIME = re.compile(r"Step Time : ([\d.]{1,12})s GPU utilization: ([\d.]{1,12})MODEL_TFLOP/s/GPU")
 _ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")

@@ -1,0 +1,112 @@
+"""TorchTitan (torchtitan/components/metrics.py, MetricsProcessor.log), also under Primus and Aurora.
+
+`step: 10  loss:  3.12459  grad_norm:  0.0441  memory: 26.01GiB(82.96%)  tps: 2,528  tflops: 15.68  mfu: 5.03%`
+Counts from 1. tps (wps before 2025) and tflops are per device, and means over the steps since the line before
+(log_freq); the loss is the step's own since January 2025 (pull request 779). Memory is the highest reserved since the
+line before. No time a step is printed, and no learning rate. mfu is against a peak that falls back to the A100's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parsers.driver import Dialect, Driver
+from parsers.events import Event, Fact, Setting
+from parsers.fields import commas, gibibytes, number
+
+_MESH = re.compile(r"device mesh with parallelism: ([a-z_]{1,20}=-?\d{1,7}(?:, [a-z_]{1,20}=-?\d{1,7}){0,15})")
+_OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]{1,100})\]")
+
+
+def _percent(text: str) -> float | None:
+    return number(text.rstrip("%"))
+
+
+class _Driver(Driver):
+    def other(self, line: int, text: str) -> Iterable[Event]:
+        return (*super().other(line, text), *(self._mesh(line, text) if "device mesh with" in text else ()))
+
+    def _mesh(self, line: int, text: str) -> Iterator[Event]:
+        sizes, known = _sizes(text), self.dialect.known
+        axes = ((known.get(f"mesh.{axis}"), size) for axis, size in sizes.items())
+        yield from (Setting(setting.name, size, line) for setting, size in axes if setting is not None)
+        yield from (Fact(axis, sizes[axis], line) for axis in ("dp_replicate", "dp_shard") if axis in sizes)
+        if sizes:
+            replicas = sizes.get("dp_replicate", 1) * sizes.get("dp_shard", 1) * sizes.get("dp", 1)
+            yield Setting("data_parallel_size", replicas, line)
+            # ParallelDims holds it: dp_replicate * dp_shard * cp * tp * pp = WORLD_SIZE (parallel_dims.py, _validate).
+            yield Setting("world_size", replicas * sizes.get("cp", 1) * sizes.get("tp", 1) * sizes.get("pp", 1), line)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Return the size of every axis of a device mesh; one that the older form leaves out has size 1."""
+    match, old = _MESH.search(text), _OLD_MESH.search(text)
+    if match is not None:
+        return {axis: int(size) for axis, _, size in (part.partition("=") for part in match[1].split(", "))}
+    if old is None:
+        return {}
+    named = zip(old[1].replace("'", "").split(", "), old[2].split(", "), strict=False)
+    return {"tp": 1, "pp": 1, "cp": 1, **{axis: int(size) for axis, size in named if size.isdecimal()}}
+
+
+DIALECT = Dialect(
+    framework="torchtitan",
+    looks_for="TorchTitan: lines 'step: 10  loss: …  memory: …GiB(…%)  tps: …'",
+    signs=(b"tps: ", b"wps: "),
+    marks=(b"step: ", b"Finished saving the checkpoint"),
+    startup=(
+        *(b"raining starts at step", b"Training completed"),
+        *(b"torchtitan version", b"arguments ", b"device mesh with", b" capacity: ", b"total parameters"),
+        *(b"Peak flops undefined", b"computing MFU", b"Trainer is initialized with"),
+    ),
+    family="torchtitan",
+    head=r"(?<!validate )step: {1,12}(\d{1,12}) {2}(?=loss:)",
+    fields=r"(\w{1,40})(?:: {1,12}|\()([^\sG()]{1,40})",  # of "memory: 26.01GiB(82.96%)" two: memory and GiB
+    columns={
+        "loss": ("loss", number),
+        "grad_norm": ("grad_norm", number),
+        "lr": ("lr", number),
+        "tps": ("tokens_per_s_per_gpu", commas),
+        "wps": ("tokens_per_s_per_gpu", commas),
+        "tflops": ("tflops_per_gpu", commas),
+        "memory": ("memory_bytes", gibibytes),
+        "GiB": ("memory_percent", _percent),
+        "mfu": ("mfu_percent", _percent),
+    },
+    memory_kind="reserved",
+    means={
+        "tps: ": ("tokens_per_s_per_gpu", "tflops_per_gpu"),
+        "wps: ": ("tokens_per_s_per_gpu", "tflops_per_gpu", "loss"),
+    },
+    complete=r"mfu: {1,12}(?:[\d.]{1,12}%|N/A)",
+    complete_by_length=True,  # a fork prints no mfu
+    validations=(
+        r"validate step: {1,12}(?P<iteration>\d{1,12}) {2}loss: {1,12}(?P<loss>\S{1,24})"
+        r"(?:.{0,120}? [tw]ps: {1,12}(?P<tokens_per_s_per_gpu>[\d,]{1,16}))?",
+    ),
+    checkpoints=(r"Finished saving the checkpoint.{0,80}in (?P<seconds>[\d.]{1,16}) seconds",),
+    resumed=r"raining starts at step (?P<next>\d{1,12})",
+    settings=(
+        r"local batch size (?P<micro_batch_size>\d{1,9}), global batch size (?P<global_batch_size>\d{1,9}),"
+        r" gradient accumulation steps (?P<num_micro_batches>\d{1,9}), sequence length (?P<seq_length>\d{1,9}),"
+        r" total steps \d{1,12} \(warmup \d{1,12}\)",
+        r"total steps \d{1,12} \(warmup (?P<lr_warmup_iters>\d{1,12})\)",
+    ),
+    facts=(
+        r"total steps (?P<train_iters>\d{1,12}) \(warmup",
+        r"\b[A-Z]{2,8} capacity: (?P<device_name>.{1,80}) with (?P<device_memory_bytes>[\d.]{1,20})GiB memory",
+        r"Model (?P<model>.{1,120}) size: (?P<parameters>[\d,]{1,24}) total parameters",
+        r"torchtitan version: (?!0\.0\.0\s)(?P<framework_version>\S{1,40})",
+        r"Peak FLOPS used for computing MFU: (?P<peak_flops_of_printed_mfu>\S{1,24})",
+        r"Peak flops undefined for.{1,200}(?P<printed_mfu_against>fallback to A100)",
+        r"(?P<completed>Training completed)",
+    ),
+    conversions={
+        "peak_flops_of_printed_mfu": number,
+        "printed_mfu_against": lambda text: "A100 (the device was not known)",
+    },
+    # What Primus dumps of TorchTitan's own configuration; -1 stands for "to be derived".
+    entry=r"\barguments ([a-z_]{1,40}\.[a-z0-9_]{1,60})\.* (\S{1,200})\s*$",
+    driver=_Driver,
+)

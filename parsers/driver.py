@@ -1,0 +1,315 @@
+"""The table that a dialect is, and the one reader that reads any log by such a table.
+
+A step line is found by `head`, and behind it each `fields` match is a name and a printed value, which `columns` turns
+into a field of the Step. Everything else that a log says is a pattern with named groups: the group's name is the
+setting, the fact or the field. Only what depends on the lines before needs code: a subclass of `Driver`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeGuard
+
+from conf import vocabulary
+from parsers.devices import vendor_of
+from parsers.events import Event, Fact, Reader, Resumed, Setting
+from parsers.fields import Column, commas, gibibytes, number, step_fields, whole
+from parsers.record import Stall, Step, Validation
+from parsers.values import literal
+from parsers.wrapped import WrappedLines
+
+Values = dict[str, Any]
+"""Keyword arguments of a Step but `line`."""
+
+# How the facts that several dialects state are converted; all others, and settings, are Python literals.
+_CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
+    "completed": bool,
+    "framework_version": str,
+    "device_name": str,
+    "device_memory_bytes": gibibytes,
+    "model": str,
+    "parameters": whole,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How one framework writes a log. All patterns are regular expressions whose repetitions are bounded."""
+
+    framework: str
+    """Its column of the vocabulary."""
+    looks_for: str
+    """What betrays such a log, in words."""
+    signs: tuple[bytes, ...]
+    """Literals, at least one of which is in every log of this dialect, and in no other: then it is tried."""
+    marks: tuple[bytes, ...]
+    """Literals, at least one of which is in every line that matters. Other lines are never decoded."""
+    startup: tuple[bytes, ...] = ()
+    """More marks, of lines that come only where a run begins or ends, far from any line with one of `marks`."""
+    companion: bool = False
+    """Its lines stand inside logs of other dialects, and are read beside them."""
+    family: str = ""
+    """Dialects of one family have step lines alike, and the first of them reads those of all."""
+
+    head: str = ""
+    """How a step line begins. Its first group is the step's number as printed; the second, if there is one, how many
+    steps there will be."""
+    first: int = 1
+    """What the first step is called."""
+    fields: str = ""
+    """A field behind the head: two groups, its name and its printed value."""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """Printed name to (field of Step, conversion); a name that Step lacks goes to its metrics."""
+    memory_kind: str | None = None
+    """What memory_bytes is a maximum of: "reserved", "allocated"."""
+    means: Mapping[str, tuple[str, ...]] | None = None
+    """Fields that are means over the steps since the line before, in lines that hold this literal. None: each line
+    covers its own step only."""
+    prints_next_rate: bool = False
+    """The printed learning rate is the next step's: the one that a step used stands in the line before."""
+    adjust: Callable[[Values, str], Values | None] = lambda values, text: values
+    """What the values of a line (its text follows) mean together; None where it is no step."""
+    complete: str = ""
+    """What only a complete step line has: where a terminal has broken one, its pieces are put together. "": never."""
+    complete_by_length: bool = False
+    """A step line with as many words as the one before is complete, too."""
+
+    settings: tuple[str, ...] = ()
+    """What a line states of a setting: each named group is a canonical name."""
+    facts: tuple[str, ...] = ()
+    """The same of facts, see `parsers.events.Fact`."""
+    conversions: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
+    """Name of such a setting or fact to how its text is read; None as a result is not stated."""
+    entry: str = ""
+    """A printed configuration's entries: two groups, key and value."""
+    printed_by: str = ""
+    """The framework whose `print` column in conf/vocabulary.yaml has these keys, where it is not `framework`. Numbers
+    from 0 on count; anything else is not set."""
+    printed_facts: Mapping[str, str] = field(default_factory=dict)
+    """Key of such an entry to a fact, whatever its value."""
+    zero_is_unset: bool = False
+    """An entry of 0 is not set, too."""
+    resumed: str = ""
+    """The run goes on from a checkpoint: the group `done` counts the iterations before, `next` is the one to come."""
+    checkpoints: tuple[str, ...] = ()
+    """Training waits for a checkpoint: groups `iteration` and `seconds`, each may be missing."""
+    validations: tuple[str, ...] = ()
+    """A validation point: groups `step` or `iteration`, `loss`; any other is one of its metrics."""
+
+    driver: Callable[[Dialect], Reader] | None = None
+    """Reads a log where the table does not suffice: a subclass of `Driver`, or a reader of its own."""
+    parse: Callable[[str], Values | None] | None = None
+    """Reads a step line where head and fields do not suffice."""
+
+    def reader(self) -> Reader:
+        """Return a reader for one log."""
+        return (self.driver or Driver)(self)
+
+    def read_step(self, line: int, text: str) -> Step | None:
+        """Return the step of this one line, without what only its neighbours say: for live progress."""
+        values = self.values(text)
+        return None if values is None else Step(line=line, **values)
+
+    def values(self, text: str, match: re.Match[str] | None = None) -> Values | None:
+        """Return the values of a step line, None for any other line. match: of its head, where that is known."""
+        if self.parse is not None:
+            return self.parse(text)
+        match = match or (self.pattern_of_head.search(text) if self.head else None)
+        if match is None:
+            return None
+        values = step_fields(self._pattern_of_fields.findall(text, match.end()), self.columns)
+        values["iteration"] = iteration = int(match[1])
+        values["step"] = iteration - self.first
+        if self.means is None:
+            values["interval_steps"] = 1
+        if self.memory_kind is not None and values.get("memory_bytes") is not None:
+            values["memory_kind"] = self.memory_kind
+        return self.adjust(values, text) if values["step"] >= 0 else None
+
+    @cached_property
+    def known(self) -> Mapping[str, vocabulary.Setting]:
+        """The settings of the vocabulary by the key under which they are printed."""
+        return vocabulary.printed(self.printed_by or self.framework)
+
+    @cached_property
+    def pattern_of_head(self) -> re.Pattern[str]:
+        return re.compile(self.head)
+
+    @cached_property
+    def pattern_of_complete(self) -> re.Pattern[str]:
+        return re.compile(self.complete)
+
+    @cached_property
+    def pattern_of_resumed(self) -> re.Pattern[str] | None:
+        return re.compile(self.resumed) if self.resumed else None
+
+    @cached_property
+    def _pattern_of_fields(self) -> re.Pattern[str]:
+        return re.compile(self.fields)
+
+    @cached_property
+    def _statements(
+        self,
+    ) -> Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], int, int | None], Iterable[Event]]]]:
+        """Every pattern of a line that is no step, with what makes events of a match, a line and the last iteration."""
+        kinds = (
+            ((self.entry,), self._entries),
+            (self.settings, self._settings),
+            (self.facts, self._facts),
+            (self.validations, self._validation),
+            (self.checkpoints, self._checkpoint),
+        )
+        return [(re.compile(text), make) for texts, make in kinds for text in texts if text]
+
+    def statements(self, line: int, text: str, last: int | None = None) -> Iterator[Event]:
+        """Yield what a line that is no step states. last: the iteration of the step line before."""
+        for pattern, make in self._statements:
+            match = pattern.search(text)
+            if match is not None:
+                yield from make(match, line, last)
+
+    def _entries(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
+        for key, printed in match.re.findall(match.string, match.start()):
+            value = literal(printed)
+            if key in self.known and _is_count(value) and value >= 0 and (value or not self.zero_is_unset):
+                yield Setting(self.known[key].name, value, line)
+            if key in self.printed_facts:
+                yield Fact(self.printed_facts[key], value, line)
+
+    def _settings(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
+        for name, value in self._stated(match):
+            yield Setting(name, value, line)
+
+    def _facts(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
+        for name, value in self._stated(match):
+            yield Fact(name, value, line)
+            if name == "device_name" and vendor_of(value) is not None:
+                yield Fact("vendor", vendor_of(value), line)
+
+    def _stated(self, match: re.Match[str]) -> Iterator[tuple[str, Any]]:
+        for name, printed in match.groupdict().items():
+            convert = self.conversions.get(name) or _CONVERSIONS.get(name, literal)
+            value = None if printed is None else convert(printed)
+            if value is not None:
+                yield name, value
+
+    def _checkpoint(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
+        printed = match.groupdict()
+        iteration = printed.get("iteration")
+        yield Stall(
+            line=line,
+            kind="checkpoint",
+            iteration=last if iteration is None else int(iteration),
+            seconds=number(printed.get("seconds") or ""),
+        )
+
+    def _validation(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
+        printed = match.groupdict()
+        iteration, loss = int(printed.pop("iteration")), number(printed.pop("loss"))
+        values = {name: commas(text) for name, text in printed.items() if text is not None}
+        metrics = {name: value for name, value in values.items() if value is not None}
+        yield Validation(line=line, step=iteration - self.first, iteration=iteration, loss=loss, metrics=metrics)
+
+
+def _is_count(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class Driver:
+    """Reads one log by its dialect's table. `wants`: see `parsers.events.Reader`.
+
+    A dialect whose steps depend on the lines before overrides `step`, `other` or `end`.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.wants = 0
+        self.iteration: int | None = None  # of the last step line
+        self._before: int | None = None  # the iteration of the line before that, or where training starts
+        self._interval: int | None = None
+        self._rate: float | None = None
+        self._total: int | None = None
+        self._words = 0  # of the last step line
+        self._head = dialect.pattern_of_head
+        self._wrapped = WrappedLines(self._head, self._is_complete)
+
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        """See `parsers.events.Reader`."""
+        match = self._head.search(text)
+        if not self.dialect.complete or (
+            not self._wrapped.holds
+            and (match is None or (self._is_complete(text) and self._head.search(text, match.end()) is None))
+        ):
+            return self._read(number, text, match)
+        events = [event for line in self._wrapped.feed(number, text) for event in self._read(*line)]
+        if self._wrapped.holds:
+            self.wants = max(self.wants, 1)
+        return events
+
+    def end(self) -> Iterable[Event]:
+        """See `parsers.events.Reader`."""
+        return [event for line in self._wrapped.end() for event in self._read(*line)]
+
+    def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
+        """Return the events of a step line. A hook: where it is not the step's only line, or not settled yet."""
+        return (Step(line=line, **values),)
+
+    def other(self, line: int, text: str) -> Iterable[Event]:
+        """Return the events of a line that is no step. A hook: what the table's patterns do not reach."""
+        return self.dialect.statements(line, text, self.iteration)
+
+    def _read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
+        match = match or self._head.search(text)
+        if match is None:
+            return (*self._resumed(line, text), *self.other(line, text))
+        values = self.dialect.values(text, match)
+        if values is None:
+            return ()
+        if self.dialect.complete_by_length:
+            self._words = len(text.split())
+        if self.dialect.means is not None:
+            self._cover(values, text)
+        if self.dialect.prints_next_rate:
+            self._use_rate(values)
+        self.iteration = values["iteration"]
+        events = self.step(line, values, text)
+        total = int(match[2]) if self._head.groups > 1 else None
+        if total == self._total:
+            return events
+        self._total = total
+        return (Fact("train_iters", total, line), *events)
+
+    def _cover(self, values: Values, text: str) -> None:
+        """Settle over how many steps the line's means go."""
+        iteration = values["iteration"]
+        if iteration != self.iteration:  # every rank may print it
+            # The first step has a line of its own, however seldom lines come.
+            before = 0 if iteration == 1 else self._before
+            self._interval = iteration - before if before is not None and before < iteration else None
+            self._before = iteration
+        values["interval_steps"] = self._interval
+        if (self._interval or 1) > 1:
+            names = next((names for sign, names in (self.dialect.means or {}).items() if sign in text), ())
+            values["flags"] = tuple(f"{name}:interval_mean" for name in names if values.get(name) is not None)
+
+    def _use_rate(self, values: Values) -> None:
+        if self.iteration == values["iteration"] - 1:
+            values["lr_used"] = self._rate
+        if self.iteration != values["iteration"]:
+            self._rate = values.get("lr")
+
+    def _resumed(self, line: int, text: str) -> tuple[Event, ...]:
+        pattern = self.dialect.pattern_of_resumed
+        match = None if pattern is None else pattern.search(text)
+        if match is None:
+            return ()
+        printed = match.groupdict()
+        self._before = int(printed["done"]) if "done" in printed else int(printed["next"]) - 1
+        return (Resumed(self._before, line),) if self._before > 0 else ()
+
+    def _is_complete(self, text: str) -> bool:
+        complete = self.dialect.pattern_of_complete.search(text) is not None
+        return complete or (self.dialect.complete_by_length and len(text.split()) == self._words)
