@@ -12,10 +12,12 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test npm test-layouts test-nvidia rehearse nemo bridge check wheel clean
+.PHONY: help install demo test quick npm test-layouts test-wheel test-nvidia rehearse nemo bridge check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
+	@echo "make quick    the tests that a change needs most, in two minutes"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
+	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
 	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"
 	@echo "make rehearse NeMo and Megatron-Bridge train toys and play ranks of large jobs on this CPU, and are read back; Primus too where PRIMUS_PATH and PRIMUS_PYTHON name one"
@@ -49,7 +51,14 @@ demo: $(VENV)/.embedded
 PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 test: $(VENV)/.dev npm
-	$(PYTEST)
+	$(PYTEST) --durations=25
+
+# all but what trains, starts many processes, or reads for long
+quick: $(VENV)/.dev
+	$(PYTEST) -m 'not engine and not long and not slow and not nvidia and not wheel'
+
+test-wheel: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m wheel --durations=5
 
 # for tests/shell and tests/compare/test_browser.py (which needs Debian's chromium as well): skipped by name where npm is not, or
 # its registry cannot be reached

@@ -1,11 +1,13 @@
-"""Shared by all tests: goldens, and what of the surroundings a test may rely on."""
+"""Shared by all tests: goldens, the end of every process that a test started, and what may be relied on around it."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,8 +17,13 @@ from hypothesis import settings
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 sys.path.insert(0, str(ROOT))
+
+from tests.drills import MARK, started_processes, wait_until  # noqa: E402
+
 settings.register_profile("untimed", deadline=None)  # no test fails for a slow machine
 settings.load_profile("untimed")
+
+os.environ[MARK] = str(os.getpid())  # inherited by whatever a test starts, in any session or group
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,3 +52,29 @@ def golden() -> Callable[[str, str], None]:
             pytest.fail("\n".join([*lines, "accept the change with: UPDATE_GOLDEN=1 make test"]))
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kill what the test started and left running; a test that passed until then fails for it."""
+    failed = request.session.testsfailed
+    yield
+    if request.session.testsfailed == failed:
+        with suppress(AssertionError):
+            wait_until(lambda: not started_processes(), "every process that the test started ends by itself", 30)
+    if left := started_processes():
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        pytest.fail(f"left running, now killed: {left}")
+
+
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Let SIGINT have its effect in this process and in what it starts.
+
+    A job in the background (`make test &` in a script) starts with SIGINT ignored, and its children inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

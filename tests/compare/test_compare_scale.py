@@ -32,6 +32,7 @@ from parsers.pretty import pretty
 from parsers.record import step_from_json, step_to_json
 from parsers.storage import dumps, read_lazily, read_steps, schema
 from parsers.stored_steps import at_once, decoder
+from tests.drills import PATIENCE_S
 
 STEP = schema("steps.schema.json")
 LINES = decoder(STEP)
@@ -243,12 +244,13 @@ compare.tracing._MUCH = 0
 compare.tracing.os.sched_getaffinity = lambda _: {0, 1}
 def read(path):
     print("reading", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 parsers.storage.read_steps = read
 sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path) -> None:
     save(tmp_path, made("a"), made("b", asked=TP2))
     command = [sys.executable, "-c", _SLOW, str(tmp_path)]
@@ -258,7 +260,7 @@ def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path) -> None:
         assert started.stdout
         assert started.stdout.readline() == "reading\n"
         os.killpg(started.pid, signal.SIGINT)
-        assert started.communicate(timeout=30)[1] == ""
+        assert started.communicate(timeout=PATIENCE_S)[1] == ""
         assert started.returncode == 130
 
 

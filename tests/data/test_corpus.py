@@ -8,11 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.drills import wait_until
 
 np = pytest.importorskip("numpy")
 
@@ -126,9 +127,7 @@ def test_a_corpus_that_is_half_written_does_not_count(tmp_path: Path) -> None:
     large = ("--vocab-size", "128000", "--seed", "1", "--tokens", "400000000")
     command = [sys.executable, str(RANKS / "corpus.py"), "--prefix", str(tmp_path / "c"), *large]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 30
-        while not any(p.stat().st_size for p in tmp_path.glob(".corpus-*/made.bin")) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: any(p.stat().st_size for p in tmp_path.glob(".corpus-*/made.bin")), "the first tokens")
         process.send_signal(signal.SIGKILL)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith("c.")] == []
     assert "no corpus is here" in refused(corpus(tmp_path / "c", "--vocab-size", "128000", "--seed", "1", "--check"))

@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.drills import wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -61,7 +62,4 @@ def test_ranks_die_with_torchrun(
         assert len(processes_with(str(path))) == 2
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        deadline = time.monotonic() + 10
-        while processes_with(str(path)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert processes_with(str(path)) == []
+        wait_until(lambda: not processes_with(str(path)), "its ranks have ended")

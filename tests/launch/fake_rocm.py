@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import yaml
 
 from conf import load_experiment
 from launchers import primus
+from tests.drills import MARK, PATIENCE_S, wait_until
 
 AMD_SMI = r"""#!/usr/bin/env bash
 [[ $1 == metric ]] || exit 1
@@ -48,7 +48,8 @@ class Box:
 
     def environment(self, **variables: str) -> dict[str, str]:
         path = f"{self.root / 'bin'}:{os.environ['PATH']}"
-        return {"PATH": path, "HOME": str(self.root), "PRIMUS_PATH": str(self.checkout), **variables}
+        mark = {MARK: os.environ[MARK]}
+        return {"PATH": path, "HOME": str(self.root), "PRIMUS_PATH": str(self.checkout), **mark, **variables}
 
     def start(self, bundle: Path, **variables: str) -> subprocess.Popen[str]:
         """bash run.sh, from somewhere else."""
@@ -60,13 +61,11 @@ class Box:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # ignored where the tests run in the background, and a shell cannot trap what was ignored when it began
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, bundle: Path, **variables: str) -> tuple[int, str]:
         process = self.start(bundle, **variables)
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=PATIENCE_S)
         return process.returncode, out
 
 
@@ -110,17 +109,14 @@ def the_run(bundle: Path) -> Path:
     return run
 
 
-def wait_for(path: Path, text: str, limit_s: float = 60.0) -> None:
-    """Until the file holds the text."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if path.exists() and text in path.read_text(encoding="utf-8", errors="replace"):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} never said {text!r}")
+def wait_for(path: Path, text: str) -> None:
+    """Wait until the file holds the text."""
+    wait_until(
+        lambda: path.exists() and text in path.read_text(encoding="utf-8", errors="replace"), f"{text} in {path}"
+    )
 
 
 def terminate(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
     process.send_signal(number)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out

@@ -17,6 +17,7 @@ import pytest
 from launchers.power import FILE, sampled
 from parsers import Record, Step
 from run_experiment import with_own_power
+from tests.drills import wait_until
 
 ROOT = Path(__file__).parents[2]
 NVIDIA_SMI = """#!/usr/bin/env bash
@@ -48,13 +49,12 @@ def samplers(directory: Path) -> list[psutil.Process]:
 def test_samples_are_on_the_clock_of_the_steps_and_end_with_the_run(gpu: Path) -> None:
     before = time.monotonic()
     with sampled(gpu, "nvidia") as notes:
-        time.sleep(2.5)
+        wait_until(lambda: (gpu / FILE).exists() and len((gpu / FILE).read_bytes().splitlines()) >= 4, "two samples")
     after = time.monotonic()
     rows = [json.loads(line) for line in (gpu / FILE).read_text().splitlines()]
     assert [row["device"] for row in rows[:2]] == [0, 1]
     assert {row["power_w"] for row in rows} == {512.25, None}
     assert {row["memory_used_bytes"] for row in rows} == {81000 * 2**20, 80000 * 2**20}
-    assert len(rows) >= 4
     assert all(before - 0.1 <= row["monotonic_s"] <= after + 0.1 for row in rows)
     assert notes == []
     assert samplers(gpu) == []
@@ -68,7 +68,7 @@ def test_a_machine_without_a_tool_says_so(tmp_path: Path, monkeypatch: pytest.Mo
         tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     with sampled(tmp_path, "amd") as notes:
-        time.sleep(1.5)
+        wait_until(lambda: not samplers(tmp_path), "the sampler has given up")
     assert "none of nvidia-smi, amd-smi, rocm-smi reports a GPU" in notes[0]
     assert not (tmp_path / FILE).exists()
 
@@ -86,20 +86,15 @@ def test_the_sampler_outlives_no_launcher(gpu: Path) -> None:
         from launchers.power import sampled
         with sampled(pathlib.Path({str(gpu)!r}), "nvidia"):
             print("on", flush=True)
-            time.sleep(60)
+            time.sleep(600)
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == b"on\n"
-        deadline = time.monotonic() + 10
-        while not (gpu / FILE).exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until((gpu / FILE).exists, "samples")
         assert samplers(gpu)
         launcher.kill()
-    deadline = time.monotonic() + 10
-    while samplers(gpu) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert samplers(gpu) == []
+    wait_until(lambda: not samplers(gpu), "the sampler has ended")
 
 
 def test_the_samples_become_the_records_energy_where_they_are_of_its_gpus(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from conf import devices
 from launch import main as launch
 from parsers import read
 from parsers.cli import main as parse_logs
+from tests.drills import PATIENCE_S
 from tests.launch.fake_rocm import Box, box, terminate, the_run, wait_for
 
 SMALL = (
@@ -101,6 +102,7 @@ def test_a_failing_rank_keeps_its_exit_code_and_its_cause(rocm: Box, bundle: Pat
     assert processes_below(bundle) == []
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")  # a shell cannot trap what was ignored when it began
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_of_it_and_is_in_the_log(rocm: Box, bundle: Path, number: signal.Signals) -> None:
     log = bundle / "log.txt"
@@ -119,7 +121,7 @@ def test_a_killed_bundle_leaves_no_sampler(rocm: Box, bundle: Path) -> None:
     process.kill()
     process.wait()
     sampling = [p for p in processes_below(bundle) if any("sample_power.sh" in part for part in p.info["cmdline"])]
-    _, alive = psutil.wait_procs(sampling, timeout=10)
+    _, alive = psutil.wait_procs(sampling, timeout=PATIENCE_S)
     assert alive == []
     for rest in processes_below(bundle):
         rest.kill()

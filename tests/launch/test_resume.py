@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from test_run_engine import finish, records, start
 
 import parsers
+from tests.drills import wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 RUN = ("platform=cpu", "training.train_iters=60", "training.save_interval=4", "model.num_layers=2")
@@ -21,13 +21,11 @@ def steps(directory: Path) -> list[tuple[int, float | None, float | None]]:
 
 def test_a_killed_run_goes_on_and_its_record_covers_all_steps(tmp_path: Path) -> None:
     process = start(tmp_path, *RUN, "name=t")
-    deadline = time.monotonic() + 90
-    while not (found := list(tmp_path.glob("t/*/checkpoints/latest"))):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: [*tmp_path.glob("t/*/checkpoints/latest")], "a checkpoint")
+    (latest,) = tmp_path.glob("t/*/checkpoints/latest")
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 1
-    directory = found[0].parent.parent
+    directory = latest.parent.parent
     first = steps(directory)
     assert parsers.read(directory).status == "killed"
     assert 4 <= len(first) < 60

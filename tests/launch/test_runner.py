@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,6 +14,7 @@ import pytest
 
 from launchers import runner
 from launchers.plan import Plan
+from tests.drills import PATIENCE_S, wait_until
 
 # Stands for torchrun: two ranks in sessions of their own, as torchrun starts them; it waits for both.
 PARENT = """
@@ -24,10 +25,11 @@ print("started", flush=True)
 sys.exit(max(r.wait() for r in ranks))
 """
 RANK = """
-import signal, sys, time
+import os, signal, sys, time
 if "deaf" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
-for i in range(600 if "stay" in sys.argv else 3):
+for i in range(6000 if "stay" in sys.argv else 3):
     if "silent" not in sys.argv: print("line", i, flush=True)
+    open(f"ready-{os.getpid()}", "w").close()
     time.sleep(0.1)
 """
 
@@ -46,22 +48,30 @@ def run(directory: Path, *words: str, hang_after_s: float = 60.0, lines: list[st
 
 
 def ranks(directory: Path) -> list[int]:
-    return [int(pid) for pid in (directory / "pids").read_text(encoding="utf-8").split()]
+    pids = directory / "pids"
+    return [int(pid) for pid in pids.read_text(encoding="utf-8").split()] if pids.exists() else []
 
 
 def assert_nobody_left(directory: Path) -> None:
-    deadline = time.monotonic() + 3
-    while (alive := [pid for pid in ranks(directory) if _alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive == []
+    wait_until(lambda: not any(_alive(pid) for pid in ranks(directory)), "every rank has ended")
 
 
 def _alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def later(seconds: float, act: object) -> None:
-    threading.Timer(seconds, act).start()  # type: ignore[arg-type]
+def when_running(directory: Path, act: Callable[[], object]) -> None:
+    """Act from a thread as soon as both ranks are at work."""
+
+    def wait_and_act() -> None:
+        wait_until(lambda: len([*directory.glob("ready-*")]) == 2, "both ranks are at work")
+        act()
+
+    threading.Thread(target=wait_and_act, daemon=True).start()
+
+
+def later(seconds: float, act: Callable[[], object]) -> None:
+    threading.Timer(seconds, act).start()
 
 
 def test_a_run_that_ends_by_itself(tmp_path: Path) -> None:
@@ -70,15 +80,16 @@ def test_a_run_that_ends_by_itself(tmp_path: Path) -> None:
     assert (ending.exit_code, ending.signal, ending.hung) == (0, None, False)
     assert len(lines) == 7
     assert (tmp_path / "train.log").read_text(encoding="utf-8") == "".join(lines)
-    assert 0.3 <= ending.wall_time_s < 30
+    assert 0.3 <= ending.wall_time_s < PATIENCE_S
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_every_rank(tmp_path: Path, number: signal.Signals) -> None:
-    later(0.8, lambda: os.kill(os.getpid(), number))
+    when_running(tmp_path, lambda: os.kill(os.getpid(), number))
     ending = run(tmp_path, "stay")
     assert ending.signal == number.name
-    assert ending.wall_time_s < 10
+    assert ending.wall_time_s < PATIENCE_S, "and not the ten minutes that the ranks would take"
     assert_nobody_left(tmp_path)
 
 
@@ -92,7 +103,7 @@ def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_ranks_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
-    later(0.8, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    when_running(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
     ending = run(tmp_path, "stay", "deaf")
     assert ending.signal == "SIGTERM"
     assert_nobody_left(tmp_path)
@@ -101,18 +112,21 @@ def test_ranks_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
 def test_silence_is_a_hang(tmp_path: Path) -> None:
     ending = run(tmp_path, "stay", "silent", hang_after_s=1.0)
     assert ending.hung
-    assert ending.wall_time_s < 10
+    assert ending.wall_time_s < PATIENCE_S, "and not the ten minutes that the ranks would take"
     assert_nobody_left(tmp_path)
 
 
-def test_a_parent_that_is_killed_leaves_no_ranks(tmp_path: Path) -> None:
-    def kill_parent() -> None:
-        psutil.Process(ranks(tmp_path)[0]).parent().kill()
+def test_a_parent_that_is_killed_leaves_no_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Noting(runner._Run):
+        def note_family(self) -> None:
+            super().note_family()
+            if ranks(tmp_path) and self.family.keys() >= set(ranks(tmp_path)):
+                self.process.kill()
 
-    later(1.0, kill_parent)
+    monkeypatch.setattr(runner, "_Run", Noting)
     ending = run(tmp_path, "stay")
     assert ending.exit_code == -signal.SIGKILL
-    assert ending.wall_time_s < 10
+    assert ending.wall_time_s < PATIENCE_S
     assert_nobody_left(tmp_path)
 
 
@@ -173,8 +187,9 @@ def test_setup_that_fails_is_the_end(tmp_path: Path) -> None:
 
 
 def test_setup_that_hangs_or_is_ended_by_a_signal_is_the_end(tmp_path: Path) -> None:
-    ending, log = setup_run(tmp_path, "import time; time.sleep(60)", hang_after_s=0.5)
+    ending, log = setup_run(tmp_path, "import time; time.sleep(600)", hang_after_s=0.5)
     assert (ending.hung, log) == (True, "")
-    later(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    ending, log = setup_run(tmp_path, "import time; time.sleep(60)")
+    made = tmp_path / "made"
+    threading.Thread(target=lambda: (wait_until(made.exists, "begun"), os.kill(os.getpid(), signal.SIGTERM))).start()
+    ending, log = setup_run(tmp_path, "import time; open('made', 'w').close(); time.sleep(600)")
     assert (ending.signal, log) == ("SIGTERM", "")
