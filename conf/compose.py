@@ -15,6 +15,7 @@ from conf.freeze import field_types, required, unknown_key
 from conf.schema import Request
 
 CONF = Path(__file__).parent
+AUTO = "auto"
 SECRET = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:^|_)KEY(?:_|$)|APIKEY|PRIVATE", re.IGNORECASE
 )
@@ -147,7 +148,7 @@ def key_problems(key: str) -> Iterator[Problem]:
     """A dotted key that the schema does not have. Under per_platform.SIDE any key of the experiment is valid."""
     if key.startswith("per_platform."):
         _, side, *rest = key.split(".")
-        sides = ("amd", "cpu", "nvidia")
+        sides = tuple(name for name in choices("platform") if name != AUTO)
         if side not in sides:
             yield Problem(key, "no such platform", allowed=listed(sides), hint=closest(side, sides))
         if rest == ["platform"]:

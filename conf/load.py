@@ -15,9 +15,8 @@ from conf.facts import check_hardware, has_row
 from conf.freeze import freeze
 from conf.resolve import Declared, Experiment, default_gpus_per_node, resolve
 from conf.schema import Request
+from conf.vendors import CPU, accelerators
 from conf.vocabulary import requested
-
-VENDORS = ("nvidia", "amd")  # in this order: a framework that both have is rehearsed as its kin on nvidia
 
 
 def load(overrides: Sequence[str]) -> Experiment:
@@ -71,6 +70,9 @@ def _request(config: dict[str, Any]) -> Request:
 
 def _vendor_problems(request: Request) -> list[Problem]:
     hardware, platform = request.hardware, request.platform
+    if platform.vendor not in (None, *accelerators()):
+        hint = f"conf/vendors/{platform.vendor}.py"
+        return [Problem("platform.vendor", "no such vendor", str(platform.vendor), listed(accelerators()), hint)]
     if hardware.vendor == platform.vendor:
         return []
     valid = [name for name in choices("hardware") if _facts(name)["vendor"] == platform.vendor]
@@ -128,12 +130,12 @@ def _platform(overrides: Sequence[str]) -> tuple[str, str]:
     """The platform that platform=auto means, and why: what is found here; of a rehearsal, which needs no GPU, what its
     framework runs on."""
     if not any(_key(o) in ("rehearse", "experiment") for o in overrides) or not compose(overrides)["rehearse"]:
-        return devices.find().vendor or "cpu", _seen()
+        return devices.find().vendor or CPU, _seen()
     framework = _chosen(overrides, "framework")
-    for name in VENDORS:
+    for name in accelerators():
         if framework in (None, "auto", *entry("platform", name)["platform"]["frameworks"]):
             return name, f"a rehearsal of {'its first framework' if framework in (None, 'auto') else framework}"
-    return VENDORS[0], f"no platform has {framework}"
+    return accelerators()[0], f"no platform has {framework}"
 
 
 def _found_hardware(vendor: str, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -144,7 +146,7 @@ def _found_hardware(vendor: str, overrides: Sequence[str]) -> tuple[list[str], l
     added, reasons = [], []
     if _chosen(overrides, "hardware") is None:
         name = hardware_named(found.names[0], vendor)
-        added.append(f"hardware={name}")
+        added.append(f"hardware={name if name in choices('hardware') else 'unknown'}")
         reasons.append(f"hardware {name}: {found.names[0]} is here")
     if _chosen(overrides, "gpus_per_node") is None:
         added.append(f"gpus_per_node={found.count}")
@@ -168,7 +170,7 @@ def _small_model(overrides: Sequence[str], reasons: list[str]) -> list[str]:
 
 
 def hardware_named(device_name: str, vendor: str) -> str:
-    """The hardware entry that lists `device_name` (as the driver spells it), else the vendor's unknown GPU."""
+    """Return the hardware entry that lists `device_name` as the driver spells it, else the vendor's unknown GPU."""
     for choice in choices("hardware"):
         facts = _facts(choice)
         if device_name.lower() in (name.lower() for name in facts["device_names"]):

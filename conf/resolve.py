@@ -26,7 +26,6 @@ from conf.schema import (
     Rehearsal,
     Request,
     Training,
-    Vendor,
 )
 
 SHORT_SIZES: Mapping[str, str] = {
@@ -113,7 +112,7 @@ class Experiment:
     warnings: tuple[Problem, ...]
 
     @property
-    def accelerator(self) -> Vendor | None:
+    def accelerator(self) -> str | None:
         """Whose GPUs it runs on; None on a CPU, as every rehearsal is."""
         return None if self.rehearse else self.platform.vendor
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from conf.architecture import Model as Model  # the group model/ is long enough for a file of its own
 
-Vendor = Literal["nvidia", "amd"]
 Rehearsal = Literal["train", "layout"]
 PrimusEntry = Literal["run_pretrain", "direct", "container", "slurm"]
 
@@ -23,7 +22,7 @@ class Platform:
     first of that is there."""
 
     name: str
-    vendor: Vendor | None
+    vendor: str | None
     frameworks: tuple[str, ...]
 
 
@@ -37,7 +36,7 @@ class Hardware:
     """
 
     name: str
-    vendor: Vendor | None
+    vendor: str | None
     device_names: tuple[str, ...]
     architecture: str | None
     peak_dense_tflops: Mapping[str, float]

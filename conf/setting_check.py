@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from conf.errors import Problem
 from conf.layout_check import Case, Rule
+from conf.vendors import vendor_of
 
 
 def _schedule(case: Case) -> Iterator[Problem]:
@@ -67,11 +68,8 @@ def _precision(case: Case) -> Iterator[Problem]:
         yield Problem("precision", what, precision.name, "fp8, fp8_current, bf16, fp32", "precision=fp8")
 
 
-def _rccl(case: Case) -> Iterator[Problem]:
-    bad = (5, 6, 7)
-    if case.hardware.vendor == "amd" and case.gpus_per_node in bad:
-        what = "RCCL's all-reduce falls from 357 to 45 GB/s with 5, 6 or 7 GPUs of a node (MI355X): no fair figure"
-        yield Problem("gpus_per_node", what, str(case.gpus_per_node), "1, 2, 4, 8")
+def _node(case: Case) -> Iterator[Problem]:
+    yield from vendor_of(case.hardware.vendor).node_problems(case.gpus_per_node)
 
 
 def _tensor_leaves_node(case: Case) -> Iterator[Problem]:
@@ -83,5 +81,5 @@ def _tensor_leaves_node(case: Case) -> Iterator[Problem]:
         yield Problem("layout.tensor_model_parallel_size", what, hint=f"TP {case.gpus_per_node} or less, and more PP")
 
 
-SETTING_RULES: tuple[Rule, ...] = (_schedule, _constants, _recompute, _overlap, _precision, _rccl)
+SETTING_RULES: tuple[Rule, ...] = (_schedule, _constants, _recompute, _overlap, _precision, _node)
 WARNINGS: tuple[Rule, ...] = (_tensor_leaves_node,)

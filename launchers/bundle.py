@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 PROGRAMS = {
     "run.sh": "shell/run_bundle.sh",
     "sample_power.sh": "shell/sample_power.sh",
+    "power_tools": "shell/power_tools",
     "environment.sh": "shell/environment.sh",
     "corpus.py": "launchers/ranks/corpus.py",
     "corpus_order.py": "launchers/ranks/corpus_order.py",

@@ -15,6 +15,7 @@ from typing import Literal
 
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
+from conf.vendors import vendor_of
 from launchers.plan import Plan
 
 RANKS = Path(__file__).parent / "ranks"
@@ -97,7 +98,8 @@ def _kernels(e: Experiment) -> Path:
 def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Command) -> Command:
     """All of the wrapped command that comes before the one that it wraps."""
     image, runtime = e.image or "", e.cluster.container
-    shared = (*_table()["common"][runtime], *_table()["devices"][e.platform.vendor or "none"][runtime])
+    devices = vendor_of(e.platform.vendor).container_arguments.get(runtime, ())
+    shared = (*_table()["common"][runtime], *devices)
     if runtime in ("docker", "podman"):
         options = [f"--volume={path}:{path}{'' if writable else ':ro'}" for path, writable in mounts]
         options += [f"--env={name}" for name in variables]
@@ -114,8 +116,8 @@ def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Comma
 
 
 @cache
-def _table() -> Mapping[str, Mapping[str, Mapping[str, list[str]]]]:
+def _table() -> Mapping[str, Mapping[str, list[str]]]:
     import yaml
 
-    table: Mapping[str, Mapping[str, Mapping[str, list[str]]]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    table: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     return table

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from conf import devices
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
+from conf.vendors import vendor_of
 from conf.vocabulary import program_settings
 from launchers import corpus
 from launchers.plan import Host, Plan
@@ -16,7 +18,6 @@ from launchers.plan import Host, Plan
 ENGINE = Path(__file__).parent / "ranks" / "engine.py"
 SETTINGS = "settings.json"
 MOCK_VOCABULARY = 4096
-DEVICES = {"nvidia": "cuda", "amd": "rocm", None: "cpu"}
 
 
 def render(experiment: Experiment, host: Host) -> Plan:
@@ -44,7 +45,7 @@ def render(experiment: Experiment, host: Host) -> Plan:
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """The engine's settings file: every requested setting under its canonical name, and the device it is meant for."""
-    return {**program_settings(experiment), "device": DEVICES[experiment.accelerator]}
+    return {**program_settings(experiment), "device": vendor_of(experiment.accelerator).torch_device}
 
 
 def _refusals(e: Experiment) -> Iterator[Problem]:
@@ -111,8 +112,7 @@ def environment(e: Experiment, host: Host) -> tuple[dict[str, str], dict[str, st
     if e.accelerator is None and (processes * threads >= host.cpu_count or host.ci):
         rows.append(("OMP_WAIT_POLICY", "PASSIVE", "no core is left over for threads that spin"))
     if e.accelerator is None:
-        hidden = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-        rows += [(name, "", "a run on the CPU sees no GPU") for name in hidden]
+        rows += [(name, "", "a run on the CPU sees no GPU") for name in devices.hidden_by()]
     if e.hardware.vendor is not None and e.layout.tensor_model_parallel_size > 1:
         reason = "TP's communication must be queued before the matmuls it overlaps"
         rows.append(("CUDA_DEVICE_MAX_CONNECTIONS", "1", reason))

@@ -8,8 +8,8 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
+from conf.vendors import vendor_of
 from launchers import attribute_settings, hugging_face, nvidia
-from launchers.megatron import DEVICES
 from launchers.plan import Host, Plan
 
 PROGRAM = Path(__file__).parent / "ranks" / "bridge_ranks.py"
@@ -48,7 +48,7 @@ def settings(e: Experiment) -> dict[str, Any]:
         "family": family,
         "recipe": recipe,
         "hugging_face": hugging_face.answer(recipe, e.model),
-        "device": DEVICES[e.accelerator],
+        "device": vendor_of(e.accelerator).torch_device,
         "world_size": e.layout.world_size,
         "data": e.data.name,
         "precision": nvidia.precision(e, PRECISIONS),

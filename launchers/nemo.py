@@ -8,8 +8,8 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
+from conf.vendors import vendor_of
 from launchers import attribute_settings, corpus, nvidia
-from launchers.megatron import DEVICES
 from launchers.plan import Host, Plan
 
 PROGRAM = Path(__file__).parent / "ranks" / "nemo_ranks.py"
@@ -44,7 +44,7 @@ def settings(e: Experiment) -> dict[str, Any]:
     data = {"name": e.data.name, "path": e.data.path, "split": e.data.split, "vocab_size": e.model.vocab_size}
     return {
         "recipe": e.framework.recipes[e.model.name],
-        "device": DEVICES[e.accelerator],
+        "device": vendor_of(e.accelerator).torch_device,
         "nodes": e.nodes,
         "gpus_per_node": e.gpus_per_node,
         "seed": e.training.seed,

@@ -12,6 +12,7 @@ from conf.errors import ConfigError, Problem
 from conf.installed import versions
 from conf.load import hardware_named
 from conf.resolve import Experiment
+from conf.vendors import vendor_of
 from launchers import corpus, nvidia_env, primus
 
 
@@ -26,7 +27,7 @@ def _platform(e: Experiment) -> Iterator[Problem]:
         return
     found = devices.find()
     if found.vendor != vendor:
-        what = f"no {vendor} GPU is here ({'nvidia-smi' if vendor == 'nvidia' else 'rocm-smi'} finds none)"
+        what = f"no {vendor} GPU is here ({vendor_of(vendor).tool} finds none)"
         yield Problem("platform", what, vendor, hint="dry_run=true plans for it all the same; platform=cpu runs here")
         return
     name = hardware_named(found.names[0], vendor)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import InputError, Problem
+from conf.vendors import vendor_named
 from parsers.record import Reading, Record, Status, Step
 
 LARGEST = 64 << 20
@@ -31,7 +32,6 @@ _RENAMED = {
     ("training_config", "num_gpus"): "world_size",
     ("parallelism_config", "gradient_accumulation_steps"): "num_micro_batches",
 }
-_PLATFORMS = {"nvd": "nvidia", "nvidia": "nvidia", "cuda": "nvidia", "amd": "amd", "rocm": "amd"}
 _FRAMEWORKS = {"prim": "primus", "primus": "primus", "nemo": "nemo", "mega": "megatron", "megatron": "megatron"}
 _SERIES = {"step_times": "step_time_s", "loss_values": "loss", "learning_rates": "lr"}
 
@@ -60,7 +60,7 @@ def _record(path: Path, entry: Mapping[str, Any]) -> Record:
     notes: list[str] = []
     steps = tuple(_steps(entry, notes))
     effective = {name: Reading(value, 1) for name, value in _settings(entry)}
-    gpu, vendor = _part(entry, "gpu_info"), _PLATFORMS.get(str(entry.get("platform")))
+    gpu, vendor = _part(entry, "gpu_info"), vendor_named(str(entry.get("platform")))
     wanted = effective.get("train_iters")
     status: Status = "completed" if steps and wanted is not None and len(steps) == wanted.value else "unknown"
     memory = gpu.get("total_memory_gb")

@@ -7,21 +7,38 @@
 #                 only /proc/uptime, which counts suspended time, too: their difference is asked of python3, once (the two
 #                 run alike afterwards). No python3: null, for a wrong clock would set power beside the wrong steps.
 #   energy_j      the GPU's own counter, where the tool has it
-# Tools, the first that reports a GPU: nvidia-smi, amd-smi, rocm-smi. Each sample is a fresh call: amd-smi's own watch mode
-# prints nothing in some containers.
+# Tools, the first that reports a GPU: the lines of the file power_tools beside this script. Each sample is a fresh call:
+# amd-smi's own watch mode prints nothing in some containers.
 #
 # Ends on SIGTERM, and by itself when PARENT_PID (default: who started it) is no longer its parent.
 # Exit code 1: no tool reports a GPU, nothing is written. 2: wrong arguments.
 # Needs bash 4.2 and coreutils.
 set -euo pipefail
 
-# ask TOOL: its report as CSV, with a header; nothing where it fails or hangs.
+# The vendors' tools and how each reports: the lines of the file power_tools beside this script.
+declare -a names=() units=() patterns=() commands=()
+
+# read_tools: the table, from the file beside this script.
+read_tools() {
+  local name unit device power memory energy command
+  while IFS='|' read -r name unit device power memory energy command; do
+    [[ -n $name && $name != \#* ]] || continue
+    names+=("${name// /}") units+=("${unit// /}") commands+=("$command")
+    patterns+=("${device// /}|$(trimmed "$power")|$(trimmed "$memory")|$(trimmed "$energy")")
+  done <"$here/power_tools"
+}
+
+# trimmed TEXT: without the spaces around it.
+trimmed() {
+  local text=${1#"${1%%[![:space:]]*}"}
+  printf '%s' "${text%"${text##*[![:space:]]}"}"
+}
+
+# ask NUMBER: the report of that tool as CSV, with a header; nothing where it fails or hangs.
 ask() {
-  case $1 in
-  nvidia-smi) timeout 10 nvidia-smi --query-gpu=index,power.draw,memory.used --format=csv,nounits ;;
-  amd-smi) timeout 10 amd-smi metric --power --mem-usage --energy --csv ;;
-  rocm-smi) timeout 10 rocm-smi --showpower --showmeminfo vram --csv ;;
-  esac 2>/dev/null </dev/null || true
+  local -a command
+  read -r -a command <<<"${commands[$1]}"
+  timeout 10 "${command[@]}" 2>/dev/null </dev/null || true
 }
 
 # The helpers below leave their result in REPLY: a subshell for each cell of eight GPUs would cost more than the sample.
@@ -61,23 +78,22 @@ clock_offset_cs() {
     2>/dev/null) || REPLY=""
 }
 
-# rows TOOL STAMP: the JSON lines of one report on stdin, nothing if it has no header that we know.
+# rows NUMBER STAMP: the JSON lines of one report on stdin, nothing if it has no header that the table describes.
 rows() {
-  local tool=$1 stamp=$2 line unit=1048576 at_power=-1 at_memory=-1 at_energy=-1 device="" power memory energy known=""
+  local tool=${names[$1]} stamp=$2 unit=${units[$1]} line at_power=-1 at_memory=-1 at_energy=-1 device="" known=""
+  local power memory energy at_device power_cell memory_cell energy_cell
   local -a cells
-  [[ $tool != rocm-smi ]] || unit=1 # rocm-smi tells bytes; the others mebibytes, whatever they call them
+  IFS='|' read -r at_device power_cell memory_cell energy_cell <<<"${patterns[$1]}"
   while IFS= read -r line; do
     line=${line//$'\r'/}
     IFS=, read -r -a cells <<<"${line//, /,},"
-    case ${cells[0]:-} in
-    index | gpu | device)
+    if [[ ${cells[0]:-} == "$at_device" ]]; then
       known=yes
-      column '*[Pp]ower*' "${cells[@]}" && at_power=$REPLY
-      column '@(memory.used*|used_vram|VRAM Total Used Memory*)' "${cells[@]}" && at_memory=$REPLY
-      column 'total_energy_consumption' "${cells[@]}" && at_energy=$REPLY
+      column "$power_cell" "${cells[@]}" && at_power=$REPLY
+      column "$memory_cell" "${cells[@]}" && at_memory=$REPLY
+      column "$energy_cell" "${cells[@]}" && at_energy=$REPLY
       continue
-      ;;
-    esac
+    fi
     device=${cells[0]:-}
     device=${device#card}
     [[ -n $known && $device =~ ^[0-9]+$ ]] || continue
@@ -91,7 +107,7 @@ rows() {
   done
 }
 
-# sample TOOL OFFSET: one line a GPU, stamped with the middle of the call.
+# sample NUMBER OFFSET: one line a GPU, stamped with the middle of the call.
 sample() {
   local tool=$1 offset=$2 before report stamp=null
   uptime_cs && before=$REPLY
@@ -104,6 +120,13 @@ sample() {
   rows "$tool" "$stamp" <<<"$report"
 }
 
+# listed NAME...: the names with commas between them.
+listed() {
+  local text
+  printf -v text '%s, ' "$@"
+  printf '%s' "${text%, }"
+}
+
 # parent_now: our parent. The name in the stat file may hold spaces, so all up to the last ")" is cut.
 parent_now() {
   read -r REPLY <"/proc/$$/stat"
@@ -112,10 +135,10 @@ parent_now() {
   REPLY=${REPLY%% *}
 }
 
-# working_tool: the first that reports a GPU.
+# working_tool: the number of the first that reports a GPU.
 working_tool() {
-  for REPLY in nvidia-smi amd-smi rocm-smi; do
-    if command -v "$REPLY" >/dev/null && [[ -n $(sample "$REPLY" "") ]]; then
+  for REPLY in "${!names[@]}"; do
+    if command -v "${names[$REPLY]}" >/dev/null && [[ -n $(sample "$REPLY" "") ]]; then
       return 0
     fi
   done
@@ -128,8 +151,9 @@ main() {
     printf 'usage: sample_power.sh OUT.jsonl [INTERVAL_S [PARENT_PID]]\n' >&2
     return 2
   fi
+  read_tools
   if ! working_tool; then
-    printf 'sample_power: none of nvidia-smi, amd-smi, rocm-smi reports a GPU: power and memory are not sampled\n' >&2
+    printf 'sample_power: none of %s reports a GPU: power and memory are not sampled\n' "$(listed "${names[@]}")" >&2
     return 1
   fi
   tool=$REPLY
@@ -144,6 +168,8 @@ main() {
   done
 }
 
+here=${BASH_SOURCE[0]%/*}
+[[ $here != "${BASH_SOURCE[0]}" ]] || here=.
 shopt -s extglob
 pause=""
 trap '[[ -z $pause ]] || kill "$pause" 2>/dev/null || true' EXIT

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from conf.vocabulary import printed
-from parsers.devices import vendor_of
+from parsers.devices import maker_of
 from parsers.events import Event, Fact, NewRun, Reader, Setting
 from parsers.json_text import json_object
 from parsers.record import Stall, Step, Validation
@@ -204,8 +204,8 @@ def _system(line: int, text: str) -> Iterator[Event]:
     device = entry.get("accelerator_model_name")
     if isinstance(device, str) and device:
         yield Fact("device_name", device, line)
-        if vendor_of(device) is not None:
-            yield Fact("vendor", vendor_of(device), line)
+        if maker_of(device) is not None:
+            yield Fact("vendor", maker_of(device), line)
     nodes, each = (str(entry.get(name, "")) for name in ("number_of_nodes", "accelerators_per_node"))
     if all(count.isdecimal() and len(count) < 8 for count in (nodes, each)) and int(nodes) and int(each):
         yield Setting("world_size", int(nodes) * int(each), line)

@@ -106,7 +106,7 @@ def test_llama_is_llama31_8b_and_qwen_is_qwen25_7b() -> None:
     assert compose(["model=qwen"]) == compose(["model=qwen25_7b"])
 
 
-@pytest.mark.parametrize("hardware", choices("hardware"))
+@pytest.mark.parametrize("hardware", sorted({*choices("hardware")} - {"unknown"}))
 def test_every_hardware_file_composes(hardware: str) -> None:
     vendor = compose([f"hardware={hardware}"])["hardware"]["vendor"] or "cpu"
     e = load_experiment(f"platform={vendor}", f"hardware={hardware}", "model=llama_tiny", "gpus_per_node=1")

@@ -21,7 +21,7 @@ CASES = {
     "b200, TP 2": ("hardware=b200", "layout=tp2"),
     "gb200, data parallel": ("hardware=gb200", "layout=data_parallel"),
     "gb300, data parallel": ("hardware=gb300", "layout=data_parallel"),
-    "an unknown GPU, TP 2": ("hardware=unknown_nvidia", "layout=tp2"),
+    "an unknown GPU, TP 2": ("hardware=unknown", "layout=tp2"),
     "h100, latent attention": ("hardware=h100", "model=deepseek_v2_lite", "layout=data_parallel"),
 }
 

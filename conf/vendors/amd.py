@@ -1,0 +1,59 @@
+"""AMD: rocm-smi, ROCm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from conf.errors import Problem
+from conf.vendors import Devices, Vendor, output
+
+_NAME_KEYS = ("Card Series", "Card series", "Card Model", "Card model")
+# As runner/primus-cli-container.sh of AMD-AGI/Primus and its documentation have it.
+_DEVICE_FILES = (
+    *("--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"),
+    *("--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"),
+)
+
+
+class Amd(Vendor):
+    """See conf.vendors.Vendor."""
+
+    name = "amd"
+    order = 2
+    aliases = ("rocm",)
+    tool = "rocm-smi"
+    visibility = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")  # HIP honours CUDA's, too
+    device_prefixes = ("amd",)
+    torch_device = "rocm"
+    container_arguments: Mapping[str, tuple[str, ...]] = {"docker": _DEVICE_FILES, "podman": _DEVICE_FILES}
+
+    def devices(self) -> Devices | None:
+        """Read one object a card, and the driver's. rocm-smi is in every ROCm image, also where amd-smi is not."""
+        text = output(self.tool, "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
+        try:
+            cards: Mapping[str, Any] = json.loads(text[text.find("{") :])  # warnings about idle GPUs come before it
+        except ValueError:
+            return None
+        devices = [card for key, card in sorted(cards.items()) if key.startswith("card") and isinstance(card, Mapping)]
+        if not devices:
+            return None
+        memory = str(devices[0].get("VRAM Total Memory (B)"))
+        driver = cards.get("system", {}).get("Driver version")
+        names = tuple(_device_name(card) for card in devices)
+        return Devices(self.name, names, int(memory) if memory.isdigit() else None, driver)
+
+    def node_problems(self, gpus_per_node: int) -> Iterator[Problem]:
+        """Refuse the counts for which RCCL has no fast ring."""
+        if gpus_per_node in (5, 6, 7):
+            what = "RCCL's all-reduce falls from 357 to 45 GB/s with 5, 6 or 7 GPUs of a node (MI355X): no fair figure"
+            yield Problem("gpus_per_node", what, str(gpus_per_node), "1, 2, 4, 8")
+
+
+def _device_name(card: Mapping[str, Any]) -> str:
+    names = (str(card[key]) for key in _NAME_KEYS if key in card)
+    return next((name for name in names if name not in ("", "N/A")), "unknown AMD GPU")
+
+
+VENDOR = Amd()

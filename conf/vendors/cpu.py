@@ -1,0 +1,15 @@
+"""This machine's processors, which have a driver for everything: the vendor of every run without an accelerator."""
+
+from __future__ import annotations
+
+from conf.vendors import CPU, Vendor
+
+
+class Cpu(Vendor):
+    """See conf.vendors.Vendor, whose defaults it has."""
+
+    name = CPU
+    order = 100
+
+
+VENDOR = Cpu()
