@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, TypeGuard
 
 from conf import vocabulary
-from parsers.devices import vendor_of
+from conf.vendors import maker_of
 from parsers.events import Event, Fact, Reader, Resumed, Setting
 from parsers.fields import Column, commas, gibibytes, number, step_fields, whole
 from parsers.record import Stall, Step, Validation
@@ -186,8 +186,8 @@ class Dialect:
     def _facts(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         for name, value in self._stated(match):
             yield Fact(name, value, line)
-            if name == "device_name" and vendor_of(value) is not None:
-                yield Fact("vendor", vendor_of(value), line)
+            if name == "device_name" and maker_of(value) is not None:
+                yield Fact("vendor", maker_of(value), line)
 
     def _stated(self, match: re.Match[str]) -> Iterator[tuple[str, Any]]:
         for name, printed in match.groupdict().items():

@@ -19,6 +19,7 @@ from conf.errors import Problem
 
 TIMEOUT_S = 20
 CPU = "cpu"
+_READ_ONLY = {"intel": "intel", "tpu": "google"}  # makers whose logs are read, and on whose devices nothing is run
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,13 @@ def accelerators() -> tuple[str, ...]:
 def vendor_named(text: str) -> str | None:
     """Return the name of the vendor that a foreign record calls `text`, None if no vendor is called so."""
     return next((name for name in accelerators() if text in (name, *vendors()[name].aliases)), None)
+
+
+def maker_of(device_name: str) -> str | None:
+    """Return the maker of the device that a log calls `device_name`, None where the name does not begin with it."""
+    first = next(iter(device_name.replace("(R)", " ").lower().split()), "")
+    makers = (name for name in accelerators() if first in vendors()[name].device_prefixes)
+    return next(makers, _READ_ONLY.get(first))
 
 
 def output(*argv: str) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from conf.vendors import maker_of
 from conf.vocabulary import printed
-from parsers.devices import maker_of
 from parsers.events import Event, Fact, NewRun, Reader, Setting
 from parsers.json_text import json_object
 from parsers.record import Stall, Step, Validation
