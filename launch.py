@@ -139,7 +139,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     done = {str(Path(row["run"]).parent) for row in rows if row["status"] == "completed"}
     if len(rows) > 1 and done:
         stacks = {row["framework"] for row in rows}
-        vary = " --vary framework" if len(stacks) > 1 and rows[0]["provenance"] == "rehearsed" else ""
+        vary = " vary=framework" if len(stacks) > 1 and rows[0]["provenance"] == "rehearsed" else ""
         lines.append(f"compare them: python -m compare {shlex.join(sorted(done))}{vary} -o compare")
     return "\n".join(lines)
 

@@ -23,7 +23,9 @@ def refuse_unknown(
     if wrong:
         shown = "the keys are in the table of the audit: python -m compare RUNS -o DIR"
         hints = {key: closest(key, known) or shown for key in wrong}
-        raise InputError(*(Problem("--accept", "nothing of that name", k, allowed, hint) for k, hint in hints.items()))
+        raise InputError(
+            *(Problem(f"accept.{k}", "nothing of that name", k, allowed, hint) for k, hint in hints.items())
+        )
 
 
 def accepted(

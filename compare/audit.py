@@ -211,7 +211,7 @@ def _state(name: str, kind: str, values: Values, varied: frozenset[str], held: S
     declared = _declared(name, told, held) if apart and not excused else ""
     if apart and not excused and not declared:
         asked_by = next((key for key in _OFTEN_VARIED if name in expand((key,))), None)
-        return "unexplained", f"{asked_by}s are compared with --vary {asked_by}" if asked_by else ""
+        return "unexplained", f"{asked_by}s are compared with vary={asked_by}" if asked_by else ""
     if silent := [label for label in values if label not in told]:
         return "unknown", f"not told by {some(silent)}"
     if not apart:

@@ -101,8 +101,8 @@ def _baseline(groups: Sequence[Group], label: str | None) -> Group:
         return next((g for g in groups if g.usable), groups[0])
     labels = [g.label for g in groups]
     if label not in labels:
-        hint = closest(label, labels) or "beside --candidate it may be a filter, too"
-        raise InputError(Problem("--baseline", "no such group", label, listed(labels), hint))
+        hint = closest(label, labels) or "beside a candidate it may be a filter, too"
+        raise InputError(Problem("baseline", "no such group", label, listed(labels), hint))
     return groups[labels.index(label)]
 
 

@@ -28,7 +28,7 @@ State = Literal["ok", "regression", "cannot tell", ""]
 Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
 
 BUMPED = ("image", "framework_version")
-"""What differs between baseline and candidate, where no --vary says otherwise."""
+"""What differs between baseline and candidate, where no vary= says otherwise."""
 _FACTS = ("framework", "framework_version", "image", "hardware")
 # Of a place or of the data, not of the software.
 _NOT_A_VERSION = ("host", "data_", "launcher_pid", "parameters", "probe_", "max_allocated_bytes", "max_reserved_bytes")
@@ -95,7 +95,7 @@ class Regression:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Runs under a name: `--baseline` or `--candidate` as it was typed."""
+    """Runs under a name: `baseline` or `candidate` as it was typed."""
 
     name: str
     runs: tuple[Run, ...]

@@ -15,8 +15,7 @@ from compare.curve import Curve, curve_of
 from compare.groups import has_figures
 from conf.errors import InputError, Problem, UserError
 from metrics import Quantity, summarise
-from metrics.bill import Terms
-from metrics.priced import priced
+from metrics.bill import Terms, priced
 from parsers import Run
 from parsers.progress import Progress, silent
 from parsers.storage import STEPS_FILE

@@ -70,7 +70,7 @@ def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied
 
     Comparing platforms excuses another layout only where each was given its best one: else it is a second difference.
     """
-    keys, reason = _chosen(groups) if named is None else (tuple(named), "--vary")
+    keys, reason = _chosen(groups) if named is None else (tuple(named), "vary=")
     settings = expand(keys)
     if "platform" in settings and LAYOUT not in settings and _each_its_best(groups):
         settings |= expand((LAYOUT, *_OF_A_BEST_ROW))
@@ -88,8 +88,8 @@ def expand(keys: Iterable[str]) -> frozenset[str]:
     unknown = [name for name in left if name not in known]
     if unknown:
         allowed = listed([*FACTS, *kinds]) + ", or a setting of conf/vocabulary.yaml"
-        hint = closest(unknown[0], sorted(known)) or "--vary layout"
-        raise InputError(Problem("--vary", "no such setting", listed(unknown), allowed, hint))
+        hint = closest(unknown[0], sorted(known)) or "vary=layout"
+        raise InputError(Problem("vary", "no such setting", listed(unknown), allowed, hint))
     found: set[str] = set()
     while left:
         name = left.pop()

@@ -48,6 +48,10 @@ class UserError(Exception):
         super().__init__("\n".join(str(p) for p in problems))
 
 
+class Answer(Exception):
+    """The answer to --help or --version: printed, and nothing else is done."""
+
+
 class ConfigError(UserError, ValueError):
     """The experiment asked for is not valid, or cannot run here."""
 
@@ -78,7 +82,11 @@ def command(main: Main) -> Main:
     def guarded(argv: Sequence[str] | None = None) -> int:
         try:
             with redirect_stdout(cast(TextIO, _Stdout(sys.stdout))):
-                code = main(argv)
+                try:
+                    code = main(argv)
+                except Answer as answer:
+                    print(answer)
+                    code = 0
                 sys.stdout.flush()
         except UserError as error:
             print(error, file=sys.stderr)

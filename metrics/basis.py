@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from conf.schema import Hardware
-from metrics.pace import Pace, pace
 from metrics.peak import device_of, precision_of
 from metrics.quantity import Quantity
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
+from metrics.step_times import StepTimes, step_times
 from parsers.columns import columns
 from parsers.record import Record
 
@@ -21,7 +21,7 @@ class Basis:
     of each kind that the steps tell (allocated, max_memory_reserved_bytes …), in bytes."""
 
     record: Record
-    pace: Pace
+    times: StepTimes
     facts: Facts
     shape: ShapeOrMissing
     device: Hardware | None
@@ -37,7 +37,7 @@ def basis(record: Record) -> Basis:
     """Of a record."""
     facts = facts_of(record)
     device, precision = device_of(record), precision_of(facts)
-    return Basis(record, pace(record), facts, shape_from(facts), device, precision, _memory(record))
+    return Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))
 
 
 def _memory(record: Record) -> Mapping[str, float]:

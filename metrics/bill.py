@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from metrics.options import Option
+from metrics.options import Option, option_of
 from metrics.price import Prices
 from metrics.quantity import Quantity
+from parsers.record import Record
 
 TRILLION = 1e12
 _HOURS_A_YEAR = 8760
@@ -42,7 +43,7 @@ class Terms:
     pue: float = 1.0
     host_share: float = 0.0
     goodput: float = 1.0
-    carbon: Quantity = field(default_factory=lambda: Quantity(None, "gCO2e/kWh", "assumed", note="no --carbon given"))
+    carbon: Quantity = field(default_factory=lambda: Quantity(None, "gCO2e/kWh", "assumed", note="no carbon=… given"))
     embodied: Embodied | None = None
 
 
@@ -126,3 +127,24 @@ def _carbon(option: Option, terms: Terms) -> Bill:
         return {"carbon_t": tonnes}
     made = _gpu_hours(option, terms).times(terms.embodied.kg_per_gpu_hour / 1000, "tCO2e", "assumed")
     return {"carbon_t": tonnes, "carbon_embodied_t": made, "carbon_total_t": tonnes.plus(made)}
+
+
+# A figure of a bill, and its name among the figures of a run, whose energy_j_per_token is its GPUs' alone.
+_NAMES: Mapping[str, str] = {
+    "days": "training_days",
+    "gpu_hours": "training_gpu_hours",
+    "energy_kwh": "training_energy_kwh",
+    "carbon_t": "training_carbon_t",
+    "carbon_total_t": "training_carbon_total_t",
+    "price": "price",
+    "total": "training_cost",
+    "cost_per_trillion_tokens": "cost_per_trillion_tokens",
+    "tokens_per_currency": "tokens_per_currency",
+}
+_NO_EMBODIED = {"carbon_total_t": Quantity(None, "tCO2e", "assumed", note="no embodied_kg=… given")}
+
+
+def priced(record: Record, figures: Mapping[str, Quantity], terms: Terms) -> dict[str, Quantity]:
+    """Return `figures` (of `summarise`) with money, time, energy and CO2 of a training on `terms` at their speed."""
+    bill_of_run = {**_NO_EMBODIED, **bill(option_of(record.name, [record], [figures]), terms)}
+    return {**figures, **{name: bill_of_run[key] for key, name in _NAMES.items()}}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from conf.arguments import number
 from conf.compose import CONF
 from conf.errors import InputError, Problem, closest, listed
 from metrics.quantity import Quantity
@@ -16,19 +16,19 @@ _UNIT = "gCO2e/kWh"
 _TABLE = Path("data") / "private_infra" / "global_energy_mix.json"
 
 
-def intensity(text: str, where: str = "--carbon") -> Quantity:
-    """Of a number (yours, in gCO2e/kWh) or a country's ISO code (USA, FRA), from conf/carbon, else from codecarbon
-    where that is installed. InputError: neither."""
+def intensity(text: str) -> Quantity:
+    """Read a number (the user's own, in gCO2e/kWh) or a country's ISO code (USA, FRA) of conf/carbon, else of
+    codecarbon where that is installed. InputError: neither."""
     try:
-        value = float(text)
+        value = number(text, (_UNIT,))
     except ValueError:
-        return _country(text.strip().upper(), where)
-    if not 0 <= value < math.inf:
-        raise InputError(Problem(where, "is no carbon intensity", text, "0 gCO2e/kWh or more"))
+        return _country(text.strip().upper())
+    if value < 0:
+        raise InputError(Problem("carbon", "is no carbon intensity", text, "0 gCO2e/kWh or more"))
     return Quantity(value, _UNIT, "computed", note="yours")
 
 
-def _country(code: str, where: str) -> Quantity:
+def _country(code: str) -> Quantity:
     import yaml
 
     table = yaml.safe_load((CONF / "carbon" / "countries.yaml").read_text(encoding="utf-8"))
@@ -40,8 +40,8 @@ def _country(code: str, where: str) -> Quantity:
         value, year = more[code]
         return Quantity(value, _UNIT, "assumed", note=f"{code}, average of {year}: codecarbon's {_TABLE.name}")
     known = sorted({*table["g_co2e_per_kwh"], *more})
-    hint = closest(code, known) or "yours, --carbon 120" + ("" if more else "; pip install codecarbon knows 200 more")
-    raise InputError(Problem(where, "no such country in the tables", code, listed(known), hint))
+    hint = closest(code, known) or "yours, carbon=120" + ("" if more else "; pip install codecarbon knows 200 more")
+    raise InputError(Problem("carbon", "no such country in the tables", code, listed(known), hint))
 
 
 def _codecarbon() -> Mapping[str, tuple[float, int]]:

@@ -1,52 +1,57 @@
-"""`python -m metrics RUN…`: the figures of each run; `cost`, `energy`, `check` and `flops` have files of their own."""
+"""`python -m metrics RUN…`: the figures of each run; `cost`, `energy`, `check`, `flops` are commands of their own."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
-from conf.errors import command
+from conf.arguments import Command
+from conf.errors import InputError, Problem, command
 from metrics.quantity import Quantity
 from metrics.summary import summarise, summary_json
 from parsers import Run, differences, find_runs
+from parsers.find import FILTERS, WHERE
 from parsers.storage import dumps
 from parsers.terminal import plain
 
-COMMANDS: Mapping[str, str] = {
-    "cost": "metrics.cli_cost",
-    "energy": "metrics.cli_cost",
-    "check": "metrics.cli_check",
-    "flops": "metrics.cli_check",
+# Command, and its module beside this one and what is called there.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "cost": ("cost", "money, GPU-hours, energy and CO2 of a training, break-even, sensitivity"),
+    "energy": ("cost", "energy and CO2 alone"),
+    "check": ("check", "whether a published figure is physically possible"),
+    "flops": ("check", "a model's FLOPs in every convention; TFLOP/s converted between them"),
 }
-_MORE = """more: python -m metrics cost RUN…    money, GPU-hours, energy and CO2 of a training, break-even, sensitivity
-      python -m metrics energy RUN…  energy and CO2 alone
-      python -m metrics check …      whether a published figure is physically possible
-      python -m metrics flops …      a model's FLOPs in every convention; TFLOP/s converted between them
-each with --help; a directory of such a name is ./cost"""
+METRICS = Command(
+    name="metrics",
+    summary="The figures of training runs: throughput, MFU, memory, energy, spread, loss.",
+    words="RUN…",
+    words_help=WHERE,
+    others=FILTERS,
+    switches={"--json": "every figure with unit, source and interval"},
+    more="\n".join(
+        ["more, each with --help (a directory of such a name is ./cost):"]
+        + [f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()]
+    ),
+)
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """0: printed; 1: an impossible claim; 2: bad input; 3: a claim that cannot be judged."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0] in COMMANDS:
-        code: int = import_module(COMMANDS[arguments[0]]).main(arguments)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in COMMANDS:
+        module = import_module(f"{__package__}.{COMMANDS[words[0]][0]}")
+        code: int = getattr(module, words[0])(words[1:])
         return code
-    parser = argparse.ArgumentParser(
-        prog="python -m metrics",
-        description="The figures of training runs.",
-        epilog=_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories, directories above them, globs")
-    parser.add_argument("--json", action="store_true", help="every figure with unit, source and interval")
-    options = parser.parse_args(arguments)
-    runs = find_runs(options.runs)
-    if options.json:
+    arguments = METRICS.parse(words)
+    named = [*arguments.words, *arguments.others]
+    if not named:
+        raise InputError(Problem("RUN", "none given", hint="python -m metrics runs/ platform=amd"))
+    runs = find_runs(named)
+    if arguments.switches:
         print(dumps([_object(run) for run in runs], indent=1))
     else:
         print("\n\n".join(_table(run) for run in runs))
@@ -74,7 +79,7 @@ def _cell(quantity: Quantity) -> str:
 
 
 def _readable(quantity: Quantity) -> str:
-    """FLOPs short."""
+    """Return the figure as people read it, FLOPs short."""
     known = quantity.readable()
     short = known.value is not None and known.unit == "FLOP/token"
     return f"{known.value:.4e} {known.unit}" if short else str(known)

@@ -41,7 +41,7 @@ def measured_power(basis: Basis) -> Quantity:
     told = [window for window in windows if window.gpus and window.seconds and _energy_j(window) is not None]
     for kind in ("gpu", "board"):
         if found := [window for window in told if window.kind == kind]:
-            return _mean_power(_steady(found, basis.pace.warmup.count), basis.pace.warmup.count)
+            return _mean_power(_steady(found, basis.times.warmup.count), basis.times.warmup.count)
     return Quantity(None, "W/GPU", "measured")
 
 

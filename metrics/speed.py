@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from metrics.basis import Basis, Metrics, count
-from metrics.pace import executed
 from metrics.quantity import Quantity
-from metrics.warmup import find_warmup
+from metrics.step_times import executed, find_warmup
 
 _ENOUGH = {20: 20, 100: 100}  # steps from which a twentieth, a hundredth of them is a step at all
 
@@ -18,7 +17,7 @@ _ENOUGH = {20: 20, 100: 100}  # steps from which a twentieth, a hundredth of the
 def _tokens_per_s(basis: Basis) -> Quantity:
     rate = token_rate(basis)
     if rate is not None:
-        return Quantity.of(rate, "tokens/s", basis.pace.clock)
+        return Quantity.of(rate, "tokens/s", basis.times.clock)
     printed, gpus = _printed_rate(basis), count(basis.record, "world_size")
     return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
 
@@ -26,9 +25,9 @@ def _tokens_per_s(basis: Basis) -> Quantity:
 def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     rate, gpus = token_rate(basis), count(basis.record, "world_size")
     if rate is not None and gpus is not None:
-        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.pace.clock, _left_out(basis))
-    printed = None if basis.pace.ends else _printed_rate(basis)
-    return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.pace.clock)
+        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.times.clock, _left_out(basis))
+    printed = None if basis.times.ends else _printed_rate(basis)
+    return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.times.clock)
 
 
 def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
@@ -37,8 +36,8 @@ def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
 
 def token_rate(basis: Basis) -> float | None:
     """Tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
-    samples, length = basis.pace.samples, count(basis.record, "seq_length")
-    return None if samples is None or length is None else samples * length / basis.pace.seconds
+    samples, length = basis.times.samples, count(basis.record, "seq_length")
+    return None if samples is None or length is None else samples * length / basis.times.seconds
 
 
 def _printed_rate(basis: Basis) -> float | None:
@@ -58,44 +57,46 @@ def steady_mean(printed: Iterable[float | None]) -> float | None:
 
 def _steps_per_s(basis: Basis) -> Quantity:
     mean = _mean(basis)
-    return Quantity.of(1 / mean if mean else None, "steps/s", basis.pace.clock)
+    return Quantity.of(1 / mean if mean else None, "steps/s", basis.times.clock)
 
 
 def _step_time_mean(basis: Basis) -> Quantity:
-    return Quantity.of(_mean(basis), "s", basis.pace.clock)
+    return Quantity.of(_mean(basis), "s", basis.times.clock)
 
 
 def _mean(basis: Basis) -> float | None:
-    iterations = basis.pace.iterations
-    return basis.pace.seconds / iterations if iterations else None
+    iterations = basis.times.iterations
+    return basis.times.seconds / iterations if iterations else None
 
 
 def _step_time_median(basis: Basis) -> Quantity:
     times = _ordered(basis)
-    return Quantity.of(statistics.median(times) if times else None, "s", basis.pace.clock)
+    return Quantity.of(statistics.median(times) if times else None, "s", basis.times.clock)
 
 
 def _step_time_p95(basis: Basis) -> Quantity:
-    return Quantity.of(_upper(basis, 20), "s", basis.pace.clock)
+    return Quantity.of(_upper(basis, 20), "s", basis.times.clock)
 
 
 def _step_time_p99(basis: Basis) -> Quantity:
-    return Quantity.of(_upper(basis, 100), "s", basis.pace.clock)
+    return Quantity.of(_upper(basis, 100), "s", basis.times.clock)
 
 
 def _step_time_stdev(basis: Basis) -> Quantity:
     times = single_steps(basis)
     if len(times) < 2:
-        return Quantity(None, "s", basis.pace.clock)
+        return Quantity(None, "s", basis.times.clock)
     mean = sum(times) / len(times)  # statistics.stdev works in fractions, for a tenth of all figures' time
     squares = sum((time - mean) * (time - mean) for time in times)
-    return Quantity.of(math.sqrt(squares / (len(times) - 1)), "s", basis.pace.clock)
+    return Quantity.of(math.sqrt(squares / (len(times) - 1)), "s", basis.times.clock)
 
 
 def _step_time_tail(basis: Basis) -> Quantity:
     """How many times the median the slowest twentieth takes at least."""
     times, upper = _ordered(basis), _upper(basis, 20)
-    return Quantity.of(upper / statistics.median(times) if upper else None, "× median", basis.pace.clock, "95th of 100")
+    return Quantity.of(
+        upper / statistics.median(times) if upper else None, "× median", basis.times.clock, "95th of 100"
+    )
 
 
 def _step_time_jitter(basis: Basis) -> Quantity:
@@ -103,7 +104,7 @@ def _step_time_jitter(basis: Basis) -> Quantity:
     times = single_steps(basis)
     changes = [abs(b - a) for a, b in pairwise(times)]
     value = 100 * statistics.median(changes) / statistics.median(_ordered(basis)) if changes else None
-    return Quantity.of(value, "%", basis.pace.clock, "step to step")
+    return Quantity.of(value, "%", basis.times.clock, "step to step")
 
 
 def _upper(basis: Basis, parts: int) -> float | None:
@@ -114,29 +115,29 @@ def _upper(basis: Basis, parts: int) -> float | None:
 
 def single_steps(basis: Basis) -> Sequence[float]:
     """Times of single steps in s, warm-up left out: none where a line prints the mean over several."""
-    return basis.pace.times if basis.pace.iterations_a_line == 1 else []
+    return basis.times.times if basis.times.iterations_a_line == 1 else []
 
 
 def _ordered(basis: Basis) -> list[float]:
     """The same, the shortest first: medians and quantiles sort what is sorted in no time."""
-    return basis.pace.ordered if basis.pace.iterations_a_line == 1 else []
+    return basis.times.ordered if basis.times.iterations_a_line == 1 else []
 
 
 def _warmup_steps(basis: Basis) -> Quantity:
-    warmup, each = basis.pace.warmup, basis.pace.iterations_a_line
-    if not basis.pace.ends or each is None:
+    warmup, each = basis.times.warmup, basis.times.iterations_a_line
+    if not basis.times.ends or each is None:
         return Quantity(None, "steps", "computed")
     return Quantity.of(warmup.count * each, "steps", "computed", warmup.reason)
 
 
 def _counted_steps(basis: Basis) -> Quantity:
-    if not basis.pace.ends:
+    if not basis.times.ends:
         return Quantity(None, "steps", "computed", note="no step times told")
-    return Quantity.of(basis.pace.iterations, "steps", "computed", _left_out(basis))
+    return Quantity.of(basis.times.iterations, "steps", "computed", _left_out(basis))
 
 
 def _left_out(basis: Basis) -> str:
-    count = basis.pace.not_above_zero
+    count = basis.times.not_above_zero
     return f"left out: {count} interval{'s' if count > 1 else ''} of a clock that went back or stood" if count else ""
 
 

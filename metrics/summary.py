@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from metrics.basis import Basis, Metrics, basis
+from metrics.downtime import STOPS
 from metrics.energy import ENERGY
 from metrics.memory import MEMORY
 from metrics.quantity import Quantity
 from metrics.speed import SPEED
-from metrics.stops import STOPS
-from metrics.work import WORK
+from metrics.utilisation import WORK
 from parsers.record import Record
 
 

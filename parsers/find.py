@@ -18,6 +18,8 @@ from parsers.storage import RUN_FILE, read_lazily
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
 _NOT_RUNS = "attempts"
 RUNS = "runs"
+WHERE = "run directories, directories above them, globs"
+FILTERS = "filters of the runs: platform=amd model=llama31_8b, a setting, a fact of the environment"
 _INSTEAD = (
     "give a run directory, one above runs, or a glob in quotes; a log becomes a run by python -m parsers LOG --save"
 )

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from compare.comparison import Comparison
 from compare.groups import Side, sides
 from conf.errors import listed
-from metrics.pace import pace
+from metrics.step_times import step_times
 from parsers import Record, Run, Step
 
 Points: TypeAlias = "tuple[tuple[float, float] | None, ...]"
@@ -123,7 +123,7 @@ def _series(one: _One, name: str, at: _Where) -> Series:
 def _step_times(runs: Sequence[_One]) -> Curves:
     found, left_out = [], set()
     for place, label, run in runs:
-        known = pace(run.record)
+        known = step_times(run.record)
         each, ends = known.iterations_a_line or 1, known.ends[known.warmup.count :]
         left_out.add(known.warmup.count * each)
         points: list[tuple[float, float] | None] = []

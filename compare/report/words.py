@@ -86,7 +86,7 @@ def advice(comparison: Comparison) -> tuple[Line, ...]:
 
 
 def _accept(keys: Sequence[str]) -> str:
-    return " ".join(f"--accept {key}=REASON" for key in keys) if len(keys) <= _SPELLED else "--accept KEY=REASON"
+    return " ".join(f"accept.{key}=REASON" for key in keys) if len(keys) <= _SPELLED else "accept.KEY=REASON"
 
 
 def _unlike(comparison: Comparison, keys: Sequence[str]) -> Iterator[str]:
@@ -98,12 +98,12 @@ def _unlike(comparison: Comparison, keys: Sequence[str]) -> Iterator[str]:
     # Another clock is nothing that anybody would compare.
     settings = [row.setting for row in comparison.audit.rows if row.setting in keys and row.setting != "clock"]
     compared = ",".join((*comparison.audit.varied.keys, *settings))
-    vary = f"compare it, --vary {compared}; or " if 0 < len(settings) <= _SPELLED else ""
+    vary = f"compare it, vary={compared}; or " if 0 < len(settings) <= _SPELLED else ""
     yield f"Run the groups alike in {some(keys)}; or {vary}accept what is meant to differ, {_accept(keys)}"
 
 
 def _otherwise(keys: Sequence[str]) -> Iterator[str]:
-    """Neither runs that are alike nor --vary help where what was asked for did not run."""
+    """Neither runs that are alike nor vary= help where what was asked for did not run."""
     if keys:
         mend = "ask for what ran, or have the stack run what was asked for"
         yield f"{some(keys)} did not run as asked for: {mend}; or accept it, {_accept(keys)}"
@@ -114,7 +114,7 @@ def _stray(comparison: Comparison) -> list[str]:
 
 
 def _deciding(comparison: Comparison) -> list[str]:
-    """What --accept would have to name."""
+    """What accept.KEY would have to name."""
     audited = comparison.audit
     differs = audited.verdict.word == "not comparable"
     names = [row.setting for row in audited.rows if row.decides and (row.state == "unexplained") == differs]

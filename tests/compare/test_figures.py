@@ -16,7 +16,7 @@ from compare.figures import FIGURES, Figure, pool, worded
 from metrics import METRICS, Quantity
 from metrics.bill import Terms
 from metrics.price import Prices, read_prices
-from metrics.priced import priced
+from metrics.bill import priced
 from parsers import Power, Record
 
 SHAPE = {

@@ -16,16 +16,16 @@ def _wall_time(basis: Basis) -> Quantity:
 def _goodput(basis: Basis) -> Quantity:
     """Steps that were kept, at their steady pace, over the wall time from start to end: start-up, warm-up, stalls and
     redone steps are lost. A short benchmark is mostly start-up; a long run tells what its stack is worth."""
-    iterations, wall_s = basis.pace.iterations, basis.record.wall_time_s
-    if not iterations or not wall_s or basis.pace.iterations_a_line is None:
-        return Quantity(None, "%", basis.pace.clock)
-    mean_s = basis.pace.seconds / iterations
+    iterations, wall_s = basis.times.iterations, basis.record.wall_time_s
+    if not iterations or not wall_s or basis.times.iterations_a_line is None:
+        return Quantity(None, "%", basis.times.clock)
+    mean_s = basis.times.seconds / iterations
     kept = len({*columns(basis.record.steps, "step")[0]})  # a step that was redone after a restart made progress once
-    useful_s = kept * basis.pace.iterations_a_line * mean_s
+    useful_s = kept * basis.times.iterations_a_line * mean_s
     if useful_s > wall_s:
         what = f"{shown(useful_s)} s of steps in {shown(wall_s)} s: one of the two is wrong"
-        return Quantity(None, "%", basis.pace.clock, note=what)
-    return Quantity.of(100 * useful_s / wall_s, "%", basis.pace.clock, f"of {shown(wall_s)} s from start to end")
+        return Quantity(None, "%", basis.times.clock, note=what)
+    return Quantity.of(100 * useful_s / wall_s, "%", basis.times.clock, f"of {shown(wall_s)} s from start to end")
 
 
 def _stall_time(basis: Basis) -> Quantity:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from conf.errors import listed
 from metrics.basis import Basis, Metrics, count
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
-from metrics.pace import executed
 from metrics.peak import achievable_tflops, causes_in_a_run, peak_tflops, utilisation
 from metrics.quantity import Quantity, Source, shown
 from metrics.speed import steady_mean, token_rate
+from metrics.step_times import executed
 
 _TERA = 1e12
 _NAMED = 4
@@ -38,7 +38,7 @@ def _tflops_per_gpu(basis: Basis) -> Quantity:
 def _rate(basis: Basis, per_token: Quantity) -> Quantity:
     """Our tokens/s times our FLOPs; the note is the convention's, or what is lacking."""
     rate, gpus = token_rate(basis), count(basis.record, "world_size")
-    source: Source = "assumed" if per_token.source == "assumed" else basis.pace.clock
+    source: Source = "assumed" if per_token.source == "assumed" else basis.times.clock
     if per_token.value is None or rate is None or gpus is None:
         lacking = per_token.note if per_token.value is None else "no speed"
         return Quantity(None, "TFLOP/s/GPU", source, note=lacking)
@@ -78,7 +78,7 @@ def _hfu(basis: Basis) -> Quantity:
     """With what is recomputed. Unknown where the settings do not tell what is."""
     again = recompute_of(basis.facts)
     if again is None:
-        return Quantity(None, "%", basis.pace.clock, note="not told: what is recomputed")
+        return Quantity(None, "%", basis.times.clock, note="not told: what is recomputed")
     causes = causes_in_a_run(basis.device, basis.precision)
     done = _rate(basis, _counted(basis, CONVENTIONS["hardware"], again))
     return utilisation(done, peak_tflops(basis.device, basis.precision), causes)

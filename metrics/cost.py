@@ -1,79 +1,89 @@
-"""`python -m metrics cost RUN…` and `energy RUN…`: what training on so many tokens takes, on each option."""
+"""`metrics cost` and `metrics energy`: what training on so many tokens takes, on each option."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from conf.arguments import Command
 from conf.errors import InputError, Problem, command, listed
 from metrics.bill import Bill, Terms, bill
-from metrics.cli_terms import add_terms, split, terms_of
 from metrics.options import Option, options
 from metrics.quantity import Quantity, shown
+from metrics.terms import KEYS, OLD, terms_of
 from metrics.whatif import ENERGY, MONEY, BreakEven, Swing, break_evens, swings
 from parsers import find_runs
-from parsers.find import copies
+from parsers.find import FILTERS, WHERE, copies
 from parsers.storage import dumps
 from parsers.terminal import plain
 
-_EXAMPLE = """python -m metrics cost runs/ --tokens 15e12 --price 'mi355x=3.10,b200=4.75 USD/gpu-hour' --pue 1.25
-python -m metrics cost runs/ price.usd_per_gpu_hour.mi355x=3.10
-python -m metrics cost runs/ --capex 'mi355x=28000 USD/gpu' --years 4 --utilisation 0.7 --power-price 0.09
-python -m metrics energy runs/ --tokens 15e12 --pue 1.25 --carbon FRA"""
 _OF_ENERGY = (
     *("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu"),
     *("energy_", "tokens_per_wh", "electricity", "carbon_"),
 )
-_MOVED = {"cost": MONEY, "energy": ENERGY}
 _BAR = 40
+_SWITCHES = {
+    "--json": "every figure with unit, source and interval",
+    "--csv": "for a spreadsheet: option, figure, value, unit, source, …",
+}
+
+
+def _command(name: str, summary: str, *examples: str) -> Command:
+    about = {"words": "RUN…", "words_help": WHERE, "others": FILTERS}
+    return Command(
+        name=f"metrics {name}", summary=summary, keys=KEYS, switches=_SWITCHES, examples=examples, old=OLD, **about
+    )
+
+
+COST = _command(
+    "cost",
+    "What training on so many tokens takes, at the speed that was measured: money, GPU-hours, energy and CO2.",
+    "runs/ tokens=15T price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 pue=1.25",
+    "runs/ capex.usd_per_gpu.mi355x=28000 years=4 utilisation=70% power_price=0.09",
+)
+ENERGY_COMMAND = _command(
+    "energy", "What training on so many tokens takes: energy and CO2 alone.", "runs/ tokens=15T pue=1.25 carbon=FRA"
+)
 
 
 @command
-def main(argv: Sequence[str] | None = None) -> int:
-    """argv: `cost` or `energy` and what follows. 0: printed; 2: bad input."""
-    asked = _parser().parse_intermixed_args(argv)
-    named, prices = split(asked.runs)
+def cost(argv: Sequence[str] | None = None) -> int:
+    """Print what a training costs. 0: printed; 2: bad input."""
+    return _print(COST, argv, MONEY)
+
+
+@command
+def energy(argv: Sequence[str] | None = None) -> int:
+    """Print the energy of a training. 0: printed; 2: bad input."""
+    return _print(ENERGY_COMMAND, argv, ENERGY)
+
+
+def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
+    arguments = called.parse(argv)
+    named = [*arguments.words, *arguments.others]
     runs = find_runs(named)
     if problems := tuple(copies(runs)):  # a copy is no repeat
         raise InputError(*problems)
-    found = options(runs)
-    if not found:
-        hint = "python -m metrics RUN tells their state"
-        raise InputError(Problem(listed(asked.runs), "has no run that completed with a speed", hint=hint))
-    terms = terms_of(asked, runs, prices)
-    bills = [(option, _shown(bill(option, terms), asked.what)) for option in found]
-    of = _MOVED[asked.what]
-    evens = break_evens(found, terms, of)
-    if asked.json:
+    ways = options(runs)
+    if not ways:
+        hint = "python -m metrics RUN shows their state"
+        raise InputError(Problem(listed(named), "has no run that completed with a speed", hint=hint))
+    terms = terms_of(arguments, runs)
+    bills = [(option, _shown(bill(option, terms), of)) for option in ways]
+    evens = break_evens(ways, terms, of)
+    if "--json" in arguments.switches:
         print(dumps(_object(terms, bills, evens, of), indent=1))
-    elif asked.csv:
+    elif "--csv" in arguments.switches:
         _write_csv(bills)
     else:
         print(plain("\n".join(_lines(terms, bills, evens, of)), keep="\n"))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m metrics",
-        description="What training on so many tokens takes, at the speed that was measured.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("what", choices=("cost", "energy"))
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="runs, or price.usd_per_gpu_hour.HARDWARE=AMOUNT")
-    add_terms(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="every figure with unit, source and interval")
-    form.add_argument("--csv", action="store_true", help="for a spreadsheet: option, figure, value, unit, source, …")
-    return parser
-
-
-def _shown(found: Bill, what: str) -> Bill:
-    return found if what == "cost" else {name: q for name, q in found.items() if name.startswith(_OF_ENERGY)}
+def _shown(figures: Bill, of: str) -> Bill:
+    return figures if of == MONEY else {name: q for name, q in figures.items() if name.startswith(_OF_ENERGY)}
 
 
 def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> list[str]:

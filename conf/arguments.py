@@ -1,0 +1,303 @@
+"""Command lines: words, KEY=VALUE as in launch.py, and a few switches. One grammar for every command.
+
+A number is written as people write it: `1T`, `15e12`, `2%`, `3.10 USD/gpu-hour`. All that is wrong is reported at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conf.compose import SECRET
+from conf.errors import Answer, InputError, Problem, closest, listed
+from conf.version import VERSION
+
+OUTPUT = "-o"
+JSON: Mapping[str, str] = {"--json": "print JSON"}
+_STANDARD: Mapping[str, str] = {"--help": "print this", "--version": "print the version"}
+_FORMS = ("--json", "--csv", "--markdown")
+_PAIR = re.compile(r"[A-Za-z_][\w.]{0,120}=")
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[kKMBGTP](?![a-zA-Z]))?\s*(\S.*)?")
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a command. name: `tokens`, or `accept.*`, whose entries are named behind the dot by the user. read: from
+    its text to its value; it raises InputError or, with the reason, ValueError. choices: the values there are."""
+
+    name: str
+    help: str
+    read: Callable[[str], Any] = str
+    default: Any = None
+    example: str = ""
+    choices: Callable[[], Sequence[str]] | None = None
+
+    @property
+    def shown(self) -> str:
+        """An example of it as it is typed."""
+        return self.example if self.name.endswith(".*") else f"{self.name}={self.example}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A command line as read. words: neither KEY=VALUE nor a switch. others: KEY=VALUE that are no keys of the command.
+    values: of every key, its default where it was not typed; a `KEY.*` holds a mapping by what stands for the star."""
+
+    words: tuple[str, ...]
+    others: tuple[str, ...]
+    values: Mapping[str, Any]
+    typed: frozenset[str]
+    switches: frozenset[str]
+    output: Path | None
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What a command takes. words: how its words are called in its help, empty where it takes none. others: what
+    KEY=VALUE may be beside `keys`; empty: nothing. old: flags of earlier versions, and what stands for them now."""
+
+    name: str
+    summary: str
+    words: str = ""
+    words_help: str = ""
+    keys: tuple[Key, ...] = ()
+    others: str = ""
+    switches: Mapping[str, str] = field(default_factory=lambda: JSON)
+    output: str = ""
+    examples: tuple[str, ...] = ()
+    more: str = ""
+    old: Mapping[str, str] = field(default_factory=dict)
+
+    def parse(self, argv: Sequence[str] | None = None) -> Arguments:
+        """Read `argv` (sys.argv without the program by default).
+
+        Raises:
+            InputError: all that is wrong with it.
+            Answer: the text of --help or --version.
+        """
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        if {"-h", "--help"} & {*arguments}:
+            raise Answer(self.help())
+        if "--version" in arguments:
+            raise Answer(f"tensorprimat {VERSION}")
+        return _Reading(self).read(arguments)
+
+    def help(self) -> str:
+        """Return the help, under the name that was typed."""
+        words = f" {self.words}" if self.words else ""
+        pairs = " [KEY=VALUE]…" if self.keys or self.others else ""
+        lines = [f"usage: {program(self.name)}{words}{pairs} [switches]", "", self.summary, ""]
+        rows = [(self.words, self.words_help)] if self.words_help else []
+        rows += [("KEY=VALUE", self.others)] if self.others else []
+        rows += [(key.shown, key.help) for key in self.keys]
+        rows += [(f"{OUTPUT} DIR", self.output)] if self.output else []
+        rows += [*self.switches.items(), *_STANDARD.items()]
+        width = min(34, max(len(name) for name, _ in rows))
+        lines += [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
+        lines += (
+            ["", "examples:", *(f"  {program(self.name)} {text}" for text in self.examples)] if self.examples else []
+        )
+        return "\n".join([*lines, *(["", self.more] if self.more else [])])
+
+
+def program(name: str) -> str:
+    """Return how the command `name` is called here: as `tprimat …` where that was typed, else as `python -m …`."""
+    typed = _TYPED.match(sys.argv[0])
+    return f"{typed[1]} {name}" if typed else _IN_A_CHECKOUT.get(name) or f"python -m {name}"
+
+
+_TYPED = re.compile(r"(tprimat|python -m tensorprimat) ")
+_IN_A_CHECKOUT = {
+    "parse": "python -m parsers",
+    "launch": "python launch.py",
+    **{name: f"python -m tensorprimat {name}" for name in ("check", "data", "models", "gpus", "prices", "frameworks")},
+}
+
+
+class _Reading:
+    """The reading of one command line: collects what is wrong."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.problems: list[Problem] = []
+        self.keys = {key.name: key for key in command.keys}
+
+    def read(self, arguments: Sequence[str]) -> Arguments:
+        words, pairs, switches, output = self._sorted(arguments)
+        values: dict[str, Any] = {k.name: {} if k.name.endswith(".*") else k.default for k in self.command.keys}
+        typed: set[str] = set()
+        others = []
+        for text in pairs:
+            name, _, value = text.partition("=")
+            key, entry = self._key(name)
+            if key is None:
+                others.append(text)
+            elif name in typed:
+                self.problems.append(Problem(name, "is given twice", hint="once; several values with commas"))
+            elif (found := self._value(key, name, value)) is not None:
+                typed.add(name)
+                if entry:
+                    values[key.name][entry] = found
+                else:
+                    values[key.name] = found
+        if not self.command.others:
+            self.problems += map(self.unknown, others)
+        if self.problems:
+            raise InputError(*self.problems)
+        return Arguments(tuple(words), tuple(others), values, frozenset(typed), frozenset(switches), output)
+
+    def _sorted(self, arguments: Sequence[str]) -> tuple[list[str], list[str], set[str], Path | None]:
+        words: list[str] = []
+        pairs: list[str] = []
+        switches: set[str] = set()
+        output: Path | None = None
+        rest = iter(arguments)
+        for text in rest:
+            if self.command.output and text.startswith(OUTPUT):
+                directory = text.removeprefix(OUTPUT) or next(rest, "")
+                output = Path(directory)
+                if not directory:
+                    self.problems.append(Problem(OUTPUT, "needs a directory", hint=f"{OUTPUT} out"))
+            elif text in self.command.switches:
+                switches.add(text)
+            elif text.startswith("-") and text != "-":
+                self.problems.append(self._unknown_flag(text))
+            elif is_pair(text):
+                pairs.append(text)
+            elif self.command.words or not text:
+                words.append(text)
+            else:
+                self.problems.append(Problem(text, "is no KEY=VALUE", allowed=self._allowed()))
+        if len(forms := [name for name in _FORMS if name in switches]) > 1:
+            self.problems.append(Problem(listed(forms), "exclude each other"))
+        return words, pairs, switches, output
+
+    def _key(self, name: str) -> tuple[Key | None, str]:
+        """The key that `name` names, and of a `KEY.*` what stands for the star."""
+        if name in self.keys and not name.endswith("*"):
+            return self.keys[name], ""
+        parts = name.split(".")
+        for n in range(len(parts) - 1, 0, -1):
+            if key := self.keys.get(".".join([*parts[:n], "*"])):
+                return key, ".".join(parts[n:])
+        return None, ""
+
+    def _value(self, key: Key, name: str, text: str) -> Any:
+        try:
+            if key.choices is not None and text not in key.choices():
+                near = closest(text, key.choices())
+                raise InputError(Problem(name, "no such value", text, listed(key.choices()), near))
+            return key.read(text)
+        except InputError as error:
+            self.problems += error.problems
+        except ValueError as error:
+            self.problems.append(Problem(name, "cannot be used", _open(name, text), str(error), key.shown))
+        return None
+
+    def unknown(self, text: str) -> Problem:
+        name, _, value = text.partition("=")
+        return Problem(name, "no such key", _open(name, value), self._allowed(), closest(name, self.keys))
+
+    def _unknown_flag(self, text: str) -> Problem:
+        flag, _, _ = text.partition("=")
+        name = flag.strip("-").replace("-", "_")
+        known = [*self.command.switches, *_STANDARD, *([OUTPUT] if self.command.output else [])]
+        new = self.command.old.get(flag) or (self.keys[name].shown if name in self.keys else "")
+        what = "is written as KEY=VALUE now" if new else "no such switch"
+        return Problem(flag, what, allowed="" if new else listed(known), hint=new or closest(flag, known))
+
+    def _allowed(self) -> str:
+        return ", ".join([*self.keys, *([self.command.others] if self.command.others else [])])
+
+
+def is_pair(word: str) -> bool:
+    """Return whether `word` is KEY=VALUE, and no path that is there."""
+    return bool(_PAIR.match(word)) and not Path(word).exists()
+
+
+def _open(name: str, value: str) -> str:
+    return "[secret]" if SECRET.search(name) else value
+
+
+def number(text: str, units: Sequence[str] = ()) -> float:
+    """Read a number with a scale (1T, 2%) and one of `units` behind it. Raises ValueError."""
+    match = _NUMBER.fullmatch(text.strip())
+    unit = match[3] if match else None
+    if match is None or (unit and unit.casefold() not in [u.casefold() for u in units]):
+        behind = f", with {' or '.join(units)} behind it or nothing" if units else ""
+        raise ValueError(f"a number such as 15e12, 1T or 2%{behind}")
+    value = float(match[1].replace("_", ""))
+    value = value / 100 if match[2] == "%" else value * _SCALES.get(match[2] or "", 1)
+    if not math.isfinite(value):
+        raise ValueError("a finite number")
+    return value
+
+
+def between(low: float, high: float, allowed: str, *units: str, above: bool = False) -> Callable[[str], float]:
+    """Return a reader of numbers from `low` (above: beyond it) to `high`; `allowed` says so to the user."""
+
+    def read(text: str) -> float:
+        try:
+            value = number(text, units)
+        except ValueError as error:
+            raise ValueError(f"{error}; {allowed}") from None
+        if not low <= value <= high or (above and value == low):
+            raise ValueError(allowed)
+        return value
+
+    return read
+
+
+def positive(*units: str) -> Callable[[str], float]:
+    """Return a reader of numbers above 0."""
+    return between(0.0, math.inf, "above 0", *units, above=True)
+
+
+def whole(text: str) -> int:
+    """Read a positive integer. Raises ValueError."""
+    value = number(text)
+    if value < 1 or value != int(value):
+        raise ValueError("a whole number, 1 or more")
+    return int(value)
+
+
+def share(text: str) -> float:
+    """Read a share above 0 and below 1, as 0.02 or 2%. Raises ValueError."""
+    value = number(text)
+    if not 0 < value < 1:
+        raise ValueError("above 0, below 100 %")
+    return value
+
+
+def switch(text: str) -> bool:
+    """Read true or false. Raises ValueError."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def reason(text: str) -> str:
+    """Read a text that is not empty. Raises ValueError."""
+    if not text.strip():
+        raise ValueError("a reason in words")
+    return text.strip()
+
+
+def keys_of(commands: Sequence[Command]) -> Iterator[Key]:
+    """Yield every key of these commands."""
+    for command in commands:
+        yield from command.keys

@@ -1,0 +1,3 @@
+"""Hold the version of TensorPrimat: pyproject.toml and every --version read it here."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,151 @@
+"""The time of the steps of a record: intervals between step ends, and which of them are warm-up.
+
+A step line covers one iteration, or k where the framework logs every k-th; k is the commonest distance between lines.
+Lines at another distance (a lost line, a restart) give no interval: what they cover is not known.
+
+Warm-up is found in the data by the marginal standard error rule, MSER: K. P. White, "An effective truncation heuristic
+for bias reduction in simulation output", Simulation 69(6), 1997; cut where the standard error of what remains is
+smallest. With the two bounds of ours named below.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, compress
+from operator import mul, sub
+
+from metrics.quantity import Source
+from parsers.columns import columns
+from parsers.record import Record, Step
+
+AT_LEAST = 2
+"""Compilation, allocation and first communication always fall into the first two iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """The first `count` entries are warm-up, because of `reason`."""
+
+    count: int
+    reason: str
+
+
+def find_warmup(series: Sequence[float]) -> Warmup:
+    """Return the warm-up of a series of step times. At least two entries, else at most half (White's own bound)."""
+    length = len(series)
+    if length <= AT_LEAST:
+        return Warmup(length, f"all {length}: the first {AT_LEAST} always count as warm-up")
+    at_most = max(AT_LEAST, length // 2)
+    errors = _marginal_errors(series, range(AT_LEAST, at_most + 1))
+    best = AT_LEAST + errors.index(min(errors))
+    if best == AT_LEAST:
+        return Warmup(best, f"{best} of {length}: the minimum; MSER (White 1997) finds no more")
+    if best == at_most:
+        return Warmup(best, f"{best} of {length}: half of them, MSER's bound; the pace may not be steady yet")
+    return Warmup(best, f"{best} of {length} by MSER (White 1997)")
+
+
+def _marginal_errors(series: Sequence[float], cuts: range) -> list[float]:
+    """For each cut the squared standard error of the mean of series[cut:], up to a constant; from sums from the end.
+
+    The last value is taken off first: what is left of the steady pace is then no difference of large numbers.
+    """
+    apart = [value - series[-1] for value in reversed(series)]
+    sums, squares = list(accumulate(apart)), list(accumulate(map(mul, apart, apart)))
+    counts = (len(series) - cut for cut in cuts)
+    return [(squares[n - 1] - sums[n - 1] * sums[n - 1] / n) / (n * n) for n in counts]
+
+
+@dataclass(frozen=True)  # without slots: what many metrics ask for is worked out once
+class StepTimes:
+    """All intervals of a run in its order, the warm-up among them, and the clock they come from. ends: the iteration,
+    counted from 1, with which each ends; lengths_s: of each; batches: the samples trained in each, None where the log
+    does not say. Each is over iterations_a_line iterations. not_above_zero: those that a clock that went back, or stood
+    still, would give, which are left out."""
+
+    ends: Sequence[int]
+    lengths_s: Sequence[float]
+    batches: Sequence[int | None]
+    warmup: Warmup
+    clock: Source
+    iterations_a_line: int | None
+    not_above_zero: int = 0
+
+    @cached_property
+    def times(self) -> Sequence[float]:
+        """Seconds of each interval after the warm-up."""
+        return self.lengths_s[self.warmup.count :]
+
+    @property
+    def iterations(self) -> int:
+        """Iterations after the warm-up."""
+        return len(self.times) * (self.iterations_a_line or 0)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of all intervals after the warm-up together."""
+        return sum(self.times)
+
+    @cached_property
+    def ordered(self) -> list[float]:
+        """`times`, the shortest first."""
+        return sorted(self.times)
+
+    @cached_property
+    def samples(self) -> int | None:
+        """Samples trained after the warm-up; None where they are missing for one interval."""
+        batches = self.batches[self.warmup.count :]
+        return None if None in batches or not batches else sum(filter(None, batches))
+
+
+def step_times(record: Record) -> StepTimes:
+    """Return the step times of a run. A rehearsal has none: it runs the right software on the wrong machine."""
+    steps = () if record.provenance == "rehearsed" else record.steps
+    at, stamps, samples, sizes = columns(steps, "step", "end_monotonic_s", "consumed_samples", "global_batch_size")
+    distances = list(map(sub, at, (-1, *at)))  # of each step from the one before, of the first from the start
+    covered = _commonest(distances[1:])
+    if covered is None:
+        return StepTimes((), (), (), find_warmup(()), "log", None)
+    stamped = None not in stamps
+    seconds = [None if time is None else time * covered for time in executed(steps, "step_time_s")]
+    if stamped:
+        seconds[1:] = map(sub, stamps[1:], stamps)
+    batch = record.setting("global_batch_size")
+    known = batch if type(batch) is int and batch > 0 else None
+    batches = _samples(samples, [known if size is None else size for size in sizes], covered)
+    usable = [d == covered and s is not None and s > 0 for d, s in zip(distances, seconds, strict=True)]
+    lengths_s = [length for length in compress(seconds, usable) if length]
+    ends = [step + 1 for step in compress(at, usable)]
+    clock: Source = "measured" if stamped else "log"
+    backwards = sum(d == covered and s is not None and s <= 0 for d, s in zip(distances, seconds, strict=True))
+    return StepTimes(ends, lengths_s, [*compress(batches, usable)], find_warmup(lengths_s), clock, covered, backwards)
+
+
+def executed(steps: Sequence[Step], name: str) -> Sequence[float | None]:
+    """Return a field of every step; None also where it times dispatch, not execution: that is no interval."""
+    values, flags = columns(steps, name, "flags")
+    dispatched = f"{name}:asynchronous"
+    if not any(flags):
+        return values
+    return [None if dispatched in said else value for value, said in zip(values, flags, strict=True)]
+
+
+def _commonest(distances: Sequence[int]) -> int | None:
+    counts = Counter(distances)
+    return max((d for d in counts if d > 0), key=lambda distance: (counts[distance], -distance), default=None)
+
+
+def _samples(counts: Sequence[int | None], sizes: Sequence[int | None], covered: int) -> list[int | None]:
+    """Return the samples trained in each interval. counts: consumed up to its end, exact also while the batch is ramped
+    up; where they are missing, or were set back, the size of a batch counts."""
+    return [
+        after - before
+        if after is not None and before is not None and after > before
+        else size * covered
+        if size is not None and size > 0
+        else None
+        for before, after, size in zip((None, *counts), counts, sizes, strict=False)
+    ]

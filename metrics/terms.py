@@ -1,0 +1,100 @@
+"""The terms on which a training is paid for, as KEY=VALUE of `metrics cost`, `metrics energy` and `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+
+from conf.arguments import Arguments, Key, between
+from conf.errors import InputError, Problem, listed
+from metrics.bill import Embodied, Terms, owned
+from metrics.carbon import intensity
+from metrics.price import EXAMPLE, Prices, from_experiment, joined, read_prices, typed_prices
+from parsers import Run
+from parsers.run import experiment_of
+
+_SHARE = "above 0, at most 1 or 100%"
+_BUILDING = "1 or more: 1 is a building that needs nothing for itself"
+
+KEYS = (
+    Key("tokens", "to train on (default: 1T)", between(1, inf, "1 or more", "tokens"), 1e12, "15T"),
+    Key(
+        "price", f"of a GPU-hour: a name in conf/price or a YAML file (default: {EXAMPLE})", read_prices, None, EXAMPLE
+    ),
+    Key("price.*", "the same, yours, for each GPU", example="price.usd_per_gpu_hour.mi355x=3.10"),
+    Key(
+        "capex.*", "bought instead: a GPU with its share of host and network", example="capex.usd_per_gpu.mi355x=28000"
+    ),
+    Key("years", "that what is bought works (default: 4)", between(0.01, 100, "0.01 to 100", "years"), 4.0, "5"),
+    Key("utilisation", "share of those years that it works (default: 1)", between(0.001, 1, _SHARE), 1.0, "70%"),
+    Key(
+        "power_price",
+        "of a kWh, in the currency of the price; adds electricity",
+        between(0, inf, "0 or more"),
+        None,
+        "0.09",
+    ),
+    Key("pue", "power usage effectiveness of the building (default: 1)", between(1, 10, _BUILDING), 1.0, "1.25"),
+    Key(
+        "host_share",
+        "hosts and network, as a share of the GPUs' power (default: 0)",
+        between(0, 10, "0 or more; an H100 node draws 0.2 to 0.3"),
+        0.0,
+        "25%",
+    ),
+    Key("goodput", "share of the time that makes progress (default: 1)", between(0.001, 1, _SHARE), 1.0, "96%"),
+    Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, None, "FRA"),
+    Key(
+        "embodied_kg",
+        "CO2e of making one GPU with its share of the host",
+        between(0, inf, "0 or more", "kg"),
+        None,
+        "1500",
+    ),
+)
+OLD: Mapping[str, str] = {
+    "--price": "price.usd_per_gpu_hour.mi355x=3.10, or price=oracle, or price=FILE.yaml",
+    "--capex": "capex.usd_per_gpu.mi355x=28000",
+}
+
+
+def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
+    """Return the terms that KEYS of a command line name, for these runs. InputError."""
+    problems = [*_contradictions(arguments)]
+    if problems:
+        raise InputError(*problems)
+    embodied = None
+    if arguments["embodied_kg"] is not None:
+        years, utilisation = arguments["years"], arguments["utilisation"]
+        embodied = Embodied(kg_per_gpu=arguments["embodied_kg"], years=years, utilisation=utilisation)
+    plain = {name: arguments[name] for name in ("tokens", "power_price", "pue", "host_share", "goodput")}
+    carbon = {"carbon": arguments["carbon"]} if arguments["carbon"] else {}
+    return Terms(prices=_prices(arguments, runs), embodied=embodied, **plain, **carbon)
+
+
+def _contradictions(arguments: Arguments) -> Iterator[Problem]:
+    given = [name.rstrip(".*") for name in ("capex.*", "price", "price.*") if arguments[name]]
+    if len(given) > 1:
+        yield Problem(listed(given), "exclude each other", hint="bought or rented, written in one way")
+    if arguments["capex.*"] and arguments["power_price"] is None:
+        what = "needs power_price: what is bought draws power that nobody else pays"
+        yield Problem("capex", what, hint="power_price=0.09; 0 to leave it out")
+
+
+def _prices(arguments: Arguments, runs: Sequence[Run]) -> Prices:
+    """Return the command line's prices, else those that the runs were started with, else the example."""
+    capex = typed_prices(arguments["capex.*"], "capex", "_per_gpu")
+    if capex is not None:
+        return owned(capex, arguments["years"], arguments["utilisation"])
+    typed: Prices | None = arguments["price"] or typed_prices(arguments["price.*"])
+    return typed or joined([*_of_runs(runs)]) or read_prices(EXAMPLE)
+
+
+def _of_runs(runs: Sequence[Run]) -> Iterator[tuple[str, Prices]]:
+    """Yield the prices that runs were launched with, each with its file."""
+    for run in runs:
+        where = str(Path(run.path) / "experiment.yaml")
+        prices = from_experiment(experiment_of(run.path), where)
+        if prices is not None:
+            yield where, prices
