@@ -140,7 +140,7 @@ def main() -> None:
             if not (where / f"run{number}").exists():
                 write(made(number, groups, asked.steps), where / f"run{number}")
         alone = timed([sys.executable, "-c", JSON_ALONE, str(where)])
-        ours = timed([sys.executable, "-m", "compare", str(where), "--vary", "micro_batch_size", "--json"])
+        ours = timed([sys.executable, "-m", "compare", str(where), "vary=micro_batch_size", "--json"])
     print(f"{asked.runs} runs x {asked.steps} steps in {groups} groups, {len(os.sched_getaffinity(0))} cores")
     print(f"compare: {ours[0]:.1f} s ({ours[1]:.1f} s of CPU), {ours[2]:.0f} MB, exit code {ours[3]}")
     print(f"json.loads of every line, and nothing else: {alone[0]:.1f} s ({alone[1]:.1f} s of CPU)")

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not named and not judging:
         raise InputError(Problem("RUN", "none given", hint="python -m compare runs/ platform=amd,nvidia model=llama"))
     with shown("reading runs", sys.stderr) as progress:
-        runs = find_runs(named, progress) if named else ()
+        runs = find_runs(named, progress, COMPARE.names) if named else ()
     asked, on = question.question_of(arguments), terms.terms_of(arguments, runs)
     if judging:
         return _gate(arguments, runs, asked, on)

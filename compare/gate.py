@@ -33,7 +33,8 @@ KEYS = (
 def is_gate(arguments: Arguments) -> bool:
     """Return whether a candidate is to be judged."""
     return (
-        any(map(arguments.values.get, ("candidate", "candidate.*", "baseline.*", "fail_on.*"))) or "--markdown" in arguments.switches
+        any(map(arguments.values.get, ("candidate", "candidate.*", "baseline.*", "fail_on.*")))
+        or "--markdown" in arguments.switches
     )
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from conf.compose import SECRET
@@ -20,6 +21,7 @@ from conf.version import VERSION
 OUTPUT = "-o"
 JSON: Mapping[str, str] = {"--json": "print JSON"}
 _STANDARD: Mapping[str, str] = {"--help": "print this", "--version": "print the version"}
+_WIDTH, _COLUMN = 116, 38  # of a help, and of its left column
 _FORMS = ("--json", "--csv", "--markdown")
 _PAIR = re.compile(r"[A-Za-z_][\w.]{0,120}=")
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[kKMBGTP](?![a-zA-Z]))?\s*(\S.*)?")
@@ -91,6 +93,11 @@ class Command:
             raise Answer(f"tensorprimat {VERSION}")
         return _Reading(self).read(arguments)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its keys."""
+        return [key.name.removesuffix(".*") for key in self.keys]
+
     def help(self) -> str:
         """Return the help, under the name that was typed."""
         words = f" {self.words}" if self.words else ""
@@ -101,12 +108,19 @@ class Command:
         rows += [(key.shown, key.help) for key in self.keys]
         rows += [(f"{OUTPUT} DIR", self.output)] if self.output else []
         rows += [*self.switches.items(), *_STANDARD.items()]
-        width = min(34, max(len(name) for name, _ in rows))
-        lines += [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
-        lines += (
-            ["", "examples:", *(f"  {program(self.name)} {text}" for text in self.examples)] if self.examples else []
-        )
+        lines += [line for name, text in rows for line in _row(name, text)]
+        examples = [f"  {program(self.name)} {text}" for text in self.examples]
+        lines += ["", "examples:", *examples] if examples else []
         return "\n".join([*lines, *(["", self.more] if self.more else [])])
+
+
+def _row(name: str, text: str) -> list[str]:
+    """Return a row of a help: `name` in a column of its own, and `text` beside it, wrapped."""
+    first, *rest = wrap(text, _WIDTH - _COLUMN) or [""]
+    head = (
+        [f"  {name:<{_COLUMN}}{first}".rstrip()] if len(name) < _COLUMN else [f"  {name}", f"  {'':{_COLUMN}}{first}"]
+    )
+    return [*head, *(f"  {'':{_COLUMN}}{line}" for line in rest)]
 
 
 def program(name: str) -> str:
@@ -272,8 +286,8 @@ def whole(text: str) -> int:
 
 def share(text: str) -> float:
     """Read a share above 0 and below 1, as 0.02 or 2%. Raises ValueError."""
-    value = number(text)
-    if not 0 < value < 1:
+    value = between(0, 1, "above 0, below 100 %", above=True)(text)
+    if value == 1:
         raise ValueError("above 0, below 100 %")
     return value
 

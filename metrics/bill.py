@@ -43,7 +43,7 @@ class Terms:
     pue: float = 1.0
     host_share: float = 0.0
     goodput: float = 1.0
-    carbon: Quantity = field(default_factory=lambda: Quantity(None, "gCO2e/kWh", "assumed", note="no carbon=… given"))
+    carbon: Quantity = field(default_factory=lambda: Quantity(None, "gCO2e/kWh", "assumed", note="no carbon given"))
     embodied: Embodied | None = None
 
 
@@ -141,7 +141,7 @@ _NAMES: Mapping[str, str] = {
     "cost_per_trillion_tokens": "cost_per_trillion_tokens",
     "tokens_per_currency": "tokens_per_currency",
 }
-_NO_EMBODIED = {"carbon_total_t": Quantity(None, "tCO2e", "assumed", note="no embodied_kg=… given")}
+_NO_EMBODIED = {"carbon_total_t": Quantity(None, "tCO2e", "assumed", note="no embodied_kg given")}
 
 
 def priced(record: Record, figures: Mapping[str, Quantity], terms: Terms) -> dict[str, Quantity]:

@@ -11,7 +11,7 @@ from conf.compose import choices, compose
 from conf.errors import InputError, Problem, closest, command, listed
 from conf.freeze import freeze
 from conf.schema import Hardware, Model
-from metrics.claims import Judgement, Speed, judge_peak, judge_ratio, judge_speed, judge_tflops
+from metrics.claims import Judgement, Mode, Speed, judge_peak, judge_ratio, judge_speed, judge_tflops
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, convert, flops_per_token
 from metrics.peak import causes_in_a_run, hardware
 from metrics.quantity import shown
@@ -166,7 +166,7 @@ def _judge(arguments: Arguments, claim: str) -> Judgement:
         return _judge_tflops(arguments, device, precision)
     rate = value / (arguments["gpus"] or 1) if claim == "tokens_per_s" else value
     shape, length, left_out = _model(arguments)
-    mode = arguments["mode"] or "training"
+    mode: Mode = arguments["mode"] or "training"
     speed = Speed(shape=shape, seq_length=length, tokens_per_s_per_gpu=rate, mode=mode, left_out=left_out)
     return judge_speed(speed, device, precision)
 

@@ -63,7 +63,7 @@ def energy(argv: Sequence[str] | None = None) -> int:
 def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
     arguments = called.parse(argv)
     named = [*arguments.words, *arguments.others]
-    runs = find_runs(named)
+    runs = find_runs(named, other_keys=called.names)
     if problems := tuple(copies(runs)):  # a copy is no repeat
         raise InputError(*problems)
     ways = options(runs)

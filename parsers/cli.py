@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, looked_for, show, write
 from parsers.discover import Found, Passed, discover
@@ -25,61 +24,57 @@ from parsers.terminal import plain
 
 __all__ = ["imported", "main", "rows"]
 
-_GIVEN = re.compile(r"[a-z][a-z0-9_]{0,60}=")
 _PASSED_SHOWN = 20
+
+
+PARSE = Command(
+    name="parse",
+    summary="Read training logs of any framework into records.",
+    words="[LOG…]",
+    words_help="a log, a folder (its logs are recognised by content; default: this one), or -",
+    keys=(
+        Key("power", "power samples of the run", Path, example="power.csv"),
+        Key("dialect", "read as this dialect, whatever the content", choices=lambda: sorted(DIALECTS), example="hf"),
+    ),
+    others="what the log does not say: model=llama31_8b hardware=h100 and any setting, marked as given",
+    switches={
+        "--json": "the records with their steps",
+        "--csv": "the steps",
+        "--save": "write records to runs/imported/ID, for compare",
+        "--follow": "print the steps of a growing log as they come",
+    },
+    output="write run.json and steps.jsonl there",
+    examples=("train.log", "train.log --save model=llama31_8b hardware=h100", "train.log power=power.csv --json"),
+)
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """0: read, whatever became of the runs; 2: bad input."""
-    options = _options(argv)
-    texts = [text for text in options.logs if _GIVEN.match(text) and not Path(text).exists()]
-    given = given_of(texts)
-    named = [Path(text) for text in options.logs if text not in texts]
+    arguments = PARSE.parse(argv)
+    given = given_of(arguments.others, PARSE.names)
+    named, dialect, switches = [Path(text) for text in arguments.words], arguments["dialect"], arguments.switches
     folders = [path for path in named if path.is_dir()] or ([] if named else [Path()])
     logs = [path for path in named if not path.is_dir()]
     if folders:
         logs += _discovered(folders)
-    if options.follow:
-        _follow(logs, options.dialect)
+    if "--follow" in switches:
+        _follow(logs, dialect)
         return 0
-    read = _all(logs, options.dialect)
-    if options.power is not None:
-        read = [with_power(record, Path(options.power), alone=len(read) == 1) for record in read]
+    read = _all(logs, dialect)
+    if arguments["power"] is not None:
+        read = [with_power(record, arguments["power"], alone=len(read) == 1) for record in read]
     records = [with_given(record, given) for record in read]
-    for record, directory in zip(records, _directories(options, records), strict=True):
+    for record, directory in zip(records, _directories(arguments, records), strict=True):
         if directory is not None:
             _write(record, directory)
-    if options.csv:
+    if "--csv" in switches:
         show.as_csv(records)
-    elif options.json:
+    elif "--json" in switches:
         show.as_json(records)
     else:
         show.table(records)
     return 0
-
-
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m parsers",
-        description="Read training logs of any framework into records.",
-        epilog="KEY=VALUE: what the log does not say, model=llama31_8b hardware=h100 and any setting, marked as given.",
-    )
-    parser.add_argument(
-        "logs",
-        nargs="*",
-        metavar="LOG",
-        help="a log, a folder (its logs are found by content; default: this one), or -",
-    )
-    parser.add_argument("-o", dest="output", metavar="DIR", help="write run.json and steps.jsonl there")
-    parser.add_argument("--save", action="store_true", help="write them to runs/imported/ID, for compare")
-    parser.add_argument("--power", metavar="FILE", help="power samples of the run")
-    parser.add_argument("--dialect", choices=sorted(DIALECTS), help="do not find it out from the content")
-    parser.add_argument("--follow", action="store_true", help="print the steps of a growing log as they come")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the records with their steps")
-    form.add_argument("--csv", action="store_true", help="the steps")
-    return parser.parse_intermixed_args(argv)
 
 
 def imported(log: Path, dialect: str | None = None) -> Record:
@@ -173,13 +168,13 @@ def _follow(logs: Sequence[Path], dialect: str | None) -> None:
     follow(logs[0], dialect)
 
 
-def _directories(options: argparse.Namespace, records: Sequence[Record]) -> list[Path | None]:
-    """Where each record goes: DIR itself for one, DIR/NAME for several, which must then differ in name."""
-    if options.save:
+def _directories(arguments: Arguments, records: Sequence[Record]) -> list[Path | None]:
+    """Return where each record goes: DIR itself for one, DIR/NAME for several, which must then differ in name."""
+    if "--save" in arguments.switches:
         return [Path("runs") / "imported" / record.id for record in records]
-    if options.output is None:
+    base, names = arguments.output, [record.name for record in records]
+    if base is None:
         return [None] * len(records)
-    base, names = Path(options.output), [record.name for record in records]
     if len(set(names)) < len(names):
         what = "several logs have one name, so their records would overwrite each other"
         raise InputError(Problem("-o", what, found=", ".join(names), hint="one call a log, or --save"))

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from conf.arguments import is_pair
 from conf.errors import InputError, Problem, UserError
-from parsers.matching import is_filter, none_matches
 from parsers.matching import matching as matching
+from parsers.matching import none_matches
 from parsers.progress import Progress, silent
 from parsers.run import Run as Run
 from parsers.storage import RUN_FILE, read_lazily
@@ -25,13 +26,14 @@ _INSTEAD = (
 )
 
 
-def find_runs(named: Sequence[str], progress: Progress = silent) -> tuple[Run, ...]:
+def find_runs(named: Sequence[str], progress: Progress = silent, other_keys: Sequence[str] = ()) -> tuple[Run, ...]:
     """All runs in or below the directories, run.json files and globs `named`, each once, in natural order of paths; of
-    filters among these (platform=amd model=llama) those that fit them all. Filters alone look below runs/.
+    filters among these (platform=amd model=llama) those that fit them all. Filters alone look below runs/. other_keys:
+    those that the command takes beside filters, for suggestions.
 
     InputError: nothing there, or records that cannot be used, all of them listed.
     """
-    filters = [name for name in named if is_filter(name)]
+    filters = [name for name in named if is_pair(name)]
     places = [name for name in named if name not in filters] or [RUNS][: len(filters)]
     problems: list[Problem] = []
     runs: list[Run] = []
@@ -44,7 +46,7 @@ def find_runs(named: Sequence[str], progress: Progress = silent) -> tuple[Run, .
         progress(count, len(directories))
     if problems:
         raise InputError(*problems)
-    found = matching(runs, filters)
+    found = matching(runs, filters, other_keys)
     if filters and not found:
         raise InputError(*none_matches(runs, filters))
     return found

@@ -20,16 +20,17 @@ STATUS = "status"
 _ENDS: tuple[str, ...] = get_args(Status)
 
 
-def given_of(texts: Sequence[str]) -> dict[str, Any]:
-    """Key to value. InputError: keys and choices that do not exist, all of them."""
+def given_of(texts: Sequence[str], other_keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Return key to value. other_keys: what the command takes beside these, for suggestions. InputError: keys and
+    choices that do not exist, all of them."""
     pairs = [text.partition("=")[::2] for text in texts]
-    problems = [problem for key, value in pairs for problem in _problems(key, value)]
+    problems = [problem for key, value in pairs for problem in _problems(key, value, other_keys)]
     if problems:
         raise InputError(*problems)
     return {key: value if key in (*FIELDS, *_CHOICES, STATUS) else yaml_literal(value) for key, value in pairs}
 
 
-def _problems(key: str, value: str) -> Iterator[Problem]:
+def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Problem]:
     from conf.compose import choice_problems
 
     known = (*_CHOICES, *FIELDS, STATUS, *vocabulary())
@@ -40,7 +41,7 @@ def _problems(key: str, value: str) -> Iterator[Problem]:
             yield Problem(key, "no such end of a run", value, listed(_ENDS), closest(value, _ENDS))
     elif key not in known:
         allowed = f"{', '.join((*_CHOICES, *FIELDS, STATUS))}, or a setting of conf/vocabulary.yaml"
-        yield Problem(key, "is nothing that can be given", allowed=allowed, hint=closest(key, known))
+        yield Problem(key, "no such key", allowed=allowed, hint=closest(key, (*known, *other_keys)))
     elif key in vocabulary():
         yield from _setting_problems(vocabulary()[key], yaml_literal(value))
 

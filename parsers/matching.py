@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import vocabulary
 from parsers.record import Record
-from parsers.run import Run
+from parsers.run import Run, experiment_of
 from parsers.values import literal
 
 FIELDS = (
@@ -21,19 +19,13 @@ FIELDS = (
     *("framework", "framework_version", "image"),
 )
 MODEL = "model"
-_FILTER = re.compile(r"[A-Za-z_][\w.]{0,80}=")
-_MODEL_NAME = re.compile(r"^model:\n(?:  .*\n){0,3}?  name: (\S+)$", re.MULTILINE)
 _SHOWN = 8
 
 
-def is_filter(word: str) -> bool:
-    """KEY=VALUE, and no path that is there."""
-    return bool(_FILTER.match(word)) and not Path(word).exists()
-
-
-def matching(runs: Sequence[Run], filters: Sequence[str]) -> tuple[Run, ...]:
-    """The runs for which every key has one of the values asked for: with commas, or the key again. A value may hold *
-    and ?. A setting is what ran, else what was asked for. InputError: a key that no run knows."""
+def matching(runs: Sequence[Run], filters: Sequence[str], other_keys: Sequence[str] = ()) -> tuple[Run, ...]:
+    """Return the runs for which every key has one of the values asked for: with commas, or the key again. A value may
+    hold * and ?. A setting is what ran, else what was requested. other_keys: those that the command takes beside
+    filters, for suggestions. InputError: a key that no run knows."""
     asked: dict[str, list[str]] = {}
     for text in filters:
         key, _, value = text.partition("=")
@@ -41,7 +33,7 @@ def matching(runs: Sequence[Run], filters: Sequence[str]) -> tuple[Run, ...]:
     environment = {name for run in runs for name in run.record.environment}
     known = {*FIELDS, MODEL, *vocabulary(), *environment}
     problems = [
-        Problem(f"{key}=", "is nothing that a run is known by", allowed=_allowed(), hint=closest(key, known))
+        Problem(key, "no such key", allowed=_allowed(), hint=closest(key, [*known, *other_keys]))
         for key in asked
         if key not in known
     ]
@@ -63,7 +55,7 @@ def value_of(run: Run, key: str) -> Any:
     """What a run is known by; None where it does not say."""
     record = run.record
     if key == MODEL:
-        model = record.given.get(MODEL) or _model(Path(run.path))
+        model = record.given.get(MODEL) or _model(run.path)
         return _named(model) if isinstance(model, str) else None
     if key in FIELDS:
         return getattr(record, key)
@@ -77,14 +69,10 @@ def _setting(record: Record, name: str) -> Any:
     return record.setting(name) if name in told or name in record.given else record.requested.get(name)
 
 
-def _model(directory: Path) -> str | None:
-    """By the experiment that lies beside the record; all of its YAML would take 20 ms, a thousand times."""
-    try:
-        text = (directory / "experiment.yaml").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    found = _MODEL_NAME.search(text)
-    return found[1].strip("'\"") if found else None
+def _model(directory: str) -> str | None:
+    """Return the name of the model in the experiment that lies beside the record."""
+    model = experiment_of(directory).get(MODEL)
+    return model.get("name") if isinstance(model, Mapping) else None
 
 
 def _meant(key: str, text: str) -> Iterator[str]:

@@ -44,7 +44,7 @@ def three_groups(runs: Path) -> None:
 
 def test_the_table(runs: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
     three_groups(runs)
-    assert main(["runs", "--baseline", "DP2"]) == 0
+    assert main(["runs", "baseline=DP2"]) == 0
     golden("compare/table.txt", capsys.readouterr().out)
 
 
@@ -148,8 +148,8 @@ def test_bad_input(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(runs, made("a"), made("b", asked=TP2))
     for argv in (
         ["missing"],
-        ["runs", "--baseline", "TP3"],
-        ["runs", "--vary", "nothing"],
+        ["runs", "baseline=TP3"],
+        ["runs", "vary=nothing"],
         ["runs", "-o", "runs/a/run.json"],
     ):
         assert main(argv) == 2
@@ -168,13 +168,13 @@ def test_foreign_records(text: str, runs: Path, capsys: pytest.CaptureFixture[st
     assert "runs/b/run.json" in capsys.readouterr().err
 
 
-def test_what_is_varied_may_be_named_with_commas_or_again(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_varied_may_be_named_with_commas(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(runs, made("a"), made("b", asked={**TP2, "lr": 0.1, "params_dtype": "bfloat16"}))
-    assert main(["--vary", "layout,precision", "--vary", "lr", "runs"]) == 0
-    assert "compared: layout, precision, lr (--vary)" in capsys.readouterr().out
-    assert main(["runs", "--json", "--vary", "lr, layout,params_dtype"]) == 0
+    assert main(["vary=layout,precision,lr", "runs"]) == 0
+    assert "compared: layout, precision, lr (vary=)" in capsys.readouterr().out
+    assert main(["runs", "--json", "vary=lr, layout,params_dtype"]) == 0
     assert json.loads(capsys.readouterr().out)["vary"] == ["lr", "layout", "params_dtype"]
-    assert main(["--vary", "layout", "runs"]) == 3
+    assert main(["vary=layout", "runs"]) == 3
 
 
 def test_what_is_varied_is_said_with_its_reason(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

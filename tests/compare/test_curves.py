@@ -204,7 +204,7 @@ def test_losses_beyond_the_band_of_the_seeds_are_apart_both_ways(shift: float) -
 
 @pytest.mark.parametrize(("shift", "side"), [(0.05, "above"), (-0.05, "below")])
 def test_another_precision_at_another_loss_gives_no_ratio_until_it_is_accepted(shift: float, side: str) -> None:
-    """The loss is part of the answer to --vary precision, and a speed is worth something at equal loss."""
+    """The loss is part of the answer to vary=precision, and a speed is worth something at equal loss."""
     fp8 = {"fp8": "hybrid", "fp8_recipe": "delayed"}
     records = [losing(f"a{s}", s, {"fp8": None}) for s in (1, 2, 3)]
     records += [losing(f"b{s}", s, fp8, shift, noise=1) for s in (1, 2, 3)]
@@ -215,7 +215,7 @@ def test_another_precision_at_another_loss_gives_no_ratio_until_it_is_accepted(s
     assert f"nats/token {side} fp8=None in the block from step 10" in reason
     assert f"nats/token {side} it in the last; the band of the seeds is ±" in reason
     assert text_of(headline(found)[0]).startswith("No ratio is given: the groups train to other losses")
-    assert "accept it: --accept loss=REASON" in text_of(advice(found)[0])
+    assert "accept it: accept.loss=REASON" in text_of(advice(found)[0])
     accepted = compare(runs, Question(vary=("precision",), accept={"loss": "0.05 will do"}))
     assert accepted.audit.verdict.word == "comparable"
     assert accepted.ratios

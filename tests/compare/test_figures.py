@@ -14,9 +14,8 @@ from compare import Comparison, Run, compare
 from compare.cli import main
 from compare.figures import FIGURES, Figure, pool, worded
 from metrics import METRICS, Quantity
-from metrics.bill import Terms
+from metrics.bill import Terms, priced
 from metrics.price import Prices, read_prices
-from metrics.bill import priced
 from parsers import Power, Record
 
 SHAPE = {
@@ -180,7 +179,7 @@ def test_repeats_that_cannot_be_pooled_are_unknown_and_say_why(found: list[Quant
 
 def test_prices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, *pair())
-    assert main([str(tmp_path), *AT, "--tokens", "15e12", "--json"]) == 0
+    assert main([str(tmp_path), *AT, "tokens=15e12", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["terms"]["tokens"], found["terms"]["currency"], found["terms"]["prices_example"]) == (
         15e12,

@@ -1,4 +1,4 @@
-"""`--baseline … --candidate … --fail-on regression:2%`: what is a regression, what is none, and what cannot be told."""
+"""`baseline=… candidate=… fail_on.regression=2%`: what is a regression, what is none, and what cannot be told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from parsers import Record
 Golden = Callable[[str, str], None]
 SCHEMA = json.loads(Path(compare.__file__).with_name("regression.schema.json").read_text(encoding="utf-8"))
 OLD, NEW = "primus:v26.4", "primus:v26.5"
-GATE = ("runs", "--baseline", f"image={OLD}", "--candidate", f"image={NEW}", "--fail-on", "regression:2%")
+GATE = ("runs", f"baseline.image={OLD}", f"candidate.image={NEW}", "fail_on.regression=2%")
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +68,10 @@ def test_one_that_is_as_fast_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_slower_by_less_than_the_limit_passes_and_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     save(Path("runs"), *ran(OLD, 2.0, 2.001, 1.999), *ran(NEW, 2.02, 2.021, 2.019))
-    code, found = gate(capsys, "--difference", "0.5%")
+    code, found = gate(capsys, "difference=0.5%")
     line = found["cases"][0]["figures"][0]
     assert (code, line["word"]) == (0, "slower")
-    assert main([*GATE[:-1], "regression:0.5%"]) == 1
+    assert main([*GATE[:-1], "fail_on.regression=0.5%"]) == 1
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (3, 1), (1, 3), (2, 2)])
@@ -83,7 +83,7 @@ def test_too_few_runs_neither_fail_nor_pass(
     new = [slower * 2.0 + 0.01 * i for i in range(counts[1])]
     shared = range(1, min(counts) + 1)
     save(Path("runs"), *ran(OLD, *old), *ran(NEW, *new))
-    code, found = gate(capsys, "--accept", "seed=as many as there were")
+    code, found = gate(capsys, "accept.seed=as many as there were")
     assert (code, found["outcome"]) == (3, "cannot tell")
     assert found["reasons"], shared
     line = found["cases"][0]["figures"][0]
@@ -184,7 +184,7 @@ def test_a_new_driver_in_one_image(capsys: pytest.CaptureFixture[str]) -> None:
             for r in ran(OLD, pace, pace + 0.01, pace - 0.01)
         ]
         save(Path(folder), *records)
-    assert main(["--baseline", "before", "--candidate", "after", "--fail-on", "regression:2%", "--json"]) == 1
+    assert main(["baseline=before", "candidate=after", "fail_on.regression=2%", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["changes"] == [{"fact": "driver", "reference": ["570"], "new": ["580"]}]
 
@@ -193,7 +193,7 @@ def test_nothing_that_changed_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     same = [replace(record, framework_version="26.4", environment={}) for record in ran(NEW, 2.0, 2.01, 1.99)]
     save(Path("old"), *(replace(record, environment={}) for record in ran(OLD, 2.0, 2.01, 1.99)))
     save(Path("new"), *(replace(record, image=OLD) for record in same))
-    assert main(["--baseline", "old", "--candidate", "new"]) == 0
+    assert main(["baseline=old", "candidate=new"]) == 0
     assert "nothing that the records tell" in capsys.readouterr().out
 
 
@@ -208,12 +208,12 @@ def test_what_has_no_speed_does_not_pass(known: Any, capsys: pytest.CaptureFixtu
 
 def test_other_figures_can_be_limited_too(capsys: pytest.CaptureFixture[str]) -> None:
     save(Path("runs"), *ran(OLD, 2.0, 2.01, 1.99), *ran(NEW, 2.1, 2.11, 2.09))
-    code, found = gate(capsys, "--fail-on", "step_time_mean_s:4%")
+    code, found = gate(capsys, "fail_on.step_time_mean_s=4%")
     states = {f["metric"]: f["state"] for f in found["cases"][0]["figures"]}
     assert (states["tokens_per_s_per_gpu"], states["step_time_mean_s"]) == ("regression", "cannot tell")
     assert (code, found["limits"]) == (1, {"tokens_per_s_per_gpu": 0.02, "step_time_mean_s": 0.04})
     assert {f["metric"] for f in found["cases"][0]["figures"] if f["state"]} == set(found["limits"])
-    code, found = gate(capsys, "--fail-on", "energy_j_per_token:4%")
+    code, found = gate(capsys, "fail_on.energy_j_per_token=4%")
     assert (
         next(f for f in found["cases"][0]["figures"] if f["metric"] == "energy_j_per_token")["state"] == "cannot tell"
     )
@@ -244,19 +244,19 @@ def test_hostile_text_cannot_leave_its_cell(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("--candidate|x", "needs a --baseline"),
-        ("--baseline|x|--candidate|x", "another one than itself"),
-        ("--fail-on|regression:2%", "need a --candidate"),
-        ("--markdown", "need a --candidate"),
-        (f"--baseline|image={OLD}|--candidate|image=v9", "no run is so"),
-        (f"--baseline|image={OLD}|--candidate|nobody", "names no runs"),
-        (f"--baseline|image={OLD}|--candidate|image={OLD} ", "no run is so"),
-        (f"--baseline|imagee={OLD}|--candidate|image={NEW}", "image"),
-        (f"--baseline|image={OLD}|--candidate|runs", "is the same run as"),
-        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|speed:2%", "no such figure"),
-        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|regression:200%", "no such limit"),
-        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|regression:x", "no such limit"),
-        (f"--baseline|image={OLD}|--candidate|image={NEW}|--fail-on|loss_last:2%", "no such figure"),
+        ("candidate=x", "needs a baseline"),
+        ("baseline=x|candidate=x", "another one than itself"),
+        ("fail_on.regression=2%", "need a candidate"),
+        ("--markdown", "need a candidate"),
+        (f"baseline.image={OLD}|candidate.image=v9", "fits none of the runs"),
+        (f"baseline.image={OLD}|candidate=nobody", "names no runs"),
+        (f"baseline.image={OLD}|candidate.image={OLD} ", "fits none of the runs"),
+        (f"baseline.imagee={OLD}|candidate.image={NEW}", "image"),
+        (f"baseline.image={OLD}|candidate=runs", "is the same run as"),
+        (f"baseline.image={OLD}|candidate.image={NEW}|fail_on.speed=2%", "no such figure"),
+        (f"baseline.image={OLD}|candidate.image={NEW}|fail_on.regression=200%", "below 100 %"),
+        (f"baseline.image={OLD}|candidate.image={NEW}|fail_on.regression=x", "below 100 %"),
+        (f"baseline.image={OLD}|candidate.image={NEW}|fail_on.loss_last=2%", "no such figure"),
     ],
 )
 def test_bad_input(arguments: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,8 +234,8 @@ def test_how_a_run_was_started_is_told(tmp_path: Path) -> None:
     told = launched(str(tmp_path))
     assert told.command == f"cd {tmp_path} && \\\n  A='x y' \\\n  HF_TOKEN=\"$HF_TOKEN\" \\\n  python 'train me.py'"
     runs = [Run(str(tmp_path), made("a")), Run("b", made("b", asked=TP2))]
-    html = texts(compare(runs), ["runs", "--baseline", "a b"])["compare.html"]
-    assert "python -m compare runs --baseline 'a b'" in html
+    html = texts(compare(runs), ["runs", "baseline=a b"])["compare.html"]
+    assert "python -m compare runs 'baseline=a b'" in html
     assert "name: &lt;b&gt;" in html and "train me.py" in html
     assert "s3cret" not in html
 

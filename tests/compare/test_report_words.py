@@ -36,17 +36,17 @@ def test_an_answered_question_has_nothing_next() -> None:
 
 def test_what_differs_is_named_with_the_words_that_accept_it() -> None:
     other = repeats("b", (2.5, 2.52, 2.49), {**TP2, "lr": 0.1})
-    told = "Run the groups alike in lr; or compare it, --vary layout,lr; or accept what is meant to differ, "
-    assert next_of([*FAST, *other]) == [f"{told}--accept lr=REASON"]
+    told = "Run the groups alike in lr; or compare it, vary=layout,lr; or accept what is meant to differ, "
+    assert next_of([*FAST, *other]) == [f"{told}accept.lr=REASON"]
     assert next_of([*FAST, *other], vary=("layout", "lr")) == []
     assert next_of([*FAST, *other], accept={"lr": "tuned by each"}) == []
 
 
 def test_what_did_not_run_as_asked_for_is_no_difference_to_vary() -> None:
-    """On both sides alike: neither running the groups alike nor --vary helps."""
+    """On both sides alike: neither running the groups alike nor vary= helps."""
     both = [ran(record, adam_eps=7) for record in (*FAST, *SLOW)]
     told = "adam_eps did not run as asked for: ask for what ran, or have the stack run what was asked for; "
-    assert next_of(both) == [f"{told}or accept it, --accept adam_eps=REASON"]
+    assert next_of(both) == [f"{told}or accept it, accept.adam_eps=REASON"]
     assert next_of(both, vary=("layout", "adam_eps")) == next_of(both)
     assert next_of(both, accept={"adam_eps": "known"}) == []
     assert [text_of(said) for said in headline(compared(both))] == [
@@ -54,14 +54,14 @@ def test_what_did_not_run_as_asked_for_is_no_difference_to_vary() -> None:
     ]
     one = [*FAST, *(ran(record, adam_eps=7) for record in repeats("b", (2.5, 2.52, 2.49), {**TP2, "lr": 0.1}))]
     first, second = next_of(one)
-    assert first.startswith("Run the groups alike in lr; or compare it, --vary layout,lr; or accept")
+    assert first.startswith("Run the groups alike in lr; or compare it, vary=layout,lr; or accept")
     assert second == next_of(both)[0]
 
 
 def test_what_is_unknown_can_be_told_or_accepted() -> None:
     (step,) = next_of([made("a"), silent(made("b", asked=TP2), "seq_length", "lr", "adam_eps", "adam_beta1")])
     assert "python -m parsers LOG --save KEY=VALUE" in step
-    assert step.endswith("--accept KEY=REASON"), "four keys: no command is spelled out"
+    assert step.endswith("accept.KEY=REASON"), "four keys: no command is spelled out"
 
 
 def test_too_few_and_undecided_runs_want_repeats() -> None:

@@ -95,7 +95,7 @@ def test_what_is_unknown_stays_unknown() -> None:
     slow = replace(option(), tokens_per_s_per_gpu=unknown, gpus=None, energy_j_per_token=unknown.under(1000, "J/token"))
     lost = bill(slow, terms(power_price=0.1))
     assert {name for name, q in lost.items() if q.value is not None} == {"price", "power_w_per_gpu"}
-    assert bill(option(), terms())["carbon_t"].note == "no --carbon given"
+    assert bill(option(), terms())["carbon_t"].note == "no carbon given"
 
 
 def test_an_example_price_is_assumed_and_stays_so() -> None:

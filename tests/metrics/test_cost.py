@@ -15,14 +15,15 @@ from metrics.cli import main
 from metrics.repeats import mean_of
 from parsers import write
 
-J6 = "--price|mi355x=3.10,b200=4.75 USD/gpu-hour|--power-price|0.09|--pue|1.25|--tokens|15e12"
-ENERGY = "--tokens|15e12|--pue|1.25|--carbon|FRA|--power-price|0.09"
+PRICES = "price.usd_per_gpu_hour.mi355x=3.10|price.usd_per_gpu_hour.b200=4.75 USD/gpu-hour"
+J6 = f"{PRICES}|power_price=0.09|pue=1.25|tokens=15T"
+ENERGY = "tokens=15e12|pue=1.25|carbon=FRA|power_price=0.09"
 
 
 def test_journey_6_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeats(tmp_path, "mi355x", 10_000, 10_100, 9_900)
     repeats(tmp_path, "b200", 12_000, 12_120, 11_880)
-    line = ["cost", str(tmp_path), *J6.split("|"), "--carbon", "FRA"]
+    line = ["cost", str(tmp_path), *J6.split("|"), "carbon=FRA"]
     assert main(line) == 0
     out = capsys.readouterr().out
     for text in ("1.5e+13 tokens", "GPU-hours", "MWh", "tCO2e", "assumed", "break-even", "goodput 90 to 98 %"):
@@ -94,16 +95,21 @@ def test_the_price_that_a_run_was_started_with(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("--pue|0.5", "--pue: is out of range"),
-        ("--tokens|-1|--goodput|2", "--goodput: is out of range"),
-        ("--tokens|nan", "--tokens: is out of range"),
-        ("--power-price|inf", "--power-price: is out of range"),
-        ("--capex|mi355x=28000 USD/gpu", "needs --power-price"),
-        ("--capex|mi355x=28000 USD/gpu|--power-price|0|--price|oracle", "exclude each other"),
-        ("--carbon|nowhere", "no such country"),
-        ("--capex|oracle|--power-price|0", "--capex: prices without a currency"),
-        ("--capex|mi355x=3 USD/gpu-hour|--power-price|0", "--capex: prices without a currency"),
+        ("pue=0.5", "pue: cannot be used"),
+        ("tokens=-1|goodput=2", "goodput: cannot be used"),
+        ("tokens=nan", "tokens: cannot be used"),
+        ("power_price=inf", "power_price: cannot be used"),
+        ("capex.usd_per_gpu.mi355x=28000", "needs power_price"),
+        ("capex.usd_per_gpu.mi355x=28000|power_price=0|price=oracle", "exclude each other"),
+        ("carbon=nowhere", "no such country"),
+        ("capex.mi355x=28000|power_price=0", "capex.mi355x: no such key"),
+        ("capex.usd_per_gpu.mi355x=3 USD/gpu-hour|power_price=0", "is not a positive number"),
         ("price.eur.mi355x=3", "no such key"),
+        ("price=nowhere.yaml", "names no price file"),
+        ("tokns=1T", "did you mean tokens?"),
+        ("tokens=1T|tokens=2T", "is given twice"),
+        ("--price|mi355x=3.10 USD/gpu-hour", "try: price.usd_per_gpu_hour.mi355x=3.10"),
+        ("--power-price|0.09", "try: power_price=0.09"),
     ],
 )
 def test_bad_input(arguments: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +139,7 @@ def test_a_copy_is_no_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_owned_hardware_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeats(tmp_path, "mi355x", 10_000)
-    how = ["--capex", "mi355x=35040 USD/gpu", "--years", "4", "--utilisation", "0.5", "--power-price", "0"]
+    how = ["capex.usd_per_gpu.mi355x=35040", "years=4", "utilisation=50%", "power_price=0"]
     assert main(["cost", str(tmp_path), *how, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["options"][0]["figures"]
     assert figures["price"]["value"] == pytest.approx(2.0)

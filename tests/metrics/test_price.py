@@ -11,7 +11,7 @@ from conf.compose import choices
 from conf.errors import InputError
 from metrics import Quantity
 from metrics.carbon import intensity
-from metrics.price import Prices, from_experiment, from_overrides, joined, read_prices
+from metrics.price import Prices, from_experiment, joined, read_prices, typed_prices
 
 
 @pytest.mark.parametrize("name", [name for name in choices("price") if name != "none"])
@@ -23,13 +23,9 @@ def test_every_example_price_is_dated_and_sourced(name: str) -> None:
     assert found.currency == "USD"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["mi355x=3.10,b200=4.75 USD/gpu-hour", "mi355x=3.10, b200=4.75 usd/GPU-hour", "mi355x=3.1,b200=4.75 USD/gpuh"],
-)
-def test_prices_as_they_are_typed(text: str) -> None:
-    assert read_prices(text) == Prices("USD", {"mi355x": 3.10, "b200": 4.75})
-    assert from_overrides(["price.usd_per_gpu_hour.mi355x=3.10"]) == Prices("USD", {"mi355x": 3.10})
+@pytest.mark.parametrize("amount", ["3.10", "3.1 USD/gpu-hour", "3.10 usd/GPU-hour", "3.1 USD/gpuh"])
+def test_prices_as_they_are_typed(amount: str) -> None:
+    assert typed_prices({"usd_per_gpu_hour.mi355x": amount}) == Prices("USD", {"mi355x": 3.10})
 
 
 def test_prices_in_a_file(tmp_path: Path) -> None:
@@ -40,23 +36,23 @@ def test_prices_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("key", "amount", "message"),
     [
-        ("mi355x=3.10", "prices without a currency"),
-        ("mi355x=3.10 USD", "prices without a currency"),
-        ("mi355x=28000 USD/gpu", "prices without a currency"),
-        ("mi355x=0 USD/gpu-hour", "is not a positive number"),
-        ("mi355x=-3 USD/gpu-hour", "is not a positive number"),
-        ("mi355x=nan USD/gpu-hour", "is not a positive number"),
-        ("mi355x=3,10 USD/gpu-hour", "has a decimal comma"),
-        ("mi355x=3 EUR/gpu-hour,h100=2 USD/gpu-hour", "one stands behind all"),
-        ("mi35x=3.10 USD/gpu-hour", "did you mean mi355x?"),
-        ("nothing.yaml", "names no price file"),
+        ("_per_gpu_hour.mi355x", "3.10", "prices without a currency"),
+        ("usd_per_gpu_hour.mi355x", "3.10 USD", "in USD/gpu-hour"),
+        ("usd_per_gpu_hour.mi355x", "28000 USD/gpu", "is not a positive number"),
+        ("usd_per_gpu_hour.mi355x", "3 EUR/gpu-hour", "in USD/gpu-hour"),
+        ("usd_per_gpu_hour.mi355x", "0", "is not a positive number"),
+        ("usd_per_gpu_hour.mi355x", "-3", "is not a positive number"),
+        ("usd_per_gpu_hour.mi355x", "nan", "is not a positive number"),
+        ("usd_per_gpu_hour.mi355x", "3,10", "is not a positive number"),
+        ("usd_per_gpu_hour.mi35x", "3.10", "did you mean mi355x?"),
+        ("usd_per_gpu.mi355x", "3.10", "no such key"),
     ],
 )
-def test_prices_that_are_none(text: str, told: str) -> None:
-    with pytest.raises(InputError, match=told.replace("?", r"\?")):
-        read_prices(text)
+def test_prices_that_are_none(key: str, amount: str, message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("?", r"\?")):
+        typed_prices({key: amount})
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_the_power_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     power.write_text(
         "timestamp, index, power.draw [W]\n2026/09/11 04:19:41.0, 0, 100 W\n2026/09/11 04:19:43.0, 0, 100 W\n"
     )
-    assert main([str(MODERN), "--power", str(power), "-o", str(tmp_path / "out")]) == 0
+    assert main([str(MODERN), f"power={power}", "-o", str(tmp_path / "out")]) == 0
     assert "200 J integrated" in capsys.readouterr().out
     assert read(tmp_path / "out").power[0].energy_integrated_j == 200.0
 

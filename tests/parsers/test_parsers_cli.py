@@ -45,7 +45,7 @@ def test_what_is_no_training_log(content: bytes, tmp_path: Path, capsys: pytest.
     assert "is no training log" in err
     assert "iteration N/ TOTAL" in err
     assert "Traceback" not in err
-    assert main([str(log), "--dialect", "megatron"]) == 0
+    assert main([str(log), "dialect=megatron"]) == 0
     assert "the log has no step lines" in capsys.readouterr().out
 
 

@@ -100,7 +100,7 @@ def _over(values: Mapping[str, Any], wrong: Mapping[str, Any]) -> dict[str, Any]
 
 
 def compared(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, Any]:
-    """`python -m compare PATHS --vary framework --json`."""
+    """`python -m compare PATHS vary=framework --json`."""
     capsys.readouterr()
     compare_command([*map(str, paths), "vary=framework", "--json"])
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
