@@ -70,7 +70,7 @@ class Dialect:
     covers its own step only."""
     prints_next_rate: bool = False
     """The printed learning rate is the next step's: the one that a step used stands in the line before."""
-    adjust: Callable[[Values, str], Values | None] = lambda values, text: values
+    adjust: Callable[[Values, str], Values | None] | None = None
     """What the values of a line (its text follows) mean together; None where it is no step."""
     complete: str = ""
     """What only a complete step line has: where a terminal has broken one, its pieces are put together. "": never."""
@@ -120,14 +120,16 @@ class Dialect:
         match = match or (self.pattern_of_head.search(text) if self.head else None)
         if match is None:
             return None
+        iteration = int(match[1])
+        if iteration < self.first:
+            return None
         values = step_fields(self._pattern_of_fields.findall(text, match.end()), self.columns)
-        values["iteration"] = iteration = int(match[1])
-        values["step"] = iteration - self.first
+        values["iteration"], values["step"] = iteration, iteration - self.first
         if self.means is None:
             values["interval_steps"] = 1
         if self.memory_kind is not None and values.get("memory_bytes") is not None:
             values["memory_kind"] = self.memory_kind
-        return self.adjust(values, text) if values["step"] >= 0 else None
+        return values if self.adjust is None else self.adjust(values, text)
 
     @cached_property
     def known(self) -> Mapping[str, vocabulary.Setting]:
@@ -228,7 +230,7 @@ class Driver:
         self.dialect = dialect
         self.wants = 0
         self.iteration: int | None = None  # of the last step line
-        self._before: int | None = None  # the iteration of the line before that, or where training starts
+        self._before: int | None = None  # the iteration of the last line with means, or where training starts
         self._interval: int | None = None
         self._rate: float | None = None
         self._total: int | None = None
@@ -239,10 +241,7 @@ class Driver:
     def feed(self, number: int, text: str) -> Iterable[Event]:
         """See `parsers.events.Reader`."""
         match = self._head.search(text)
-        if not self.dialect.complete or (
-            not self._wrapped.holds
-            and (match is None or (self._is_complete(text) and self._head.search(text, match.end()) is None))
-        ):
+        if not self._wrapped.holds and (match is None or self._stands_alone(text, match)):
             return self._read(number, text, match)
         events = [event for line in self._wrapped.feed(number, text) for event in self._read(*line)]
         if self._wrapped.holds:
@@ -271,7 +270,7 @@ class Driver:
         if self.dialect.complete_by_length:
             self._words = len(text.split())
         if self.dialect.means is not None:
-            self._cover(values, text)
+            self._cover(values, text, self.dialect.means)
         if self.dialect.prints_next_rate:
             self._use_rate(values)
         self.iteration = values["iteration"]
@@ -282,17 +281,19 @@ class Driver:
         self._total = total
         return (Fact("train_iters", total, line), *events)
 
-    def _cover(self, values: Values, text: str) -> None:
-        """Settle over how many steps the line's means go."""
+    def _cover(self, values: Values, text: str, means: Mapping[str, tuple[str, ...]]) -> None:
+        """Settle over how many steps a line's means go."""
+        names = next((names for sign, names in means.items() if sign in text), None)
+        if names is None:
+            return
         iteration = values["iteration"]
-        if iteration != self.iteration:  # every rank may print it
+        if iteration != self._before:  # every rank may print it
             # The first step has a line of its own, however seldom lines come.
             before = 0 if iteration == 1 else self._before
             self._interval = iteration - before if before is not None and before < iteration else None
             self._before = iteration
         values["interval_steps"] = self._interval
         if (self._interval or 1) > 1:
-            names = next((names for sign, names in (self.dialect.means or {}).items() if sign in text), ())
             values["flags"] = tuple(f"{name}:interval_mean" for name in names if values.get(name) is not None)
 
     def _use_rate(self, values: Values) -> None:
@@ -309,6 +310,12 @@ class Driver:
         printed = match.groupdict()
         self._before = int(printed["done"]) if "done" in printed else int(printed["next"]) - 1
         return (Resumed(self._before, line),) if self._before > 0 else ()
+
+    def _stands_alone(self, text: str, match: re.Match[str]) -> bool:
+        """Whether a line is one complete step line, not the beginning of one, nor two in one."""
+        if not self.dialect.complete:
+            return True
+        return self._is_complete(text) and self._head.search(text, match.end()) is None
 
     def _is_complete(self, text: str) -> bool:
         complete = self.dialect.pattern_of_complete.search(text) is not None

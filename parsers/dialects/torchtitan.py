@@ -61,7 +61,7 @@ DIALECT = Dialect(
         *(b"Peak flops undefined", b"computing MFU", b"Trainer is initialized with"),
     ),
     family="torchtitan",
-    head=r"(?<!validate )step: {1,12}(\d{1,12}) {2}(?=loss:)",
+    head=r"step: (?<!validate step: ) {0,11}(\d{1,12}) {2}(?=loss:)",
     fields=r"(\w{1,40})(?:: {1,12}|\()([^\sG()]{1,40})",  # of "memory: 26.01GiB(82.96%)" two: memory and GiB
     columns={
         "loss": ("loss", number),
