@@ -6,8 +6,10 @@ import os
 import socket
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import replace as changed
 from pathlib import Path
+
+from msgspec.structs import replace
 
 import parsers
 import run_rehearsal
@@ -84,7 +86,7 @@ def rehearsal(e: Experiment) -> tuple[Experiment, Told]:
     memory_bytes = SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
     small, told = rehearse.prepared(e, memory_bytes)
     # Primus' torchrun meets at a port that is fixed: a colleague's rehearsal on this machine would be there already.
-    return replace(small, cluster=replace(small.cluster, master_port=_free_port())), told
+    return changed(small, cluster=changed(small.cluster, master_port=_free_port())), told
 
 
 def _free_port() -> int:

@@ -20,7 +20,6 @@ from metrics import terms
 from metrics.bill import Terms
 from parsers import Run, find_runs
 from parsers.find import FILTERS, WHERE
-from parsers.pretty import pretty
 from parsers.progress import shown
 from parsers.storage import dumps, replace_file
 
@@ -124,7 +123,7 @@ def _save(comparison: Comparison, directory: Path, argv: Sequence[str]) -> None:
 
 def _print(comparison: Comparison, as_json: bool) -> None:
     if as_json:
-        print(pretty(to_json(comparison)), end="")
+        print(dumps(to_json(comparison), indent=1))
         return
     from compare.report.terminal import print_table
 

@@ -22,7 +22,7 @@ from metrics.price import EXAMPLE, read_prices
 from metrics.whatif import BreakEven, break_evens
 from parsers.find import copies
 from parsers.progress import Progress, silent
-from parsers.run import Run
+from parsers.record import Run
 
 SCHEMA_VERSION = 1
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parsers import Record
-from parsers.columns import columns
+from parsers.record import columns
 
 TOKENS_CHECKSUM = "tokens_checksum"
 """Metric of a step, from a probe (parsers/probe.py): the same for every layout and order within a global batch."""

@@ -8,8 +8,10 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from compare.curve import Curve, curve_of
 from compare.groups import has_figures
@@ -19,7 +21,6 @@ from metrics.bill import Terms, priced
 from parsers import Run
 from parsers.progress import Progress, silent
 from parsers.storage import STEPS_FILE
-from parsers.stored_steps import StoredSteps
 
 _MUCH = 32 << 20  # bytes of steps from which a second process is worth its start
 _CHUNK = 8
@@ -54,8 +55,7 @@ _Result = Trace | tuple[Problem, ...]
 def _traced(terms: Terms, run: Run) -> _Result:
     """What is wrong comes back as data: a UserError does not survive the way between processes."""
     try:
-        steps = run.record.steps
-        record = replace(run.record, steps=steps.read() if isinstance(steps, StoredSteps) else tuple(steps))
+        record = replace(run.record, steps=tuple(run.record.steps))
         figures = priced(record, summarise(record), terms) if has_figures(record) else {}
         return Trace(figures, curve_of(record))
     except UserError as error:

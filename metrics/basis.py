@@ -11,8 +11,7 @@ from metrics.peak import device_of, precision_of
 from metrics.quantity import Quantity
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
 from metrics.step_times import StepTimes, step_times
-from parsers.columns import columns
-from parsers.record import Record
+from parsers.record import Record, columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +14,7 @@ from metrics.summary import summarise, summary_json
 from parsers import Run, differences, find_runs
 from parsers.find import FILTERS, WHERE
 from parsers.storage import dumps
-from parsers.terminal import plain
+from parsers.text import plain
 
 # Command, and its module beside this one and what is called there.
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _object(run: Run) -> dict[str, Any]:
     record = run.record
     known = {"path": run.path, "id": record.id, "status": record.status}
-    unlike = [asdict(difference) for difference in differences(record.requested, record.effective)]
+    unlike = differences(record.requested, record.effective)
     return {**known, "differences": unlike, "metrics": summary_json(record)}
 
 

@@ -17,7 +17,7 @@ from metrics.whatif import ENERGY, MONEY, BreakEven, Swing, break_evens, swings
 from parsers import find_runs
 from parsers.find import FILTERS, WHERE, copies
 from parsers.storage import dumps
-from parsers.terminal import plain
+from parsers.text import plain
 
 _OF_ENERGY = (
     *("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu"),

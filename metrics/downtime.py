@@ -6,7 +6,7 @@ from collections import Counter
 
 from metrics.basis import Basis, Metrics
 from metrics.quantity import Quantity, shown
-from parsers.columns import columns
+from parsers.record import columns
 
 
 def _wall_time(basis: Basis) -> Quantity:

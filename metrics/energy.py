@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from metrics.basis import Basis, Metrics, count
 from metrics.quantity import Quantity, shown

@@ -11,8 +11,7 @@ from metrics.peak import device_of
 from metrics.quantity import Quantity
 from metrics.repeats import FACTS, SEED, asked, experiment_key, pooled
 from metrics.summary import summarise
-from parsers.record import Record
-from parsers.run import Run
+from parsers.record import Record, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from itertools import accumulate, compress
 from operator import mul, sub
 
 from metrics.quantity import Source
-from parsers.columns import columns
-from parsers.record import Record, Step
+from parsers.record import Record, Step, columns
 
 AT_LEAST = 2
 """Compilation, allocation and first communication always fall into the first two iterations."""

@@ -12,7 +12,7 @@ from metrics.bill import Embodied, Terms, owned
 from metrics.carbon import intensity
 from metrics.price import EXAMPLE, Prices, from_experiment, joined, read_prices, typed_prices
 from parsers import Run
-from parsers.run import experiment_of
+from parsers.storage import experiment_of
 
 _SHARE = "above 0, at most 1 or 100%"
 _BUILDING = "1 or more: 1 is a building that needs nothing for itself"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command
@@ -20,7 +21,7 @@ from parsers.probe import FOLDER, with_probe
 from parsers.reader import Parser
 from parsers.show import rows
 from parsers.source import STDIN, read_blocks, size_of
-from parsers.terminal import plain
+from parsers.text import plain
 
 __all__ = ["imported", "main", "rows"]
 

@@ -13,7 +13,7 @@ from conf.errors import InputError, Problem, UserError
 from parsers.matching import matching as matching
 from parsers.matching import none_matches
 from parsers.progress import Progress, silent
-from parsers.run import Run as Run
+from parsers.record import Run as Run
 from parsers.storage import RUN_FILE, read_lazily
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.

@@ -10,7 +10,7 @@ from conf.errors import InputError, Problem
 from parsers.reader import Parser
 from parsers.record import Step
 from parsers.segment import Parsed
-from parsers.terminal import plain
+from parsers.text import plain
 
 _EVERY_S = 0.5
 _BLOCK = 1 << 20

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any, get_args, get_type_hints
+
+from msgspec.structs import replace
 
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import Setting, follow, vocabulary

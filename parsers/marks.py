@@ -11,13 +11,14 @@ resumed     "iteration": so many were done where the run goes on from a checkpoi
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
+
 from parsers.record import Step
+from parsers.text import json_object
 
 LOOKS_FOR = "our own marks: '[tprimat] facts {…}', '[tprimat] step {…}'"
 MARK = b"[tprimat] "
@@ -73,25 +74,7 @@ def _read(kind: str, text: str) -> Mapping[str, Any] | None:
     _, found, rest = text.partition(f"{_PREFIX}{kind} ")
     if not found:
         return None
-    try:
-        values, _ = json.JSONDecoder(parse_constant=lambda _: None).raw_decode(rest.lstrip())
-    except (ValueError, RecursionError):
-        return None
-    return _clean(values) if isinstance(values, dict) else None
-
-
-def _clean(value: Any) -> Any:
-    """Without what cannot be written again as UTF-8 JSON: lone surrogates, numbers beyond a float, whole numbers
-    beyond 64 bits."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return None if isinstance(value, int) and abs(value) >= 2**63 else value
+    return json_object(rest, constant=lambda _: None)
 
 
 def _is_number(value: Any) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import vocabulary
-from parsers.record import Record
-from parsers.run import Run, experiment_of
+from parsers.record import Record, Run
+from parsers.storage import experiment_of
 from parsers.values import literal
 
 FIELDS = (

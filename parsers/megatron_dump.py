@@ -6,8 +6,9 @@ The rules name canonical settings, so that a dense model's record does not claim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from parsers.record import Reading
 from parsers.values import integer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from parsers.events import Argument, Event, Fact, Resumed
 from parsers.megatron_facts import argument, memory, parameters, prose, second_iteration, seconds_of, validation

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import InputError, Problem
-from parsers.record import Power
+from parsers.record import Power, Sensor
 from parsers.source import read_blocks
 from parsers.values import number
 
@@ -45,7 +45,7 @@ class PowerLog:
     """A file of samples, in its order; or the windows that a tool summed up itself (Zeus). kind: gpu, board or node."""
 
     source: str
-    kind: str
+    kind: Sensor
     samples: tuple[Sample, ...] = ()
     windows: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()

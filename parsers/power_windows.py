@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from msgspec import structs
+
 from parsers.power import PowerLog, Sample, read_power
 from parsers.record import Power, Record, Step
 
@@ -95,7 +97,7 @@ def over_steps(log: PowerLog, steps: Sequence[Step]) -> Power | None:
             continue
         (first, start_s), (last, end_s) = ends[0], ends[-1]
         found = window(ours, start_s, end_s)
-        return None if found is None else replace(found, first_step=first + 1, last_step=last)
+        return None if found is None else structs.replace(found, first_step=first + 1, last_step=last)
     return None
 
 
@@ -117,9 +119,9 @@ def with_power(record: Record, path: Path, alone: bool = True) -> Record:
     aligned = over_steps(log, record.steps)
     if aligned is None and not alone:
         note = f"power: {log.source} and the steps have no common clock: which of the runs drew it is not told"
-        return replace(record, notes=(*record.notes, note))
+        return structs.replace(record, notes=(*record.notes, note))
     found = (*log.windows, *(one for one in (aligned or window(log),) if one is not None))
-    return replace(
+    return structs.replace(
         record, power=(*record.power, *found), notes=(*record.notes, *_notes(log, found, aligned is not None))
     )
 

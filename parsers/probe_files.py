@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from parsers.json_text import json_object
+from parsers.text import json_object
 
 LARGEST_FILE = 64 << 20
 MOST_FILES = 8192

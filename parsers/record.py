@@ -1,23 +1,36 @@
-"""The record of one run: what was asked, what ran, where, and what came of it. It holds no logic about the numbers.
+"""The record of one run: what was requested, what ran, where, and what came of it. No logic about the numbers.
 
 On disk it is `run.json` and, a line a step, `steps.jsonl` (see `parsers/storage.py`). None is unknown, never a default.
+These structs are the one description of both files: msgspec checks what is read by them, and the JSON Schemas beside
+this file are made from them (`UPDATE_GOLDEN=1 pytest tests/parsers/test_parsers_record.py` rewrites them). Changes
+within a version only add fields that have a default; a reader passes over fields that it does not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta, Struct
 
 SCHEMA_VERSION = 1
+LARGEST = 2**63 - 1
+"""No whole number of ours is larger: numpy and other readers of our files have 64 bits."""
+
+Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
+NotNegative = Annotated[float, Meta(ge=0)]
+_OR_NULL = Meta(extra_json_schema={"additionalProperties": {"type": ["number", "null"]}})  # nan is written as null
 
 Provenance = Literal["measured", "rehearsed", "estimated", "imported"]
 Status = Literal["running", "completed", "failed", "killed", "out_of_memory", "diverged", "hung", "unknown"]
+Sensor = Literal["gpu", "board", "node"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True, gc=False):
     """One step line. step counts from 0; iteration and lr are as printed; line is where the log says it.
 
     step_time_s is what the line prints: where a framework logs every k-th iteration, the mean over those k, and
@@ -29,90 +42,84 @@ class Step:
     execution), by_order (no number printed), warm_up.
     """
 
-    step: int
-    line: int
-    iteration: int | None
+    step: Whole
+    line: Positive
+    iteration: Whole | None
     lr: float | None = None
     lr_used: float | None = None
     step_time_s: float | None = None
     loss: float | None = None
     grad_norm: float | None = None
     loss_scale: float | None = None
-    global_batch_size: int | None = None
-    consumed_samples: int | None = None
+    global_batch_size: Count | None = None
+    consumed_samples: Count | None = None
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Count | None = None
     memory_kind: str | None = None
     end_monotonic_s: float | None = None
-    skipped: int | None = None
-    nan: int | None = None
-    interval_steps: int | None = None
+    skipped: Count | None = None
+    nan: Count | None = None
+    interval_steps: Positive | None = None
     nonfinite: tuple[str, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Annotated[Mapping[str, float], _OR_NULL] = {}
     flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Struct, frozen=True, kw_only=True, gc=False):
     """One validation point. step: the last training step before it, from 0, where known. split: valid, test, or as
     printed. metrics: the other numbers of the line."""
 
-    line: int
-    step: int | None = None
-    iteration: int | None = None
+    line: Positive
+    step: Whole | None = None
+    iteration: Whole | None = None
     loss: float | None = None
     split: str = "valid"
     seconds: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class Stall(Struct, frozen=True, kw_only=True, gc=False):
     """Time in which no step was made. kind: checkpoint, evaluation, or as printed. iteration: the one before it."""
 
-    line: int
+    line: Positive
     kind: str
-    seconds: float | None = None
-    iteration: int | None = None
+    seconds: NotNegative | None = None
+    iteration: Whole | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, omit_defaults=True, gc=False):
     """A value that the log states, and the number of its line (from 1). file: of the run, where it is not the log."""
 
     value: Any
-    line: int
+    line: Positive
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Struct, frozen=True, gc=False):
     """The run went on, in line `line` of the log, where the first `steps` steps were done; later ones were redone."""
 
-    steps: int
-    line: int
+    steps: Count
+    line: Positive
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Power:
+class Power(Struct, frozen=True, kw_only=True, gc=False):
     """Energy of some devices over some time. kind: what the sensor sees, gpu, board or node. Energies and mean power
     are sums over the `gpus` devices: by their own counters, and integrated over samples of power. first_step and
     last_step: the training steps inside the window; None where it is not aligned to steps. source: the tool."""
 
-    kind: str
+    kind: Sensor
     source: str
-    gpus: int | None = None
-    seconds: float | None = None
-    energy_counter_j: float | None = None
-    energy_integrated_j: float | None = None
-    mean_power_w: float | None = None
-    first_step: int | None = None
-    last_step: int | None = None
+    gpus: Positive | None = None
+    seconds: NotNegative | None = None
+    energy_counter_j: NotNegative | None = None
+    energy_integrated_j: NotNegative | None = None
+    mean_power_w: NotNegative | None = None
+    first_step: Count | None = None
+    last_step: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True, gc=False):
     """A setting that ran otherwise than it was asked for."""
 
     setting: str
@@ -123,8 +130,7 @@ class Difference:
         return f"{self.setting}: requested {self.requested}, ran {self.effective}"
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(Struct, frozen=True, gc=False):
     """A setting that one side has on purpose, and why. key: canonical name, or its path in the config."""
 
     key: str
@@ -132,18 +138,37 @@ class Declaration:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One run. requested, effective: by canonical name (conf/vocabulary.yaml). environment: free facts of host, GPU
-    and versions. summary: metric to Quantity as an object. started_at, ended_at: ISO 8601, UTC.
+class _Figure(TypedDict):
+    value: float | None
+    unit: str
+    source: Literal["measured", "log", "computed", "spec", "assumed"]
+    interval: tuple[float, ...] | None
+
+
+class Figure(_Figure, total=False):
+    """A `metrics.Quantity` as an object. interval: its lower and upper bound. note: what it was computed from, or why
+    it is unknown."""
+
+    note: str
+
+
+class Shrunk(TypedDict):
+    """A setting of a rehearsal: as the experiment requested it, and what ran instead."""
+
+    asked: Any
+    ran: Any
+
+
+class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag=SCHEMA_VERSION):
+    """run.json: one run, all but its steps. requested, effective: by canonical name (conf/vocabulary.yaml).
+    environment: free facts of host, GPU and versions. started_at, ended_at: ISO 8601, UTC.
 
     effective is what ran: read from the built objects where a probe did so, else from the log's dump. dumped: what the
-    dump alone says. configured: what was built and not run. given: settings and facts that the user stated.
-    not_rehearsed: setting or topic to the reason why a rehearsal tells nothing of it. shrunk: setting to what the
-    experiment asked for and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran.
+    dump alone says. configured: what was built and did not run. given: settings and facts that the user stated.
+    not_rehearsed: setting or topic to the reason why a rehearsal says nothing of it. shrunk: setting to what the
+    experiment requested and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran.
     """
 
-    schema_version: int = SCHEMA_VERSION
     id: str
     name: str
     provenance: Provenance
@@ -151,33 +176,38 @@ class Record:
     cause: str | None = None
     notes: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
-    exit_code: int | None = None
+    exit_code: Whole | None = None
     started_at: str | None = None
     ended_at: str | None = None
-    wall_time_s: float | None = None
+    wall_time_s: NotNegative | None = None
     framework: str | None = None
     framework_version: str | None = None
     platform: str | None = None
     vendor: str | None = None
     hardware: str | None = None
     image: str | None = None
-    requested: Mapping[str, Any] = field(default_factory=dict)
-    effective: Mapping[str, Reading] = field(default_factory=dict)
-    dumped: Mapping[str, Reading] = field(default_factory=dict)
-    configured: Mapping[str, Reading] = field(default_factory=dict)
-    given: Mapping[str, Any] = field(default_factory=dict)
-    not_rehearsed: Mapping[str, str] = field(default_factory=dict)
-    shrunk: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    requested: Mapping[str, Any] = {}
+    effective: Mapping[str, Reading] = {}
+    dumped: Mapping[str, Reading] = {}
+    configured: Mapping[str, Reading] = {}
+    given: Mapping[str, Any] = {}
+    not_rehearsed: Mapping[str, str] = {}
+    shrunk: Mapping[str, Shrunk] = {}
     differences: tuple[Difference, ...] = ()
     declared: tuple[Declaration, ...] = ()
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    environment: Mapping[str, Any] = {}
+    summary: Mapping[str, Figure] = {}
     log: str | None = None
     dialects: tuple[str, ...] = ()
     validations: tuple[Validation, ...] = ()
     stalls: tuple[Stall, ...] = ()
     restarts: tuple[Restart, ...] = ()
     power: tuple[Power, ...] = ()
+
+
+class Record(RunFile, frozen=True, kw_only=True):
+    """One run with its steps, in ascending order."""
+
     steps: Sequence[Step] = ()
 
     def setting(self, name: str) -> Any:
@@ -186,73 +216,25 @@ class Record:
         return self.given.get(name) if reading is None else reading.value
 
 
-STEP_FIELDS = tuple(f.name for f in fields(Step))
-_OBJECTS: Mapping[str, type] = {
-    "differences": Difference,
-    "declared": Declaration,
-    "validations": Validation,
-    "stalls": Stall,
-    "restarts": Restart,
-    "power": Power,
-}
-_READINGS = ("effective", "dumped", "configured")
-_TEXTS = ("notes", "last_lines", "dialects")
+class Run(Struct, frozen=True):
+    """A record, and the directory that it came from."""
+
+    path: str
+    record: Record
 
 
-def step_to_json(step: Step) -> dict[str, Any]:
-    """One line of steps.jsonl, every field present."""
-    entry = {name: getattr(step, name) for name in STEP_FIELDS}
-    return {**entry, "nonfinite": list(step.nonfinite), "flags": list(step.flags)}
+STEP_FIELDS = Step.__struct_fields__
 
 
-def step_from_json(entry: Mapping[str, Any]) -> Step:
-    """Fields of later, additive versions are passed over."""
-    known = {name: entry[name] for name in STEP_FIELDS if name in entry}
-    texts = {name: tuple(known.get(name, ())) for name in ("nonfinite", "flags")}
-    told = {name: value for name, value in known.get("metrics", {}).items() if value is not None}
-    return Step(**{**known, **texts, "metrics": told})
+def columns(steps: Sequence[Step], *names: str) -> list[Sequence[Any]]:
+    """Return the fields `names` of every step, each as a column of its own."""
+    if len(names) == 1:
+        return [[*map(attrgetter(names[0]), steps)]]
+    return [*zip(*map(attrgetter(*names), steps), strict=True)] or [()] * len(names)
 
 
-def to_json(record: Record) -> dict[str, Any]:
-    """run.json: all but the steps."""
-    entry = {f.name: getattr(record, f.name) for f in fields(Record) if f.name != "steps"}
-    for name in _OBJECTS:
-        entry[name] = [_plain(item) for item in entry[name]]
-    for name in _TEXTS:
-        entry[name] = list(entry[name])
-    for name in _READINGS:
-        entry[name] = {setting: _reading(reading) for setting, reading in entry[name].items()}
-    return entry
-
-
-def from_json(entry: Mapping[str, Any], steps: Iterable[Step] = ()) -> Record:
-    """The record in an object of the current schema version that `run.schema.json` accepts."""
-    names = {f.name for f in fields(Record)} - {"steps"}
-    known = {name: value for name, value in entry.items() if name in names}
-    for name, kind in _OBJECTS.items():
-        known[name] = tuple(_build(kind, item) for item in known.get(name, ()))
-    for name in _TEXTS:
-        known[name] = tuple(known.get(name, ()))
-    for name in _READINGS:
-        told = known.get(name, {}).items()
-        known[name] = {setting: Reading(item["value"], item["line"], item.get("file")) for setting, item in told}
-    return Record(**known, steps=tuple(steps))
-
-
-def _reading(reading: Reading) -> dict[str, Any]:
-    """Nearly all are of the log, and there are a hundred of them."""
-    entry = {"value": reading.value, "line": reading.line}
-    return entry if reading.file is None else {**entry, "file": reading.file}
-
-
-def _plain(item: Any) -> dict[str, Any]:
-    return {f.name: getattr(item, f.name) for f in fields(item)}
-
-
-def _build(kind: Any, item: Mapping[str, Any]) -> Any:
-    return kind(**{name: item[name] for name in _names(kind) if name in item})
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind))
+def json_schema(kind: type[Struct], title: str) -> dict[str, Any]:
+    """Return the JSON Schema of a file of ours, whose objects are `kind`."""
+    _, defined = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    top = {**defined.pop(kind.__name__), "title": title}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, **({"$defs": defined} if defined else {})}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import fields, replace
 
 from conf.vocabulary import vocabulary
 from parsers import marks

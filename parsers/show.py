@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from parsers.assemble import differences
-from parsers.record import STEP_FIELDS, Power, Record, Step, Validation, step_to_json, to_json
-from parsers.storage import dumps
-from parsers.terminal import plain
+from parsers.record import STEP_FIELDS, Power, Record, Step, Validation
+from parsers.storage import dumps, run_file
+from parsers.text import plain
 
 _SHOWN_SETTINGS = (
     "tensor_model_parallel_size",
@@ -45,11 +45,11 @@ def as_json(records: Sequence[Record]) -> None:
     out = sys.stdout
     out.write("[")
     for index, record in enumerate(records):
-        head = dumps(to_json(record), indent=1)
+        head = dumps(run_file(record), indent=1)
         out.write(",\n" if index else "\n")
         out.write(head[: head.rindex("}")].rstrip() + ',\n "steps": [')
         for number, step in enumerate(record.steps):
-            out.write((",\n  " if number else "\n  ") + dumps(step_to_json(step)))
+            out.write((",\n  " if number else "\n  ") + dumps(step))
         out.write("\n ]\n}")
     out.write("\n]\n")
 
@@ -64,11 +64,11 @@ def as_csv(records: Sequence[Record]) -> None:
 
 
 def _cells(step: Step) -> Iterator[str]:
-    for value in step_to_json(step).values():
-        if isinstance(value, list):
+    for value in (getattr(step, name) for name in STEP_FIELDS):
+        if isinstance(value, tuple):
             yield " ".join(value)
         else:
-            yield "" if value is None else dumps(value) if isinstance(value, dict) else str(value)
+            yield "" if value is None else dumps(value) if isinstance(value, Mapping) else str(value)
 
 
 def rows(record: Record) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A record on disk: run.json and steps.jsonl, replaced whole or not at all, and refused with a reason when unfit."""
+"""A record on disk: run.json and steps.jsonl, replaced as one or not at all, and refused with a reason when unfit."""
 
 from __future__ import annotations
 
@@ -6,61 +6,110 @@ import json
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from conf.errors import InputError, Problem
-from parsers.columns import columns
-from parsers.conform import violations
-from parsers.record import SCHEMA_VERSION, Record, Step, from_json, step_to_json, to_json
-from parsers.stored_steps import Decoder, StoredSteps, at_once, by_line, decoder
+from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step
+from parsers.text import writable
 
 RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
-_LARGEST = 2**63 - 1  # as numpy and other readers of our files have it
+_TOGETHER = 1000  # steps that are encoded at once
+_KEPT = 4  # files whose steps stay in memory
 
 # Version n -> the function that makes version n + 1 of an object of version n.
 UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+_STEPS = msgspec.json.Decoder(Step)
+T = TypeVar("T")
 
 
 def write(record: Record, directory: Path) -> None:
     """Write the record below `directory`, creating it. Steps first: a run.json never speaks of steps not yet there.
 
-    OSError passes through (a full disk); the older files are then still whole.
+    OSError passes through (a full disk); the older files then stay as they were.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    replace_file(directory / STEPS_FILE, (f"{dumps(step_to_json(step))}\n".encode() for step in record.steps))
-    replace_file(directory / RUN_FILE, dumps(to_json(record), indent=1) + "\n")
+    replace_file(directory / STEPS_FILE, _lines(record.steps))
+    replace_file(directory / RUN_FILE, dumps(run_file(record), indent=1) + "\n")
 
 
 def read(directory: Path) -> Record:
-    """The record in `directory`. Without a steps.jsonl it has no steps. InputError: unreadable, foreign or newer."""
+    """Read the record in `directory`; without a steps.jsonl it has no steps. InputError: unreadable, foreign, newer."""
     record = read_lazily(directory)
     return replace(record, steps=tuple(record.steps))
 
 
 def read_lazily(directory: Path) -> Record:
-    """`read`, but for the steps, which are read when somebody looks at them; an InputError of theirs comes then."""
-    run_file = directory / RUN_FILE
-    entry = _object(_text(run_file), str(run_file))
-    entry = upgrade(entry, where=str(run_file))
-    _refuse(entry, "run.schema.json", str(run_file))
-    steps_file = directory / STEPS_FILE
-    return replace(from_json(entry), steps=StoredSteps(steps_file, read_steps) if steps_file.exists() else ())
+    """Read all but the steps, which are read when somebody looks at them; an InputError of theirs comes then."""
+    path, steps = directory / RUN_FILE, directory / STEPS_FILE
+    entry = upgrade(_object(_text(path), str(path)), where=str(path))
+    about = asdict(_fitting(entry, RunFile, str(path)))
+    return Record(**about, steps=StoredSteps(steps) if steps.exists() else ())
+
+
+class StoredSteps(Sequence[Step]):
+    """The steps in a file, read when they are first looked at; only those of the last few files stay in memory.
+    A file that cannot be used is reported then, by an InputError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __len__(self) -> int:
+        return len(self._steps())
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._steps())
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
+        return self._steps()[index]
+
+    def _steps(self) -> Sequence[Step]:
+        stat = self._path.stat()
+        return _kept(self._path, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+
+
+@lru_cache(maxsize=_KEPT)
+def _kept(path: Path, _: tuple[int, ...]) -> Sequence[Step]:
+    return read_steps(path)
 
 
 def read_steps(path: Path) -> Sequence[Step]:
-    """The steps in a steps.jsonl. InputError: the lines that cannot be used."""
-    steps: Sequence[Step] | None = at_once(_bytes(path), _lines())
-    if steps is None:
-        steps = tuple(by_line(_text(path), lambda line, number: _step(line, f"{path}:{number}")))
-    at = columns(steps, "step")[0]
+    """Read a steps.jsonl. InputError: the first line that cannot be used, and why."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
+    try:
+        steps = _STEPS.decode_lines(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        steps = []
+    if len(steps) != data.rstrip().count(b"\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
+        steps = list(_line_by_line(path))
+    at = [step.step for step in steps]
     if not all(map(operator.lt, at, at[1:])):
         raise InputError(_unordered(path, at))
-    return steps
+    return tuple(steps)
+
+
+def _line_by_line(path: Path) -> Iterator[Step]:
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if line:
+            where = f"{path}:{number}"
+            entry = _object(line, where)
+            if isinstance(metrics := entry.get("metrics"), dict):  # nan was written as null: not measured
+                entry["metrics"] = {name: value for name, value in metrics.items() if value is not None}
+            yield _fitting(entry, Step, where)
 
 
 def _unordered(path: Path, at: Sequence[int]) -> Problem:
@@ -70,19 +119,18 @@ def _unordered(path: Path, at: Sequence[int]) -> Problem:
     return Problem(f"{path}:{line}", what, hint="make the record anew: python -m parsers LOG -o DIR")
 
 
-@cache
-def _lines() -> Decoder:
-    return decoder(schema("steps.schema.json"))
-
-
-def _step(line: str, where: str) -> dict[str, Any]:
-    entry = _object(line, where)
-    _refuse(entry, "steps.schema.json", where)
-    return entry
+def _fitting(entry: dict[str, Any], kind: type[T], where: str) -> T:
+    """Return `entry` as a `kind`. InputError: the first value that does not fit, with its path in the object."""
+    try:
+        return msgspec.convert(entry, kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        place = path.strip("`").removeprefix("$").removeprefix(".")
+        raise InputError(Problem(f"{where}: {place}" if place else where, what)) from error
 
 
 def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
-    """`entry` in the current schema version. InputError where its version is missing or newer than this program."""
+    """Return `entry` in the current schema version. InputError: its version is missing, or newer than this program."""
     version = entry.get("schema_version")
     if type(version) is not int:
         hint = "records are written by launch.py and by python -m parsers LOG -o DIR"
@@ -96,19 +144,51 @@ def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
     return entry
 
 
-def dumps(value: Any, indent: int | None = None) -> str:
-    """JSON of `value`: ASCII (a lone surrogate from a log cannot break the writing), nan and inf as null."""
+def experiment_of(directory: str) -> Mapping[str, Any]:
+    """Return the experiment.yaml beside the record in `directory`; empty where there is none that can be read."""
+    import yaml
+
     try:
-        return _encode(value) if indent is None else json.dumps(value, allow_nan=False, indent=indent, default=_other)
-    except (TypeError, ValueError):  # a nan, an inf, a name that is no text: rare, and taken out one by one
-        return json.dumps(_finite(value), allow_nan=False, indent=indent, default=str)
+        text = Path(directory, "experiment.yaml").read_text(encoding="utf-8")
+        entry = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # 1.5 ms; SafeLoader: 12
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):  # a record needs no experiment beside it
+        return {}
+    return entry if isinstance(entry, Mapping) else {}
+
+
+def run_file(record: Record) -> RunFile:
+    """Return what run.json has of a record: all but the steps."""
+    return RunFile(**{name: getattr(record, name) for name in RunFile.__struct_fields__})
+
+
+def dumps(value: Any, indent: int = 0) -> str:
+    """Return JSON of `value`, without `indent` on one line: nan, inf and what JSON has no number for as null, an object
+    that it does not know as text."""
+    return msgspec.json.format(encode(value), indent=indent).decode()
+
+
+def encode(value: Any) -> bytes:
+    """Return compact JSON of `value`, as `dumps`."""
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, OverflowError):  # a lone surrogate, a key that is no text: rare
+        return _ENCODER.encode(writable(msgspec.to_builtins(value, enc_hook=_other)))
 
 
 def _other(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-_encode = json.JSONEncoder(allow_nan=False, default=_other).encode  # a line a step: made once
+_ENCODER = msgspec.json.Encoder(enc_hook=_other)
+
+
+def _lines(steps: Iterable[Step]) -> Iterator[bytes]:
+    left = iter(steps)
+    while some := list(islice(left, _TOGETHER)):
+        try:
+            yield _ENCODER.encode_lines(some)
+        except ValueError:  # a lone surrogate
+            yield b"".join(encode(step) + b"\n" for step in some)
 
 
 def replace_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
@@ -126,30 +206,6 @@ def replace_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-@cache
-def schema(name: str) -> Mapping[str, Any]:
-    """A JSON Schema of this folder."""
-    loaded: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    return loaded
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -158,6 +214,8 @@ def _text(path: Path) -> str:
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
+    """Return the JSON object in `text`. Not by msgspec, which refuses the lone surrogates that earlier versions wrote,
+    and reads whole numbers of more than 64 bits. InputError: no JSON, no object, or such a number."""
     try:
         entry = json.loads(text, parse_constant=_no_constant, parse_int=_whole, parse_float=_decimal)
     except (ValueError, RecursionError) as error:
@@ -172,20 +230,14 @@ def _no_constant(name: str) -> None:
 
 
 def _whole(text: str) -> int:
-    if len(text) <= 20 and -_LARGEST <= (value := int(text)) <= _LARGEST:
+    if len(text) <= 20 and -LARGEST <= (value := int(text)) <= LARGEST:
         return value
     raise ValueError(f"{text[:20]} is too large for a number of ours")
 
 
 def _decimal(text: str) -> float:
-    """Python reads 1e999 as infinity."""
+    """Read a number; Python itself reads 1e999 as infinity."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text[:20]} is too large for a number of ours")
     return value
-
-
-def _refuse(entry: dict[str, Any], schema_name: str, where: str) -> None:
-    problems = tuple(Problem(f"{where}: {v.path}", v.rule, v.found) for v in violations(entry, schema(schema_name)))
-    if problems:
-        raise InputError(*problems)

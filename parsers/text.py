@@ -1,8 +1,12 @@
-"""Text as a terminal or a launcher left it, made plain: colours, prefixes, pieces."""
+"""Text as a terminal or a launcher left it, made plain: colours, prefixes, JSON in a line; and text for a terminal."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 # With the ESC byte, or where a copy lost it: "[32m". Without it only codes of colours count; "[model]" is text.
 _CODE = r"(?:[0-47]|2[1-9]|[34]\d|9[0-7]|10[0-7])(?:;\d{1,3}){0,4}"
@@ -38,3 +42,35 @@ def body(text: str) -> str:
             break
         text = text[found.end() :]
     return text
+
+
+def plain(text: str, keep: str = "") -> str:
+    """`text` that cannot steer the terminal and can be written as UTF-8. keep: control characters that may stay."""
+    if text.isprintable():
+        return text
+    kept = "".join(c if c.isprintable() or c in keep else "\ufffd" for c in text)
+    return kept.encode("utf-8", "replace").decode()
+
+
+def json_object(text: str, constant: Callable[[str], Any] = str) -> dict[str, Any] | None:
+    """The JSON object that `text` begins with, writable; None where it begins with none. constant: what NaN and
+    Infinity become, by default their words."""
+    try:
+        value, _ = json.JSONDecoder(parse_constant=constant).raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return None
+    return writable(value) if isinstance(value, dict) else None
+
+
+def writable(value: Any) -> Any:
+    """`value` without what cannot be written as UTF-8 JSON: lone surrogates, keys that are no text, numbers beyond a
+    float, whole numbers beyond 64 bits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {writable(str(key)): writable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [writable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return None if isinstance(value, int) and abs(value) >= 2**63 else value

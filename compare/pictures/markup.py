@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 from xml.etree.ElementTree import Element, tostring
 
-from parsers.terminal import plain
+from parsers.text import plain
 
 Child: TypeAlias = "str | Element | Iterable[Child] | None"
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
+from msgspec import structs
+
 from compare.comparison import Comparison
 from compare.groups import Side, sides
 from conf.errors import listed
@@ -85,7 +87,7 @@ def _drawn(comparison: Comparison) -> tuple[list[_One], str]:
     each = max(1, _DRAWN // max(1, len(found)))
     runs = [(place, side.label, run) for place, side in found for run in side.usable[:each]]
     read = [
-        (p, label, replace(run, record=replace(run.record, steps=tuple(run.record.steps)))) for p, label, run in runs
+        (p, label, Run(run.path, structs.replace(run.record, steps=tuple(run.record.steps)))) for p, label, run in runs
     ]
     total = sum(len(side.usable) for _, side in found)
     return read, "" if len(runs) == total else f"{len(runs)} of {total} runs drawn, the first {each} of every group"

@@ -9,7 +9,7 @@ from io import StringIO
 from compare.comparison import Comparison
 from compare.figures import FIGURES
 from metrics import Quantity
-from parsers.terminal import plain
+from parsers.text import plain
 
 _HEADS = ("verdict", "what", "group", "run", "figure", "value", "unit", "source", "low", "high", "word", "note")
 # A spreadsheet takes a text that begins so as a formula (owasp.org/www-community/attacks/CSV_Injection).

@@ -11,7 +11,7 @@ from compare.report.html_page import html
 from compare.report.markdown import markdown
 from compare.report.page import report
 from compare.report.sources import launched
-from parsers.pretty import pretty
+from parsers.storage import dumps
 
 PICTURE = "compare.png"
 
@@ -28,7 +28,7 @@ def texts(comparison: Comparison, argv: Sequence[str]) -> dict[str, str]:
     how = {group.runs[0].path: launched(group.runs[0].path) for group in comparison.groups}
     shown = report(comparison, how, shlex.join(["python", "-m", "compare", *argv]))
     return {
-        "compare.json": pretty(to_json(comparison)),
+        "compare.json": dumps(to_json(comparison), indent=1) + "\n",
         "compare.html": html(shown),
         "compare.md": markdown(shown, PICTURE),
         "compare.csv": csv_text(comparison),

@@ -10,7 +10,7 @@ from html import escape
 from compare.pictures.drawing import Picture
 from compare.report import blocks
 from compare.report.blocks import Cell, Line, text_of
-from parsers.terminal import plain
+from parsers.text import plain
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|#~$@])")
 _TOP = 2

@@ -15,8 +15,8 @@ from compare.pictures.legend import titled
 from compare.pictures.series import Curves, curves, with_curves
 from compare.report.blocks import text_of
 from compare.report.words import headline
-from parsers.run import Run
-from parsers.terminal import plain
+from parsers.record import Run
+from parsers.text import plain
 
 # Okabe and Ito's palette (2008), told apart with every common colour blindness; markers and dashes repeat the message.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -10,7 +10,7 @@ from typing import IO, Any
 from compare.regression import Case, Line, Regression
 from conf.errors import listed
 from metrics.quantity import Quantity, shown
-from parsers.terminal import plain
+from parsers.text import plain
 
 SCHEMA_VERSION = 1
 _HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")

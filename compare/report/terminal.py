@@ -19,7 +19,7 @@ from compare.statistics import Ratio
 from conf.errors import listed
 from metrics import Quantity, shown
 from parsers import Record
-from parsers.terminal import plain
+from parsers.text import plain
 
 _PLAIN_WIDTH = 120
 _MARKS: Mapping[str, tuple[str, str]] = {

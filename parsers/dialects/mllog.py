@@ -13,8 +13,8 @@ from typing import Any
 from conf.vendors import maker_of
 from conf.vocabulary import printed
 from parsers.events import Event, Fact, NewRun, Reader, Setting
-from parsers.json_text import json_object
 from parsers.record import Stall, Step, Validation
+from parsers.text import json_object
 from parsers.values import is_nonfinite
 
 FRAMEWORK = "mllog"

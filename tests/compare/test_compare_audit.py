@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from made import TP2, made, ran, silent
+from msgspec.structs import replace
 
 from compare import Run
 from compare.audit import Audit, audit

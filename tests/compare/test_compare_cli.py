@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 from made import TP2, made, repeats, save, silent
+from msgspec.structs import replace
 
 import compare
 from compare import find_runs

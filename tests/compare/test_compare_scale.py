@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import gc
 import io
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from made import TP2, made, repeats, save
+from msgspec.structs import replace
 
 import compare
 from compare import find_runs
@@ -27,15 +24,8 @@ from compare.curve import curve_of
 from conf.errors import InputError
 from metrics import summarise
 from parsers import Step, progress, read, write
-from parsers.columns import Columns
-from parsers.pretty import pretty
-from parsers.record import step_from_json, step_to_json
-from parsers.storage import dumps, read_lazily, read_steps, schema
-from parsers.stored_steps import at_once, decoder
+from parsers.storage import read_lazily, read_steps
 from tests.drills import PATIENCE_S
-
-STEP = schema("steps.schema.json")
-LINES = decoder(STEP)
 
 
 @pytest.fixture
@@ -85,55 +75,6 @@ def test_a_run_without_a_model_is_of_none(runs: Path) -> None:
         find_runs(["model=qwen"])
 
 
-numbers = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63), 2**63))
-words = st.text(max_size=5)
-entries = st.fixed_dictionaries(
-    {"step": st.integers(0, 9), "line": st.integers(-1, 9), "iteration": st.one_of(st.none(), st.integers())},
-    optional={
-        "loss": st.one_of(numbers, words),
-        "lr": numbers,
-        "skipped": st.one_of(st.none(), st.integers(-2, 2), st.booleans()),
-        "memory_kind": st.one_of(st.none(), words, st.integers()),
-        "flags": st.lists(st.one_of(words, st.integers()), max_size=2),
-        "metrics": st.dictionaries(words, numbers, max_size=2),
-        "later_field": words,
-    },
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(entries, min_size=1, max_size=4), st.booleans())
-def test_columns_are_what_line_by_line_reads(rows: list[dict[str, Any]], alike: bool) -> None:
-    """Where reading by columns says anything at all."""
-    rows = [{**rows[0], "step": i} for i in range(len(rows))] if alike else rows
-    text = "".join(f"{json.dumps(row)}\n" for row in rows)
-    found = at_once(text.encode(), LINES)
-    if found is None:
-        return
-    from parsers.conform import violations
-
-    assert not [v for row in rows for v in violations(row, STEP)]
-    assert tuple(found) == tuple(step_from_json(row) for row in rows)
-
-
-def test_our_own_steps_are_read_by_columns() -> None:
-    steps = [replace(s, flags=("loss:interval_mean",), metrics={"x": 1.5}) for s in made("a").steps]
-    text = "".join(f"{dumps(step_to_json(step))}\n" for step in steps)
-    found = at_once(text.encode(), LINES)
-    assert found is not None
-    assert tuple(found) == tuple(steps)
-    assert [found[i] for i in range(len(found))] == steps
-    assert tuple(found[-1:2:-3]) == tuple(steps[-1:2:-3])
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['{"step": 0', '{"step": 0, "line": 1,\n"iteration": 1}\n', '{"step": 0, "line": 1, "iteration": 1}\n[]\n', "\n"],
-)
-def test_lines_that_are_no_objects_are_not_read_by_columns(text: str) -> None:
-    assert at_once(text.encode(), LINES) is None
-
-
 @pytest.mark.parametrize("kind", [b'"\xff"', b"\xff", b"1e999"])
 def test_steps_that_are_no_text_are_refused_by_name(tmp_path: Path, kind: bytes) -> None:
     write(made("a"), tmp_path)
@@ -157,10 +98,8 @@ def test_columns_tell_the_figures_that_their_steps_tell(tmp_path: Path) -> None:
     record = made("a", steps=steps)
     write(record, tmp_path)
     lazy = read_lazily(tmp_path)
-    held = replace(lazy, steps=read_steps(tmp_path / "steps.jsonl"))
-    assert isinstance(held.steps, Columns)
-    assert repr(summarise(record)) == repr(summarise(lazy)) == repr(summarise(held))
-    assert repr(curve_of(record)) == repr(curve_of(lazy)) == repr(curve_of(held))  # repr: nan is not nan
+    assert repr(summarise(record)) == repr(summarise(lazy))
+    assert repr(curve_of(record)) == repr(curve_of(lazy))  # repr: nan is not nan
 
 
 @pytest.mark.parametrize(("value", "ends"), [('"abc"', True), ("[1]", True), ("true", True), ("null", False)])
@@ -168,10 +107,10 @@ def test_a_steps_further_numbers_are_numbers(tmp_path: Path, value: str, ends: b
     """nan was written as null, and is not told."""
     write(made("a"), tmp_path)
     file = tmp_path / "steps.jsonl"
-    told = f'"metrics": {{"max_memory_reserved_bytes": {value}}}'
-    file.write_text(file.read_text().replace('"metrics": {}', told, 1))
+    told = f'"metrics":{{"max_memory_reserved_bytes":{value}}}'
+    file.write_text(file.read_text().replace('"metrics":{}', told, 1))
     if ends:
-        with pytest.raises(InputError, match=r"steps\.jsonl:1: metrics\.max_memory_reserved_bytes"):
+        with pytest.raises(InputError, match=r"steps\.jsonl:1: metrics\[\.\.\.\]"):
             read(tmp_path)
     else:
         assert read(tmp_path).steps == made("a").steps
@@ -285,15 +224,6 @@ def test_a_bar_above_a_second_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatc
     assert "comparing" in drawn(Terminal(), 0.1, time.monotonic)
     assert "comparing" not in drawn(Terminal(), 0.0, time.monotonic)
     assert drawn(io.StringIO(), 0.1, time.monotonic) == ""
-
-
-@given(
-    st.recursive(
-        st.one_of(st.none(), st.integers(), st.floats(), words), lambda x: st.lists(x) | st.dictionaries(words, x)
-    )
-)
-def test_pretty_is_the_same_json(value: Any) -> None:
-    assert json.loads(pretty(value)) == json.loads(dumps(value))
 
 
 def test_a_thousand_groups_are_audited_in_linear_time() -> None:

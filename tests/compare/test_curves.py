@@ -6,11 +6,11 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from made import TP2, made
+from msgspec.structs import replace
 from scipy import stats
 
 from compare import Run

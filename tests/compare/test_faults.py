@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made import made, ran, repeats, silent
+from msgspec.structs import replace
 
 import compare
 from compare import Comparison, Run

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made import made, repeats, save
+from msgspec.structs import replace
 
 from compare import Comparison, Run, compare
 from compare.cli import main

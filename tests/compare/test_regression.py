@@ -6,13 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from made import made, save
+from msgspec.structs import replace
 
 import compare
 from compare.cli import main

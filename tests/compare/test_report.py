@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 from long_runs import broken, vendor_run, without
 from made import TP2, made, repeats, silent
+from msgspec.structs import replace
 
 from compare import Run, comparison
 from compare.comparison import compare

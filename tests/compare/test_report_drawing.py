@@ -7,7 +7,6 @@ import math
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_runs import broken, vendor_run, without
 from made import TP2, made
+from msgspec.structs import replace
 
 import compare
 from compare import Run

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from long_runs import vendor_run
 from made import TP2, made, ran, repeats, silent
+from msgspec.structs import replace
 
 from compare import Comparison, Run, compare
 from compare.question import Question
@@ -93,7 +94,7 @@ def test_money_is_spoken_of_at_the_users_prices_alone() -> None:
     yours = compared(records, Terms(tokens=1e12, prices=prices))
     assert re.search(r"; a token costs 0\.8\d\d times as much \(.*\) at your prices\.$", text_of(headline(yours)[0]))
     assert advice(yours) == ()
-    ours = compared(records, Terms(tokens=1e12, prices=replace(prices, example=True)))
+    ours = compared(records, Terms(tokens=1e12, prices=dataclasses.replace(prices, example=True)))
     assert "costs" not in text_of(headline(ours)[0])
     wanted = "price.usd_per_gpu_hour.h100=… price.usd_per_gpu_hour.mi300x=…"
     assert [text_of(step) for step in advice(ours)] == [f"Give your own prices, of which ours are an example: {wanted}"]

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from launchers.power import FILE, sampled
 from parsers import Record, Step

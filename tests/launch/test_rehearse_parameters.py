@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 import run_rehearsal
 from conf.load import load
@@ -35,7 +36,7 @@ def told(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) -> Ra
 
 def held(e: Experiment, *files: RankFile, **effective: str) -> Record:
     read = {name: Reading(value, 1) for name, value in effective.items()}
-    return run_rehearsal.against_count(replace(DONE, effective=read), e, files)
+    return run_rehearsal.against_count(structs.replace(DONE, effective=read), e, files)
 
 
 def test_a_rank_with_our_shapes_has_passed() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from conf.freeze import freeze
 from conf.schema import Model

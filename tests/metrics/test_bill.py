@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from metrics_made import made, repeats, settings
+from msgspec import structs
 
 from metrics import Quantity
 from metrics.bill import Embodied, Terms, bill, owned
@@ -185,8 +186,8 @@ def test_a_dollar_buys_what_a_trillion_costs(speed: float, price: float, pue: fl
 def test_repeats_are_pooled_and_one_run_has_no_interval(tmp_path: Path) -> None:
     repeats(tmp_path, "mi355x", 10_000, 10_100, 9_900)
     repeats(tmp_path, "b200", 12_000)
-    write(replace(made(), status="failed"), tmp_path / "failed")
-    write(replace(made(), provenance="rehearsed"), tmp_path / "rehearsed")
+    write(structs.replace(made(), status="failed"), tmp_path / "failed")
+    write(structs.replace(made(), provenance="rehearsed"), tmp_path / "rehearsed")
     found = {o.hardware: o for o in options(find_runs([str(tmp_path)]))}
     assert set(found) == {"mi355x", "b200"}
     mean, interval = mean_of([10_000, 10_100, 9_900])
@@ -219,7 +220,7 @@ def test_options_of_one_name_are_told_apart_by_what_they_were_asked(tmp_path: Pa
     sizes = [("a", 1, 2, 3e-4), ("b", 2, 1, 3e-4), ("c", 2, 1, 6e-4)]
     for place, tp, dp, lr in sizes:
         asked = settings(tensor_model_parallel_size=tp, data_parallel_size=dp, lr=lr)
-        write(replace(made(settings=asked), id=place), tmp_path / place)
+        write(structs.replace(made(settings=asked), id=place), tmp_path / place)
     labels = [found.label for found in options(find_runs([str(tmp_path)]))]
     one = "llama31_8b-amd mi355x ×8"
     assert labels == [f"{one} (TP1 DP2 lr=0.0003)", f"{one} (TP2 DP1 lr=0.0003)", f"{one} (TP2 DP1 lr=0.0006)"]
@@ -229,7 +230,7 @@ def test_options_of_one_name_are_told_apart_by_what_they_were_asked(tmp_path: Pa
 
 def test_a_mean_over_the_runs_that_know_would_be_selected(tmp_path: Path) -> None:
     repeats(tmp_path, "mi355x", 10_000, 10_100)
-    write(replace(made(steps=0), id="lost", requested=made().requested), tmp_path / "mi355x" / "lost")
+    write(structs.replace(made(steps=0), id="lost", requested=made().requested), tmp_path / "mi355x" / "lost")
     (found,) = options(find_runs([str(tmp_path)]))
     assert found.runs == 3
     assert found.tokens_per_s_per_gpu.value is None

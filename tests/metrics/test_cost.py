@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from metrics_made import made, repeats
+from msgspec.structs import replace
 
 from metrics.cli import main
 from metrics.repeats import mean_of

@@ -6,13 +6,13 @@ import json
 import math
 import random
 import statistics
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metrics import METRICS, Quantity, find_warmup, shown, summarise, summary_json
 from metrics.cli import main

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from metrics_made import made
+from msgspec.structs import replace
 
 from metrics import find_warmup, summarise
 from parsers import Power, Record, Restart, Stall, Step

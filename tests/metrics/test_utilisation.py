@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from metrics_made import FLOPS, GPUS, ROOT, made, settings
+from msgspec.structs import replace
 
 from conf.errors import ConfigError
 from metrics import Quantity, summarise

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from helpers import FIXTURES
+from msgspec.structs import replace
 
 from parsers import parse_all
 from parsers.record import Step

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers import FIXTURES, parse_text, read
+from msgspec.structs import replace
 
 from parsers import Parsed, Step, parse_all
 from parsers.events import Stall, Validation

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parsers import DIALECTS, Ending, Record, assemble, judge, parse_all
+from parsers import DIALECTS, Ending, Record, Step, assemble, judge, parse_all
 from parsers.dialects import load
 from parsers.reader import Parser
-from parsers.record import from_json, to_json
-from parsers.storage import dumps
+from parsers.record import RunFile
+from parsers.storage import dumps, run_file
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.log"))
 LINES = sorted({line for path in FIXTURES for line in path.read_bytes().split(b"\n") if line})
@@ -45,8 +47,8 @@ def texts() -> st.SearchStrategy[bytes]:
 def test_no_text_makes_it_raise_and_its_record_can_be_written(data: bytes) -> None:
     for run in parse_all(data.split(b"\n")):
         record = assemble(run, judge(Ending(), run), Record(id="a", name="a", provenance="imported", status="unknown"))
-        assert dumps(to_json(record))
-        assert from_json(to_json(record), record.steps) == record
+        assert msgspec.convert(json.loads(dumps(run_file(record))), RunFile) == run_file(record)
+        assert msgspec.json.decode(dumps(run.steps), type=tuple[Step, ...]) == run.steps
         numbers = [step.step for step in run.steps]
         assert numbers == sorted(set(numbers))
 
