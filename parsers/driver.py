@@ -223,7 +223,8 @@ def _is_count(value: object) -> TypeGuard[float]:
 class Driver:
     """Reads one log by its dialect's table. `wants`: see `parsers.events.Reader`.
 
-    A dialect whose steps depend on the lines before overrides `step`, `other` or `end`.
+    A dialect whose steps depend on the lines before overrides `step`, `other` or `end`; one whose steps are no lines
+    with a number, `feed` or `read`.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -242,15 +243,15 @@ class Driver:
         """See `parsers.events.Reader`."""
         match = self._head.search(text)
         if not self._wrapped.holds and (match is None or self._stands_alone(text, match)):
-            return self._read(number, text, match)
-        events = [event for line in self._wrapped.feed(number, text) for event in self._read(*line)]
+            return self.read(number, text, match)
+        events = [event for line in self._wrapped.feed(number, text) for event in self.read(*line)]
         if self._wrapped.holds:
             self.wants = max(self.wants, 1)
         return events
 
     def end(self) -> Iterable[Event]:
         """See `parsers.events.Reader`."""
-        return [event for line in self._wrapped.end() for event in self._read(*line)]
+        return [event for line in self._wrapped.end() for event in self.read(*line)]
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         """Return the events of a step line. A hook: where it is not the step's only line, or not settled yet."""
@@ -260,7 +261,8 @@ class Driver:
         """Return the events of a line that is no step. A hook: what the table's patterns do not reach."""
         return self.dialect.statements(line, text, self.iteration)
 
-    def _read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
+    def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
+        """Return the events of one line, put together where it was broken. match: of its head, where that is known."""
         match = match or self._head.search(text)
         if match is None:
             return (*self._resumed(line, text), *self.other(line, text))
