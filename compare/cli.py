@@ -12,7 +12,7 @@ from compare import gate, question
 from compare.comparison import Comparison, compare, to_json
 from compare.question import Question
 from compare.regression import Gate, Outcome, judge
-from compare.report.regression import print_regression, to_markdown
+from compare.report.regression import regression_report
 from compare.report.regression import to_json as regression_json
 from conf.arguments import Arguments, Command
 from conf.errors import InputError, Problem, command
@@ -90,16 +90,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _gate(arguments: Arguments, runs: Sequence[Run], asked: Question, on: Terms) -> int:
     sides = gate.sides_of(runs, arguments)
     judged = judge(*sides, Gate(gate.limits_of(arguments["fail_on.*"]), asked, on))
+    from compare.report.files import markdown
+    from compare.report.terminal import print_report
+
+    content = regression_report(judged)
     if arguments.output is not None:
         with _writable(arguments.output) as directory:
             replace_file(directory / "regression.json", dumps(regression_json(judged), indent=1) + "\n")
-            replace_file(directory / "regression.md", to_markdown(judged))
+            replace_file(directory / "regression.md", markdown(content))
     if "--json" in arguments.switches:
         print(dumps(regression_json(judged), indent=1))
     elif arguments.switches:
-        print(to_markdown(judged), end="")
+        print(markdown(content), end="")
     else:
-        print_regression(judged, sys.stdout)
+        print_report(content, sys.stdout)
     return _OUTCOMES[judged.outcome]
 
 
@@ -125,6 +129,7 @@ def _print(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         print(dumps(to_json(comparison), indent=1))
         return
-    from compare.report.terminal import print_table
+    from compare.report.page import summary
+    from compare.report.terminal import print_report
 
-    print_table(comparison, sys.stdout)
+    print_report(summary(comparison), sys.stdout)

@@ -26,7 +26,8 @@ def test_it_carries_the_config_and_the_shell(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     needed = {"conf/config.yaml", "conf/tables/layouts.csv", "conf/vocabulary.yaml", "conf/model/llama31_8b.yaml"}
     needed |= {"shell/environment.sh", "launchers/ranks/engine.py", "parsers/run.schema.json"}
-    needed |= {"compare/report/report.css", "compare/compare.schema.json"}
+    needed |= {"compare/report/report.css", "compare/report/templates/report.html", "compare/compare.schema.json"}
+    needed |= {"compare/report/fonts/DejaVuSans.ttf"}
     assert needed <= names
     assert not [name for name in names if name.startswith(("tests/", ".ci"))]
 

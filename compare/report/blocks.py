@@ -1,13 +1,14 @@
-"""What a report is made of before it is HTML or Markdown: sections of paragraphs, lists, tables and pictures."""
+"""The content of a report as data: sections of paragraphs, lists, tables, charts. Every form lays out the same."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
-from xml.etree.ElementTree import Element
+from typing import ClassVar, Literal, TypeAlias
 
-from compare.pictures.drawing import Picture
+from compare.report.charts import Chart, RatioBar, RatioScale
+from compare.statistics import Ratio
+from metrics import Quantity, shown
 
 Tone = Literal["good", "bad", "open", "plain", "quiet"]
 
@@ -16,6 +17,7 @@ Tone = Literal["good", "bad", "open", "plain", "quiet"]
 class Number:
     """A number as it is read. pointer: where compare.json has it in full (JSON pointer, RFC 6901)."""
 
+    kind: ClassVar[str] = "number"
     text: str
     value: float | int
     pointer: str
@@ -23,24 +25,58 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A word that is set apart. plain: a source, quiet: beside what counts."""
+    """A word that is set apart. plain: it counts; quiet: it stands beside what counts."""
 
+    kind: ClassVar[str] = "tag"
     text: str
     tone: Tone
 
 
-Inline: TypeAlias = str | Number | Tag | Element  # an <svg> that repeats what its row says
+Inline: TypeAlias = str | Number | Tag | RatioBar | RatioScale
 Line: TypeAlias = tuple[Inline, ...]
-Cell: TypeAlias = tuple[Line, ...]
+UNKNOWN: Line = (Tag("unknown", "open"),)
+NOT_REPORTED: Line = (Tag("not reported", "quiet"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A quantity in a cell. pointer: of the quantity in compare.json."""
+
+    quantity: Quantity
+    pointer: str
+    with_unit: bool = True
+    with_interval: bool = True
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Value and source, below them the interval."""
+        quantity, known = self.quantity, self.quantity.readable()
+        if quantity.value is None or known.value is None:
+            return (UNKNOWN,)
+        unit = f" {known.unit}" if self.with_unit and known.unit else ""
+        source = Tag(quantity.source, "open" if quantity.source == "assumed" else "quiet")
+        first: Line = (Number(shown(known.value), quantity.value, f"{self.pointer}/value"), f"{unit} ", source)
+        if quantity.interval is None or known.interval is None or not self.with_interval:
+            return (first,)
+        low, high = (
+            Number(shown(text), value, f"{self.pointer}/interval/{end}")
+            for end, (text, value) in enumerate(zip(known.interval, quantity.interval, strict=True))
+        )
+        return first, (low, " to ", high)
+
+
+Cell: TypeAlias = tuple[Line, ...] | Measured
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
+    kind: ClassVar[str] = "paragraph"
     line: Line
 
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
+    kind: ClassVar[str] = "bullets"
     items: tuple[Line, ...]
 
 
@@ -49,31 +85,42 @@ class Table:
     """rows: as many cells as heads; the first heads its row. numbers: all but the first columns are. titled: by the
     section that it is in, so that nobody needs to see the caption again."""
 
+    kind: ClassVar[str] = "table"
     caption: str
     heads: tuple[Line, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numbers: bool = False
     titled: bool = False
 
+    def without_drawings(self) -> Table:
+        """Return the table without the columns whose cells are drawings alone, for forms that have none."""
+        drawn = {i for row in self.rows for i, c in enumerate(row) if any(lines_of(c)) and not text_of(lines_of(c)[0])}
+        kept = [i for i in range(len(self.heads)) if i not in drawn]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return Table(self.caption, tuple(self.heads[i] for i in kept), rows, self.numbers, self.titled)
+
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
-    """Beside each other where there is room. legend: group labels, each by its place among the groups."""
+class Charts:
+    """Charts beside each other where there is room. legend: group labels, each by its place among the groups."""
 
-    pictures: tuple[Picture, ...]
+    kind: ClassVar[str] = "charts"
+    charts: tuple[Chart, ...]
     legend: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
+    kind: ClassVar[str] = "code"
     text: str
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Folded on the screen."""
+    """Blocks that are folded on the screen."""
 
+    kind: ClassVar[str] = "details"
     summary: str
     blocks: tuple[Block, ...]
 
@@ -82,13 +129,14 @@ class Details:
 class Section:
     """anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each other."""
 
+    kind: ClassVar[str] = "section"
     title: str
     blocks: tuple[Block, ...]
     anchor: str = ""
     beside: bool = False
 
 
-Block: TypeAlias = "Paragraph | Bullets | Table | Picture | Pictures | Code | Details | Section"
+Block: TypeAlias = "Paragraph | Bullets | Table | Charts | Code | Details | Section"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +151,36 @@ class Report:
 
 
 def line(text: str) -> Line:
-    """A line of plain text; of nothing, an empty one."""
+    """Return a line of plain text; an empty one for no text."""
     return (text,) if text else ()
 
 
 def cell(text: str) -> Cell:
-    """One line of plain text."""
+    """Return a cell with one line of plain text."""
     return (line(text),)
 
 
-def text_of(parts: Sequence[Inline]) -> str:
-    """A line without its marks and drawings."""
-    texts = (part if isinstance(part, str) else part.text for part in parts if not isinstance(part, Element))
-    return "".join(texts)
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], numbers: bool = False) -> Table:
+    """Return a table whose heads are plain text."""
+    return Table(caption, tuple(map(line, heads)), tuple(map(tuple, rows)), numbers)
+
+
+def lines_of(content: Cell) -> tuple[Line, ...]:
+    """Return the lines of a cell."""
+    return content.lines if isinstance(content, Measured) else content
+
+
+def text_of(parts: Line) -> str:
+    """Return a line without its marks and drawings."""
+    return "".join(
+        part if isinstance(part, str) else part.text for part in parts if isinstance(part, str | Number | Tag)
+    )
+
+
+def ratio_lines(result: Ratio, pointer: str, name: str = "ratio") -> tuple[Line, Line]:
+    """Return the ratio, and its interval, empty where there is none. pointer: of the entry that has them."""
+    ratio: Line = (Number(f"{result.ratio:.3f}", result.ratio, f"{pointer}/{name}"),)
+    if result.interval is None:
+        return ratio, ()
+    low, high = (Number(f"{end:.3f}", end, f"{pointer}/interval/{i}") for i, end in enumerate(result.interval))
+    return ratio, (low, " to ", high)

@@ -1,105 +1,60 @@
-"""A regression's outcome for people and programs: a table on the terminal, Markdown for a pull request, JSON."""
+"""What the gate on a new container or driver came to: a report for people, regression.json for programs."""
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
-from compare.regression import Case, Line, Regression
+from compare.regression import Case, Line, Outcome, Regression
+from compare.report.blocks import Block, Bullets, Paragraph, Report, Section, Tone, cell, line, table
 from conf.errors import listed
-from metrics.quantity import Quantity, shown
-from parsers.text import plain
+from metrics.quantity import shown
 
 SCHEMA_VERSION = 1
 _HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")
-_STYLES = {"ok": "bold green", "regression": "bold red", "failed run": "bold red", "cannot tell": "bold yellow"}
+_TONES: dict[Outcome, Tone] = {"ok": "good", "regression": "bad", "failed run": "bad", "cannot tell": "open"}
 _HOW = (
-    "A regression is one whose whole 95 % interval lies beyond the limit, none one whose whole interval does not reach "
-    "it. All else cannot be told: more runs are needed, three a side at least."
+    "A regression is one whose 95 % interval lies beyond the limit, none one whose interval does not reach it. "
+    "All else cannot be told: more runs are needed, three a side at least."
 )
 
 
-def print_regression(found: Regression, stream: IO[str]) -> None:
-    """Write it to `stream`, the outcome first."""
-    from compare.report.terminal import console_of, print_rows, say, say_each
-
-    with console_of(stream) as console:
-        say(console, _outcome(found), _STYLES[found.outcome])
-        say_each(console, found.reasons)
-        say(console, _HOW, "dim")
-        for case in found.cases:
-            rows = [_cells(line) for line in case.lines]
-            print_rows(console, case.experiment or "Figures", _HEADS, rows, numbers_from=1)
-        print_rows(console, "What changed", ["", found.baseline, found.candidate], _changes(found))
-
-
-def to_markdown(found: Regression) -> str:
-    """For a pull request: the outcome, the figures, what changed."""
-    lines = [f"**{_cell(_outcome(found))}**", ""]
-    lines += [f"- {_cell(reason)}" for reason in found.reasons]
-    for case in found.cases:
-        lines += ["", *([f"#### {_cell(case.experiment)}", ""] if case.experiment else [])]
-        lines += _rows(_HEADS, [_cells(line) for line in case.lines], numbers=True)
-    lines += ["", *_rows(["what changed", found.baseline, found.candidate], _changes(found))]
-    return "\n".join([*lines, "", _HOW, ""])
+def regression_report(gate: Regression) -> Report:
+    """Return the outcome, the figures of every experiment, and what changed between the sides."""
+    limits = listed([f"{limit.metric} {100 * limit.share:g} %" for limit in gate.limits])
+    headline = f"{gate.candidate} against {gate.baseline} (limit: {limits})"
+    blocks: list[Block] = [Bullets(tuple(map(line, gate.reasons)))] if gate.reasons else []
+    blocks.append(Paragraph(line(_HOW)))
+    for case in gate.cases:
+        rows = [tuple(map(cell, _cells(figure))) for figure in case.lines]
+        blocks += [table(case.experiment or "Figures", _HEADS, rows, numbers=True)] if rows else []
+    changes = [(change.fact, listed(change.reference), listed(change.new)) for change in gate.changes]
+    rows = [tuple(map(cell, change)) for change in changes or [("nothing that the records report", "", "")]]
+    blocks.append(table("What changed", ("fact", gate.baseline, gate.candidate), rows))
+    return Report(headline, gate.outcome, _TONES[gate.outcome], (line(headline),), (Section("", tuple(blocks)),))
 
 
-def to_json(found: Regression) -> dict[str, Any]:
-    """regression.json (regression.schema.json)."""
+def _cells(figure: Line) -> list[str]:
+    unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
+    title = figure.title if not unit or unit == figure.title else f"{figure.title}, {unit}"
+    ends = "" if figure.ends is None else f"{figure.ends[0]:+.2f} to {figure.ends[1]:+.2f}"
+    difference = "unknown" if figure.difference is None else f"{figure.difference:+.2f}"
+    before, after = ("" if percent is None else f"{percent:.2f}" for percent in figure.noise)
+    old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
+    return [title, old, before, new, after, difference, ends, figure.word.upper(), figure.state]
+
+
+def to_json(gate: Regression) -> dict[str, Any]:
+    """Return regression.json (regression.schema.json)."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "outcome": found.outcome,
-        "reasons": list(found.reasons),
-        "baseline": found.baseline,
-        "candidate": found.candidate,
-        "limits": {limit.metric: limit.share for limit in found.limits},
-        "cases": [_case_json(case) for case in found.cases],
-        "changes": [{"fact": c.fact, "reference": list(c.reference), "new": list(c.new)} for c in found.changes],
+        "outcome": gate.outcome,
+        "reasons": list(gate.reasons),
+        "baseline": gate.baseline,
+        "candidate": gate.candidate,
+        "limits": {limit.metric: limit.share for limit in gate.limits},
+        "cases": [_case_json(case) for case in gate.cases],
+        "changes": [{"fact": c.fact, "reference": list(c.reference), "new": list(c.new)} for c in gate.changes],
     }
-
-
-def _changes(found: Regression) -> list[list[str]]:
-    changes = [[change.fact, listed(change.reference), listed(change.new)] for change in found.changes]
-    return changes or [["nothing that the records tell", "", ""]]
-
-
-def _outcome(found: Regression) -> str:
-    limits = listed([f"{limit.metric} {100 * limit.share:g} %" for limit in found.limits])
-    return f"{found.outcome}: {found.candidate} against {found.baseline} (limit: {limits})"
-
-
-def _cells(line: Line) -> list[str]:
-    ends = "" if line.ends is None else f"{line.ends[0]:+.2f} to {line.ends[1]:+.2f}"
-    difference = "unknown" if line.difference is None else f"{line.difference:+.2f}"
-    (before, after), word = line.noise, line.word.upper()
-    sides = [_value(line.reference), _noise(before), _value(line.new), _noise(after)]
-    return [_title(line), *sides, difference, ends, word, line.state]
-
-
-def _title(line: Line) -> str:
-    unit = next((q.readable().unit for q in (line.reference, line.new) if q.value is not None), "")
-    return line.title if not unit or unit == line.title else f"{line.title}, {unit}"
-
-
-def _value(quantity: Quantity) -> str:
-    return shown(quantity.readable().value)
-
-
-def _noise(percent: float | None) -> str:
-    return "" if percent is None else f"{percent:.2f}"
-
-
-def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: bool = False) -> Iterator[str]:
-    rule = ["---", *("---:" if numbers else "---" for _ in heads[1:])]
-    for cells in (list(map(_cell, heads)), rule, *(list(map(_cell, row)) for row in rows)):
-        yield f"| {' | '.join(cells)} |"
-
-
-def _cell(text: str) -> str:
-    """One line of Markdown that is only text: no tags, no links, no table ends."""
-    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", html.escape(plain(text), quote=False))
 
 
 def _case_json(case: Case) -> dict[str, Any]:

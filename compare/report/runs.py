@@ -1,46 +1,72 @@
-"""The runs of a report: what became of each, its own figures, and how to do it again."""
+"""The runs of a report: what became of each, its own figures, how it was started, and how to do it again."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from compare.comparison import Comparison
 from compare.figures import FIGURES
 from compare.groups import SEED, Group
-from compare.report.blocks import Block, Cell, Code, Details, Line, Paragraph, Section, Table, Tag, Tone, cell, line
-from compare.report.numbers import NOT_TOLD, Places, places, quantity_cell
-from compare.report.sources import Launched
+from compare.report.blocks import (
+    NOT_REPORTED,
+    Block,
+    Cell,
+    Code,
+    Details,
+    Measured,
+    Paragraph,
+    Section,
+    Table,
+    Tag,
+    Tone,
+    cell,
+    line,
+    table,
+)
+from compare.report.figures import group_pointers
 from compare.report.words import cause
-from conf.errors import listed
+from conf.compose import SECRET
 from metrics.repeats import asked
 from parsers import Record, Run
 from parsers.given import typed
 
 _LAST_LINES = 10
+_LARGEST_BYTES = 1_000_000  # of plan.json and experiment.yaml
 _MANY = 50  # runs of which compare.csv alone has every figure
 
 
 def runs_section(comparison: Comparison) -> Section:
-    """Runs without numbers in the open; the figures of the others folded."""
-    blocks: list[Block] = []
-    out = [(g.label, r.record) for g in comparison.groups for r in g.runs if r.path not in comparison.run_figures]
-    if out:
-        heads = tuple(map(line, ("run", "group", "status", "cause")))
-        rows = tuple((cell(r.id), cell(label), _status(r), cell(cause(r))) for label, r in out)
-        blocks.append(Table("Runs without numbers", heads, rows))
-        blocks += [_last_lines(record) for _, record in out if record.last_lines]
-    at = places(comparison)
-    blocks += [_figures(comparison, group, at) for group in comparison.groups if group.shown]
+    """Return runs without numbers in the open; the figures of the others folded."""
+    blocks: list[Block] = [*runs_without_numbers(comparison)]
+    blocks += [
+        _last_lines(run.record)
+        for group in comparison.groups
+        for run in group.runs
+        if run.path not in comparison.run_figures and run.record.last_lines
+    ]
+    blocks += [_figures(comparison, group) for group in comparison.groups if group.shown]
     noted = [(cell(r.record.id), cell(note)) for g in comparison.groups for r in g.runs for note in r.record.notes]
     if noted:
-        table = Table("Notes of the runs", (line("run"), line("note")), tuple(noted))
-        blocks.append(Details(f"Notes of the runs ({len(noted)})", (table,)))
+        notes = table("Notes of the runs", ("run", "note"), noted)
+        blocks.append(Details(f"Notes of the runs ({len(noted)})", (notes,)))
     return Section("Runs", tuple(blocks), "runs")
 
 
+def runs_without_numbers(comparison: Comparison) -> Iterator[Table]:
+    """Yield the table of the runs that have no figures, with the reason of each."""
+    out = [(g.label, r.record) for g in comparison.groups for r in g.runs if r.path not in comparison.run_figures]
+    if out:
+        rows = [(cell(r.id), cell(label), _status(r), cell(cause(r))) for label, r in out]
+        yield table("Runs without numbers", ("run", "group", "status", "cause"), rows)
+
+
 def _status(record: Record) -> Cell:
-    """A launcher that is killed cannot write down that it is gone."""
+    """Return what became of a run. A launcher that is killed cannot write down that it is gone."""
     known = "running (or its launcher died)" if record.status == "running" else record.status
     tone: Tone = "quiet" if record.status == "completed" else "bad"
     return ((Tag(known, tone), f" {record.provenance}"),)
@@ -51,30 +77,25 @@ def _last_lines(record: Record) -> Details:
     return Details(f"Last lines of {record.id}", (Code("\n".join(lines), f"last lines of the log of {record.id}"),))
 
 
-def _figures(comparison: Comparison, group: Group, at: Places) -> Details:
-    runs = group.shown
-    shown = FIGURES if len(runs) <= _MANY else [figure for figure in FIGURES if figure.table]
-    numbers = comparison.run_figures
-    known = [f for f in shown if any(numbers[run.path][f.metric].value is not None for run in runs)]
-    rows = tuple(
+def _figures(comparison: Comparison, group: Group) -> Details:
+    runs, numbers = group.shown, comparison.run_figures
+    wanted = FIGURES if len(runs) <= _MANY else [figure for figure in FIGURES if figure.table]
+    known = [f for f in wanted if any(numbers[run.path][f.metric].value is not None for run in runs)]
+    at = {run.path: f"{group_pointers(comparison)[group.label]}/runs/{i}" for i, run in enumerate(group.runs)}
+    rows = [
         (
             cell(run.record.id),
-            *(
-                quantity_cell(
-                    comparison.run_figures[run.path][f.metric], f"{at.runs[run.path]}/figures/{f.metric}", True
-                )
-                for f in known
-            ),
+            *(Measured(numbers[run.path][f.metric], f"{at[run.path]}/figures/{f.metric}") for f in known),
         )
         for run in runs
-    )
-    heads = (line("run"), *(line(figure.title) for figure in known))
+    ]
     caption = f"{group.label}: the figures of every run"
-    return Details(f"{caption} ({len(runs)})", (Table(caption, heads, rows, numbers=True),))
+    figures = table(caption, ("run", *(figure.title for figure in known)), rows, numbers=True)
+    return Details(f"{caption} ({len(runs)})", (figures,))
 
 
 def reproduce_section(comparison: Comparison, launched: Mapping[str, Launched], command: str) -> Section:
-    """Commands, commits, images and the config of each run."""
+    """Return commands, commits, images and the config of each run."""
     blocks: list[Block] = [Code(command, "the command of this report")]
     blocks += [_group(group, launched) for group in comparison.groups]
     return Section("How to reproduce", tuple(blocks), "reproduce")
@@ -90,7 +111,7 @@ def _group(group: Group, launched: Mapping[str, Launched]) -> Section:
         blocks.append(Paragraph(line("Read from a log that was brought:")))
         blocks.append(Code(_read(first.record), f"how the first run of {group.label} was read"))
     else:
-        blocks.append(Paragraph(line("How it was started is not told: there is no plan.json in its directory.")))
+        blocks.append(Paragraph(line("How it was started is not known: there is no plan.json in its directory.")))
     if how.experiment:
         blocks.append(_config(f"Config of {group.label} (experiment.yaml of its first run)", how.experiment))
     elif settings := {**asked(first.record), **_given(first.record)}:
@@ -105,20 +126,19 @@ def _config(summary: str, text: str) -> Details:
 
 
 def _read(record: Record) -> str:
-    """The command, with all that was given beside the log."""
+    """Return the command, with all that was given beside the log."""
     given = [f"{name}={value}" for name, value in typed(record.given).items()]
     return shlex.join(["python", "-m", "parsers", record.log or "LOG", "--save", *given])
 
 
 def _given(record: Record) -> Mapping[str, str]:
-    """What the user knew beside the log, which says nothing of it."""
+    """Return what the user stated beside the log, which says nothing of it."""
     return {name: f"{value} (given)" for name, value in record.given.items()}
 
 
 def _runs_table(group: Group) -> Table:
     heads = ("run", "seed", "started", "commit", "image", "framework", "directory")
-    rows = tuple((cell(run.record.id), *(_fact(fact) for fact in _facts(run))) for run in group.runs)
-    return Table(f"Runs of {group.label}", tuple(map(line, heads)), rows)
+    return table(f"Runs of {group.label}", heads, [tuple(map(_fact, _facts(run))) for run in group.runs])
 
 
 def _facts(run: Run) -> Sequence[object]:
@@ -126,6 +146,7 @@ def _facts(run: Run) -> Sequence[object]:
     seed = record.setting(SEED)
     framework = " ".join(part for part in (record.framework, record.framework_version) if part)
     return (
+        record.id,
         record.requested.get(SEED) if seed is None else seed,
         record.started_at,
         record.environment.get("launcher_commit"),
@@ -136,17 +157,53 @@ def _facts(run: Run) -> Sequence[object]:
 
 
 def _fact(fact: object) -> Cell:
-    return (NOT_TOLD,) if fact in (None, "") else cell(f"{fact}")
+    return (NOT_REPORTED,) if fact in (None, "") else cell(f"{fact}")
 
 
 def _places(group: Group) -> Iterator[Details]:
-    """The facts of host, GPU and versions."""
-    names = dict.fromkeys(name for run in group.runs for name in run.record.environment)
+    """Yield the facts of host, GPU and versions."""
     rows: list[tuple[Cell, Cell]] = []
-    for name in names:
-        found = dict.fromkeys(str(run.record.environment.get(name, "unknown")) for run in group.runs)
-        values: tuple[Line, ...] = tuple(line(value) for value in found)
-        rows.append((cell(name), values))
+    for name in dict.fromkeys(name for run in group.runs for name in run.record.environment):
+        values = dict.fromkeys(str(run.record.environment.get(name, "unknown")) for run in group.runs)
+        rows.append((cell(name), tuple(map(line, values))))
     if rows:
-        table = Table(f"Host, GPU and versions of {group.label}", (line("fact"), line("value")), tuple(rows))
-        yield Details(f"Where {group.label} ran: {listed([f'{len(rows)} facts'])}", (table,))
+        facts = table(f"Host, GPU and versions of {group.label}", ("fact", "value"), rows)
+        yield Details(f"Where {group.label} ran: {len(rows)} facts", (facts,))
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """command: as a shell takes it, in the run's directory. experiment: the config as YAML. None: not there."""
+
+    command: str | None = None
+    experiment: str | None = None
+
+
+def launched(directory: str) -> Launched:
+    """Return what plan.json and experiment.yaml of a run directory say, where they are as we write them."""
+    plan, experiment = (_text(Path(directory) / name) for name in ("plan.json", "experiment.yaml"))
+    return Launched(None if plan is None else _command(directory, plan), experiment)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_BYTES else None
+    except (OSError, ValueError):  # a name or a text that is no UTF-8, too
+        return None
+
+
+def _command(directory: str, plan: str) -> str | None:
+    try:
+        entry: Any = json.loads(plan)
+    except (ValueError, RecursionError):
+        return None
+    argv, env = (entry.get(name) for name in ("argv", "env")) if isinstance(entry, dict) else (None, None)
+    if not isinstance(argv, list) or not argv or not all(isinstance(part, str) for part in argv):
+        return None
+    variables = _assignments(env) if isinstance(env, dict) else ()
+    return " \\\n  ".join([f"cd {shlex.quote(directory)} &&", *variables, shlex.join(argv)])
+
+
+def _assignments(env: Mapping[str, Any]) -> list[str]:
+    """Return the environment as a shell sets it; a secret by its name alone."""
+    return [f'{k}="${k}"' if SECRET.search(k) else f"{k}={shlex.quote(str(v))}" for k, v in sorted(env.items())]

@@ -1,4 +1,4 @@
-"""What a comparison comes to in sentences, and what to do next: on top of page, terminal and compare.png."""
+"""The sentences of a report: what the comparison comes to, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from compare.comparison import Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED
-from compare.report.blocks import Line, Number, line
-from compare.report.numbers import ratio_lines
+from compare.report.blocks import Line, Number, line, ratio_lines
 from compare.statistics import ENOUGH
 from compare.verdict import some
 from conf.errors import listed
@@ -17,7 +16,7 @@ from parsers import Record
 _NO_NUMBER: Mapping[str, str] = {
     "not comparable": "No ratio is given: the groups differ in more than what is compared.",
     "cannot tell": "No ratio is given: too little is known to say whether the groups may be compared.",
-    "nothing to compare": "One group of runs: there is nothing to hold it against.",
+    "nothing to compare": "One group of runs: there is nothing to compare it with.",
 }
 _TITLES = {figure.metric: figure.title for figure in FIGURES}
 _SAID = 3  # groups with a sentence of their own
@@ -25,13 +24,13 @@ _SPELLED = 3  # keys that a command is spelled out for
 
 
 def headline(comparison: Comparison) -> tuple[Line, ...]:
-    """A sentence for each of the first groups: how fast, how sure, how dear; or why there is no number."""
+    """Return a sentence for each of the first groups: how fast, how sure, how dear; or why there is no number."""
     found = [(i, item) for i, item in enumerate(comparison.ratios) if item.metric == SPEED and item.result]
     if not found and _deciding(comparison) == ["loss"]:
         return (line("No ratio is given: the groups train to other losses, and a speed counts at equal loss."),)
     if not found:
         if (stray := _stray(comparison)) and set(stray) == set(_deciding(comparison)):
-            return (line("No ratio is given: not all that was asked for ran."),)
+            return (line("No ratio is given: not all that was requested ran."),)
         measured = any(group.usable for group in comparison.groups)
         no_ratio = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
         return (line(_NO_NUMBER.get(comparison.audit.verdict.word, no_ratio)),)
@@ -56,7 +55,7 @@ def _speed(item: Compared, index: int, baseline: str) -> Line:
 
 
 def _cost(comparison: Comparison, group: str) -> Line:
-    """Nothing at prices of ours: of what is assumed there are no ratios."""
+    """Return nothing at example prices: of what is assumed there are no ratios."""
     for index, item in enumerate(comparison.ratios):
         if (item.group, item.metric) == (group, COST) and item.result:
             ratio, interval = ratio_lines(item.result, f"/ratios/{index}")
@@ -66,7 +65,7 @@ def _cost(comparison: Comparison, group: str) -> Line:
 
 
 def advice(comparison: Comparison) -> tuple[Line, ...]:
-    """What to do next; nothing where the question is answered."""
+    """Return what to do next; nothing where the question is answered."""
     word = comparison.audit.verdict.word
     keys = _deciding(comparison)
     if word == "not comparable":
@@ -74,14 +73,14 @@ def advice(comparison: Comparison) -> tuple[Line, ...]:
         unlike = [key for key in keys if key not in stray]
         return tuple(map(line, (*_unlike(comparison, unlike), *_otherwise(stray))))
     if word == "cannot tell" and keys:
-        told = "What is unknown can be told of a log from elsewhere, python -m parsers LOG --save KEY=VALUE"
-        return (line(f"{told}; or accepted: {_accept(keys)}"),)
+        stated = "What is unknown can be stated of a log from elsewhere, python -m parsers LOG --save KEY=VALUE"
+        return (line(f"{stated}; or accepted: {_accept(keys)}"),)
     if word == "cannot tell":
         return (line("Complete a run of each group."),)
     if word == "nothing to compare":
         return (line("Name the runs of another group as well: of another platform, layout or image."),)
     if comparison.audit.rehearsed:
-        return (line("Run it for real, without rehearse=: a rehearsal tells no speed."),)
+        return (line("Run it for real, without rehearse=: a rehearsal has no speed."),)
     return (*_repeats(comparison), *_prices(comparison))
 
 
@@ -103,10 +102,10 @@ def _unlike(comparison: Comparison, keys: Sequence[str]) -> Iterator[str]:
 
 
 def _otherwise(keys: Sequence[str]) -> Iterator[str]:
-    """Neither runs that are alike nor vary= help where what was asked for did not run."""
+    """Yield what helps where the request did not run: neither runs that are alike nor vary= do."""
     if keys:
-        mend = "ask for what ran, or have the stack run what was asked for"
-        yield f"{some(keys)} did not run as asked for: {mend}; or accept it, {_accept(keys)}"
+        mend = "request what ran, or have the stack run what was requested"
+        yield f"{some(keys)} did not run as requested: {mend}; or accept it, {_accept(keys)}"
 
 
 def _stray(comparison: Comparison) -> list[str]:
@@ -114,7 +113,7 @@ def _stray(comparison: Comparison) -> list[str]:
 
 
 def _deciding(comparison: Comparison) -> list[str]:
-    """What accept.KEY would have to name."""
+    """Return what accept.KEY would have to name."""
     audited = comparison.audit
     differs = audited.verdict.word == "not comparable"
     names = [row.setting for row in audited.rows if row.decides and (row.state == "unexplained") == differs]
@@ -124,7 +123,7 @@ def _deciding(comparison: Comparison) -> list[str]:
 
 
 def _repeats(comparison: Comparison) -> Iterator[Line]:
-    """More runs, where more runs would decide how fast a group is."""
+    """Yield how many more runs would decide how fast a group is, where they would."""
     open_ = [
         (index, item.result)
         for index, item in enumerate(comparison.ratios)
@@ -150,7 +149,7 @@ def _prices(comparison: Comparison) -> Iterator[Line]:
 
 
 def no_ratio(found: Iterable[Compared], metrics: Collection[str]) -> list[str]:
-    """Why there is none, a sentence a reason."""
+    """Return why there is none, a sentence a reason."""
     why: dict[str, dict[str, None]] = {}
     for item in found:
         if item.result is None and item.metric in metrics:
@@ -159,6 +158,6 @@ def no_ratio(found: Iterable[Compared], metrics: Collection[str]) -> list[str]:
 
 
 def cause(record: Record) -> str:
-    """Why a run has no numbers."""
+    """Return why a run has no numbers."""
     rehearsed = record.provenance == "rehearsed" and record.status == "completed"
-    return record.cause or ("a rehearsal tells no speed" if rehearsed else "no cause told")
+    return record.cause or ("a rehearsal has no speed" if rehearsed else "no cause reported")

@@ -22,7 +22,8 @@ import compare
 from compare import find_runs
 from compare.cli import main
 from compare.report import terminal
-from compare.report.png import title
+from compare.report.page import summary
+from compare.report.picture import title
 from conf.errors import InputError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -57,13 +58,15 @@ def test_a_narrow_terminal_breaks_no_number(groups: int, monkeypatch: pytest.Mon
     def shown(columns: int) -> str:
         stream = StringIO()
         monkeypatch.setattr(terminal, "_PLAIN_WIDTH", columns)
-        terminal.print_table(found, stream)
+        terminal.print_report(summary(found), stream)
         return stream.getvalue()
 
     numbers = [sorted(re.findall(r"\d[\d.,]* [mlca]\b|±\S+ %", shown(columns))) for columns in (300, 60)]
     assert len(numbers[0]) > 6 * groups
     assert numbers[0] == numbers[1]
-    assert ("\n runs " in shown(60)) == (groups == 3), "of a few groups, each has a column there"
+    assert ("\n figure" in shown(60).partition("\nGroups")[2].partition("───")[0]) == (groups == 3), (
+        "a few have a column each"
+    )
 
 
 def test_json(runs: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:

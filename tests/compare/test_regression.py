@@ -194,7 +194,7 @@ def test_nothing_that_changed_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     save(Path("old"), *(replace(record, environment={}) for record in ran(OLD, 2.0, 2.01, 1.99)))
     save(Path("new"), *(replace(record, image=OLD) for record in same))
     assert main(["baseline=old", "candidate=new"]) == 0
-    assert "nothing that the records tell" in capsys.readouterr().out
+    assert "nothing that the records report" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("known", [{"provenance": "rehearsed"}, {"provenance": "estimated"}, {"steps": ()}])

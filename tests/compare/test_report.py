@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
@@ -24,9 +25,10 @@ from compare.comparison import compare
 from compare.figures import FIGURES
 from compare.question import Question
 from compare.report.files import texts
-from compare.report.png import png
-from compare.report.sources import launched
-from compare.report.terminal import print_table
+from compare.report.page import summary
+from compare.report.picture import png
+from compare.report.runs import launched
+from compare.report.terminal import print_report
 from metrics import shown
 from metrics.bill import Terms
 from metrics.price import Prices
@@ -62,8 +64,8 @@ class Page(HTMLParser):
         if self.inside[-1:] == ["data"]:
             known = self.tags[-1][1]
             self.numbers.append((str(known["data-json"]), str(known["value"]), data))
-        elif not {"svg", "style", "pre", "title"} & set(self.inside):
-            self.text.append(data)
+        elif data.strip() and not {"svg", "style", "pre", "title"} & set(self.inside):
+            self.text.append(data.strip())
 
 
 def read(html: str) -> Page:
@@ -236,7 +238,7 @@ def test_how_a_run_was_started_is_told(tmp_path: Path) -> None:
     assert told.command == f"cd {tmp_path} && \\\n  A='x y' \\\n  HF_TOKEN=\"$HF_TOKEN\" \\\n  python 'train me.py'"
     runs = [Run(str(tmp_path), made("a")), Run("b", made("b", asked=TP2))]
     html = texts(compare(runs), ["runs", "baseline=a b"])["compare.html"]
-    assert "python -m compare runs 'baseline=a b'" in html
+    assert "python -m compare runs 'baseline=a b'" in unescape(html)
     assert "name: &lt;b&gt;" in html and "train me.py" in html
     assert "s3cret" not in html
 
@@ -305,7 +307,7 @@ def test_how_a_log_was_read_is_told_with_what_was_given() -> None:
     read_ = replace(
         made("b", asked=TP2), provenance="imported", log="a log.txt", given={"model": "llama31_8b", "lr": 1e-4}
     )
-    html = made_files([made("a"), read_])["compare.html"]
+    html = unescape(made_files([made("a"), read_])["compare.html"])
     assert "python -m parsers 'a log.txt' --save model=llama31_8b lr=0.0001" in html
     assert "model: llama31_8b (given)<" in html, "among the settings"
 
@@ -316,7 +318,7 @@ def test_of_what_was_given_the_page_repeats_what_was_typed() -> None:
     given = given_of(["model=llama31_8b", "precision=bf16", "norm_epsilon=0.1", "name=a b"])
     read_ = with_given(plain, given)
     assert "num_layers" in read_.given
-    html = made_files([made("a"), read_])["compare.html"]
+    html = unescape(made_files([made("a"), read_])["compare.html"])
     assert "log.txt --save model=llama31_8b precision=bf16 'name=a b' norm_epsilon=0.1<" in html
     assert "num_layers: 32 (given)" in html
     elsewhere = replace(read_, given={"model": "of_another_version", "lr": 1})
@@ -340,5 +342,5 @@ def test_what_no_group_tells_is_no_difference() -> None:
     assert "recompute" not in differences.partition("\n\n**")[0]
     assert "recompute\\_method" in folded
     stream = StringIO()
-    print_table(compare([Run(r.id, r) for r in records]), stream)
+    print_report(summary(compare([Run(r.id, r) for r in records])), stream)
     assert "recompute" not in stream.getvalue()

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 import compare
 from compare import Run
-from compare.pictures.curves import curve_picture
-from compare.pictures.drawing import COLOURS, MARKERS, Axis, axis, marker, per_column, polyline, tick_text
-from compare.pictures.series import curves
+from compare.report.charts import curve_charts
+from compare.report.drawing import COLOURS, MARKERS, Axis, axis, marker, per_column, polyline, svg, tick_text
 
 CSS = (Path(compare.__file__).parent / "report" / "report.css").read_text(encoding="utf-8")
 Point = tuple[float, float]
@@ -60,7 +59,7 @@ def test_every_column_keeps_its_extremes_and_every_gap_stays(values: list[float 
 
 def test_no_line_is_drawn_over_lost_steps_or_nan() -> None:
     record = broken(without(vendor_run("nvidia", "h100", 1, 60), 20, 29), 40)
-    loss = curves(of(record))[0].series[0]
+    loss = curve_charts(of(record))[0].series[0]
     assert [i for i, point in enumerate(loss.points) if point is None] == [20, 31]
     assert len(loss.broken) == 1
     assert polyline([(0, 0), (1, 1), None, (3, 3)]) == "M0 0h0L1 1M3 3h0"
@@ -69,11 +68,11 @@ def test_no_line_is_drawn_over_lost_steps_or_nan() -> None:
 def test_a_logged_every_tenth_step_is_no_gap() -> None:
     record = vendor_run("nvidia", "h100", 1, 100)
     seldom = replace(record, steps=tuple(step for step in record.steps if step.step % 10 == 9))
-    assert None not in curves(of(seldom))[0].series[0].points
+    assert None not in curve_charts(of(seldom))[0].series[0].points
 
 
 def test_warm_up_is_left_out_of_step_times_and_said_to_be() -> None:
-    times = curves(of(vendor_run("nvidia", "h100", 1, 60)))[2]
+    times = curve_charts(of(vendor_run("nvidia", "h100", 1, 60)))[2]
     assert times.note == "without the warm-up, 4 steps"
     assert times.series[0].points[0] is not None and times.series[0].points[0][0] == 5
 
@@ -81,8 +80,8 @@ def test_warm_up_is_left_out_of_step_times_and_said_to_be() -> None:
 def test_losses_are_at_equal_tokens_only_where_all_tell_their_samples() -> None:
     one = vendor_run("nvidia", "h100", 1, 20)
     other = replace(one, id="b", platform="amd", steps=tuple(replace(s, consumed_samples=None) for s in one.steps))
-    assert curves(of(one))[0].title == "Loss at equal tokens"
-    assert curves(of(one, other))[0].title == "Loss by iteration"
+    assert curve_charts(of(one))[0].title == "Loss at equal tokens"
+    assert curve_charts(of(one, other))[0].title == "Loss by iteration"
 
 
 def test_of_hundreds_of_runs_the_first_of_every_group_are_drawn_and_it_says_so() -> None:
@@ -91,23 +90,23 @@ def test_of_hundreds_of_runs_the_first_of_every_group_are_drawn_and_it_says_so()
         for side, more in (("a", {}), ("b", TP2))
         for seed in range(40)
     ]
-    loss = curves(of(*runs))[0]
+    loss = curve_charts(of(*runs))[0]
     assert len(loss.series) == 24
     assert "24 of 80 runs drawn, the first 12 of every group" in loss.note
 
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
-    picture = curve_picture(curves(of(made("a"), made("b", asked=TP2)))[0], 2)
-    assert picture.drawing.get("aria-label") == picture.alternative
-    assert "2 runs of DP2, TP2" in picture.alternative
+    chart = curve_charts(of(made("a"), made("b", asked=TP2)))[0]
+    assert f'role="img" aria-label="{chart.alternative}"' in svg(chart)
+    assert "2 runs of DP2, TP2" in chart.alternative
 
 
 def test_a_run_that_does_not_tell_is_named() -> None:
     told = vendor_run("nvidia", "h100", 1, 20)
     silent = replace(told, id="Run-B", platform="amd", steps=tuple(replace(s, lr_used=None) for s in told.steps))
-    rates = curves(of(told, silent))[1]
+    rates = curve_charts(of(told, silent))[1]
     assert rates.title == "Learning rate used"
-    assert curve_picture(rates, 2).caption == "Not told by Run-B."
+    assert rates.caption == "Not reported by Run-B."
 
 
 @pytest.mark.parametrize(
@@ -135,9 +134,9 @@ def test_an_axis_holds_every_value(values: list[float]) -> None:
 
 
 def test_groups_differ_in_shape_beside_colour() -> None:
-    shapes = [(marker(i, 0, 0).tag, marker(i, 0, 0).get("points")) for i in range(MARKERS)]
-    assert len(set(shapes)) == MARKERS == COLOURS
-    assert "hollow" in str(marker(COLOURS, 0, 0).get("class"))
+    shapes = {marker(i, 0, 0).partition(" class=")[0] for i in range(MARKERS)}
+    assert len(shapes) == MARKERS == COLOURS
+    assert "hollow" in marker(COLOURS, 0, 0)
 
 
 # Machado, Oliveira, Fernandes: A physiologically-based model for simulation of color vision deficiency (2009)

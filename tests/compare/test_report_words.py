@@ -46,12 +46,12 @@ def test_what_differs_is_named_with_the_words_that_accept_it() -> None:
 def test_what_did_not_run_as_asked_for_is_no_difference_to_vary() -> None:
     """On both sides alike: neither running the groups alike nor vary= helps."""
     both = [ran(record, adam_eps=7) for record in (*FAST, *SLOW)]
-    told = "adam_eps did not run as asked for: ask for what ran, or have the stack run what was asked for; "
+    told = "adam_eps did not run as requested: request what ran, or have the stack run what was requested; "
     assert next_of(both) == [f"{told}or accept it, accept.adam_eps=REASON"]
     assert next_of(both, vary=("layout", "adam_eps")) == next_of(both)
     assert next_of(both, accept={"adam_eps": "known"}) == []
     assert [text_of(said) for said in headline(compared(both))] == [
-        "No ratio is given: not all that was asked for ran."
+        "No ratio is given: not all that was requested ran."
     ]
     one = [*FAST, *(ran(record, adam_eps=7) for record in repeats("b", (2.5, 2.52, 2.49), {**TP2, "lr": 0.1}))]
     first, second = next_of(one)
@@ -83,7 +83,7 @@ def test_too_few_and_undecided_runs_want_repeats() -> None:
 def test_one_group_a_rehearsal_and_no_completed_run() -> None:
     assert next_of([made("a")]) == ["Name the runs of another group as well: of another platform, layout or image."]
     toys = [replace(made(name, asked=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
-    assert next_of(toys) == ["Run it for real, without rehearse=: a rehearsal tells no speed."]
+    assert next_of(toys) == ["Run it for real, without rehearse=: a rehearsal has no speed."]
     dead = [made("a", status="failed"), made("b", asked=TP2, status="failed")]
     assert next_of(dead) == ["Complete a run of each group."]
 
