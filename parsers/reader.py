@@ -33,7 +33,7 @@ class LogReader:
         self._segment = Segment(lines + 1)
         self._held: list[tuple[Event, str]] = []
         self._held_dump = False
-        self._told = False
+        self._changed = False
         self._steps_end: deque[int] = deque(maxlen=2)  # of the last two steps, in what the trail has not
         self._taken = 0
         self._waiting = self._ended = False
@@ -52,10 +52,10 @@ class LogReader:
         self._scanner.startup = tuple(dict.fromkeys((*(m for name in names for m in load(name).startup), marks.MARK)))
 
     def feed(self, data: bytes) -> bool:
-        """Whether this tells or refines a step."""
-        self._told = False
+        """Read the next bytes. Return whether they add a step, or change one."""
+        self._changed = False
         self._read(self._scanner.feed(data))
-        return self._told
+        return self._changed
 
     def finish(self) -> None:
         """The log has ended: its last line, and what was held back."""
@@ -81,14 +81,15 @@ class LogReader:
 
     def _read(self, spans: Iterable[Span]) -> None:
         self._taken = 0
-        scanner = self._scanner
         for number, start, end in spans:
-            text, self._number = scanner.text(start, end), number
+            text, self._number = self._scanner.text(start, end), number
             if "[tprimat] " in text:
                 self._mark(number, text)
-            else:
-                for piece in text.split("^M") if "^M" in text else (text,):
+            elif "^M" in text:
+                for piece in text.split("^M"):
                     self._dispatch(number, piece)
+            else:
+                self._dispatch(number, text)
         if self._scanner.block:
             self._trail(self._scanner.block[self._taken :])
             self._scanner.block = b""
@@ -112,7 +113,8 @@ class LogReader:
                 reader.wants -= 1
             for event in reader.feed(number, text):
                 self._take(event, name)
-            wants = max(wants, reader.wants)
+            if reader.wants > wants:
+                wants = reader.wants
         self._scanner.wants = wants
         self._waiting = wants > 0
 
@@ -131,21 +133,22 @@ class LogReader:
             self._held_dump = self._held_dump or (isinstance(event, Argument) and event.line > self._last_line)
 
     def _add(self, step: Step) -> None:
-        if step.step <= self._segment.steps.last_number:
+        steps = self._segment.steps
+        if steps and step.step <= steps[-1].step:
             twin = None if self._held_dump else self._segment.twin(step)
             if twin is not None:
                 self._release()
                 self._stepped(self._segment.merge(twin, step), new=False)
                 return
-            first = self._segment.steps.first
-            if first is not None and step.step <= first.step:
+            if step.step <= steps[0].step:
                 self._split(step.line)
-        self._release()
+        if self._held:
+            self._release()
         self._segment.add(step)
         self._stepped(step, new=True)
 
     def _stepped(self, step: Step, new: bool) -> None:
-        self._told = True
+        self._changed = True
         if new and self._ended:  # held back: other lines came after it, perhaps another run
             self._segment.trail.stepped(step.line - self._last_line)
             self._last_line = max(self._last_line, step.line)
@@ -162,7 +165,7 @@ class LogReader:
 
     def _split(self, line: int) -> None:
         """Another run begins in this log; what came since the last step belongs to it, but what ends a run."""
-        if self._segment.steps.last is None:
+        if not self._segment.steps:
             return
         self._cut()
         held, self._held = self._held, []
@@ -178,8 +181,8 @@ class LogReader:
 
     def _resumed(self, event: Resumed) -> None:
         """A checkpoint was loaded: of this run, or, where none of its steps lies before, of one that begins."""
-        first = self._segment.steps.first
-        if first is not None and event.done <= first.step:
+        steps = self._segment.steps
+        if steps and event.done <= steps[0].step:
             self._split(event.line)
         else:
             self._forget_faults()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from parsers.text import colourless
+from parsers.text import colourless, is_plain
 
 _LONGER = 3
 LINE_LIMIT = 64 * 1024
@@ -40,6 +40,7 @@ class Scanner:
         self._rest = b""
         self._too_long = False
         self._starting = True
+        self._plain = False  # nothing in the block is to be taken out of its text
 
     def feed(self, data: bytes) -> Iterator[Span]:
         """The pieces in what is complete by now."""
@@ -55,8 +56,9 @@ class Scanner:
             self.lines += 1
 
     def text(self, start: int, end: int) -> str:
-        """A piece as text, without colours and NULs."""
-        return colourless(self.block[start:end].decode("utf-8", "replace")).rstrip("\r")
+        """Return a piece as text, without colours and NULs."""
+        text = self.block[start:end].decode("utf-8", "replace")
+        return text if self._plain else colourless(text).rstrip("\r")
 
     def _complete(self, data: bytes) -> bytes:
         """All up to the last line end; the rest waits, its first LINE_LIMIT bytes at most."""
@@ -76,7 +78,7 @@ class Scanner:
         return block
 
     def _scan(self, block: bytes) -> Iterator[Span]:
-        self.block = block
+        self.block, self._plain = block, is_plain(block)
         cuts = block.replace(b"\r\n", b" \n").replace(b"\r", b"\n") if b"\r" in block else block
         marked = _marked(cuts, self.marks)
         if self.startup and (more := self._startup_lines(cuts, marked)):
@@ -90,7 +92,7 @@ class Scanner:
         self.lines = number - 1 + count(b"\n", counted)
 
     def _with_wanted(self, cuts: bytes, marked: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """The marked lines, and of those between them the ones that the consumer wants."""
+        """Yield the marked lines, and of those between them the ones that the consumer wants."""
         position = 0
         for line in (*marked, (len(cuts), len(cuts))):
             while self.wants > 0 and position < line[0]:

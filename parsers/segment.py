@@ -15,7 +15,6 @@ from parsers.faults import Faults
 from parsers.megatron_dump import FRAMEWORKS as MEGATRON
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
-from parsers.steps import StepLog
 from parsers.trail import Trail
 
 _MANY, _HEAD = 10_000, 1 << 18
@@ -63,7 +62,7 @@ class Segment:
     def __init__(self, first_line: int, before: bytes = b"") -> None:
         self.first_line = first_line
         self._begins, self._size = bytearray(before[-_HEAD // 2 :]), min(len(before), _HEAD // 2)
-        self.steps = StepLog()
+        self.steps: list[Step] = []  # ascending
         self.trail = Trail()
         self._facts: dict[str, Any] = {}
         self._arguments: dict[tuple[str, str], Reading] = {}
@@ -107,27 +106,30 @@ class Segment:
 
     def twin(self, step: Step) -> int | None:
         """Where the same step stands already, printed by another rank or twice; an index from the end."""
-        for index in self.steps.latest(_TWINS_WITHIN):
-            known = self.steps.at(index)
-            if known.step == step.step:
-                return index if known.step == self._mark_only or _alike(known, step) else None
-        return None
+        index = self._place(step.step)
+        known = None if index is None else self.steps[index]
+        return index if known and (known.step == self._mark_only or _alike(known, step)) else None
+
+    def _place(self, number: int) -> int | None:
+        """Return where one of the last steps stands."""
+        places = range(-1, -min(len(self.steps), _TWINS_WITHIN) - 1, -1)
+        return next((index for index in places if self.steps[index].step == number), None)
 
     def merge(self, index: int, step: Step) -> Step:
         """The first line of a step counts, later ones fill in what it lacks; a mark keeps its own fields only."""
-        known = self.steps.at(index)
+        known = self.steps[index]
         if known.step == self._mark_only:
             self._mark_only = None
             merged = _over(step, known)
         else:
             merged = _filled(known, step)
         if merged is not known:
-            self.steps.replace(index, merged)
+            self.steps[index] = merged
         return merged
 
     def add(self, step: Step) -> None:
         """A step that follows; one that goes back takes back what it redoes."""
-        if step.step <= self.steps.last_number:
+        if self.steps and step.step <= self.steps[-1].step:
             self._restart(step.step, step.line)
         self.steps.append(step)
 
@@ -145,11 +147,10 @@ class Segment:
         return (None, False) if told is None else self._mark_step(*told, line)
 
     def _mark_step(self, number: int, mark: Mapping[str, Any], line: int) -> tuple[Step, bool]:
-        for index in self.steps.latest(_TWINS_WITHIN):
-            if self.steps.at(index).step == number:
-                refined = self._clocked(marks.refine(self.steps.at(index), mark))
-                self.steps.replace(index, refined)
-                return refined, False
+        index = self._place(number)
+        if index is not None:
+            self.steps[index] = self._clocked(marks.refine(self.steps[index], mark))
+            return self.steps[index], False
         step = self._clocked(marks.step_of(number, mark, line))
         self.add(step)
         self._mark_only = number
@@ -160,15 +161,14 @@ class Segment:
         self._restart(done, line)
 
     def _restart(self, done: int, line: int) -> None:
-        last = self.steps.last
-        if last is None:
+        if not self.steps:
             if done:
                 self._keep(self._restarts, Restart(done, line))
             return
-        self.steps.drop_from(done)
+        while self.steps and self.steps[-1].step >= done:
+            self.steps.pop()
         self._mark_only, self._completed, self._shift_s = None, False, 0.0
-        kept = self.steps.last
-        self._joint_s = kept.end_monotonic_s if kept is not None else None
+        self._joint_s = self.steps[-1].end_monotonic_s if self.steps else None
         self._keep(self._restarts, Restart(done, line))
 
     def _clocked(self, step: Step) -> Step:
@@ -181,9 +181,8 @@ class Segment:
         return replace(step, end_monotonic_s=step.end_monotonic_s + self._shift_s) if self._shift_s else step
 
     def _placed(self, point: Validation) -> Validation:
-        last = self.steps.last
-        known = point.step is not None or point.iteration is not None or last is None
-        return point if known or last is None else replace(point, step=last.step)
+        known = point.step is not None or point.iteration is not None
+        return point if known or not self.steps else replace(point, step=self.steps[-1].step)
 
     def _learn(self, fact: Fact) -> None:
         if fact.name == "train_iters":
@@ -227,7 +226,7 @@ class Segment:
             dialect=dialect,
             dialects=dialects,
             framework=framework,
-            steps=self.steps.frozen(),
+            steps=tuple(self.steps),
             facts=dict(self._facts),
             arguments={name: at for (column, name), at in sure.items() if column == framework},
             effective={**dumped, **self._marked["effective"]},
@@ -247,7 +246,7 @@ class Segment:
         )
 
     def _notes(self) -> Iterator[str]:
-        if self.steps.last is None:
+        if not self.steps:
             yield "the log has no step lines"
         for restart in self._restarts:
             yield f"resumed after iteration {restart.steps} (line {restart.line})"

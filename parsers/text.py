@@ -10,6 +10,7 @@ from typing import Any
 
 # With the ESC byte, or where a copy lost it: "[32m". Without it only codes of colours count; "[model]" is text.
 _CODE = r"(?:[0-47]|2[1-9]|[34]\d|9[0-7]|10[0-7])(?:;\d{1,3}){0,4}"
+_BARE_CODE = re.compile(rb"\[" + _CODE.encode() + b"m")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\x1b[@-Z\\-_]|\[" + _CODE + "m")
 
 # One prefix at the start of a line; each is cheap and bounded.
@@ -25,6 +26,11 @@ _PREFIXES = re.compile(
     r")"
 )
 _MOST_PREFIXES = 6
+
+
+def is_plain(block: bytes) -> bool:
+    """Return whether nothing in `block` is a terminal colour, a NUL or a carriage return."""
+    return not (b"\x1b" in block or b"\0" in block or b"\r" in block or _BARE_CODE.search(block))
 
 
 def colourless(text: str) -> str:
