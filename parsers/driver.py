@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeGuard
 
 from conf import vocabulary
@@ -23,6 +23,7 @@ from parsers.wrapped import WrappedLines
 
 Values = dict[str, Any]
 """Keyword arguments of a Step but `line`."""
+_Make = Callable[["re.Match[str]", int, "int | None"], Iterable[Event]]
 
 # How the facts that several dialects state are converted; all others, and settings, are Python literals.
 _CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
@@ -94,8 +95,9 @@ class Dialect:
     """An entry of 0 is not set, too."""
     resumed: str = ""
     """The run goes on from a checkpoint: the group `done` counts the iterations before, `next` is the one to come."""
-    checkpoints: tuple[str, ...] = ()
-    """Training waits for a checkpoint: groups `iteration` and `seconds`, each may be missing."""
+    stalls: Mapping[str, str] = field(default_factory=dict)
+    """What training waits for, such as "checkpoint", to the line that says so; groups, of which each may be missing:
+    `iteration`, `seconds`."""
     validations: tuple[str, ...] = ()
     """A validation point: groups `step` or `iteration`, `loss`; any other is one of its metrics."""
 
@@ -153,18 +155,16 @@ class Dialect:
         return re.compile(self.fields)
 
     @cached_property
-    def _statements(
-        self,
-    ) -> Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], int, int | None], Iterable[Event]]]]:
+    def _statements(self) -> Sequence[tuple[re.Pattern[str], _Make]]:
         """Every pattern of a line that is no step, with what makes events of a match, a line and the last iteration."""
-        kinds = (
-            ((self.entry,), self._entries),
+        kinds: list[tuple[tuple[str, ...], _Make]] = [
+            ((self.entry,) if self.entry else (), self._entries),
             (self.settings, self._settings),
             (self.facts, self._facts),
             (self.validations, self._validation),
-            (self.checkpoints, self._checkpoint),
-        )
-        return [(re.compile(text), make) for texts, make in kinds for text in texts if text]
+            *(((text,), partial(self._stall, kind)) for kind, text in self.stalls.items()),
+        ]
+        return [(re.compile(text), make) for texts, make in kinds for text in texts]
 
     def statements(self, line: int, text: str, last: int | None = None) -> Iterator[Event]:
         """Yield what a line that is no step states. last: the iteration of the step line before."""
@@ -198,15 +198,10 @@ class Dialect:
             if value is not None:
                 yield name, value
 
-    def _checkpoint(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
+    def _stall(self, kind: str, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         printed = match.groupdict()
-        iteration = printed.get("iteration")
-        yield Stall(
-            line=line,
-            kind="checkpoint",
-            iteration=last if iteration is None else int(iteration),
-            seconds=number(printed.get("seconds") or ""),
-        )
+        iteration = last if printed.get("iteration") is None else int(printed["iteration"])
+        yield Stall(line=line, kind=kind, iteration=iteration, seconds=number(printed.get("seconds") or ""))
 
     def _validation(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         printed = match.groupdict()

@@ -13,7 +13,7 @@ from parsers.values import number as number_of
 
 _LONG_NAME = 45  # from here on the dots that follow a name are gone: megatron/training/arguments.py, _print_args
 _PARAMETERS = re.compile(
-    r"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, (\d{1,6})\): (\d{1,18})"
+    r"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})"
 )
 _VALIDATION = re.compile(
     r"(?:validation|test) (?:loss|results) at (?:iteration (\d{1,12})|the end of training for (\w{3,5}))"

@@ -272,7 +272,7 @@ DIALECT = Dialect(
         ),
         whole,
     ),
-    checkpoints=(r"Saving model checkpoint to .{0,300}checkpoint-(?P<iteration>\d{1,12})\b",),
+    stalls={"checkpoint": r"Saving model checkpoint to .{0,300}checkpoint-(?P<iteration>\d{1,12})\b"},
     driver=_Driver,
     parse=_parse,
 )

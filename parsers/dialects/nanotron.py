@@ -76,7 +76,7 @@ DIALECT = Dialect(
     prints_next_rate=True,  # training_step ends with lr_scheduler.step(), the line comes after
     adjust=_batch,
     complete=r"lm_loss: .{0,400}?tflops_per_gpu: \S|tflops_per_gpu: \S.{0,400}?lm_loss: ",
-    checkpoints=(r"Saving checkpoint at .{0,300}?/?(?P<iteration>\d{1,12})\s*$",),
+    stalls={"checkpoint": r"Saving checkpoint at .{0,300}?/?(?P<iteration>\d{1,12})\s*$"},
     # The training plan: mbs: 4 | grad_accum: 8 | cp: 1 | sequence_length: 2048 | … | start_iteration_step: 0 | …
     entry=r"(?:^|[ |])(\w{1,40}): (\d{1,18})(?= \||\s*$)",
     printed_facts={"train_steps": "train_iters"},

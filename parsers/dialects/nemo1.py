@@ -8,25 +8,20 @@ train_step_timing is a mean over the last buffer_size steps: own values are reco
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from parsers import nemo_facts
-from parsers.events import Event, Reader
-from parsers.fields import Column, number, step_fields
-from parsers.nemo1_config import ConfigDump
+from conf import vocabulary
+from parsers.dialects.nemo2 import FACTS, SETTINGS, STARTUP, NemoDriver
+from parsers.driver import Dialect, Values
+from parsers.events import Event, Fact, Setting
+from parsers.fields import number, step_fields
 from parsers.record import Step, Validation
-from parsers.running_mean import SlidingMean
 from parsers.text import body
-
-FRAMEWORK = "nemo"
-LOOKS_FOR = "NeMo 1: bars 'Epoch 0: … 1/20 [… reduced_train_loss=…, global_step=…, train_step_timing in s=…]'"
-SIGNS = (b"reduced_train_loss=", b"reduced_train_loss : ", b"train_step_timing in s=")
-MARKS = (b"reduced_train_loss", b", global step ")
-STARTUP = (b" configuration ****", *nemo_facts.STARTUP)
-COMPANION = False
+from parsers.values import literal
 
 # "Epoch 0: :  10%|█    | 2/20 […]"; where tqdm knows no total "Epoch 0: |    | 3/? […]" or "Epoch 1: : 1it […]".
 _BAR = re.compile(
@@ -44,35 +39,149 @@ def _exact(text: str) -> int | None:
     return int(value) if value is not None and value.is_integer() and "e" not in text else None
 
 
-_COLUMNS: Mapping[str, Column] = {
-    "reduced_train_loss": ("loss", number),
-    "lr": ("lr", number),
-    "grad_norm": ("grad_norm", number),
-    "consumed_samples": ("consumed_samples", _exact),
-    "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", number),
-    "tps": ("tokens_per_s", number),
-    "TFLOPS_per_GPU": ("tflops_per_gpu", number),
-    "val_loss": ("val_loss", number),
-    _TIMING: (_PRINTED, number),
-}
 _TQDM_DIGITS, _FLOAT32_DIGITS = 3, 7
 
 
-def read_step(line: int, text: str) -> Step | None:
-    """The step that this one piece tells, without what only its neighbours tell."""
-    values = _values(text)
-    return None if values is None or values.pop("digits") is None else Step(line=line, **values)
+_PRECISE_ENOUGH = 0.01
+"""A recovered time counts where what the digits leave open is below this share of it."""
 
 
-def reader() -> Reader:
-    """A reader for one log."""
-    return _Reader()
+class SlidingMean:
+    """Recovers the steps behind a sliding mean, from the means of consecutive steps since the first that the timer saw.
+
+    train_step_timing is a mean over the last `window` steps (nemo/utils/timers.py, NamedTimer with reduction "mean" and
+    buffer_size; nemo/utils/exp_manager.py, StepTimingParams: 1 by default); None where the log does not say. The second
+    mean may prove that it is 1, whatever was said: a mean over at least the first two cannot be below half the first.
+    """
+
+    def __init__(self, window: int | None) -> None:
+        self.window = window
+        self._values: deque[float] = deque(maxlen=max(1, window or 1))
+        self._errors: deque[float] = deque(maxlen=max(1, window or 1))
+        self._first: float | None = None
+        self._count = 0
+
+    def take(self, mean: float, digits: int) -> float | None:
+        """The step's own time; None where the digits do not suffice. digits: of the printed mean."""
+        self._count += 1
+        if self._count > 2 and (self.window is None or self.window <= 1):
+            return mean if self.window is not None else None
+        error = half_a_digit(mean, digits)
+        if self._count == 2 and self._first is not None and 2 * (mean + error) < self._first:
+            self.window = 1
+        if self._count == 1:
+            self._first = mean - error
+        if self._count == 1 or (self.window is not None and self.window <= 1):
+            self._keep(mean, error)
+            return mean  # a mean of one
+        return None if self.window is None else self._recovered(mean, error, self.window)
+
+    def _recovered(self, mean: float, error: float, window: int) -> float | None:
+        count = min(self._count, window)
+        others, slack = list(self._values)[-(count - 1) :], list(self._errors)[-(count - 1) :]
+        value = count * mean - math.fsum(others)
+        doubt = count * error + math.fsum(slack)
+        if count == window and self._count > window:
+            # The oldest of the window before leaves, all others stay: its error alone comes with it.
+            doubt = min(doubt, 2 * count * error + self._errors[0])
+        self._keep(value, doubt)
+        return value if value > 0 and doubt <= _PRECISE_ENOUGH * value else None
+
+    def _keep(self, value: float, error: float) -> None:
+        self._values.append(value)
+        self._errors.append(error)
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self.wants = 0
-        self._dump: ConfigDump | None = None
+def half_a_digit(value: float, digits: int) -> float:
+    """How far a number that was printed with so many significant digits can be off."""
+    return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1) if value else 0.0
+
+
+_CONFIG_FACTS: Mapping[str, str] = {
+    "trainer.precision": "precision",
+    "trainer.num_nodes": "num_nodes",
+    "trainer.devices": "gpus_per_node",
+    "model.optim.name": "optimizer_name",
+}
+_ACTIVATION = "model.activation"
+# megatron_base_model.py, build_transformer_config: "fast-" names a fused kernel of the same.
+_GATED: Mapping[str, bool] = {
+    **dict.fromkeys(("swiglu", "geglu", "reglu"), True),
+    **dict.fromkeys(("gelu", "relu", "silu", "squared-relu"), False),
+}
+_WINDOW = "exp_manager.step_timing_kwargs.buffer_size"
+_YAML_NULL = ("null", "", "None")
+
+
+class _ConfigDump:
+    """Reads the lines of one dump, top to bottom."""
+
+    def __init__(self, known: Mapping[str, vocabulary.Setting]) -> None:
+        self._known = known
+        self._path: list[tuple[int, str]] = []
+        self._fp8: dict[str, Any] = {}
+        self.begun = False
+        self.window: int | None = None
+        """buffer_size of train_step_timing; the default, 1, where exp_manager is shown without it. (The dictionary that
+        exp_manager itself logs shows its defaults, not what runs.)"""
+
+    def feed(self, line: int, text: str) -> Iterator[Event] | None:
+        """The events of one line; None where the dump is over."""
+        stripped = text.strip()
+        if not self.begun and (not stripped or stripped.startswith("[NeMo")):
+            return iter(())
+        indent = len(text) - len(text.lstrip(" "))
+        name, colon, shown = stripped.partition(":")
+        self.begun = True
+        if not stripped or stripped.startswith("- "):
+            return iter(())
+        if not colon or stripped.startswith("[NeMo") or (indent == 0 and self._path and self._path[0][0] > 0):
+            return None
+        while self._path and self._path[-1][0] >= indent:
+            self._path.pop()
+        self._path.append((indent, name))
+        if self.window is None and self._path[0][1] == "exp_manager":
+            self.window = 1
+        return self._value(line, shown.strip().strip("'\""))
+
+    def _value(self, line: int, shown: str) -> Iterator[Event]:
+        path = ".".join(name for _, name in self._path)
+        if path == "model.kv_channels" and shown in _YAML_NULL:
+            yield Setting("kv_channels", None, line)  # hidden size by heads
+        if shown in _YAML_NULL or shown.startswith("${"):
+            return
+        value = {"true": True, "false": False}.get(shown, literal(shown))
+        if path in self._known:
+            yield Setting(self._known[path].name, value, line)
+            if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
+                yield Fact("train_iters", value, line)
+        elif path == _ACTIVATION:
+            gated = _GATED.get(shown.removeprefix("fast-"))
+            if gated is not None:
+                yield Setting("gated_linear_unit", gated, line)
+                yield Setting("swiglu", shown.endswith("swiglu"), line)
+        elif path in _CONFIG_FACTS:
+            yield Fact(_CONFIG_FACTS[path], value, line)
+        elif path in ("model.fp8", "model.fp8_hybrid", "model.fp8_e4m3"):
+            self._fp8[path] = value
+            yield from self._fp8_setting(line)
+        elif path == _WINDOW and isinstance(value, int):
+            self.window = value
+
+    def _fp8_setting(self, line: int) -> Iterator[Event]:
+        # fp8 comes first in NeMo's files, its format in the lines that follow.
+        if self._fp8.get("model.fp8") is False and len(self._fp8) == 1:
+            yield Setting("fp8", None, line)
+        elif self._fp8.get("model.fp8") is True:
+            for key, name in (("model.fp8_hybrid", "hybrid"), ("model.fp8_e4m3", "e4m3")):
+                if self._fp8.pop(key, None) is True:
+                    yield Setting("fp8", name, line)
+
+
+class _Driver(NemoDriver):
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self._dump: _ConfigDump | None = None
         self._window: int | None = None
         self._mean: SlidingMean | None = None
         self._fresh = False  # a process has started since the last step
@@ -87,20 +196,20 @@ class _Reader:
     def feed(self, number: int, text: str) -> Iterable[Event]:
         values = _values(text) if "reduced_train_loss" in text else None
         if values is not None:
-            return self._told(number, values)
+            return self._events(number, values)
         if self._dump is not None:
-            found = self._dump.feed(number, body(text))
-            if found is not None:
+            events = self._dump.feed(number, body(text))
+            if events is not None:
                 self.wants = 1
-                return tuple(found)
+                return tuple(events)
             self._window, self._dump = self._dump.window, None
-        return self._other(number, text)
+        return self.other(number, text)
 
     def end(self) -> Iterable[Event]:
         validation, self._validation = self._validation, None
         return () if validation is None else (validation,)
 
-    def _told(self, line: int, values: dict[str, Any]) -> Iterator[Event]:
+    def _events(self, line: int, values: Values) -> Iterator[Event]:
         digits = values.pop("digits")
         if digits is None:
             yield from self._by_order(line, values)
@@ -125,7 +234,7 @@ class _Reader:
         now = values["step"], _shown(values.get("loss"))
         return values["step"] == self._step or now in [(step, _shown(loss)) for step, loss in self._recent]
 
-    def _settle_time(self, values: dict[str, Any], digits: int) -> None:
+    def _settle_time(self, values: Values, digits: int) -> None:
         printed = values["metrics"].get(_PRINTED)
         follows = self._step is not None and values["step"] == self._step + 1
         if self._fresh or values["step"] == 0:
@@ -143,7 +252,7 @@ class _Reader:
         elif values["step_time_s"] is not None:
             values["flags"] = ("step_time_s:recovered",)
 
-    def _by_order(self, line: int, values: dict[str, Any]) -> Iterator[Event]:
+    def _by_order(self, line: int, values: Values) -> Iterator[Event]:
         # NeMo Automodel's bar: no global_step, and it counts batches, of which several make a step (the log that we
         # have: 15 batches, and "`Trainer.fit` stopped: `max_steps=5` reached"). A step is where loss and rate are new.
         now = (values.get("loss"), values.get("lr"))
@@ -153,9 +262,9 @@ class _Reader:
         self._order += 1
         yield Step(line=line, **{**values, "step": self._order, "flags": ("step:by_order",)})
 
-    def _other(self, line: int, text: str) -> Iterator[Event]:
+    def other(self, line: int, text: str) -> Iterator[Event]:
         if " configuration ****" in text:  # Experiment or, in BioNeMo, Trainer configuration
-            self._dump, self.wants = ConfigDump(), 3
+            self._dump, self.wants = _ConfigDump(self.dialect.known), 3
             return
         validated = _VALIDATED.search(text)
         if "GLOBAL_RANK: 0, MEMBER" in text:
@@ -163,7 +272,7 @@ class _Reader:
         if validated is not None and self._validation is not None and self._validation.step == int(validated[1]) - 1:
             step, iteration = self._validation.step, self._validation.iteration
             self._validation = Validation(line=line, step=step, iteration=iteration, loss=number(validated[2]))
-        yield from nemo_facts.read(line, text, body(text))
+        yield from super().other(line, text)
 
 
 def _shown(loss: float | None) -> str:
@@ -171,13 +280,13 @@ def _shown(loss: float | None) -> str:
     return "nan" if loss is None else f"{loss:.3g}"
 
 
-def _values(text: str) -> dict[str, Any] | None:
+def _values(text: str) -> Values | None:
     """Keyword arguments of a Step; `digits`: how many the time has, None where the bar names no global_step."""
     exact, bar = _DLL.search(text), _BAR.search(text)
     if exact is not None:
         fields = text[exact.end() :].split("  ")
         pairs = [(name.strip(), value.strip()) for name, _, value in (part.partition(" : ") for part in fields)]
-        values, digits = step_fields(pairs, _COLUMNS), _FLOAT32_DIGITS
+        values, digits = step_fields(pairs, DIALECT.columns), _FLOAT32_DIGITS
         values["step"] = values["iteration"] = int(exact[1])
         values["lr_used"] = values.get("lr")  # logged in training_step, before optimizer and scheduler step
         validated = number(bar[4].rpartition("val_loss=")[2].partition(",")[0]) if bar is not None else None
@@ -187,7 +296,7 @@ def _values(text: str) -> dict[str, Any] | None:
     if bar is None or "reduced_train_loss=" not in bar[4]:
         return None
     pairs = [(name, printed) for name, _, printed in (part.partition("=") for part in bar[4].split(", "))]
-    values = step_fields(pairs, _COLUMNS)
+    values = step_fields(pairs, DIALECT.columns)
     global_step, drawn = number(dict(pairs).get("global_step", "")), int(bar[2] or bar[3])
     if global_step is None or not global_step.is_integer():
         return {**values, "iteration": drawn, "step": 0, "digits": None}
@@ -196,3 +305,33 @@ def _values(text: str) -> dict[str, Any] | None:
     # 1999 was rounded to 2e+3: the bar's count tells the step.
     step = iteration - 1 if iteration == drawn and bar[1] == "0" and iteration else iteration
     return {**values, "iteration": iteration, "step": step, "digits": _TQDM_DIGITS}
+
+
+def _parse(text: str) -> Values | None:
+    """Return the values of a piece that names its step."""
+    values = _values(text)
+    return None if values is None or values.pop("digits") is None else values
+
+
+DIALECT = Dialect(
+    framework="nemo",
+    looks_for="NeMo 1: bars 'Epoch 0: … 1/20 [… reduced_train_loss=…, global_step=…, train_step_timing in s=…]'",
+    signs=(b"reduced_train_loss=", b"reduced_train_loss : ", b"train_step_timing in s="),
+    marks=(b"reduced_train_loss", b", global step "),
+    startup=(b" configuration ****", *STARTUP),
+    columns={
+        "reduced_train_loss": ("loss", number),
+        "lr": ("lr", number),
+        "grad_norm": ("grad_norm", number),
+        "consumed_samples": ("consumed_samples", _exact),
+        "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", number),
+        "tps": ("tokens_per_s", number),
+        "TFLOPS_per_GPU": ("tflops_per_gpu", number),
+        "val_loss": ("val_loss", number),
+        _TIMING: (_PRINTED, number),
+    },
+    settings=SETTINGS,
+    facts=FACTS,
+    driver=_Driver,
+    parse=_parse,
+)

@@ -11,40 +11,45 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from parsers import nemo_facts
-from parsers.events import Event, Fact, Reader
-from parsers.fields import Column, number, step_fields, whole
-from parsers.record import Stall, Step, Validation
+from parsers.driver import Dialect, Driver, Values
+from parsers.events import Event, Fact, Setting
+from parsers.fields import number, step_fields, whole
+from parsers.megatron_facts import parameters
+from parsers.record import Step, Validation
 from parsers.text import body
+from parsers.values import literal
 from parsers.wrapped import glued
 
-FRAMEWORK = "nemo"
-LOOKS_FOR = "NeMo 2: lines 'Training epoch 0, iteration 1/7 | lr: … | global_step: … | reduced_train_loss: …'"
-SIGNS = (b"Training epoch ",)
-MARKS = (b"Training epoch ", b"heckpoint save for step", b"Global Checkpoint Save")
-STARTUP = nemo_facts.STARTUP
-COMPANION = False
+# nemo/lightning/megatron_init.py, in NeMo 1 modules/common/megatron/megatron_init.py: of rank 0, the ranks of a group.
+_GROUP = re.compile(r"Rank 0 has ([a-z ]{4,40}group) ?: ?\[([\d, ]{1,60000})\]")
+# NeMo 1 says of each field of Megatron's TransformerConfig that is not in its configuration that it keeps its default.
+_DEFAULT = re.compile(r"MegatronGPTModel\(\) does not have field\.name: (\w{1,60}) in its cfg")
+_DEFAULTS: Mapping[str, tuple[str, object]] = {
+    "num_moe_experts": ("num_experts", None),
+    "multi_latent_attention": ("multi_latent_attention", False),
+    "mtp_num_layers": ("mtp_num_layers", None),
+    "window_size": ("window_size", None),
+}
+STARTUP = (
+    *(b"`Trainer.fit` stopped", b"GLOBAL_RANK: 0, MEMBER", b"Rank 0 has", b"Padded vocab_size"),
+    *(b"number of parameters on (tensor", b"OptimizerConfig(", b"DistributedDataParallelConfig("),
+    *(b"You are using a CUDA device", b"of microbatches to constant", b"of micro-batches to constant"),
+    *(b"distributed_backend=", b": NVIDIA ", b"MegatronGPTModel() does not have field.name: "),
+)
+SETTINGS = (
+    r"GLOBAL_RANK: 0, MEMBER: \d{1,7}/(?P<world_size>\d{1,7})",
+    r"Padded vocab_size: (?P<padded_vocab_size>\d{1,9}), original vocab_size: (?P<vocab_size>\d{1,9})",
+    r"number of micro-?batches to constant (?P<num_micro_batches>\d{1,7})",
+    r"^distributed_backend=(?P<distributed_backend>\w{1,20})\s*$",
+)
+FACTS = (
+    r"You are using a CUDA device \('(?P<device_name>[^']{1,100})'\)",
+    r"^GPU \d{1,3}: (?P<device_name>[^()]{1,100}) \(UUID",  # nvidia-smi -L
+    r"`Trainer\.fit` stopped: `max_(?P<completed>steps|epochs)=\d{1,12}` reached",
+    r"`Trainer\.fit` stopped: `max_steps=(?P<train_iters>\d{1,12})` reached",
+)
 
 _HEAD = re.compile(r"Training epoch {1,12}(\d{1,12}), iteration {1,12}(\d{1,12})/(\d{1,12}) ?\|?")
-_SAVED = re.compile(r"heckpoint save for step (\d{1,12}) .{0,600}finalized successfully")
-_SAVE = re.compile(r"Global Checkpoint Save : Rank: 0 : Iteration: (\d{1,12}) .{0,80}Save duration: ([\d.]{1,20})s")
-_COLUMNS: Mapping[str, Column] = {
-    "lr": ("lr", number),
-    "global_step": ("step", whole),
-    "global_batch_size": ("global_batch_size", whole),
-    "reduced_train_loss": ("loss", number),
-    "grad_norm": ("grad_norm", number),
-    "consumed_samples": ("consumed_samples", whole),
-    "train_step_timing in s": ("step_time_s", number),
-    "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", number),
-    "TFLOPS_per_GPU": ("tflops_per_gpu", number),
-    "tflops_per_sec_per_gpu": ("tflops_per_gpu", number),
-    **{name: (name, number) for name in ("val_loss", "val_ppl", "val_acc", "val_mse")},
-    "max_memory_reserved": ("max_memory_reserved_bytes", whole),
-    "max_memory_allocated": ("max_memory_allocated_bytes", whole),
-    "peak_memory_usage": ("peak_memory_usage_bytes", whole),
-    "memory_allocated": ("memory_allocated_bytes", whole),
-}
 # Which of several is the run's need, and what it is a maximum of.
 _MEMORY: Mapping[str, str] = {
     "max_memory_reserved_bytes": "reserved",
@@ -58,16 +63,32 @@ _CUT = (":", "|", ".", "-", "+", "e", ",")
 _TAIL = re.compile(r"[\d.e+-]{1,12}")
 
 
-def read_step(line: int, text: str) -> Step | None:
-    """The step that this one line tells, without what only its neighbours tell."""
-    found = _HEAD.search(text)
-    values = None if found is None else _values(text, found)
-    return None if values is None else Step(line=line, **values)
+class NemoDriver(Driver):
+    """What NeMo 1 and NeMo 2 both print before they train: process groups, Megatron's config objects, sizes."""
 
+    def other(self, line: int, text: str) -> Iterator[Event]:
+        plain = body(text)
+        yield from super().other(line, plain)
+        yield from parameters(line, plain)
+        group, default = _GROUP.search(plain), _DEFAULT.search(plain)
+        if group is not None and group[1] in self.dialect.known:
+            yield Setting(self.dialect.known[group[1]].name, group[2].count(",") + 1, line)
+        if default is not None and default[1] in _DEFAULTS:
+            yield Setting(*_DEFAULTS[default[1]], line)
+        for kind in ("OptimizerConfig", "DistributedDataParallelConfig"):
+            if f"{kind}(" in plain:
+                yield from self._config(line, plain.partition(f"{kind}(")[2], kind)
 
-def reader() -> Reader:
-    """A reader for one log."""
-    return _Reader()
+    def _config(self, line: int, text: str, kind: str) -> Iterator[Setting]:
+        # A dataclass as Python shows it: of several fields of one name, in nested objects, the first is the config's.
+        seen = set()
+        for part in text.split(", "):
+            name, _, printed = part.partition("=")
+            value = literal(printed.rstrip(")").strip("'"))
+            setting = self.dialect.known.get(f"{kind}.{name}")
+            if setting is not None and name not in seen and value is not None:
+                seen.add(name)
+                yield Setting(setting.name, value, line)
 
 
 class _Before(NamedTuple):
@@ -75,17 +96,17 @@ class _Before(NamedTuple):
     iteration: int | None
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self.wants = 0
+class _Driver(NemoDriver):
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
         self._previous: _Before | None = None
-        self._open: dict[str, Any] | None = None  # the first step, while the log interval is not known
+        self._open: Values | None = None  # the first step, while the log interval is not known
         self._fields = 0
         self._names: list[str] = []
         self._wraps = True  # until the first line shows that it stands on one
         self._held: list[str] = []
         self._held_at = 0
-        self._total: int | None = None
+        self._train_iters: int | None = None
         self._val_loss: float | None = None
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
@@ -98,18 +119,18 @@ class _Reader:
             before = tuple(self._release())
             if self._wraps or text.count("|") < self._fields or text.endswith(_CUT):
                 return (*before, *self._hold(number, text[head.start() :]))
-            return (*before, *self._told(number, text, head))
+            return (*before, *self._events(number, text, head))
         if self._held and len(self._held) < _MOST_PIECES and _continues(body(text)):
             return self._hold(self._held_at, body(text))
-        return (*self._release(), *nemo_facts.read(number, text, body(text)), *_checkpoints(number, text))
+        return (*self._release(), *self.other(number, text))
 
     def end(self) -> Iterable[Event]:
-        told = tuple(self._release())
+        events = tuple(self._release())
         values, self._open = self._open, None
         if values is None:
-            return told
+            return events
         _average(values, None)
-        return (*told, self._step(values))
+        return (*events, self._settled(values))
 
     def _release(self) -> Iterable[Event]:
         held, self._held = self._held, []
@@ -118,7 +139,7 @@ class _Reader:
         if head is None:
             return ()
         self._wraps = len(held) > 1
-        return self._told(self._held_at, text, head)
+        return self._events(self._held_at, text, head)
 
     def _hold(self, number: int, text: str) -> Iterable[Event]:
         # A terminal that wraps cuts anywhere: what is less than the line before, or the first of all, may go on in
@@ -133,7 +154,7 @@ class _Reader:
             return ()
         return self._release()
 
-    def _told(self, line: int, text: str, head: re.Match[str]) -> Iterator[Event]:
+    def _events(self, line: int, text: str, head: re.Match[str]) -> Iterator[Event]:
         values = _values(text, head)
         if values is None:
             return
@@ -141,8 +162,8 @@ class _Reader:
         if text.count("|") != self._fields:
             self._fields, self._names = text.count("|"), _names(text)
         total = int(head[3]) + 1  # the printer's total - 1; that of an epoch where training has no max_steps
-        if values["step"] < total != self._total:
-            self._total = total
+        if values["step"] < total != self._train_iters:
+            self._train_iters = total
             yield Fact("train_iters", total, line)
         # val_loss stays on the lines until the next validation: it is new where it changes, and came before this step.
         loss = values["metrics"].pop("val_loss", None)
@@ -154,7 +175,7 @@ class _Reader:
         if self._open is not None:
             first, self._open = self._open, None
             _average(first, _gap(first["step"], values["step"]))
-            yield self._step(first)
+            yield self._settled(first)
         if _is_own(values):
             values["interval_steps"] = 1
         elif self._previous is None and values["step"]:
@@ -162,9 +183,9 @@ class _Reader:
             return
         else:
             _average(values, _gap(self._previous.step, values["step"]) if self._previous is not None else 1)
-        yield self._step(values)
+        yield self._settled(values)
 
-    def _step(self, values: dict[str, Any]) -> Step:
+    def _settled(self, values: Values) -> Step:
         step = Step(**values)
         self._previous = _Before(step.step, step.iteration)
         return step
@@ -181,7 +202,7 @@ def _gap(before: int, after: int) -> int | None:
     return after - before if after > before else None
 
 
-def _average(values: dict[str, Any], gap: int | None) -> None:
+def _average(values: Values, gap: int | None) -> None:
     """What follows for a line from the steps since the line before: with a log interval k, k divides iteration + 1."""
     if gap == 1:
         values["interval_steps"] = 1
@@ -192,12 +213,12 @@ def _average(values: dict[str, Any], gap: int | None) -> None:
         values["flags"] = tuple(f"{name}:interval_mean" for name in _MEANS if values.get(name) is not None)
 
 
-def _values(text: str, head: re.Match[str]) -> dict[str, Any] | None:
+def _values(text: str, head: re.Match[str]) -> Values | None:
     parts = text[head.end() :].rstrip().split("|")
     if parts[-1].endswith("."):
         parts.pop()  # "46.": a number cut short, and a wrong one
     pairs = [part.rstrip().rpartition(": ") for part in parts]
-    values = step_fields([(name.lstrip(), printed) for name, _, printed in pairs], _COLUMNS)
+    values = step_fields([(name.lstrip(), printed) for name, _, printed in pairs], DIALECT.columns)
     iteration = int(head[2])
     if values.get("step") is None:
         if head[1] != "0":
@@ -218,17 +239,51 @@ def _names(text: str) -> list[str]:
     return [part.rpartition(":")[0].strip() for part in text.split("|")[1:] if ":" in part]
 
 
-def _checkpoints(line: int, text: str) -> Iterator[Stall]:
-    saved, save = _SAVED.search(text), _SAVE.search(text)
-    if saved is not None:
-        yield Stall(line=line, kind="asynchronous checkpoint", iteration=int(saved[1]))
-    if save is not None:
-        yield Stall(line=line, kind="checkpoint", seconds=number(save[2]), iteration=int(save[1]))
-
-
 def _continues(text: str) -> bool:
     """Whether a line can be the rest of a wrapped one: fields that we know, or the tail of a number."""
     first, bar, _ = text.strip().partition("|")
     name = first.rpartition(": ")[0].strip()
-    known = bool(name) and any(column.endswith(name) for column in _COLUMNS)
+    known = bool(name) and any(column.endswith(name) for column in DIALECT.columns)
     return known or (bool(bar) and len(first) < 40) or bool(_TAIL.fullmatch(first))
+
+
+def _parse(text: str) -> Values | None:
+    head = _HEAD.search(text)
+    return None if head is None else _values(text, head)
+
+
+DIALECT = Dialect(
+    framework="nemo",
+    looks_for="NeMo 2: lines 'Training epoch 0, iteration 1/7 | lr: … | global_step: … | reduced_train_loss: …'",
+    signs=(b"Training epoch ",),
+    marks=(b"Training epoch ", b"heckpoint save for step", b"Global Checkpoint Save"),
+    startup=STARTUP,
+    columns={
+        "lr": ("lr", number),
+        "global_step": ("step", whole),
+        "global_batch_size": ("global_batch_size", whole),
+        "reduced_train_loss": ("loss", number),
+        "grad_norm": ("grad_norm", number),
+        "consumed_samples": ("consumed_samples", whole),
+        "train_step_timing in s": ("step_time_s", number),
+        "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", number),
+        "TFLOPS_per_GPU": ("tflops_per_gpu", number),
+        "tflops_per_sec_per_gpu": ("tflops_per_gpu", number),
+        **{name: (name, number) for name in ("val_loss", "val_ppl", "val_acc", "val_mse")},
+        "max_memory_reserved": ("max_memory_reserved_bytes", whole),
+        "max_memory_allocated": ("max_memory_allocated_bytes", whole),
+        "peak_memory_usage": ("peak_memory_usage_bytes", whole),
+        "memory_allocated": ("memory_allocated_bytes", whole),
+    },
+    settings=SETTINGS,
+    facts=FACTS,
+    stalls={
+        "checkpoint": (
+            r"Global Checkpoint Save : Rank: 0 : Iteration: (?P<iteration>\d{1,12}) .{0,80}"
+            r"Save duration: (?P<seconds>[\d.]{1,20})s"
+        ),
+        "asynchronous checkpoint": (r"heckpoint save for step (?P<iteration>\d{1,12}) .{0,600}finalized successfully"),
+    },
+    driver=_Driver,
+    parse=_parse,
+)

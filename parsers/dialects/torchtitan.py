@@ -85,7 +85,7 @@ DIALECT = Dialect(
         r"validate step: {1,12}(?P<iteration>\d{1,12}) {2}loss: {1,12}(?P<loss>\S{1,24})"
         r"(?:.{0,120}? [tw]ps: {1,12}(?P<tokens_per_s_per_gpu>[\d,]{1,16}))?",
     ),
-    checkpoints=(r"Finished saving the checkpoint.{0,80}in (?P<seconds>[\d.]{1,16}) seconds",),
+    stalls={"checkpoint": r"Finished saving the checkpoint.{0,80}in (?P<seconds>[\d.]{1,16}) seconds"},
     resumed=r"raining starts at step (?P<next>\d{1,12})",
     settings=(
         r"local batch size (?P<micro_batch_size>\d{1,9}), global batch size (?P<global_batch_size>\d{1,9}),"

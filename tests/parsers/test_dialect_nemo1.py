@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsers import parse_all
+from parsers.dialects.nemo1 import SlidingMean
 from parsers.record import Step, Validation
-from parsers.running_mean import SlidingMean
 
 OWN = [30.0, 4.0, 5.0, 3.0, 6.0, 4.0, 5.0]
 """The step times behind the fixture, whose window is 3."""
