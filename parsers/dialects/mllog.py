@@ -1,7 +1,7 @@
-"""The dialect of MLPerf (mlperf-logging, `:::MLLOG {json}`), which also stands inside logs of NeMo and Megatron.
+"""MLPerf (mlperf-logging, `:::MLLOG {json}`), which also stands inside logs of NeMo and Megatron.
 
 Steps where the submitter logs them: `train_loss`, or `tracked_stats` with reduced_train_loss or train_step_time. Their
-`step` counts from 0 or from 1, so the step is told by samples_count / global_batch_size where that is whole.
+`step` counts from 0 or from 1, so the step follows from samples_count / global_batch_size where that is whole.
 eval_accuracy is the loss in the language benchmarks that are named below, a share of right answers in others.
 """
 
@@ -11,18 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from conf.vendors import maker_of
-from conf.vocabulary import printed
-from parsers.events import Event, Fact, NewRun, Reader, Setting
+from parsers.driver import Dialect, Driver
+from parsers.events import Event, Fact, NewRun, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import json_object
 from parsers.values import is_nonfinite
-
-FRAMEWORK = "mllog"
-LOOKS_FOR = "MLPerf: lines ':::MLLOG {…}'"
-SIGNS = (b":::MLLOG",)
-MARKS = (b":::MLLOG",)
-STARTUP = (b":::SYSJSON",)
-COMPANION = True
 
 _FACTS = (
     *("submission_benchmark", "submission_org", "submission_division", "submission_status", "submission_platform"),
@@ -41,19 +34,11 @@ _METRICS: Mapping[str, str] = {
 }
 
 
-def read_step(line: int, text: str) -> Step | None:
-    """None: without the batch size of other lines, none tells its step."""
-    return None
+class _Driver(Driver):
+    """Holds a step until a line of another: several lines may add to one."""
 
-
-def reader() -> Reader:
-    """A reader for one log."""
-    return _Reader()
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self.wants = 0
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
         self._batch: int | None = None
         self._benchmark: str | None = None
         self._started: float | None = None
@@ -72,31 +57,29 @@ class _Reader:
         about = entry.get("metadata")
         about = about if isinstance(about, dict) else {}
         if key in ("train_loss", "tracked_stats"):
-            return self._step(number, entry)
+            return self._stats(number, entry)
         return (*self.end(), *self._point(number, key, entry, about))
 
     def end(self) -> Iterable[Event]:
         held, self._held = self._held, {}
         return (Step(**held),) if held else ()
 
-    def _step(self, line: int, entry: Mapping[str, Any]) -> Iterator[Event]:
-        told = _told(line, entry, self._batch)
-        if told is None:
+    def _stats(self, line: int, entry: Mapping[str, Any]) -> Iterator[Event]:
+        values = _values(line, entry, self._batch)
+        if values is None:
             return
-        if self._held and self._held["step"] != told["step"]:
+        if self._held and self._held["step"] != values["step"]:
             yield from self.end()
-        self._held = _merged(self._held, told)
+        self._held = _merged(self._held, values)
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         value, now = entry.get("value"), _real(entry.get("time_ms"))
         if key in ("init_start", "run_start") and self._stopped:
             self._stopped, self._started = False, None
             yield NewRun(line)
-        if key in printed(FRAMEWORK) and value is not None and not isinstance(value, (dict, list)):
-            whole = _count(value)
-            yield Setting(
-                printed(FRAMEWORK)[key].name, value if whole is None or isinstance(value, bool) else whole, line
-            )
+        if key in self.dialect.known and value is not None and not isinstance(value, (dict, list)):
+            count = _count(value)
+            yield Setting(self.dialect.known[key].name, value if count is None else count, line)
         elif key in _FACTS and value is not None:
             yield Fact(f"mlperf_{key}", value, line)
         if key == "global_batch_size":
@@ -134,15 +117,15 @@ class _Reader:
             yield Stall(line=line, kind="evaluation", seconds=(now - self._evaluates) / 1000, iteration=iteration)
             self._evaluates = None
         elif key == "eval_accuracy" and value is not None:
-            told = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
-            metrics = _known({name: _real(item) for name, item in told.items()})
+            reported = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
+            metrics = _known({name: _real(item) for name, item in reported.items()})
             step = _step_of(None, samples, self._batch)
             loss = metrics.get("eval_accuracy") if self._benchmark in _JUDGED_BY_LOSS else None
             yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
 
 
-def _told(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str, Any] | None:
-    """Keyword arguments of the step that a point tells; None for a mean over a block, or a validation step."""
+def _values(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str, Any] | None:
+    """Return keyword arguments of the step that a point reports; None for a mean over a block, or a validation step."""
     value, about = entry.get("value"), entry.get("metadata")
     stats = {"train_loss": value} if entry.get("key") == "train_loss" else value
     if not isinstance(stats, dict) or not isinstance(about, dict):
@@ -168,14 +151,14 @@ def _told(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str, A
 
 
 def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> int | None:
-    """From 0. Submitters count `step` from 0 (NVIDIA's LLMs) or from 1 (NeMo-RL): the samples decide."""
+    """Return the step, from 0. Submitters count `step` from 0 (NVIDIA's LLMs) or from 1 (NeMo-RL): the samples decide."""
     if samples and batch and samples % batch == 0:
         return samples // batch - 1
     return None if batch and samples else iteration
 
 
 def _merged(held: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Several lines tell one step: the first counts, the others add."""
+    """Return one step of the lines that report it: the first counts, the others add."""
     if not held:
         return new
     return {
@@ -186,10 +169,9 @@ def _merged(held: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(stats: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, float]:
-    found = {ours: _real(stats.get(name)) for name, ours in _METRICS.items()}
     now = _real(entry.get("time_ms"))
-    found["logged_at_unix_s"] = None if now is None else now / 1000
-    return _known(found)
+    metrics = {metric: _real(stats.get(name)) for name, metric in _METRICS.items()}
+    return _known({**metrics, "logged_at_unix_s": None if now is None else now / 1000})
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
@@ -219,6 +201,17 @@ def _real(value: Any) -> float | None:
 
 
 def _count(value: Any) -> int | None:
-    """A whole number, also where it is printed as 144.0."""
+    """Return a count, also where it is printed as 144.0."""
     real = _real(value)
     return int(real) if real is not None and real.is_integer() else None
+
+
+DIALECT = Dialect(
+    framework="mllog",
+    looks_for="MLPerf: lines ':::MLLOG {…}'",
+    signs=(b":::MLLOG",),
+    marks=(b":::MLLOG",),
+    startup=(b":::SYSJSON",),
+    companion=True,
+    driver=_Driver,
+)
