@@ -12,11 +12,12 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test quick npm test-layouts test-wheel test-nvidia rehearse nemo bridge check wheel clean
+.PHONY: help install demo test quick npm test-layouts test-wheel docs test-nvidia rehearse nemo bridge check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
 	@echo "make quick    the tests that a change needs most, in two minutes"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
+	@echo "make docs     site/ from docs/ and the docstrings, and every code block of README.md and docs/ run"
 	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
 	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"
@@ -55,7 +56,15 @@ test: $(VENV)/.dev npm
 
 # all but what trains, starts many processes, or reads for long
 quick: $(VENV)/.dev
-	$(PYTEST) -m 'not engine and not long and not slow and not nvidia and not wheel'
+	$(PYTEST) -m 'not engine and not long and not slow and not nvidia and not wheel and not docs'
+
+$(VENV)/.docs: $(VENV)/.dev pyproject.toml
+	$(PIP) install --quiet $(INDEXES) -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	$(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/python -m pytest -m docs --durations=15 tests/test_docs.py
 
 test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5
@@ -115,4 +124,4 @@ wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .
 
 clean:
-	rm -rf $(VENV) $(NEMO) $(BRIDGE) dist
+	rm -rf $(VENV) $(NEMO) $(BRIDGE) dist site

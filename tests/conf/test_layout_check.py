@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from conf import load_experiment
 from conf.errors import ConfigError
+from conf.resolve import Experiment
 
 
 def told(*overrides: str) -> str:
@@ -147,13 +149,18 @@ def test_derived_sizes_are_given_with_their_reason() -> None:
     assert "gradient accumulation = 64: global batch 128 / (micro-batch 1 × DP 2)" in e.reasons
 
 
+@cache
+def llama_on_h100s() -> Experiment:
+    return load_experiment(*LLAMA, "layout=data_parallel")
+
+
 def case(**sizes: Any) -> Any:
-    """The rules' own input for llama31_8b on H100s, without composing a config each time."""
+    """The rules' own input for llama31_8b on H100s, without loading an experiment each time."""
     from dataclasses import replace
 
     from conf.layout_check import Case
 
-    e = load_experiment(*LLAMA, "layout=data_parallel")
+    e = llama_on_h100s()
     choice = replace(
         _choice(),
         **{f"{k}_parallel_size": v for k, v in sizes.items() if k in ("tensor_model", "pipeline_model", "context")},

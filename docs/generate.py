@@ -1,0 +1,139 @@
+"""Make the pages of the site that would otherwise be written twice: tables of conf/, the commands' help, texts of ours.
+
+A hook of mkdocs (mkdocs.yml). Nothing of it is kept in git.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+COMMANDS = ("parsers", "metrics", "metrics cost", "metrics energy", "metrics check", "metrics flops", "compare")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages to those that stand in docs/."""
+    for name, page in PAGES.items():
+        files.append(File.generated(config, name, content=page()))
+    return files
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table; None is an empty cell."""
+
+    def line(cells: Iterable[object]) -> str:
+        texts = ("" if cell is None else str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
+        return "| " + " | ".join(texts) + " |\n"
+
+    columns = list(header)
+    return line(columns) + line("---" for _ in columns) + "".join(line(row) for row in rows)
+
+
+def folder(name: str, group: str | None = None) -> dict[str, Mapping[str, Any]]:
+    """Return the YAML files of conf/NAME by their names, without aliases (files that only name another)."""
+    loaded = {
+        p.stem: yaml.safe_load(p.read_text(encoding="utf-8")) for p in sorted((ROOT / "conf" / name).glob("*.yaml"))
+    }
+    return {stem: file for stem, file in loaded.items() if group is None or group in file}
+
+
+def settings() -> str:
+    """Return the page of all settings, one table a kind."""
+    rows: dict[str, list[list[object]]] = {}
+    for name, row in yaml.safe_load((ROOT / "conf" / "vocabulary.yaml").read_text(encoding="utf-8")).items():
+        printed = {stack: key if isinstance(key, str) else _key(key) for stack, key in (row.get("print") or {}).items()}
+        names = ", ".join(f"{stack}: `{key}`" for stack, key in printed.items())
+        request = row.get("request")
+        rows.setdefault(row["kind"], []).append(
+            [f"`{name}`", row["unit"], f"`{request}`" if request else None, row.get("only_if"), names]
+        )
+    header = ("setting", "unit", "in the experiment", "only with", "printed by other stacks as")
+    parts = "".join(f"\n## {kind}\n\n{table(header, body)}" for kind, body in rows.items())
+    return (
+        "# Settings that decide a comparison\n\nEvery one has one name, Megatron's, in plans, records and verdicts. "
+        "What stands in the experiment as `training.KEY`, `optimizer.KEY`, `layout.KEY` or `model.KEY` is given on the "
+        "command line by that path. Where a stack prints no other name, it prints this one.\n" + parts
+    )
+
+
+def _key(keys: Any) -> str:
+    return ", ".join(map(str, keys)) if isinstance(keys, list) else str(keys.get("key", keys))
+
+
+def models() -> str:
+    """Return the page of models, with the parameter counts of our own formula."""
+    from conf import load_experiment
+    from conf.parameters import count
+
+    rows = []
+    for name, file in folder("model", "model").items():
+        model = load_experiment(f"model={name}", "platform=cpu", "layout=data_parallel").model
+        parts, experts = count(model), file["model"].get("moe") or {}
+        rows.append(
+            [
+                f"`{name}`",
+                model.hf_id,
+                f"{parts.total:,}",
+                f"{parts.active:,}" if parts.active != parts.total else None,
+                model.num_layers,
+                model.hidden_size,
+                f"{model.num_attention_heads} / {model.num_query_groups}",
+                experts.get("num_experts"),
+                f"{model.max_position_embeddings:,}",
+                file["model"].get("source"),
+            ]
+        )
+    header = ("`model=`", "published as", "parameters", "active", "layers", "width", "heads / groups", "experts")
+    return "# Models\n\nOne file each in `conf/model/`.\n\n" + table((*header, "positions", "source"), rows)
+
+
+def gpus() -> str:
+    """Return the page of GPUs: memory, dense peaks and where each figure is from."""
+    rows = []
+    for name, gpu in folder("hardware", "peak_dense_tflops").items():
+        peaks, reached = gpu["peak_dense_tflops"] or {}, gpu.get("achievable_tflops") or {}
+        figures = [peaks.get(precision) for precision in ("bf16", "fp8", "fp4")]
+        memory = (gpu.get("memory_gb"), gpu.get("memory_bandwidth_tb_s"))
+        rows.append(
+            [f"`{name}`", *memory, *figures, reached.get("bf16"), gpu.get("tdp_w"), gpu["status"], gpu["source"]]
+        )
+    header = ("`hardware=`", "memory, GB", "TB/s", "BF16", "FP8", "FP4", "BF16 reached", "W", "status", "source")
+    text = "# GPUs\n\nPeaks are dense TFLOP/s. `BF16 reached` is the best matrix product that was published.\n\n"
+    return text + table(header, rows)
+
+
+def commands() -> str:
+    """Return the page of every command's own help."""
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    text = "# Commands\n\n`python launch.py --help` names the keys of an experiment.\n"
+    for name in COMMANDS:
+        command = [sys.executable, "-m", *name.split(), "--help"]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        text += f"\n## {name}\n\n```text\n{done.stdout.rstrip()}\n```\n"
+    return text
+
+
+def copied(path: str) -> Callable[[], str]:
+    """Return a function that reads a text of this repository."""
+    return lambda: (ROOT / path).read_text(encoding="utf-8")
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "reference/settings.md": settings,
+    "reference/models.md": models,
+    "reference/gpus.md": gpus,
+    "reference/commands.md": commands,
+    "reference/logs.md": copied("parsers/README.md"),
+    "contributing.md": copied("CONTRIBUTING.md"),
+    "changelog.md": copied("CHANGELOG.md"),
+}

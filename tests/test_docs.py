@@ -1,0 +1,140 @@
+"""Every code block of the README and of docs/ does what it says.
+
+A block of bash is run as it stands: the pages of docs/ in one folder and in the order of the site. A block of sh needs
+a GPU, a vendor's packages or runs that are not here: launch.py only plans, make only prints, and the rest meets made-up
+runs of the names that the texts use. A block of Python is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from parsers import write
+from tests.compare.made import made
+
+ROOT = Path(__file__).parent.parent
+LOG = ROOT / "tests" / "parsers" / "fixtures" / "megatron_modern.log"
+TAGS = {"bash", "sh", "python", "yaml", "text"}
+pytestmark = pytest.mark.docs
+
+
+def pages() -> list[Path]:
+    """Return the README, then the pages of docs/ in the order of the site."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    names = [
+        name
+        for entry in site
+        for group in entry.values()
+        for name in ([group] if isinstance(group, str) else _names(group))
+    ]
+    return [ROOT / "README.md", *(path for name in names if (path := ROOT / "docs" / name).exists())]
+
+
+def _names(group: list[dict[str, str]]) -> list[str]:
+    return [name for entry in group for name in entry.values()]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Return the language tag and the text of every code block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the checkout, has runs of its own, and finds `python` and `tprimat` on its PATH."""
+    place = tmp_path_factory.mktemp("docs")
+    for name in ("tests", "conf", "launch.py", "Makefile", "pyproject.toml", "requirements"):
+        (place / name).symlink_to(ROOT / name)
+    programs = place / "bin"
+    programs.mkdir()
+    (programs / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (programs / "tprimat").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tprimat "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    return place
+
+
+@pytest.fixture(scope="module")
+def elsewhere(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a log and the runs that the texts speak of: speeds of two vendors and of two images."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for path in place.iterdir():
+        if path.is_symlink() or path.name == "bin":
+            (elsewhere / path.name).symlink_to(path.resolve())
+    for name in ("LOG", "train.log", "a.log"):
+        (elsewhere / name).write_bytes(LOG.read_bytes())
+    tokens = ("--vocab-size", "512", "--seed", "1", "--tokens", "2001")
+    program = ROOT / "launchers" / "ranks" / "corpus.py"
+    subprocess.run(
+        [sys.executable, program, "--prefix", elsewhere / "corpus", *tokens], check=True, capture_output=True
+    )
+    sides = {"nvidia": ("h100", "A"), "amd": ("mi300x", "B")}
+    for folder in ("RUN", "runs/demo-llama_tiny", "runs/{}", "runs/llama31_8b-{}", "runs/llama31_8b-rehearsal"):
+        for vendor, (hardware, image) in sides.items():
+            for seed in (1, 2, 3):
+                name = f"{folder.format(vendor)}-{vendor}{seed}".replace("/", "-")
+                run = made(name, 2.0 + 0.01 * seed, {"seed": seed})
+                run = replace(run, platform=vendor, hardware=hardware, environment={**run.environment, "image": image})
+                write(run, elsewhere / folder.format(vendor) / run.name)
+    return elsewhere
+
+
+def run(command: str, place: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    shell = ["bash", "-euo", "pipefail", "-c", command]
+    return subprocess.run(shell, cwd=place, env=environment, capture_output=True, text=True, check=False)
+
+
+def lines(block: str) -> Iterator[str]:
+    """Yield the commands of a block, one a line, without comments."""
+    for line in block.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield shlex.join(words) if "$" not in line and "*" not in line else line
+
+
+def planned(command: str, place: Path) -> None:
+    """Try what can be tried here of a command that needs a GPU or a vendor's packages."""
+    command = command.replace("/path/to", str(place))
+    words = shlex.split(command)
+    launches = words[:2] in (["python", "launch.py"], ["tprimat", "launch"])
+    if words[0] == "make":
+        command = shlex.join(["make", "-n", *words[1:]])
+    elif launches and "--cfg" not in words:
+        command += " dry_run=true"
+    elif not launches and words[:2] != ["python", "-m"] and words[:2] != ["tprimat", "data"]:
+        return
+    done = run(command, place)
+    assert done.returncode in ((0,) if launches or words[0] == "make" else (0, 1, 3)), f"{command}\n{done.stderr}"
+
+
+def test_every_block_says_what_it_is() -> None:
+    untagged = {f"{page.name}: {text[:60]}" for page in pages() for tag, text in blocks(page) if tag not in TAGS}
+    assert untagged == set()
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_says(page: Path, place: Path, elsewhere: Path) -> None:
+    for tag, text in blocks(page):
+        if tag in ("bash", "sh"):
+            subprocess.run(["bash", "-n", "-c", text], check=True)
+        if tag == "bash":
+            done = run(text, place)
+            assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        if tag == "python":
+            done = subprocess.run(
+                [sys.executable, "-"], cwd=ROOT, input=text, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+        if tag == "sh":
+            for command in lines(text):
+                planned(command, elsewhere)
