@@ -40,9 +40,9 @@ def main() -> None:
     )
     pairs = parser.parse_args().pairs
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29533")
-    import cuda_standin
+    import engine_standin
 
-    cuda_standin.install()
+    engine_standin.install()
     print(f"{threads()} threads, load {os.getloadavg()[0]:.1f}")
     rates = [matmul_flops_per_s()]
     lines = []

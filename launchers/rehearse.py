@@ -29,7 +29,7 @@ PROBE = "probe"  # in the run's directory, where parsers/probe.py looks
 BYTES_PER_PARAMETER = 10.5
 PROCESS_BYTES = 1_200_000_000
 GB = 1e9
-OWN_STANDIN = ("megatron",)  # the engine's light one (launchers/ranks/cuda_standin.py)
+OWN_STANDIN = ("megatron",)  # the engine's light one (launchers/ranks/engine_standin.py)
 _STILL_SO = ("platform ", "hardware ", "framework ")  # reasons of an experiment that hold of its toy
 NOTHING_ASKED = (None, False, 1)
 

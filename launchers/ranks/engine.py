@@ -43,11 +43,13 @@ def _train(settings: Settings, checkpoints: Path) -> int:
     _quiet()
     gc.disable()  # train() switches it on again: imports make a million objects and no garbage to search them for
     try:  # imported here and in this order: a refusal of settings takes no time, and the stand-in comes before Megatron
-        import cuda_standin
+        import engine_standin
 
-        stand_in = cuda_standin.install()
+        stand_in = engine_standin.install()
         import engine_train
         from engine_checkpoint import CheckpointError
+
+        engine_standin.check()
     except ImportError as error:
         return _stop(2, f"engine: cannot import what it runs on: {error}")
 

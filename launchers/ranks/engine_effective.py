@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from engine_attention import SDPACoreAttention
 from engine_data import TokenData
+from engine_layers import SDPACoreAttention
 from engine_model import aux_loss_correction
 from engine_settings import Settings
 from megatron.core import parallel_state

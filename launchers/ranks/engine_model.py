@@ -1,6 +1,6 @@
 """Megatron-Core's GPTModel from the engine's settings, with modules of ours through Megatron's ModuleSpec.
 
-They are plain torch and run on CPU, CUDA and ROCm alike; engine_layers.py and engine_attention.py say why they are.
+engine_layers.py says why each of them is needed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from typing import Any
 
 import megatron.core
 import torch
-from engine_attention import SDPACoreAttention
-from engine_init import set_weights
-from engine_layers import GPT, ColumnLinear, Layer, RMSNorm, RotarySelfAttention, RowLinear
+from engine_layers import ColumnLinear, RMSNorm, RotarySelfAttention, RowLinear, SDPACoreAttention
 from engine_settings import Settings
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -23,6 +21,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
+from tprimat_equal_init import set_weights
 
 
 def build_model(settings: Settings) -> list[Any]:
@@ -39,7 +38,7 @@ def build_model(settings: Settings) -> list[Any]:
 
 
 def _chunk(settings: Settings, config: Any, stage: int | None) -> Any:
-    model = (GPT if settings.attention_backend == "sdpa" else GPTModel)(
+    model = GPTModel(
         config=config,
         transformer_layer_spec=_block_spec(settings, config, stage),
         vocab_size=settings.padded_vocab_size,
@@ -153,7 +152,6 @@ def _block_spec(s: Settings, config: Any, stage: int | None) -> Any:
 
 
 def _ours(layer: Any, config: Any) -> None:
-    layer.module = Layer
     attention, mlp = layer.submodules.self_attention, layer.submodules.mlp
     parts = attention.submodules
     parts.core_attention, parts.linear_qkv, parts.linear_proj = SDPACoreAttention, ColumnLinear, RowLinear

@@ -10,7 +10,7 @@ from megatron.core import optimizer as megatron_optimizer
 from megatron.core.optimizer import OptimizerConfig, clip_grads, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import HAVE_APEX_OR_TE, DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
-from rehearsal.tprimat_standin_parts import decayed_first
+from tprimat_standin import decayed_first
 
 megatron_optimizer._get_param_groups = decayed_first(megatron_optimizer._get_param_groups)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from engine_attention import context_shard
 from engine_checkpoint import resume, save
 from engine_data import TokenData
 from engine_effective import Built, effective_arguments
+from engine_layers import context_shard
 from engine_log import Step, mark, print_arguments, print_end, print_facts, print_step, say
 from engine_model import build_model
 from engine_optimizer import build_optimizer, build_scheduler

@@ -17,8 +17,8 @@ np = pytest.importorskip("numpy")
 
 # Writes the documents of the corpus argv[1] with Megatron's builder to argv[2].
 BUILD = """
-import sys, cuda_standin
-cuda_standin.install()
+import sys, engine_standin
+engine_standin.install()
 import numpy, torch
 from corpus_order import open_corpus
 from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
@@ -33,9 +33,9 @@ for prefix, out, vocabulary in {cases!r}:
 # One rank of a training: keeps what the model was given, in the order in which it was given.
 SPY = """
 import os, sys
-import cuda_standin
-stand_in = cuda_standin.install()
-cuda_standin.install = lambda: stand_in
+import engine_standin
+stand_in = engine_standin.install()
+engine_standin.install = lambda: stand_in
 import numpy, engine, engine_train
 seen, forward = [], engine_train._forward
 def spy(batches, model):
@@ -90,8 +90,8 @@ def test_the_order_of_a_larger_corpus(in_rank: Callable[[str], str], tmp_path: P
     made = [sys.executable, str(Path(order().__file__).with_name("corpus.py")), "--prefix", prefix]
     subprocess.run([*made, "--vocab-size", "100000", "--seed", "9", "--documents", "3000"], check=True)
     code = f"""
-import cuda_standin
-cuda_standin.install()
+import engine_standin
+engine_standin.install()
 import numpy
 from types import SimpleNamespace
 from corpus_order import Reading, batches, open_corpus

@@ -127,8 +127,8 @@ def schedules(in_rank: Callable[[str], str], settings_of: Callable[..., dict[str
     cases = [settings_of(lr_warmup_iters=w, lr_warmup_init=lr / (w + 1), lr_decay_iters=26) for w in (0, 1, 5)]
     code = f"""
 import json
-import cuda_standin
-cuda_standin.install()
+import engine_standin
+engine_standin.install()
 from types import SimpleNamespace
 from engine_optimizer import build_scheduler
 from engine_settings import Settings

@@ -25,8 +25,8 @@ MISSING = {
 BUILD = """
 import json, os, sys, torch
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-import cuda_standin
-cuda_standin.install()
+import engine_standin
+engine_standin.install()
 import engine_model, engine_train
 from engine_settings import Settings
 engine_model.set_weights = lambda model, seed: None  # 16,384 x 53,248 random numbers a matrix, for shapes alone

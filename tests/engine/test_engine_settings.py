@@ -123,8 +123,8 @@ def test_only_rank_0_speaks(tmp_path: Path, torchrun: Callable[[Path, int], list
 @pytest.mark.engine
 def test_layouts_that_gloo_cannot_carry_are_refused(in_rank: Callable[[str], str], settings_of: Settings) -> None:
     code = f"""
-import cuda_standin
-cuda_standin.install()
+import engine_standin
+engine_standin.install()
 import engine_train
 from engine_settings import Settings
 try:

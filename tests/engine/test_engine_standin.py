@@ -10,19 +10,19 @@ import pytest
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
 SEEN = """
-import sys, torch
-import cuda_standin
-owners = [entry for entry in cuda_standin.REPLACEMENTS if entry.owner.startswith("torch")]
+import importlib, sys, torch
+import engine_standin, tprimat_standin
 def seen():
-    return [getattr(cuda_standin._resolve(entry.owner), entry.name) for entry in owners] + [torch.compile]
+    of_torch = [row for row in engine_standin.rows() if row.owner.startswith("torch")]
+    return [getattr(tprimat_standin.owner_of(row), row.name) for row in of_torch]
 """
 
 
-def test_nothing_is_replaced_where_an_accelerator_is_found(in_rank: Callable[[str], str]) -> None:
+def test_nothing_is_replaced_where_there_is_an_accelerator(in_rank: Callable[[str], str]) -> None:
     code = """
 torch.cuda.is_available = lambda: True
 before = seen()
-assert cuda_standin.install() is False
+assert engine_standin.install() is False
 assert all(a is b for a, b in zip(before, seen(), strict=True))
 assert not any(name.startswith("megatron") for name in sys.modules)
 print("untouched")
@@ -32,43 +32,47 @@ print("untouched")
 
 def test_every_name_is_replaced_and_exists_in_the_pinned_release(in_rank: Callable[[str], str]) -> None:
     code = """
-import importlib
-names = [(e, cuda_standin._resolve(e.owner)) for e in cuda_standin.REPLACEMENTS]
-before = [getattr(owner, e.name) for e, owner in names]
-compile_before = torch.compile
-assert cuda_standin.install() is True
-assert all(getattr(o, e.name) is not b for (e, o), b in zip(names, before, strict=True))
-assert torch.compile is compile_before
-for name in cuda_standin.DEVICE_LITERALS:
-    source = open(importlib.import_module(name).__file__).read()
+before = seen()
+assert engine_standin.install() is True
+import engine_train
+engine_standin.check()
+assert all(a is not b for a, b in zip(before, seen(), strict=True))
+now = [getattr(tprimat_standin.owner_of(row), row.name) for row in engine_standin.rows()]
+assert not [function for function in now if (function.__module__ or "").startswith("megatron")]
+for name in engine_standin.DEVICE_LITERALS:
+    module = importlib.import_module(name)
+    source = open(module.__file__).read()
     assert any(text in source for text in ('device="cuda"', "device='cuda'", "pin_memory=True")), name
+    assert module.torch is not torch
 assert torch.zeros(1).type() == "torch.FloatTensor"
 assert torch.cuda.is_available() is False
-print(importlib.import_module("megatron.core").__version__ == cuda_standin.MEGATRON_VERSION)
+assert "torch._inductor.compile_fx" not in sys.modules
+print(importlib.import_module("megatron.core").__version__ == engine_standin.MEGATRON_VERSION)
 """
     assert in_rank(SEEN + code) == "True\n"
 
 
 def test_another_release_is_refused_by_name(in_rank: Callable[[str], str]) -> None:
     code = """
-cuda_standin.REPLACEMENTS += (cuda_standin.Replacement("torch.cuda", "no_such_name", lambda _: None, "a test"),)
-def refused():
+def refused(step):
     try:
-        cuda_standin.install()
-    except cuda_standin.StandInError as error:
+        step()
+    except engine_standin.StandInError as error:
         print(error)
-refused()
-cuda_standin.MEGATRON_VERSION = "0.15.2"
-refused()
+engine_standin.OWN += (engine_standin.Replacement("torch.cuda", "no_such_name", lambda _: None, "a test"),)
+engine_standin.install()
+refused(engine_standin.check)
+engine_standin.MEGATRON_VERSION = "0.15.2"
+refused(engine_standin.install)
 """
     missing, other = in_rank(SEEN + code).splitlines()
-    assert "megatron-core 0.15.3 only: torch.cuda has no no_such_name" in missing
-    assert "megatron-core 0.15.2 only: found 0.15.3" in other
+    assert "megatron-core 0.15.3 only: torch.cuda.no_such_name is not in torch" in missing
+    assert "megatron-core 0.15.2 only: this is 0.15.3" in other
 
 
 def test_each_region_draws_from_its_own_seed(in_rank: Callable[[str], str]) -> None:
     code = """
-assert cuda_standin.install() is True
+assert engine_standin.install() is True
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 tracker = CudaRNGStatesTracker()
 torch.manual_seed(1)
@@ -90,7 +94,7 @@ print(torch.equal(drawn[1], torch.rand(3)))
 
 
 def test_every_row_names_a_test_that_exists(in_rank: Callable[[str], str]) -> None:
-    found = in_rank("import cuda_standin; print(*{row.test for row in cuda_standin.REPLACEMENTS}, sep='\\n')")
+    found = in_rank("import engine_standin; print(*{row.test for row in engine_standin.rows()}, sep='\\n')")
     for named in found.split():
         path, _, name = named.partition("::")
         assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")

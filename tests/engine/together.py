@@ -19,9 +19,9 @@ def main(paths: list[str]) -> None:
 
     engine._die_with_torchrun()
     engine._quiet()
-    import cuda_standin
+    import engine_standin
 
-    stand_in = cuda_standin.install()
+    stand_in = engine_standin.install()
     import engine_train
     from engine_settings import read_settings
     from megatron.core import parallel_state

@@ -82,7 +82,7 @@ def test_nothing_is_touched_where_an_accelerator_is_found(tmp_path: Path) -> Non
     write(tmp_path / "flash_attn" / "__init__.py", "")
     done = started(WITH_AN_ACCELERATOR, tmp_path)
     said, *rest = done.stdout.splitlines()
-    assert said == "[tprimat] rehearsal an accelerator is found here: nothing is replaced"
+    assert said == "[tprimat] rehearsal this machine has an accelerator: nothing is replaced"
     assert rest == ["None False True", "False torch.FloatTensor True"]
 
 
@@ -112,7 +112,7 @@ def subprocess_of_a_fake_torch(folder: Path, asked: dict[str, str]) -> subproces
 UPGRADED = """
 import sys, types
 import tprimat_standin as standin
-from tprimat_standin_parts import Replacement, answer
+from tprimat_standin import Replacement, answer
 gone = Replacement("torch.cuda", "no_such_name", answer(None), "Megatron asks for it")
 core = ("vendor.core.moved", "vendor.core.kept:Gone", "vendor.core.kept")
 standin.CUDA += (gone,)

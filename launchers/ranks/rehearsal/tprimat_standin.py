@@ -1,37 +1,41 @@
-"""A stand-in for torch.cuda, with which a vendor's stack trains on a machine without an accelerator: a rehearsal.
+"""Stand in for torch.cuda, so that a vendor's stack trains on a machine without an accelerator: a rehearsal.
 
-It runs the stack's own code on the CPU over gloo: settings, layout, data, losses and learning rates are real. Kernels,
-TransformerEngine, fp8, NCCL, memory and speed are not there. Where an accelerator is found it does nothing at all.
-Every name is replaced because a stack uses it unconditionally while it trains: the tables say which and why, and hold
-one row a name. A release that lacks such a name is no reason to stop: the row is left out, and said.
+The stack's own code runs on the CPU over gloo: settings, layout, data, losses and learning rates are real. Kernels,
+TransformerEngine, fp8, NCCL, memory and speed are missing. Where there is an accelerator, nothing is replaced.
+Every name is replaced because a stack uses it unconditionally while it trains: the tables below say which and why, one
+row a name. A release that lacks such a name is no reason to stop: the row is left out, and the log says so.
 
 Seen with nemo_toolkit 2.7.3, Megatron-Bridge 0.3.1, Primus v25.9 to main; Megatron-Core 0.15.3 to 0.20 dev.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import copy
 import importlib
 import importlib.util
 import json
 import os
 import sys
+import time
 import types
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import tprimat_standin_packages
 from tprimat_after_import import FAULTS, after
-from tprimat_standin_cuda import CUDA
-from tprimat_standin_megatron import MEGATRON
-from tprimat_standin_parts import Replacement
-from tprimat_standin_torch import TORCH, tensor_mode
+
+_NAMES = "tests/rehearsal/test_standin_torch.py::test_every_name_is_needed"
+_STACKS = "tests/rehearsal/test_standin_stacks.py::test_"
 
 NAME = "torch.cuda"
 MODE = "TPRIMAT_REHEARSE"
 
 _state: dict[str, Any] = {"armed": False, "active": None, "announced": False}
 GONE: list[str] = []
-"""What could not be replaced, a line each."""
+"""Names that could not be replaced, a line each."""
 
 
 def arm() -> None:
@@ -44,14 +48,14 @@ def arm() -> None:
 
 
 def install() -> str | None:
-    """Install it now, before the vendor's stack is imported. NAME where it is active, None where an accelerator was
-    found."""
+    """Install it now, before the vendor's stack is imported. Return NAME where it is active, None where there is an
+    accelerator."""
     arm()
     return NAME if is_active() else None
 
 
 def is_active() -> bool:
-    """Whether it is in place; imports torch to find out."""
+    """Return whether it is in place; imports torch to find out."""
     if _state["armed"] and _state["active"] is None:
         importlib.import_module("torch")
     return bool(_state["active"])
@@ -60,20 +64,20 @@ def is_active() -> bool:
 def _install(torch: types.ModuleType) -> None:
     _state["active"] = not torch.cuda.is_available()
     if not _state["active"]:
-        _say("an accelerator is found here: nothing is replaced")
+        _say("this machine has an accelerator: nothing is replaced")
         return
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Megatron compiles its fused functions, which takes minutes here
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron asks for it with sequence parallelism
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it with sequence parallelism
     os.environ["NEMO_LOG_MEMORY_USAGE"] = "0"  # torch.cuda's counters read 0 here, which is no measurement
     for row in (*CUDA, *TORCH):
-        _replace(row)
+        replace(row)
     tensor_mode(torch)().__enter__()
     torch.distributed.init_process_group = _announced(torch.distributed.init_process_group)
     for row in MEGATRON:
-        after(row.module)(lambda _, row=row: _replace(row))
+        after(row.module)(lambda _, row=row: replace(row))
 
 
-def _replace(row: Replacement) -> None:
+def replace(row: Replacement) -> None:
     try:
         owner = owner_of(row)
     except ImportError:
@@ -91,7 +95,7 @@ def _miss(line: str) -> None:
 
 
 def owner_of(row: Replacement) -> Any:
-    """The module or class of the row, None where its module has no such class.
+    """Return the module or class of the row, None where its module has no such class.
 
     Raises:
         ImportError: there is no such module.
@@ -102,25 +106,27 @@ def owner_of(row: Replacement) -> Any:
 
 
 def _version(module: str) -> str:
-    """The installed version of the package that `module` is a part of, as far as it tells."""
+    """Return the installed version of the package that `module` is a part of, as far as it has one."""
     parts = module.split(".")
     for package in ("megatron.core", parts[0]):
-        found = getattr(sys.modules.get(package), "__version__", None)
-        if module.startswith(package) and found:
-            return f"{package} {found}"
+        version = getattr(sys.modules.get(package), "__version__", None)
+        if module.startswith(package) and version:
+            return f"{package} {version}"
     return f"this {parts[0]}"
 
 
 def _announced(original: Callable[..., Any]) -> Callable[..., Any]:
-    """init_process_group, after which this process knows its rank, and the stack has imported what it runs."""
+    """Make init_process_group announce the rehearsal: then this process knows its rank, and the stack has imported
+    what it runs."""
 
     def init_process_group(*arguments: Any, **options: Any) -> Any:
         made = original(*arguments, **options)
         torch = sys.modules["torch"]
         rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        told = {"mode": os.environ.get(MODE, "train"), "rank": rank, "world": world, "stand_in": NAME}
-        _say(json.dumps({**told, "torch": torch.__version__}))
-        if rank == 0 or told["mode"] == "layout":
+        mode = os.environ.get(MODE, "train")
+        head = {"mode": mode, "rank": rank, "world": world, "stand_in": NAME, "torch": torch.__version__}
+        _say(json.dumps(head))
+        if rank == 0 or mode == "layout":
             for line in (*GONE, *_never_met(), *(f"{module}: {error}" for module, _, error in FAULTS)):
                 _say(f"degraded: {line}")
             _state["announced"] = True
@@ -130,7 +136,7 @@ def _announced(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _never_met() -> list[str]:
-    """Rows whose module the installed package no longer has, while the package itself is in use."""
+    """Return the rows whose module the installed package no longer has, while the package itself is in use."""
     gone = []
     for row in MEGATRON:
         parent = row.module.rpartition(".")[0]
@@ -147,6 +153,463 @@ def _exists(module: str) -> bool:
 
 
 def _say(text: str) -> None:
-    """A line of ours in one write, which parsers pass over: several processes share one log."""
+    """Print a line of ours, which parsers skip, in one write: several processes share one log."""
     sys.stdout.write(f"[tprimat] rehearsal {text}\n")
     sys.stdout.flush()
+
+
+class Replacement(NamedTuple):
+    """Name what is replaced: `owner` is a module, or a class as `module:Class`; `make`: original → its replacement.
+
+    reason: why, and who needs it. test: the test that fails without it. added: the name may be missing.
+    """
+
+    owner: str
+    name: str
+    make: Callable[[Any], Any]
+    reason: str
+    test: str = ""
+    added: bool = False
+
+    @property
+    def module(self) -> str:
+        return self.owner.partition(":")[0]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.owner.replace(':', '.')}.{self.name}"
+
+
+class Stream:
+    """Be the one "stream" of a CPU: what was queued is done."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def wait_stream(self, *_: Any) -> None:
+        pass
+
+    wait_event = synchronize = wait_stream
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Event()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+class Event:
+    """Be a point on that stream."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self.at = time.monotonic()
+
+    def wait(self, *_: Any) -> None:
+        pass
+
+    synchronize = wait
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Event) -> float:
+        return (other.at - self.at) * 1000
+
+
+def answer(value: Any) -> Callable[[Any], Callable[..., Any]]:
+    """Return a `make` whose function takes anything and returns `value`; each is a new one, as torch._dynamo
+    distinguishes functions by identity."""
+    return lambda _: lambda *_, **__: value
+
+
+def counts_as_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make `as_numpy` of Megatron's maybe_move_tensor_to_cpu count for tensors that are on the CPU already."""
+
+    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        moved = original(tensor, as_numpy=as_numpy, record_stream=record_stream)
+        return moved.numpy() if as_numpy and hasattr(moved, "numpy") else moved
+
+    return move
+
+
+def get_state(_: Any) -> Callable[..., Any]:
+    """Read the state of the CPU's generator, whatever the device."""
+    from torch import default_generator
+
+    return lambda *_, **__: default_generator.get_state()
+
+
+def set_state(_: Any) -> Callable[..., Any]:
+    """Set that state."""
+    from torch import default_generator
+
+    def put(state: Any, *_: Any, **__: Any) -> None:
+        default_generator.set_state(state)
+
+    return put
+
+
+def decayed_first(original: Callable[..., list[dict[str, Any]]]) -> Callable[..., list[dict[str, Any]]]:
+    """Put the decayed group first on every rank, as Megatron-Core 0.16 does (optimizer/__init__.py:189): 0.15 begins
+    with that of the rank's first parameter, and sums a later stage's gradient norm in another order."""
+
+    def param_groups(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        return sorted(original(*arguments, **options), key=lambda group: -group["wd_mult"])
+
+    return param_groups
+
+
+_MEMORY_BYTES = 80 << 30  # of every device: stacks decide nothing by it but to go on
+_ARCHITECTURES = {"sm_90": (9, 0), "sm_100": (10, 0), "gfx942": (9, 4), "gfx950": (9, 5)}
+_ARCHITECTURE = os.environ.get("TPRIMAT_ARCH", "sm_90")
+
+
+class _Properties:
+    """Name an architecture, which the stacks' switches need; the name says that there is no GPU."""
+
+    name = "no GPU (stand-in)"
+    total_memory = _MEMORY_BYTES
+    major, minor = _ARCHITECTURES.get(_ARCHITECTURE, (9, 0))
+    multi_processor_count, warp_size, uuid, L2_cache_size = 132, 32, "0", 50 << 20
+    gcnArchName = _ARCHITECTURE  # noqa: N815 - torch's name
+
+
+def _devices() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def _generators(_: Any) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.default_generator,) * _devices()
+
+
+def _manual_seed(_: Any) -> Any:
+    import torch
+
+    return torch.default_generator.manual_seed
+
+
+def _a(value: Any) -> Any:
+    """Return a `make` whose function takes anything and returns value()."""
+    return lambda _: lambda *_, **__: value()
+
+
+# M: megatron/core of 0.15.3, B: megatron/bridge of 0.3.1, L: lightning of 2.4.0, N: nemo of 2.7.3
+_ROWS: tuple[tuple[str, str, Any, str], ...] = (
+    ("torch.cuda", "is_available", answer(True), "read by all: Lightning's accelerator, Megatron's initialisation"),
+    ("torch.cuda", "is_initialized", answer(True), "torch's own calls begin a driver that is not there"),
+    ("torch.cuda", "device_count", _a(_devices), "a rank's GPU is its number modulo this"),
+    (
+        "torch.cuda",
+        "current_device",
+        _a(lambda: int(os.environ.get("LOCAL_RANK") or 0)),
+        "passed as device= all over M",
+    ),
+    ("torch.cuda", "set_device", answer(None), "the first thing that each rank does"),
+    ("torch.cuda", "get_device_properties", _a(_Properties), "switches by architecture, name and memory"),
+    ("torch.cuda", "mem_get_info", answer((_MEMORY_BYTES, _MEMORY_BYTES)), "Primus' memory line"),
+    (
+        "torch.cuda",
+        "memory_stats",
+        _a(lambda: collections.defaultdict(int)),
+        "B:training/utils/train_utils.py, its report",
+    ),
+    ("torch.cuda", "utilization", answer(0), "M:utils.py:1416, StragglerDetector"),
+    (
+        "torch.cuda.memory",
+        "_record_memory_history",
+        answer(None),
+        "N:lightning/pytorch/callbacks/memory_profiler.py:74",
+    ),
+    ("torch.cuda", "Stream", lambda _: Stream, "M:distributed/param_and_grad_buffer.py, token_dispatcher.py and more"),
+    ("torch.cuda", "Event", lambda _: Event, "M:pipeline_parallel/utils.py:122; timers"),
+    ("torch.cuda", "stream", _a(contextlib.nullcontext), "the same places"),
+    ("torch.cuda", "current_stream", _a(Stream), "the same places"),
+    ("torch.cuda", "default_stream", _a(Stream), "M:distributed/param_and_grad_buffer.py:422"),
+    ("torch.cuda", "set_stream", answer(None), "B:training/initialize.py:560"),
+    ("torch.cuda", "synchronize", answer(None), "timers; M:pipeline_parallel/p2p_communication.py:398"),
+    (
+        "torch.cuda",
+        "manual_seed",
+        _manual_seed,
+        "M:tensor_parallel/random.py:198: dropout draws from the CPU's generator",
+    ),
+    ("torch.cuda", "default_generators", _generators, "M:tensor_parallel/random.py:103, its tracker and recomputation"),
+    ("torch.cuda", "get_rng_state", get_state, "the same, M:rerun_state_machine.py:915, checkpoints"),
+    ("torch.cuda", "set_rng_state", set_state, "the same"),
+    ("torch.cuda", "get_rng_state_all", _a(lambda: [get_state(None)()]), "L:fabric/utilities/seed.py:134"),
+    ("torch.cuda.random", "get_rng_state", get_state, "M:tensor_parallel/random.py:55, by the second name"),
+    ("torch.cuda.random", "set_rng_state", set_state, "torch.cuda.set_rng_state_all calls it"),
+    ("torch.cuda.nvtx", "range_push", answer(None), "M:pipeline_parallel/utils.py:174, N:utils/nvtx.py:42"),
+    ("torch.cuda.nvtx", "range_pop", answer(None), "the same"),
+)
+
+CUDA = tuple(Replacement(owner, name, make, reason, _NAMES) for owner, name, make, reason in _ROWS)
+
+
+def tensor_mode(torch: Any) -> Any:
+    """Return the mode that reads device="cuda", a GPU's number and torch.device("cuda") as the CPU, in factories and in
+    .to(); pin_memory is off; .cuda() is the tensor itself; .type() is spelled as CUDA's, which Megatron's clip_grads.py
+    and distrib_optimizer.py require."""
+    cpu = torch.device("cpu")
+
+    def is_cuda(device: Any) -> bool:
+        if isinstance(device, str):
+            return device.startswith("cuda")
+        return isinstance(device, torch.device) and bool(device.type == "cuda")
+
+    def on_cpu(device: Any) -> Any:
+        number = isinstance(device, int) and not isinstance(device, bool)
+        return cpu if number or is_cuda(device) else device
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            options = dict(kwargs or {})
+            options.pop("pin_memory", None)
+            if options.get("device") is not None:
+                options["device"] = on_cpu(options["device"])
+            name = getattr(function, "__name__", "")
+            if function is torch.device and args and type(args[0]) is int:  # YaRN: of current_device()
+                return cpu
+            if name in ("cuda", "pin_memory"):
+                return args[0]
+            if name == "to":
+                args = (args[0], *(cpu if is_cuda(value) else value for value in args[1:]))
+            out = function(*args, **options)
+            is_type = function is torch.Tensor.type and len(args) == 1 and not options
+            return out.replace("torch.", "torch.cuda.") if is_type and ".cuda." not in out else out
+
+    return Mode
+
+
+def _in_mode(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    mode = tensor_mode(torch)
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        with mode():
+            return run_backward(*arguments, **options)
+
+    return run
+
+
+class _NoNccl:
+    class Options:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.config = type("Config", (), {})()
+
+
+def _on_gloo(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init_process_group(backend: str | None = None, *arguments: Any, **options: Any) -> Any:
+        return original(_gloo(backend), *arguments, **_without_device(options))
+
+    return init_process_group
+
+
+def _group_on_gloo(original: Callable[..., Any]) -> Callable[..., Any]:
+    def new_group(*arguments: Any, backend: str | None = None, **options: Any) -> Any:
+        return original(*arguments, backend=_gloo(backend), **_without_device(options))
+
+    return new_group
+
+
+def _gloo(backend: str | None) -> str | None:
+    return "gloo" if backend and "nccl" in backend else backend
+
+
+def _without_device(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in ("device_id", "pg_options")}
+
+
+def _cpu_mesh(original: Callable[..., None]) -> Callable[..., None]:
+    def init(self: Any, device_type: str, *arguments: Any, **options: Any) -> None:
+        original(self, "cpu" if device_type == "cuda" else device_type, *arguments, **options)
+
+    return init
+
+
+_GROUPS = "the stacks request nccl, with a device and options that gloo does not take"
+
+TORCH = (
+    Replacement(
+        "torch.distributed",
+        "ProcessGroupNCCL",
+        lambda original: original or _NoNccl,
+        "CPU builds lack the class, whose Options Megatron fills in (M:parallel_state.py, get_nccl_options)",
+        _NAMES,
+        added=True,
+    ),
+    Replacement("torch.distributed", "init_process_group", _on_gloo, _GROUPS, _NAMES),
+    Replacement("torch.distributed", "new_group", _group_on_gloo, _GROUPS, _NAMES),
+    Replacement(
+        "torch.distributed.device_mesh:DeviceMesh",
+        "__init__",
+        _cpu_mesh,
+        "FSDP2 and DTensor: a mesh of cuda devices is one of cpu devices",
+        _NAMES,
+    ),
+    Replacement(
+        "torch.autograd",
+        "_engine_run_backward",
+        _in_mode,
+        "torch leaves the mode inside backward, where recomputation runs the stack's code",
+        _NAMES,
+    ),
+)
+
+
+def _norm_of_a_shard(original: Any) -> Any:
+    """Build the plain norm on this rank's shard; its weight is marked, so that Megatron sums its gradient over TP."""
+
+    def new(cls: Any, config: Any, *arguments: Any, **options: Any) -> Any:
+        plain = copy.copy(config)
+        plain.sequence_parallel = False
+        norm = original(cls, plain, *arguments, **options)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
+
+    return staticmethod(new)
+
+
+def _backward(_: Any) -> Any:
+    def custom_backward(output: Any, grad_output: Any) -> None:
+        import torch
+
+        torch.autograd.backward(output, grad_tensors=grad_output)
+
+    return custom_backward
+
+
+def _attention_without_cp(original: Callable[..., None]) -> Callable[..., None]:
+    def init(self: Any, config: Any, *arguments: Any, **options: Any) -> None:
+        plain = copy.copy(config)
+        plain.context_parallel_size = 1
+        original(self, plain, *arguments, **options)
+        self.tprimat_is_split = config.context_parallel_size > 1
+
+    return init
+
+
+def _attention_on_the_shard(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Attend causally in the shard's own order: the mask that comes with the batch covers the full sequence in one
+    stack, and the shard in the other."""
+
+    def forward(
+        self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *rest: Any, **named: Any
+    ) -> Any:
+        mask = None if self.tprimat_is_split else attention_mask
+        return original(self, query, key, value, mask, *rest, **named)
+
+    return forward
+
+
+def _mock_arguments(original: Any) -> Any:
+    def init(self: Any, tokenizer: Any, name: str, count: int, length: int, *_: Any) -> None:
+        original(self, tokenizer, name, count, length, 42, True)
+
+    return init
+
+
+def _built_helpers(make: Callable[[], None]) -> Callable[[], None]:
+    def compile_helpers() -> None:
+        from megatron.core import datasets
+
+        folder = Path(datasets.__file__).parent
+        if (folder / "Makefile").exists() or not any(folder.glob("helpers_cpp*.so")):
+            make()
+
+    return compile_helpers
+
+
+_ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttention"
+_SPLIT = "it asserts that the sequence is not split (M:transformer/dot_product_attention.py), which is "
+
+MEGATRON = (
+    Replacement(
+        "megatron.core.transformer.torch_norm:WrappedTorchNorm",
+        "__new__",
+        _norm_of_a_shard,
+        "asserts that the sequence is not parallel, which TransformerEngine's may be (M:transformer/torch_norm.py)",
+        _STACKS + "tp2_sp_recomputed",
+    ),
+    Replacement(
+        "megatron.core.pipeline_parallel.schedules",
+        "deallocate_output_tensor",
+        answer(None),
+        "gloo sends from host memory in the background: freed before that, an output is NaN at the next stage",
+        _STACKS + "pp2_vp2",
+    ),
+    Replacement(
+        "megatron.core.pipeline_parallel.schedules",
+        "custom_backward",
+        _backward,
+        "asserts that the output was freed as above",
+        _STACKS + "pp2_vp2",
+    ),
+    Replacement(
+        "megatron.core.optimizer",
+        "_get_param_groups",
+        decayed_first,
+        "0.15 begins with the group of the rank's first parameter (M:optimizer/__init__.py:147), 0.16 with the decayed "
+        "one (:189): a later stage's is linear_proj with TransformerEngine's layers, and here a norm, so that the "
+        "gradient norm was summed in another order, and losses parted by 1e-4 in bf16",
+        _STACKS + "tied_pp2_vp2",
+    ),
+    Replacement(_ATTENTION, "__init__", _attention_without_cp, _SPLIT + "TransformerEngine's part", _STACKS + "cp2"),
+    Replacement(
+        _ATTENTION,
+        "forward",
+        _attention_on_the_shard,
+        _SPLIT + "done there: each rank attends to its own shard, so the loss is not context parallelism's",
+        _STACKS + "cp2",
+    ),
+    Replacement(
+        "megatron.core.transformer.moe.moe_utils",
+        "te_general_gemm",
+        lambda original: original,
+        "RouterGatingLinearFunction reads this name, which only TransformerEngine defines",
+        _STACKS + "moe_ep2",
+        added=True,
+    ),
+    Replacement(
+        "megatron.core.transformer.moe.moe_utils",
+        "maybe_move_tensor_to_cpu",
+        counts_as_numpy,
+        "a CPU tensor is left a tensor, and gloo's all_to_all_single takes no tensors as split sizes",
+        _STACKS + "moe_ep2",
+    ),
+    Replacement(
+        "megatron.core.datasets.utils",
+        "compile_helpers",
+        _built_helpers,
+        "the wheels hold helpers_cpp built and no Makefile, and Bridge and Primus run `make` whatever is there",
+        _STACKS + "a_users_own_script_of_bridge",
+    ),
+    Replacement(
+        "nemo.collections.llm.gpt.data.mock:_MockGPTDataset",
+        "__init__",
+        _mock_arguments,
+        "NeMo 2.7.3 passes create_attention_mask in the place of seed (mock.py:110 against :184), and Megatron's own "
+        "attention needs the mask",
+        _STACKS + "a_users_own_script_of_nemo",
+    ),
+)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "launchers" / "ranks"))
-import cuda_standin
+import engine_standin
 
-cuda_standin.install()
+engine_standin.install()
 
 import torch
 import torch.distributed as dist

@@ -9,9 +9,9 @@ import sys
 import warnings
 from typing import Any
 
-import cuda_standin
+import engine_standin
 
-cuda_standin.install()
+engine_standin.install()
 
 import torch  # noqa: E402
 from megatron.core import model_parallel_config, parallel_state  # noqa: E402

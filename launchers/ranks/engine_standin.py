@@ -1,0 +1,187 @@
+"""Let Megatron-Core train where there is no accelerator: the names of torch.cuda that it hard-codes, replaced.
+
+A selection of the rehearsal's stand-in (rehearsal/tprimat_standin.py) and five rows beside it. The rehearsal's own way
+sends every call of torch through Python, which takes 7 % of a step of llama_tiny; here the literals "cuda" are replaced
+in the modules that write them, and torch.cuda.is_available() stays False. Line numbers are megatron-core 0.15.3's.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import types
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
+import tprimat_standin
+from tprimat_after_import import FAULTS, after
+from tprimat_standin import Replacement, set_state
+
+MEGATRON_VERSION = "0.15.3"
+_CPU = torch.device("cpu")
+_SHARED = (
+    *("torch.cuda.synchronize", "torch.cuda.manual_seed", "torch.cuda.Stream", "torch.cuda.current_stream"),
+    *("torch.cuda.get_rng_state", "torch.cuda.random.get_rng_state"),
+    "megatron.core.transformer.moe.moe_utils.maybe_move_tensor_to_cpu",
+)
+"""Rows of the rehearsal's tables that hold here, too."""
+
+
+class StandInError(ImportError):
+    """The installed megatron-core is not the one that this stand-in was written for."""
+
+
+def install() -> bool:
+    """Install the stand-in; call it before anything imports Megatron, and `check` when all of it is imported.
+
+    Returns True where the stand-in is now active, False where there is an accelerator and nothing was replaced.
+
+    Raises:
+        StandInError: megatron-core is missing, or is another release.
+    """
+    if torch.cuda.is_available():
+        return False
+    try:
+        installed = version("megatron-core")
+    except PackageNotFoundError as error:
+        raise _refusal("it is not installed") from error
+    if installed != MEGATRON_VERSION:
+        raise _refusal(f"this is {installed}")
+    for row in rows():
+        after(row.module)(lambda _, row=row: tprimat_standin.replace(row))
+    for name in DEVICE_LITERALS:
+        after(name)(lambda module: setattr(module, "torch", _TorchOnCpu()))
+    logging.getLogger("megatron.core.tensor_parallel.random").addFilter(_is_no_rng_warning)
+    return True
+
+
+def check() -> None:
+    """Refuse a Megatron-Core in which a name could not be replaced.
+
+    Raises:
+        StandInError: names are missing, all of them listed.
+    """
+    if missing := [*tprimat_standin.GONE, *(f"{module}: {error}" for module, _, error in FAULTS)]:
+        raise _refusal("; ".join(missing))
+
+
+def _refusal(why: str) -> StandInError:
+    return StandInError(
+        f"without a GPU the stand-in for torch.cuda is needed, and it fits megatron-core {MEGATRON_VERSION} only: "
+        f"{why}; try: pip install megatron-core=={MEGATRON_VERSION}"
+    )
+
+
+def rows() -> tuple[Replacement, ...]:
+    """Return all rows that are replaced here."""
+    shared = [row for row in (*tprimat_standin.CUDA, *tprimat_standin.MEGATRON) if row.full_name in _SHARED]
+    return (*shared, *OWN)
+
+
+class _TorchOnCpu(types.ModuleType):
+    """Be `torch`, with factory functions that read device="cuda" as "cpu", and no pin_memory."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+        for name in ("tensor", "zeros", "ones", "empty"):
+            setattr(self, name, _on_cpu(getattr(torch, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(factory)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        options.pop("pin_memory", None)
+        if str(options.get("device")).startswith("cuda"):
+            options["device"] = _CPU
+        return factory(*args, **options)
+
+    return wrapped
+
+
+def _type_as_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
+    def type_(tensor: Any, *args: Any, **options: Any) -> Any:
+        answer = original(tensor, *args, **options)
+        if args or options:
+            return answer
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return answer.replace("torch.", "torch.cuda.") if caller.startswith("megatron.core.optimizer") else answer
+
+    return type_
+
+
+def _no_compile(_: Any) -> Callable[..., Any]:
+    def compile(model: Any = None, **_: Any) -> Any:  # noqa: A001 - torch's name
+        return model if model is not None else compile
+
+    return compile
+
+
+def _is_no_rng_warning(record: logging.LogRecord) -> bool:
+    """Drop what tensor_parallel/random.py:222 says when the CPU generator moves inside `fork`: it is the right one."""
+    return not record.getMessage().startswith("CPU RNG state changed")
+
+
+_DENSE = "tests/engine/test_engine_layouts.py::test_fp32_layouts_equal_the_single_process"
+_START = "tests/engine/test_engine_standin.py::test_every_name_is_replaced_and_exists_in_the_pinned_release"
+_DRAWS = "tests/engine/test_engine_standin.py::test_each_region_draws_from_its_own_seed"
+
+OWN = (
+    Replacement(
+        "torch",
+        "compile",
+        _no_compile,
+        "decorates fused functions at import (jit.py:12), none of which is used on the CPU: importing torch._inductor "
+        "for them takes 2 to 3 seconds in every rank",
+        _START,
+    ),
+    Replacement(
+        "torch.cuda",
+        "current_device",
+        lambda _: lambda: _CPU,
+        "passed as device=: distributed/param_and_grad_buffer.py:702, tensor_parallel/layers.py:544, "
+        "tensor_parallel/mappings.py:91, pipeline_parallel/p2p_communication.py:313",
+        _DENSE,
+    ),
+    Replacement(
+        "megatron.core.tensor_parallel.random",
+        "_set_cuda_rng_state",
+        set_state,
+        "it queues a call for CUDA's start, which never comes: tensor_parallel/random.py:106",
+        _DRAWS,
+    ),
+    Replacement(
+        "torch:Tensor",
+        "cuda",
+        lambda _: lambda tensor, *_, **__: tensor,
+        "tied embeddings over pipeline stages: models/common/language_module/language_module.py:233; positions of a "
+        "context parallel rank: models/common/embeddings/rope_utils.py:64",
+        _DENSE,
+    ),
+    Replacement(
+        "torch:Tensor",
+        "type",
+        _type_as_cuda,
+        "the optimizers take only tensors whose type() reads torch.cuda.*, and only they get that answer: "
+        "optimizer/clip_grads.py:167, optimizer/optimizer.py:667, optimizer/distrib_optimizer.py:357",
+        _DENSE,
+    ),
+)
+
+DEVICE_LITERALS = {
+    "megatron.core.pipeline_parallel.schedules": "token counter: pipeline_parallel/schedules.py:573, 963, 2114",
+    "megatron.core.optimizer.optimizer": "loss scale: optimizer/optimizer.py:469, 477, 481, 903",
+    "megatron.core.optimizer.clip_grads": "norms: optimizer/clip_grads.py:90, 103, 115, 174, 206",
+    "megatron.core.transformer.utils": "causal mask of Megatron's own attention: transformer/utils.py:35",
+    "megatron.core.models.common.embeddings.rope_utils": "pin_memory=True with context parallelism: rope_utils.py:63",
+}
+"""Modules that write device="cuda" or pin_memory=True as a literal: there, the name `torch` is bound to a proxy that
+reads them as "cpu" and False."""
