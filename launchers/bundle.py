@@ -23,6 +23,7 @@ PROGRAMS = {
     "sample_power.sh": "shell/sample_power.sh",
     "power_tools": "shell/power_tools",
     "environment.sh": "shell/environment.sh",
+    "rank_program.py": "launchers/ranks/rank_program.py",
     "corpus.py": "launchers/ranks/corpus.py",
     "corpus_order.py": "launchers/ranks/corpus_order.py",
     "primus_check.py": "launchers/ranks/primus_check.py",

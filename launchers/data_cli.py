@@ -21,6 +21,7 @@ from conf.errors import InputError, Problem, UserError
 from conf.load import load
 from conf.resolve import Experiment
 from launchers import corpus
+from launchers.rank_modules import rank_module
 
 _SHOWN = 10  # tokens of a sample
 
@@ -55,12 +56,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _inspection(prefix: str, as_json: bool) -> str:
-    from launchers.ranks import corpus_order as order
-
+    order = rank_module("corpus_order")
     try:
-        found = order.describe(order.open_corpus(prefix), whole=True)
-    except order.CorpusError as error:
-        raise InputError(Problem(*error.parts)) from error
+        found = order.describe(order.open_corpus(prefix), complete=True)
+    except order.Refused as error:
+        raise InputError(*(Problem(*problem) for problem in error.problems)) from error
     sums = f"{found['bin_sha256']} {found['idx_sha256']}"
     found = {"prefix": prefix, **found, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
     if as_json:
@@ -111,16 +111,15 @@ def _make(e: Experiment) -> None:
 
 
 def _first_batch(e: Experiment) -> tuple[Any, str]:
-    from launchers.ranks import corpus_order as order
-
+    order = rank_module("corpus_order")
     assert e.data.path is not None
     t = e.training
     try:
         found = order.open_corpus(e.data.path)
         reading = order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed)
         batch = next(order.batches(found, reading))
-    except order.CorpusError as error:
-        raise InputError(Problem(*error.parts)) from error
+    except order.Refused as error:
+        raise InputError(*(Problem(*problem) for problem in error.problems)) from error
     return batch, order.fingerprint(batch)
 
 

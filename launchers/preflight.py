@@ -14,6 +14,7 @@ from conf.load import hardware_named
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
 from launchers import corpus, nvidia_env, primus
+from launchers.rank_modules import rank_module
 
 
 def problems(e: Experiment) -> list[Problem]:
@@ -59,15 +60,14 @@ def _primus(e: Experiment) -> Iterator[Problem]:
 def _data(e: Experiment) -> Iterator[Problem]:
     if e.data.name != "prefix" or e.data.path is None:
         return
-    from launchers.ranks import corpus_order as order  # numpy, which an experiment without such a corpus does without
-
+    order = rank_module("corpus_order")  # numpy, which an experiment without such a corpus does without
     try:
         found = order.open_corpus(e.data.path)
         order.check_ids(found, e.model.vocab_size, *order.id_range(found))
         t = e.training
         order.check_length(found, order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed))
-    except order.CorpusError as error:
-        yield Problem(*error.parts)
+    except order.Refused as error:
+        yield from (Problem(*problem) for problem in error.problems)
 
 
 def _framework(e: Experiment) -> Iterator[Problem]:

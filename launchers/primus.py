@@ -7,7 +7,6 @@ The rendered train.sh (shell/primus_train.sh) is what starts it, in a run of our
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from conf.resolve import Declared, Experiment
 from launchers import attribute_settings, corpus, megatron, nvidia, nvidia_env
 from launchers.attribute_settings import in_range
 from launchers.plan import Host, Plan
-from launchers.ranks import primus_check
+from launchers.rank_modules import rank_module
 
 SHELL = Path(__file__).parent.parent / "shell"
 FACTS = Path(__file__).parent / "ranks" / "primus_facts.py"
@@ -120,8 +119,9 @@ def checked(e: Experiment) -> Iterator[Problem]:
         yield from refused
         return
     checkout, release = Path(e.cluster.primus_path), e.framework.release or ""
-    for found in primus_check.findings(checkout, yaml.safe_load(experiment_yaml(e)), release, e.image, said=release):
-        yield Problem(**asdict(found))
+    findings = rank_module("primus_check").findings
+    for problem in findings(checkout, yaml.safe_load(experiment_yaml(e)), release, e.image, said=release):
+        yield Problem(*problem)
 
 
 def releases() -> Mapping[str, Mapping[str, Any]]:

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from corpus_order import fingerprint
 from megatron.bridge.training.callbacks import Callback
-from rehearsal.tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
-from vendor_config import is_first_rank, mark, peak_memory
+from rank_program import is_first_rank, mark
+from tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
+from vendor_ranks import peak_memory
 
 
 def configured(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Make or check the one corpus that all stacks share. Needs numpy and the standard library: it runs in any container.
+"""Make or check the one corpus that all stacks share. Needs numpy alone: it runs in any container.
 
     python corpus.py --prefix P --vocab-size V --seed S --tokens N      makes P.bin, P.idx and P.json
     python corpus.py --prefix P --vocab-size V --seed S --check         reads only; of a corpus of any origin
@@ -26,7 +26,6 @@ import numpy as np
 from corpus_order import (
     HEADER,
     TYPES,
-    CorpusError,
     Reading,
     batches,
     check_ids,
@@ -37,6 +36,7 @@ from corpus_order import (
     sha256,
 )
 from numpy.typing import NDArray
+from rank_program import Refused, mark
 
 GENERATOR = "tensorprimat corpus 1"  # counts up when the same arguments give other bytes
 
@@ -47,7 +47,7 @@ _QUANTILES = 2**20
 
 @dataclass(frozen=True)
 class Spec:
-    """All that decides the bytes of a corpus of ours. Of tokens and documents one is given."""
+    """All that decides the bytes of a corpus of ours: either tokens or documents is a number."""
 
     vocab_size: int
     eod: int
@@ -57,19 +57,19 @@ class Spec:
 
 
 def provide(prefix: str, spec: Spec) -> None:
-    """Make the corpus at `prefix`, or leave it as it is where it is this very one, whole; a damaged one is made again.
+    """Make the corpus at `prefix`, or leave it where it is this one already; a damaged one is made again.
 
     Raises:
-        CorpusError: something else is there (nothing is overwritten), or the disk is too small.
+        Refused: something else is there (nothing is overwritten), or the disk is too small.
     """
     manifest = _manifest(prefix)
     ours = manifest.get("generator") == GENERATOR and manifest.get("arguments") == asdict(spec)
-    if ours and _is_whole(prefix, manifest):
+    if ours and _is_intact(prefix, manifest):
         return
     there = [suffix for suffix in (".bin", ".idx", ".json") if Path(prefix + suffix).exists()]
     if there and not ours:
         found = f"{' and '.join(there)} of another corpus"
-        raise CorpusError(prefix, "is not overwritten", found, "", "remove them, or data.path=/another/prefix")
+        raise Refused.of(prefix, "is not overwritten", found, "", "remove them, or data.path=/another/prefix")
     dtype = np.dtype("<u2" if spec.vocab_size < 65500 else "<i4")  # Megatron's DType.optimal_dtype
     draw = np.random.RandomState(spec.seed)  # numpy guarantees this stream for all its versions
     lengths = _lengths(draw, spec)
@@ -78,8 +78,8 @@ def provide(prefix: str, spec: Spec) -> None:
     _check_disk(folder, int(lengths.sum(dtype=np.int64)) * dtype.itemsize + lengths.size * 20)
     made = Path(tempfile.mkdtemp(prefix=".corpus-", dir=folder))
     try:
-        found_of_it = _write(made, _stream(draw, lengths, spec), lengths, dtype)
-        manifest = {"generator": GENERATOR, "arguments": asdict(spec), **found_of_it}
+        written = _write(made, _stream(draw, lengths, spec), lengths, dtype)
+        manifest = {"generator": GENERATOR, "arguments": asdict(spec), **written}
         (made / "made.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for suffix in (".bin", ".idx", ".json"):  # the manifest last: without it a corpus does not count as ours
             os.replace(made / f"made{suffix}", prefix + suffix)
@@ -87,28 +87,28 @@ def provide(prefix: str, spec: Spec) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _is_whole(prefix: str, manifest: dict[str, Any]) -> bool:
+def _is_intact(prefix: str, manifest: dict[str, Any]) -> bool:
     files = (Path(f"{prefix}.bin"), Path(f"{prefix}.idx"))
     return all(file.is_file() and sha256(file) == manifest.get(f"{file.suffix[1:]}_sha256") for file in files)
 
 
 def _manifest(prefix: str) -> dict[str, Any]:
     try:
-        found = json.loads(Path(f"{prefix}.json").read_text(encoding="utf-8"))
+        manifest = json.loads(Path(f"{prefix}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def _check_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         attempt = "data.path=/on/a/larger/disk/corpus, or fewer iterations"
-        raise CorpusError(str(folder), "has no room for the corpus", f"{free:,} bytes free", f"{needed:,}", attempt)
+        raise Refused.of(str(folder), "has no room for the corpus", f"{free:,} bytes free", f"{needed:,}", attempt)
 
 
 def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
-    """Tokens of each document; the last one is cut so that their sum is exact."""
+    """Draw the number of tokens of each document; the last one is cut so that their sum is exact."""
     if spec.documents is not None:
         return draw.randint(_SHORTEST, _LONGEST + 1, spec.documents, np.int32)
     wanted, drawn, parts = spec.tokens or 0, 0, []
@@ -123,11 +123,11 @@ def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
 
 
 def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec) -> Iterator[NDArray[np.int32]]:
-    """The tokens of all documents, some millions at a time.
+    """Yield the tokens of all documents, some millions at a time.
 
     Every token has a fixed successor, which follows it three times in four; else comes one drawn from a Zipf-like
     distribution over the whole vocabulary, from which the successors were drawn, too. So there is something to learn
-    in ten steps (which tokens are frequent) and in hundreds (what follows what). Whole numbers only: a corpus must not
+    in ten steps (which tokens are frequent) and in hundreds (what follows what). Integers only: a corpus must not
     depend on how a processor rounds.
     """
     common = _common(draw.permutation(np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.eod)))
@@ -148,7 +148,7 @@ def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec)
 
 
 def _common(ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Quantiles of the distribution: each of `ids`, the n-th (from 0) in proportion to 1 / (n + 3)."""
+    """Return quantiles of the distribution: each of `ids`, the n-th (from 0) in proportion to 1 / (n + 3)."""
     limits = np.cumsum(2**36 // np.arange(3, len(ids) + 3, dtype=np.int64))
     return np.repeat(ids, np.diff(limits * _QUANTILES // limits[-1], prepend=0))
 
@@ -156,7 +156,7 @@ def _common(ids: NDArray[np.int32]) -> NDArray[np.int32]:
 def _write(
     folder: Path, parts: Iterator[NDArray[np.int32]], lengths: NDArray[np.int32], dtype: np.dtype[Any]
 ) -> dict[str, Any]:
-    """made.bin and made.idx in `folder`, one sequence a document; what the manifest says of them."""
+    """Write made.bin and made.idx into `folder`, one sequence a document; return what the manifest says of them."""
     digest, least, most = hashlib.sha256(), sys.maxsize, 0
     with (folder / "made.bin").open("wb") as file:
         for part in parts:
@@ -183,15 +183,15 @@ def _write(
 
 
 def check(prefix: str, vocab_size: int, reading: Reading | None) -> dict[str, Any]:
-    """Facts of the corpus at `prefix` for the record.
+    """Return facts of the corpus at `prefix` for the record.
 
     Raises:
-        CorpusError: it is damaged, holds ids beyond the vocabulary, or is too short for the run.
+        Refused: it is damaged, holds ids beyond the vocabulary, or is too short for the run.
     """
     corpus = open_corpus(prefix)
-    found = describe(corpus)
-    check_ids(corpus, vocab_size, found["least_id"], found["largest_id"])
-    facts = {f"data_{name}": value for name, value in found.items()}
+    described = describe(corpus)
+    check_ids(corpus, vocab_size, described["least_id"], described["largest_id"])
+    facts = {f"data_{name}": value for name, value in described.items()}
     if reading is None:
         return facts
     check_length(corpus, reading)
@@ -199,19 +199,18 @@ def check(prefix: str, vocab_size: int, reading: Reading | None) -> dict[str, An
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code of the command line."""
+    """Run the command line and return its exit code."""
     a = _parser().parse_args(argv)
     try:
         if not a.check:
             eod = a.vocab_size - 1 if a.eod is None else a.eod
             if eod >= a.vocab_size:
-                raise CorpusError(
-                    "--eod", "is beyond the vocabulary", str(eod), f"0 to {a.vocab_size - 1}", "leave it out"
-                )
+                allowed = f"0 to {a.vocab_size - 1}"
+                raise Refused.of("--eod", "is beyond the vocabulary", str(eod), allowed, "leave it out")
             provide(a.prefix, Spec(a.vocab_size, eod, a.seed, a.tokens, a.documents))
         sizes = (a.seq_length, a.global_batch_size, a.samples)
         facts = check(a.prefix, a.vocab_size, Reading(*sizes, a.seed) if all(sizes) else None)
-    except CorpusError as refusal:
+    except Refused as refusal:
         print(f"corpus.py: error: {refusal}", file=sys.stderr)
         return 2
     except OSError as refusal:
@@ -220,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    print(f"[tprimat] facts {json.dumps(facts)}", flush=True)
+    mark("facts", facts)
     return 0
 
 
@@ -229,23 +228,23 @@ def _parser() -> argparse.ArgumentParser:
         prog="corpus.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--prefix", required=True, help="path without .bin and .idx")
-    parser.add_argument("--vocab-size", required=True, type=_whole(2), help="of the model: ids are 0 to this - 1")
-    parser.add_argument("--seed", required=True, type=_whole(0, 2**32 - 1), help="of the corpus and of its order")
+    parser.add_argument("--vocab-size", required=True, type=_integer(2), help="of the model: ids are 0 to this - 1")
+    parser.add_argument("--seed", required=True, type=_integer(0, 2**32 - 1), help="of the corpus and of its order")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--tokens", type=_whole(2), help="make a corpus of exactly so many")
-    what.add_argument("--documents", type=_whole(1), help="make a corpus of so many")
+    what.add_argument("--tokens", type=_integer(2), help="make a corpus of exactly so many")
+    what.add_argument("--documents", type=_integer(1), help="make a corpus of so many")
     what.add_argument("--check", action="store_true", help="make nothing")
-    parser.add_argument("--eod", type=_whole(0), help="the id that ends a document (vocab size - 1)")
-    parser.add_argument("--seq-length", type=_whole(1))
-    parser.add_argument("--global-batch-size", type=_whole(1))
-    parser.add_argument("--samples", type=_whole(1), help="of the whole run: iterations x global batch size")
+    parser.add_argument("--eod", type=_integer(0), help="the id that ends a document (vocab size - 1)")
+    parser.add_argument("--seq-length", type=_integer(1))
+    parser.add_argument("--global-batch-size", type=_integer(1))
+    parser.add_argument("--samples", type=_integer(1), help="of the complete run: iterations x global batch size")
     return parser
 
 
-def _whole(least: int, most: int = 2**62) -> Callable[[str], int]:
+def _integer(least: int, most: int = 2**62) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"found {text}; allowed: a whole number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"found {text}; allowed: an integer from {least} to {most}")
         return int(text)
 
     return number

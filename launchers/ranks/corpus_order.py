@@ -1,7 +1,7 @@
-"""Corpora as Megatron keeps them (P.bin, P.idx): open and check one, and predict the order in which a run will see it.
+"""Open and check a corpus as Megatron keeps it (P.bin, P.idx), and predict the order in which a run will see it.
 
 The order is that of Megatron-Core's GPTDataset within one epoch and of the loader `single`, worked out without torch.
-Corpora that several prefixes are blended of, and runs of several epochs, are not covered. Imports numpy only.
+Corpora that several prefixes are blended of, and runs of several epochs, are not covered. Needs numpy alone.
 """
 
 from __future__ import annotations
@@ -15,27 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rank_program import Refused
 
 HEADER = b"MMIDIDX\0\0"
 HEAD_BYTES = 34  # header, uint64 version, uint8 type, uint64 sequences, uint64 boundaries of documents
 TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # Megatron's codes; 6 and 7 are floats: no ids
-HASHED_BYTES = 2**30  # a larger .bin has no hash in a record: nobody waits minutes for a run to begin
+HASHED_BYTES = 2**30  # a larger .bin has no hash in a record: a run must not wait minutes for it
 _CHUNK = 2**24  # tokens read at a time
-_SAMPLED = 64  # chunks that are looked at where a corpus is not read whole
-
-
-class CorpusError(Exception):
-    """A corpus cannot be made or used: where, what is wrong, what was found, what is allowed, one thing to try."""
-
-    def __init__(self, where: str, what: str, found: str = "", allowed: str = "", attempt: str = "") -> None:
-        self.parts = (where, what, found, allowed, attempt)
-        details = (("found", found), ("allowed", allowed), ("try", attempt))
-        super().__init__("; ".join([f"{where}: {what}", *(f"{name} {text}" for name, text in details if text)]))
+_SAMPLED = 64  # chunks that are read of a larger corpus
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a run reads a corpus, all of which trains (split 100,0,0). samples: in the whole run."""
+    """How a run reads a corpus, all of which trains (split 100,0,0). samples: in the complete run."""
 
     seq_length: int
     global_batch_size: int
@@ -45,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus on disk. lengths and offsets (in tokens) of its sequences, which Megatron shuffles as documents."""
+    """A corpus on disk, with lengths and offsets (in tokens) of its sequences, which Megatron shuffles as documents."""
 
     prefix: str
     dtype: np.dtype[Any]
@@ -55,19 +47,19 @@ class Corpus:
 
     @property
     def tokens(self) -> int:
-        """Tokens in all sequences, the ends of documents among them."""
+        """Return the number of tokens in all sequences, the ends of documents among them."""
         return int(self.lengths.sum(dtype=np.int64))
 
     def ids(self) -> NDArray[Any]:
-        """All token ids, mapped into memory and not read."""
+        """Return all token ids, mapped into memory and not read."""
         return np.memmap(f"{self.prefix}.bin", self.dtype, "r")
 
 
 def open_corpus(prefix: str) -> Corpus:
-    """The corpus at `prefix`, which is the path without .bin and .idx.
+    """Open the corpus at `prefix`, which is the path without .bin and .idx.
 
     Raises:
-        CorpusError: it is missing, or its two files are damaged or do not belong together.
+        Refused: it is missing, or its two files are damaged or do not belong together.
     """
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     missing = [path.suffix for path in (binary, index) if not path.is_file()]
@@ -75,13 +67,13 @@ def open_corpus(prefix: str) -> Corpus:
         attempt = "the path without .bin and .idx"
         if prefix.endswith((".bin", ".idx")):
             attempt = prefix[:-4]
-        raise CorpusError(prefix, "no corpus is here", f"no {' and no '.join(missing)}", "P.bin and P.idx", attempt)
+        raise Refused.of(prefix, "no corpus is here", f"no {' and no '.join(missing)}", "P.bin and P.idx", attempt)
     corpus = _read_index(prefix, index.read_bytes())
     found, expected = binary.stat().st_size, corpus.tokens * corpus.dtype.itemsize
     if found != expected:
         what = "is truncated" if found < expected else "does not belong to this .idx, or another one wrote into it"
         allowed = f"{expected:,} bytes, as {index.name} says"
-        raise CorpusError(str(binary), what, f"{found:,} bytes", allowed, "copy both files again, or preprocess again")
+        raise Refused.of(str(binary), what, f"{found:,} bytes", allowed, "copy both files again, or preprocess again")
     return corpus
 
 
@@ -89,33 +81,33 @@ def _read_index(prefix: str, raw: bytes) -> Corpus:
     where, attempt = f"{prefix}.idx", "copy both files again, or preprocess again"
     if len(raw) < HEAD_BYTES or not raw.startswith(HEADER):
         found = f"{len(raw):,} bytes that begin with {raw[:9]!r}"
-        raise CorpusError(where, "is no index of Megatron", found, f"a file that begins with {HEADER!r}", attempt)
+        raise Refused.of(where, "is no index of Megatron", found, f"a file that begins with {HEADER!r}", attempt)
     version, code, sequences, boundaries = struct.unpack_from("<QBQQ", raw, len(HEADER))
     if version != 1 or code not in TYPES:
         found = f"version {version}, type {code}"
-        raise CorpusError(where, "cannot be read", found, f"version 1, types {', '.join(map(str, TYPES))}", attempt)
+        raise Refused.of(where, "cannot be read", found, f"version 1, types {', '.join(map(str, TYPES))}", attempt)
     size = HEAD_BYTES + 12 * sequences + 8 * boundaries
     if len(raw) != size or not sequences:
         found = f"{len(raw):,} bytes"
-        raise CorpusError(where, "is damaged", found, f"{size:,} bytes for {sequences:,} sequences", attempt)
+        raise Refused.of(where, "is damaged", found, f"{size:,} bytes for {sequences:,} sequences", attempt)
     lengths = np.frombuffer(raw, "<i4", sequences, HEAD_BYTES)
     offsets = np.frombuffer(raw, "<i8", sequences, HEAD_BYTES + 4 * sequences)
     limits = np.frombuffer(raw, "<i8", boundaries, HEAD_BYTES + 12 * sequences)
     dtype = np.dtype(TYPES[code])
     expected = np.cumsum(lengths, dtype=np.int64) - lengths
-    whole = lengths.min() >= 0 and np.array_equal(offsets, expected * dtype.itemsize)
-    if not whole or limits[0] != 0 or limits[-1] != sequences or (np.diff(limits) < 0).any():
-        raise CorpusError(where, "is damaged", "lengths, offsets and documents that contradict each other", "", attempt)
+    ordered = lengths.min() >= 0 and np.array_equal(offsets, expected * dtype.itemsize)
+    if not ordered or limits[0] != 0 or limits[-1] != sequences or (np.diff(limits) < 0).any():
+        raise Refused.of(where, "is damaged", "lengths, offsets and documents that contradict each other", "", attempt)
     return Corpus(prefix, dtype, lengths, expected, boundaries - 1)
 
 
-def describe(corpus: Corpus, whole: bool = False) -> dict[str, Any]:
-    """What the manifest of `corpus` would say: read from its files, whoever wrote them.
+def describe(corpus: Corpus, complete: bool = False) -> dict[str, Any]:
+    """Return what the manifest of `corpus` would say: read from its files, whoever wrote them.
 
-    Not `whole`: a large .bin is sampled for its ids, and its hash is None.
+    Unless `complete`, a large .bin is sampled for its ids, and its hash is None.
     """
     binary, index = Path(f"{corpus.prefix}.bin"), Path(f"{corpus.prefix}.idx")
-    least, most = id_range(corpus, whole)
+    least, most = id_range(corpus, complete)
     return {
         "documents": corpus.documents,
         "tokens": corpus.tokens,
@@ -124,54 +116,55 @@ def describe(corpus: Corpus, whole: bool = False) -> dict[str, Any]:
         "largest_id": most,
         "bin_bytes": binary.stat().st_size,
         "idx_bytes": index.stat().st_size,
-        "bin_sha256": sha256(binary) if whole or binary.stat().st_size <= HASHED_BYTES else None,
+        "bin_sha256": sha256(binary) if complete or binary.stat().st_size <= HASHED_BYTES else None,
         "idx_sha256": sha256(index),
     }
 
 
-def id_range(corpus: Corpus, whole: bool = False) -> tuple[int, int]:
-    """The least and the largest token id: of every token, or, not `whole`, of chunks spread over a large corpus."""
+def id_range(corpus: Corpus, complete: bool = False) -> tuple[int, int]:
+    """Return the least and the largest token id: of every token if `complete`, else of chunks spread over a large
+    corpus."""
     ids = corpus.ids()
     starts = np.arange(0, ids.size, _CHUNK)
-    if not whole and starts.size > _SAMPLED:
+    if not complete and starts.size > _SAMPLED:
         starts = starts[np.linspace(0, starts.size - 1, _SAMPLED, dtype=np.int64)]
     ranges = [(int(chunk.min()), int(chunk.max())) for chunk in (ids[at : at + _CHUNK] for at in starts)]
     return min(least for least, _ in ranges), max(most for _, most in ranges)
 
 
 def check_ids(corpus: Corpus, vocab_size: int, least: int, most: int) -> None:
-    """CorpusError where an id is outside of the model's vocabulary."""
+    """Refuse an id outside of the model's vocabulary."""
     if least < 0 or most >= vocab_size:
         what, allowed = "holds ids that the model does not have", f"0 to {vocab_size - 1:,} (vocab_size {vocab_size:,})"
         attempt = "the model whose tokenizer made this corpus, or preprocess with this model's"
-        raise CorpusError(f"{corpus.prefix}.bin", what, f"ids {least:,} to {most:,}", allowed, attempt)
+        raise Refused.of(f"{corpus.prefix}.bin", what, f"ids {least:,} to {most:,}", allowed, attempt)
 
 
 def check_length(corpus: Corpus, reading: Reading) -> None:
-    """CorpusError where a run needs more samples than one epoch holds: every stack would then shuffle over several
+    """Refuse a run that needs more samples than one epoch holds: every stack would then shuffle over several
     epochs, and already its first batch would be another one."""
     tokens, length = corpus.tokens, reading.seq_length
-    held = max(0, tokens - 1) // length
-    if held == 0:
+    samples = max(0, tokens - 1) // length
+    if samples == 0:
         found = f"{tokens:,} tokens"
         allowed, attempt = f"at least {length + 1:,}", f"training.seq_length={max(1, tokens - 1)} or less"
-        raise CorpusError(corpus.prefix, f"is shorter than a sequence of {length:,}", found, allowed, attempt)
-    if reading.samples > held:
+        raise Refused.of(corpus.prefix, f"is shorter than a sequence of {length:,}", found, allowed, attempt)
+    if reading.samples > samples:
         what = f"a run of {reading.samples:,} samples of {length:,} tokens is more than one epoch"
-        found = f"{held:,} samples in {tokens:,} tokens"
-        steps = held // reading.global_batch_size
+        found = f"{samples:,} samples in {tokens:,} tokens"
+        steps = samples // reading.global_batch_size
         attempt = f"training.train_iters={steps} or fewer" if steps else "a smaller batch, shorter sequences"
-        raise CorpusError(corpus.prefix, what, found, f"at most {held:,} samples", f"{attempt}, or a larger corpus")
+        raise Refused.of(corpus.prefix, what, found, f"at most {samples:,} samples", f"{attempt}, or a larger corpus")
 
 
 def batches(corpus: Corpus, reading: Reading) -> Iterator[NDArray[np.int32]]:
-    """The global batches [global_batch_size, seq_length + 1] that every stack will see, from the first on.
+    """Yield the global batches [global_batch_size, seq_length + 1] that every stack will see, from the first on.
 
     Micro-batch j of data parallel rank r holds the samples from (j * DP + r) * micro_batch_size on. As
     `_build_document_sample_shuffle_indices` in megatron/core/datasets/gpt_dataset.py: numpy guarantees RandomState.
 
     Raises:
-        CorpusError: the run does not fit into one epoch.
+        Refused: the run does not fit into one epoch.
     """
     check_length(corpus, reading)
     draw = np.random.RandomState(reading.seed)
@@ -187,7 +180,7 @@ def batches(corpus: Corpus, reading: Reading) -> Iterator[NDArray[np.int32]]:
 
 
 class _Stream(NamedTuple):
-    """Documents laid one after another: where each lies in `ids`, its length, and where it ends here."""
+    """Documents one after another: where each lies in `ids`, its length, and where it ends here."""
 
     ids: NDArray[Any]
     offsets: NDArray[np.int64]
@@ -204,12 +197,12 @@ class _Stream(NamedTuple):
 
 
 def fingerprint(batch: NDArray[Any]) -> str:
-    """sha256 of a global batch of token ids, in the order of its samples, as little endian int32."""
+    """Return the sha256 of a global batch of token ids, in the order of its samples, as little endian int32."""
     return hashlib.sha256(np.ascontiguousarray(batch, "<i4").tobytes()).hexdigest()
 
 
 def sha256(path: Path) -> str:
-    """sha256 of a file, read in parts."""
+    """Return the sha256 of a file, read in parts."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(2**24):

@@ -9,31 +9,27 @@ finite. Checkpoints lie in checkpoints/ beside the settings; where there is one,
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import logging
 import os
-import signal
 import sys
-import time
 import warnings
 from pathlib import Path
 
 from engine_settings import Settings, SettingsError, read_settings
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from rank_program import die_with_parent, stop
 
 
 def main() -> int:
     """Run this rank and return its exit code."""
-    _die_with_torchrun()
+    die_with_parent()
     parser = argparse.ArgumentParser(description="one rank of the embedded engine; start it with torchrun")
     parser.add_argument("--settings", required=True, metavar="FILE.json")
     path = parser.parse_args().settings
     try:
         settings = read_settings(path)
     except SettingsError as refusal:
-        return _stop(2, str(refusal))
+        return stop(2, str(refusal))
     return _train(settings, Path(path).parent / "checkpoints")
 
 
@@ -51,24 +47,17 @@ def _train(settings: Settings, checkpoints: Path) -> int:
 
         engine_standin.check()
     except ImportError as error:
-        return _stop(2, f"engine: cannot import what it runs on: {error}")
+        return stop(2, f"engine: cannot import what it runs on: {error}")
 
     try:
         stopped = engine_train.train(settings, stand_in, checkpoints)
     except (engine_train.DeviceError, CheckpointError) as error:
-        return _stop(2, f"engine: {error}", speaker="LOCAL_RANK")
-    return _stop(3, f"engine: {stopped}; try a smaller lr or a longer warm-up") if stopped else 0
-
-
-def _die_with_torchrun() -> None:
-    """Ask Linux to kill this process when torchrun dies: killed by SIGKILL (a batch system, the OOM killer), torchrun
-    forwards nothing, and its ranks would keep the machine busy."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        return stop(2, f"engine: {error}", speaker="LOCAL_RANK")
+    return stop(3, f"engine: {stopped}; try a smaller lr or a longer warm-up") if stopped else 0
 
 
 def _quiet() -> None:
-    # megatron/core tells at import what it lacks; the engine brings its own modules, and does no inference
+    # megatron/core says at import what it lacks; the engine brings its own modules, and does no inference
     quiet = ("Transformer Engine and Apex", "Apex is not", "Failed to create unified memory", "If you are using transf")
     for message in quiet:
         warnings.filterwarnings("ignore", message=message)
@@ -85,16 +74,6 @@ def _quiet() -> None:
     logging.getLogger("megatron.core.utils").setLevel(logging.ERROR)
     # tensor_parallel/layers.py relies on it to overlap its collectives, and warns where it is not set
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-
-
-def _stop(code: int, message: str, speaker: str = "RANK") -> int:
-    """Say why where the variable `speaker` is 0, and return `code`. The others wait for that: torchrun ends all ranks
-    as soon as one has ended."""
-    if os.environ.get(speaker, "0") == "0":
-        print(message, file=sys.stderr, flush=True)
-    else:
-        time.sleep(2)
-    return code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checkpoints in Megatron-Core's distributed format (torch_dist): any layout may read what another one wrote.
+"""Save and resume in Megatron-Core's distributed format (torch_dist): any layout may read what another one wrote.
 
 A checkpoint counts only once the file `latest` names it, which is replaced in one step after everything else is on
 disk: a kill at any time costs the steps since the last checkpoint, never that one. Old ones are not deleted.
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from engine_effective import Built
-from engine_log import mark
 from engine_optimizer import sharded_optimizer_state, take_optimizer_state
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies import torch as torch_dist
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.utils import get_attr_wrapped_model
+from rank_program import mark
 from torch.distributed import checkpoint
 
 _MARKER = "latest"
@@ -44,7 +44,7 @@ class CheckpointError(Exception):
 
 
 class _Latest(NamedTuple):
-    """What the marker says of the newest whole checkpoint."""
+    """The newest complete checkpoint, as the marker states it."""
 
     iteration: int
     files: dict[str, int]
@@ -66,13 +66,13 @@ def save(built: Built, folder: Path, iteration: int) -> None:
     dist.barrier()
     if dist.get_rank() == 0:
         files = {file.name: file.stat().st_size for file in path.iterdir()}
-        _write_whole(folder / _MARKER, json.dumps({"iteration": iteration, "files": files}))
+        _write_atomically(folder / _MARKER, json.dumps({"iteration": iteration, "files": files}))
         values = {"iteration": iteration, "bytes": sum(files.values()), "seconds": time.monotonic() - started}
         mark("saved", values)
 
 
 def resume(built: Built, folder: Path) -> int:
-    """Put the newest whole checkpoint of `folder` into `built`; returns its number of steps, 0 where there is none.
+    """Load the newest complete checkpoint of `folder` into `built`; return its number of steps, 0 without one.
 
     Every rank must call it. What a kill left half-written is removed.
 
@@ -104,7 +104,7 @@ def resume(built: Built, folder: Path) -> int:
 
 
 class _InProcess(torch_dist.TorchDistSaveShardedStrategy):
-    """Megatron-Core's format, written by the rank itself.
+    """Write Megatron-Core's format in the rank itself.
 
     Megatron's own writer forks a process for each file, and a manager process for their answers, which takes seconds
     and would outlive a rank that is killed (dist_checkpointing/strategies/filesystem_async.py:266).
@@ -129,12 +129,12 @@ def _state(built: Built, loading: bool) -> dict[str, Any]:
 
 
 def _models(built: Built) -> list[Any]:
-    """The bare GPTModels: DDP's names would begin with `module.`."""
+    """Return the bare GPTModels: DDP's names would begin with `module.`."""
     return [get_attr_wrapped_model(chunk, "decoder", return_model_obj=True) for chunk in built.chunks]
 
 
 def _generators(alike: bool) -> dict[str, Any]:
-    """This rank's random states. Another layout has other ranks, which go on with their own."""
+    """Return this rank's random states. Another layout has other ranks, which go on with their own."""
     if not alike:
         return {}
     states = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state()}
@@ -165,9 +165,9 @@ def _latest(folder: Path) -> _Latest | None:
 
 def _check_files(path: Path, files: dict[str, int]) -> None:
     for name, size in files.items():
-        found = (path / name).stat().st_size if (path / name).is_file() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found} bytes"
+        bytes_here = (path / name).stat().st_size if (path / name).is_file() else None
+        if bytes_here != size:
+            what = "is missing" if bytes_here is None else f"has {bytes_here} bytes"
             raise CheckpointError(f"{path / name} {what}, and had {size} when it was saved; try: remove {path.parent}")
 
 
@@ -180,11 +180,11 @@ def _check_settings(path: Path, saved: dict[str, Any], wanted: dict[str, Any]) -
     if (saved["expert_model_parallel_size"] > 1) != (wanted["expert_model_parallel_size"] > 1):
         names.append("expert_model_parallel_size")  # above 1, and only then, experts have an optimizer of their own
     if names:
-        lines = [f"  {name}: found {saved.get(name)!r}; asked for {wanted[name]!r}" for name in names]
+        lines = [f"  {name}: found {saved.get(name)!r}; requested {wanted[name]!r}" for name in names]
         raise CheckpointError("\n".join([f"{path} is of another run; try: another directory", *lines]))
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -1,6 +1,6 @@
-"""What the engine trains on: Megatron-Core's own GPTDataset over an indexed corpus, or its own mock data.
+"""Read what the engine trains on: Megatron-Core's own GPTDataset over an indexed corpus, or its own mock data.
 
-The corpus is there before the engine starts (corpus.py makes it). Everything in it trains; only one epoch is read.
+The corpus exists before the engine starts (corpus.py makes it). All of it trains; only one epoch is read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class TokenData:
     """The samples of a run, in the order of Megatron's loader `single`, which every layout and every stack shares."""
 
     def __init__(self, settings: Settings) -> None:
-        """Builds the dataset; every rank must."""
+        """Build the dataset; every rank must."""
         s = settings
         self.micro_batch_size, self.global_batch_size = s.micro_batch_size, s.global_batch_size
         self.vocab_size, self.name = s.vocab_size, s.data
         self.dataset = _dataset(s)
 
     def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
-        """Tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
+        """Return tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
 
         Micro-batch j of rank r holds samples (j * data_size + r) * micro_batch_size onwards, so the samples of a step,
         and their split into micro-batches, are the same in every layout.
@@ -37,13 +37,14 @@ class TokenData:
         return np.stack([[self._sample(index) for index in batch] for batch in order[:, data_rank].tolist()])
 
     def first_batch(self) -> str | None:
-        """Fingerprint of the first global batch, as this rank reads it; None of mock data, which no stack shares."""
+        """Return the fingerprint of the first global batch as this rank reads it; None of mock data, which no stack
+        shares."""
         if self.dataset.config.mock:
             return None
         return fingerprint(np.stack([self._sample(index) for index in range(self.global_batch_size)]))
 
     def effective(self) -> dict[str, Any]:
-        """The settings of the dataset that was built, under their canonical names."""
+        """Return the settings of the dataset that was built, under their canonical names."""
         config = self.dataset.config
         return {
             "data": "mock" if config.mock else self.name,
@@ -59,7 +60,7 @@ class TokenData:
 
 
 class _Tokenizer:
-    """What GPTDataset asks of a tokenizer where the corpus holds ids already."""
+    """Be what GPTDataset needs of a tokenizer where the corpus holds ids already."""
 
     def __init__(self, vocab_size: int) -> None:
         self.eod = vocab_size - 1
@@ -74,8 +75,8 @@ def _dataset(s: Settings) -> Any:
         sequence_length=s.seq_length,
         blend=([s.data_path], None) if corpus else None,
         split=s.split,
-        # Empty, not None: every rank works the order out for itself, in milliseconds. A cache on disk is found again
-        # by the corpus' path, not its contents (gpt_dataset.py), and its ranks must share a file system.
+        # Empty, not None: every rank works the order out for itself, in milliseconds. A cache on disk is looked up by
+        # the corpus' path, not its contents (gpt_dataset.py), and its ranks must share a file system.
         path_to_cache="",
         tokenizer=_Tokenizer(s.vocab_size),
         reset_position_ids=False,

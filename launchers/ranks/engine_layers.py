@@ -122,8 +122,10 @@ class SDPACoreAttention(MegatronModule):
             k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
         dropout = self.config.attention_dropout if self.training else 0.0
         with self._generator(dropout):
-            options = {"dropout_p": dropout, "is_causal": bias is None, "scale": self.scale}
-            out = functional.scaled_dot_product_attention(q, k, v, bias, enable_gqa=q.shape[1] != k.shape[1], **options)
+            grouped, causal = q.shape[1] != k.shape[1], bias is None
+            out = functional.scaled_dot_product_attention(
+                q, k, v, bias, dropout, causal, scale=self.scale, enable_gqa=grouped
+            )
         return out.permute(2, 0, 1, 3).reshape(*query.shape[:2], -1)
 
     def _generator(self, dropout: float) -> contextlib.AbstractContextManager[None]:

@@ -1,11 +1,7 @@
-"""Everything the engine prints: Megatron-LM's own lines, and marks of ours that begin with `[tprimat]`.
-
-Several processes share one stdout, so each message is one write.
-"""
+"""Print what the engine reports: Megatron-LM's own lines, and marks of ours that begin with `[tprimat]`."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -17,11 +13,12 @@ from typing import Any
 
 import megatron.core
 import torch
+from rank_program import mark, say
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One finished step, as the rank that logs saw it."""
+    """One finished step, as the rank that logs it measured it."""
 
     iteration: int
     """Counted from 1."""
@@ -38,19 +35,8 @@ class Step:
     """The clock stands still while a checkpoint is written."""
 
 
-def say(text: str) -> None:
-    """Print `text` and a line end in one write."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def mark(kind: str, values: Mapping[str, Any]) -> None:
-    """Print one of our own lines: `[tprimat] kind {json}`."""
-    say(f"[tprimat] {kind} {json.dumps(values, allow_nan=False)}")
-
-
 def print_facts(stand_in: bool) -> None:
-    """Print what this process runs on; None means "there is none here" or "not told by the system"."""
+    """Print what this process runs on; None: there is none here, or the system does not report it."""
     gpu = torch.cuda.is_available()
     facts = {
         "torch": torch.__version__,
@@ -103,8 +89,8 @@ def print_step(step: Step, train_iters: int, batch: int) -> None:
     values = {
         "iteration": step.iteration,
         "lr_used": step.lr_used,
-        "loss": _json_number(step.loss),
-        "grad_norm": _json_number(step.grad_norm),
+        "loss": step.loss,
+        "grad_norm": step.grad_norm,
         "end_monotonic_s": step.end_monotonic_s,
         "memory_bytes": memory_bytes,
         "memory_kind": memory_kind,
@@ -113,12 +99,8 @@ def print_step(step: Step, train_iters: int, batch: int) -> None:
 
 
 def print_end() -> None:
-    """Print Megatron-LM's last line of a training that ran to its end."""
+    """Print Megatron-LM's last line of a training that is complete."""
     say(f"[after training is done] datetime: {datetime.now().strftime('%Y-%m-%d %H:%M:%S')}")
-
-
-def _json_number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _peak_memory() -> tuple[int | None, str]:
@@ -130,7 +112,7 @@ def _peak_memory() -> tuple[int | None, str]:
 
 def _device_memory_bytes(gpu: bool) -> int | None:
     if gpu:
-        return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     return _kilobytes(_proc("meminfo", "MemTotal"))
 
 
@@ -139,7 +121,7 @@ def _kilobytes(text: str | None) -> int | None:
 
 
 def _proc(name: str, key: str) -> str | None:
-    """The first value of `key` in /proc/`name`; None where the system does not tell it."""
+    """Return the first value of `key` in /proc/`name`; None where the system does not report it."""
     try:
         lines = Path("/proc", name).read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Megatron-Core's GPTModel from the engine's settings, with modules of ours through Megatron's ModuleSpec.
+"""Build Megatron-Core's GPTModel from the engine's settings, with modules of ours through Megatron's ModuleSpec.
 
 engine_layers.py says why each of them is needed.
 """
@@ -72,7 +72,7 @@ def _transformer_config(s: Settings) -> Any:
         use_cpu_initialization=not torch.cuda.is_available(),
         init_method=_leave,  # set_weights comes after; perform_initialization=False would also skip the biases' zeros
         output_layer_init_method=_leave,
-        attention_softmax_in_fp32=False,  # of Megatron's own attention; as every vendor's stack is told
+        attention_softmax_in_fp32=False,  # of Megatron's own attention; as on every vendor's stack
         # these need TransformerEngine or apex, or compile at the first step
         persist_layer_norm=False,
         gradient_accumulation_fusion=False,
@@ -118,7 +118,7 @@ def _experts(s: Settings) -> dict[str, Any]:
         "moe_ffn_hidden_size": s.moe_ffn_hidden_size,
         "moe_shared_expert_intermediate_size": s.moe_shared_expert_intermediate_size,
         "moe_router_load_balancing_type": s.moe_router_load_balancing_type,
-        "moe_aux_loss_coeff": s.moe_aux_loss_coeff * aux_loss_correction(s.context_parallel_size),
+        "moe_aux_loss_coeff": (s.moe_aux_loss_coeff or 0.0) * aux_loss_correction(s.context_parallel_size),
         "moe_layer_freq": [int(layer >= dense) for layer in range(s.num_layers)],
         "moe_token_dispatcher_type": "alltoall",
         "moe_grouped_gemm": False,  # needs grouped_gemm or TransformerEngine
@@ -126,7 +126,7 @@ def _experts(s: Settings) -> dict[str, Any]:
 
 
 def aux_loss_correction(context_size: int) -> int:
-    """By what the coefficient of the auxiliary loss is multiplied for Megatron-Core to weigh it as asked for.
+    """Return the factor of the auxiliary loss's coefficient that makes Megatron-Core weigh it as requested.
 
     0.15 divides its gradient by the context parallel size: https://github.com/NVIDIA/Megatron-LM/pull/2217.
     """
@@ -162,7 +162,7 @@ def _ours(layer: Any, config: Any) -> None:
 
 
 class _InPlace(DistributedDataParallel):
-    """For gradients that are not reduced while backward runs."""
+    """Let autograd add gradients up in place, where they are not reduced while backward runs."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -179,13 +179,13 @@ class _InPlace(DistributedDataParallel):
                 parameter.grad = parameter.main_grad
 
     def finish_grad_sync(self) -> None:
-        """Nothing where there is one rank: gloo would copy all gradients (and below, all parameters: together 7 % of a
-        step of 32 M parameters)."""
+        """Do nothing where there is one rank: gloo would copy all gradients (and below, all parameters: together 7 % of
+        a step of 32 M parameters)."""
         if self.dp_cp_group.size() > 1:
             super().finish_grad_sync()
 
     def start_param_sync(self, *unused: Any, **options: Any) -> None:
-        """The same for the parameters, with the distributed optimizer."""
+        """Do the same for the parameters, with the distributed optimizer."""
         if self.dp_cp_group.size() > 1:
             super().start_param_sync(*unused, **options)
 
@@ -208,7 +208,8 @@ def _distributed(s: Settings, config: Any, model: Any, first: bool) -> Any:
 
 
 def _overlap(s: Settings, config: Any, chunks: list[Any]) -> None:
-    """As megatron/training/training.py, train(): a list of functions where there are several chunks."""
+    """Set the functions that overlap communication, as megatron/training/training.py, train(): a list of them where
+    there are several chunks."""
 
     def each(name: str) -> Any:
         functions = [getattr(chunk, name) for chunk in chunks]
@@ -221,6 +222,6 @@ def _overlap(s: Settings, config: Any, chunks: list[Any]) -> None:
 
 
 def _aligned(s: Settings) -> bool:
-    """Whether all pipeline ranks gather a chunk's parameters at the same time; the schedule does it for interleaving
-    only."""
+    """Return whether all pipeline ranks gather a chunk's parameters at the same time; the schedule does it for
+    interleaving only."""
     return s.overlap_param_gather and s.virtual_pipeline_model_parallel_size is not None

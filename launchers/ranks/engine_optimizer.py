@@ -1,4 +1,4 @@
-"""Megatron-Core's optimizer and learning rate schedule from the engine's settings."""
+"""Build Megatron-Core's optimizer and learning rate schedule from the engine's settings."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def sharded_optimizer_state(optimizer: Any, models: dict[str, Any], loading: boo
 
 
 def take_optimizer_state(optimizer: Any, state: Any) -> None:
-    """Load what `sharded_optimizer_state` asked for."""
+    """Load the state that `sharded_optimizer_state` describes."""
     for part in _distributed(optimizer):
         part._set_main_param_and_optimizer_states = _with_step(part)
     with torch.no_grad():  # fp32 parameters are copied into in place
@@ -100,7 +100,7 @@ def take_optimizer_state(optimizer: Any, state: Any) -> None:
 
 
 def _distributed(optimizer: Any) -> list[Any]:
-    """The distributed optimizers in `optimizer` whose work torch's AdamW does: with that alone resuming needs help."""
+    """Return the distributed optimizers in `optimizer` that use torch's AdamW: with that alone resuming needs help."""
     parts = [] if HAVE_APEX_OR_TE else getattr(optimizer, "chained_optimizers", [optimizer])
     return [part for part in parts if isinstance(part, DistributedOptimizer)]
 
@@ -115,7 +115,7 @@ def _materialize(optimizer: Any) -> None:
 
 
 def _with_step(part: Any) -> Any:
-    """`_set_main_param_and_optimizer_states` wants a step, which this format keeps once for all parameters, and
+    """Give `_set_main_param_and_optimizer_states` a step, which this format keeps once for all parameters, and
     load_state_dict has set already; upstream it is the other way round: https://github.com/radixark/Megatron-LM/pull/69."""
     original = part._set_main_param_and_optimizer_states
 

@@ -188,15 +188,15 @@ def _data_problems(s: Settings) -> Iterator[Problem]:
     """The corpus fits the run. Its ids are not looked at: corpus.py does that once, before the ranks start."""
     if s.data == "mock":
         return
-    from corpus_order import CorpusError, Reading, check_length, open_corpus
+    from corpus_order import Reading, Refused, check_length, open_corpus
 
     try:
         corpus = open_corpus(s.data_path or "")
         reading = Reading(s.seq_length, s.global_batch_size, s.train_iters * s.global_batch_size, s.seed)
         check_length(corpus, reading)
-    except CorpusError as error:
-        where, what, found, allowed, attempt = error.parts
-        yield Problem(f"data_path: {where} {what}", found, allowed, attempt)
+    except Refused as error:
+        for where, what, found, allowed, attempt in error.problems:
+            yield Problem(f"data_path: {where} {what}", found, allowed, attempt)
 
 
 def _world_problems(settings: Settings) -> Iterator[Problem]:

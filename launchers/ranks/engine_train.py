@@ -1,4 +1,4 @@
-"""The engine's training: process groups, the objects of a run, and the loop over Megatron-Core's pipeline schedules."""
+"""Train: process groups, the objects of a run, and the loop over Megatron-Core's pipeline schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine_checkpoint import resume, save
 from engine_data import TokenData
 from engine_effective import Built, effective_arguments
 from engine_layers import context_shard
-from engine_log import Step, mark, print_arguments, print_end, print_facts, print_step, say
+from engine_log import Step, print_arguments, print_end, print_facts, print_step
 from engine_model import build_model
 from engine_optimizer import build_optimizer, build_scheduler
 from engine_settings import Settings
@@ -25,13 +25,14 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_model_config
+from rank_program import mark, say
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Tokens and labels, [micro-batch size, sequence length] each."""
 
 
 class DeviceError(Exception):
-    """What this machine, or its communication library, cannot carry."""
+    """This machine, or its communication library, cannot run the layout."""
 
 
 def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
@@ -66,9 +67,9 @@ def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
 
 def _set_up_groups(s: Settings) -> None:
     gpu = torch.cuda.is_available()
-    found = ("rocm" if torch.version.hip else "cuda") if gpu else "cpu"
-    if found != s.device:  # or a CPU's figures would be kept as a GPU's
-        here = f"torch {torch.__version__} finds {found} here"
+    device = ("rocm" if torch.version.hip else "cuda") if gpu else "cpu"
+    if device != s.device:  # or a CPU's figures would be kept as a GPU's
+        here = f"torch {torch.__version__} has {device} here"
         raise DeviceError(f"meant for {s.device}, and {here}; try a torch built for {s.device}")
     if gpu:
         ranks, devices = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
@@ -157,14 +158,15 @@ def _batches(built: Built, index: int) -> Iterator[Batch]:
 
 
 def _forward(batches: Iterator[Batch], model: Any) -> tuple[torch.Tensor, Any]:
-    """Megatron's forward_step_func: the output, and the function that makes the loss of it on the last stage."""
+    """Be Megatron's forward_step_func: return the output, and the function that makes the loss of it on the last
+    stage."""
     tokens, labels = map(context_shard, next(batches))
     # RoPE needs no position ids, and causal SDPA no mask
     return model(tokens, None, None, labels=labels), _loss
 
 
 def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sum, number of tokens, and both for the report, as loss_func in Megatron-LM's pretrain_gpt.py.
+    """Return the sum, the number of tokens, and both for the report, as loss_func in Megatron-LM's pretrain_gpt.py.
 
     With the number, schedules.py takes the mean of this rank's tokens, and DDP the mean over data and context parallel
     ranks; with a mean alone it would multiply by the context parallel size.
@@ -175,7 +177,7 @@ def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 
 def _global_loss(reports: list[torch.Tensor]) -> float:
-    """The mean over the global batch, on every rank; `reports` has this rank's micro-batches on the last stage."""
+    """Return the mean over the global batch on every rank; `reports` are the last stage's micro-batches."""
     if parallel_state.is_pipeline_last_stage():
         total, count = _summed(reports)
         loss = total / count
@@ -183,7 +185,7 @@ def _global_loss(reports: list[torch.Tensor]) -> float:
         loss = torch.zeros((), device=torch.cuda.current_device())
     last = parallel_state.get_pipeline_model_parallel_last_rank()
     dist.broadcast(loss, last, group=parallel_state.get_pipeline_model_parallel_group())
-    return loss.item()  # waits for the whole step on a GPU: the collectives above come after the optimizer
+    return float(loss.item())  # waits for the complete step on a GPU: the collectives above come after the optimizer
 
 
 def _summed(reports: list[torch.Tensor]) -> torch.Tensor:

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from corpus_order import fingerprint
 from lightning.pytorch.callbacks import Callback
-from nemo_recipe import asked
-from rehearsal.tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
-from vendor_config import Refusal, Refused, is_first_rank, mark, peak_memory, plain, real_value
+from nemo_recipe import HAS_TRANSFORMER_ENGINE
+from rank_program import Problem, Refused, is_first_rank, mark
+from tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
+from vendor_ranks import changed, peak_memory, required
 
 _RESPECTED = ("model.config.", "optim.config.", "trainer.strategy.ddp.")
 
@@ -35,11 +36,11 @@ def configured(recipe: Any, settings: dict[str, Any]) -> dict[str, Any]:
         optim.connect(model)
         strategy.connect(model)  # overwrites the model's, the optimizer's and DDP's config
     except (AssertionError, ValueError, TypeError, AttributeError, ImportError, NotImplementedError) as error:
-        raise Refused([Refusal("recipe", f"NeMo's own classes refuse it: {error}", settings["recipe"])]) from error
+        raise Refused.of("recipe", f"NeMo's own classes refuse it: {error}", settings["recipe"]) from error
     objects = {"model.config.": model.config, "optim.config.": optim.config}
-    changed = list(_changed(asked(settings), {**objects, "trainer.strategy.ddp.": strategy.ddp_config}))
-    if changed:
-        raise Refused(changed)
+    set_here = required(settings, HAS_TRANSFORMER_ENGINE)
+    if problems := list(_changed(set_here, {**objects, "trainer.strategy.ddp.": strategy.ddp_config})):
+        raise Refused(*problems)
     ddp = strategy.ddp_config
     return {
         **model_settings(model.config),
@@ -61,16 +62,12 @@ def configured(recipe: Any, settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _changed(values: dict[str, Any], objects: dict[str, Any]) -> Iterator[Refusal]:
-    """What was set and has another value now. A null is a question: it may be answered."""
+def _changed(values: dict[str, Any], objects: dict[str, Any]) -> Iterator[Problem]:
     for path, value in values.items():
         prefix = next((p for p in _RESPECTED if path.startswith(p)), None)
         name = path.removeprefix(prefix or "")
-        if prefix is None or value is None or not hasattr(objects[prefix], name):
-            continue
-        now = getattr(objects[prefix], name)
-        if plain(now) != plain(real_value(value)):
-            yield Refusal(path, "was set, and NeMo has changed it", str(plain(now)), str(plain(value)))
+        if prefix is not None and hasattr(objects[prefix], name):
+            yield from changed(path, value, getattr(objects[prefix], name), "NeMo")
 
 
 def _configured_layout(recipe: Any, strategy: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A recipe of NeMo with every setting on it. Paths and traps: launchers/settings/nemo.yaml. N: nemo/ of 2.7.3."""
+"""Build a recipe of NeMo with every setting on it. Paths and traps: launchers/settings/nemo.yaml. N: nemo/ of 2.7.3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import fiddle as fdl
 import nemo_run
 import torch
-import tprimat_standin
 
 # explicit: the package itself imports without its recipes, and says so in a warning alone
 from nemo.collections import llm
@@ -28,7 +26,8 @@ from nemo.lightning.pytorch.callbacks.flops_callback import FLOPsMeasurementCall
 from nemo.lightning.pytorch.optim import CosineAnnealingScheduler
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.utils.exp_manager import TimingCallback
-from vendor_config import Refusal, Refused, assign
+from rank_program import Problem, Refused
+from vendor_ranks import Settings, assign, needs_transformer_engine, required
 
 try:
     import transformer_engine  # noqa: F401
@@ -38,40 +37,35 @@ except (ImportError, OSError):  # OSError: installed, and a library of CUDA is n
     HAS_TRANSFORMER_ENGINE = False
 
 
-def build(settings: dict[str, Any]) -> Any:
-    """A fresh recipe (a run.Partial of llm.pretrain) with all of `settings` on it.
+def build(settings: Settings) -> Any:
+    """Return a new recipe (a run.Partial of llm.pretrain) with all of `settings` on it.
 
     Raises:
-        Refused: there is no such recipe, or it has no such attribute; all that were found.
+        Refused: there is no such recipe, or it has no such attribute; all of them.
     """
     name = settings["recipe"]
     machines = {"num_nodes": settings["nodes"], "num_gpus_per_node": settings["gpus_per_node"]}
     recipe = _pretrain_recipe(name)(dir="nemo", name="run", **machines)
-    # replaced whole, so that nothing of the recipe's own is left; qwen's ddp is a string
+    # replaced, so that nothing of the recipe's own is left; qwen's ddp is a string
     recipe.trainer.strategy.ddp = nemo_run.Config(llm_ddp())
     recipe.optim.lr_scheduler = nemo_run.Config(CosineAnnealingScheduler)
     recipe.data = _data(settings)
     recipe.log.ckpt = _checkpoints() if settings["set"]["trainer.enable_checkpointing"] else None
     recipe.trainer.callbacks = []
     recipe.trainer.plugins, refused = _precision(settings["precision"])
-    refused += assign(recipe, asked(settings), names_of)
+    refused += assign(recipe, required(settings, HAS_TRANSFORMER_ENGINE), names_of)
     refused += assign(recipe, settings["set_if_there"], names_of, optional=True)
     if not HAS_TRANSFORMER_ENGINE and (settings["device"] == "cpu" or torch.cuda.is_available()):  # it would run here
-        refused += _needs_transformer_engine(settings)
+        refused += needs_transformer_engine(settings, "trainer.strategy.context_parallel_size")
     if refused:
-        raise Refused(refused)
+        raise Refused(*refused)
     recipe.trainer.callbacks = _callbacks(recipe, settings["flops_formula"])
     return recipe
 
 
-def asked(settings: dict[str, Any]) -> dict[str, Any]:
-    """path → plain value of all that must be there, in this environment."""
-    return settings["set"] | ({} if HAS_TRANSFORMER_ENGINE else settings["set_without_transformer_engine"])
-
-
 def ready(recipe: Any, callback: Any) -> Any:
-    """The training as a function without arguments; `callback` comes after all others."""
-    if not nemo_logger.HAVE_RES:  # asked of every checkpoint callback (N:lightning/nemo_logger.py:253): none is one
+    """Return the training as a function without arguments; `callback` comes after all others."""
+    if not nemo_logger.HAVE_RES:  # read of every checkpoint callback (N:lightning/nemo_logger.py:253): none is one
         nemo_logger.lcp = SimpleNamespace(LocalCheckpointCallback=())
     run = fdl.build(recipe)
     run.keywords["trainer"].callbacks.append(callback)
@@ -95,7 +89,7 @@ def names_of(parent: Any) -> set[str]:
 
 
 def llm_ddp() -> type:
-    """Megatron's DistributedDataParallelConfig."""
+    """Return Megatron's DistributedDataParallelConfig."""
     from megatron.core.distributed import DistributedDataParallelConfig
 
     return DistributedDataParallelConfig
@@ -105,16 +99,16 @@ def _pretrain_recipe(name: str) -> Any:
     try:
         module = importlib.import_module(f"{recipes.__name__}.{name}")
     except ModuleNotFoundError as error:
-        found = sorted(entry.name for entry in pkgutil.iter_modules(recipes.__path__))
-        near = get_close_matches(name, found, n=4)
-        raise Refused([Refusal("framework.recipes", f"no recipe {name} ({error})", allowed=", ".join(near))]) from error
+        names = sorted(entry.name for entry in pkgutil.iter_modules(recipes.__path__))
+        near = ", ".join(get_close_matches(name, names, n=4))
+        raise Refused.of("framework.recipes", f"no recipe {name} ({error})", "", near) from error
     if not hasattr(module, "pretrain_recipe"):
-        raise Refused([Refusal("model", f"NeMo's {name} can be fine-tuned only: it has no pretrain_recipe")])
+        raise Refused.of("model", f"NeMo's {name} can be fine-tuned only: it has no pretrain_recipe")
     return module.pretrain_recipe
 
 
-def _data(settings: dict[str, Any]) -> Any:
-    """The data module; batch sizes and seq_length come by path."""
+def _data(settings: Settings) -> Any:
+    """Return the data module; batch sizes and seq_length are set by path."""
     data = settings["data"]
     tokenizer = nemo_run.Config(NullTokenizer, vocab_size=data["vocab_size"] - 1)  # it adds one, whose id is eod
     if data["name"] == "mock":
@@ -126,20 +120,21 @@ def _data(settings: dict[str, Any]) -> Any:
         split=data["split"],
         seed=settings["seed"],
         tokenizer=tokenizer,
-        # of its own: an index is found again by the corpus' path, not by its contents
+        # of its own: an index is looked up by the corpus' path, not by its contents
         index_mapping_dir="index",
     )
 
 
 def _checkpoints() -> Any:
-    """All are kept, in the run's directory; how often comes by path. No context: nothing here goes on from it."""
+    """Keep all checkpoints, in the run's directory; how often is set by path. No context: nothing here resumes from
+    it."""
     kept = {"monitor": None, "save_top_k": -1, "save_last": False}
     context = {"always_save_context": False, "save_context_on_train_end": False}
     name = {"dirpath": "checkpoints", "filename": "{step}"}
     return nemo_run.Config(ModelCheckpoint, **kept, **context, **name)
 
 
-def _precision(precision: dict[str, Any]) -> tuple[Any, list[Refusal]]:
+def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
     factory = precision["factory"]
     if factory == "fp32":
         single = {"params_dtype": torch.float32, "pipeline_dtype": torch.float32}
@@ -148,21 +143,12 @@ def _precision(precision: dict[str, Any]) -> tuple[Any, list[Refusal]]:
         plugin = getattr(mixed_precision, factory)()
     else:
         known = ", ".join(name for name in dir(mixed_precision) if name.endswith("_mixed"))
-        return None, [Refusal("precision", "this NeMo has no such precision", factory, known)]
+        return None, [Problem("precision", "this NeMo has no such precision", factory, known)]
     return plugin, list(assign(plugin, precision["set"], names_of))
 
 
-def _needs_transformer_engine(settings: dict[str, Any]) -> Iterator[Refusal]:
-    if settings["precision"]["factory"] not in ("fp32", "bf16_mixed"):
-        what = "fp8 needs TransformerEngine, which is not here"
-        yield Refusal("precision", what, settings["precision"]["factory"], "bf16, fp32", "precision=bf16")
-    if settings["set"]["trainer.strategy.context_parallel_size"] > 1 and not tprimat_standin.is_active():
-        what = "a split sequence needs TransformerEngine's attention, which is not here"
-        yield Refusal("layout.context_parallel_size", what, allowed="1")
-
-
 def _callbacks(recipe: Any, formula: str | None) -> list[Any]:
-    """In this order: the second reads what the first has logged."""
+    """Return the callbacks in this order: the second reads what the first has logged."""
     if formula is None:
         return [nemo_run.Config(TimingCallback)]
     flops = {"model_config": recipe.model.config, "data_config": recipe.data, "model_name": formula}

@@ -1,6 +1,6 @@
-"""Would this checkout of Primus take this experiment? primus_check.py CHECKOUT EXPERIMENT.yaml RELEASE [IMAGE [SAID]]
+"""Check that Primus takes an experiment: primus_check.py CHECKOUT EXPERIMENT.yaml RELEASE [IMAGE [SAID]]
 
-SAID: the release that the checkout is, where git does not tell.
+SAID: the release that the checkout is, where git does not show it.
 
 Reads files alone: the presets, Megatron's argument definitions and the names that Primus' own code uses. Primus ignores
 an unknown key without a word from v26.1 on, and up to v25.11 dies of one, so each is looked up. Needs the standard
@@ -9,15 +9,15 @@ library and PyYAML. Findings are printed as marks ([tprimat] refused {…}) and 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from rank_program import Problem, mark, read_text
 
 RELEASE = re.compile(r"(?:^|[ /:])v(\d+\.\d+)(?:\.\d+)?(?:[,_-]|\s*$)")
 STRICT = ("v25.9", "v25.10", "v25.11")  # whose keys must be in the presets (primus/core/launcher/parser.py asserts it)
@@ -32,31 +32,21 @@ RENAMED = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, in the fields of conf.errors.Problem."""
-
-    where: str
-    what: str
-    found: str = ""
-    allowed: str = ""
-    hint: str = ""
-
-
 def release_of(checkout: Path) -> str | None:
-    """v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; None of any other, or without git."""
+    """Return v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; None of any other, or without git."""
     match = RELEASE.search(git(checkout, "log", "-1", "--format=%D"))
     return f"v{match[1]}" if match else None
 
 
 def version_of(checkout: Path) -> str | None:
-    """v26.5.0-3-gca7ddda3 as git describes it; v25.9 where its tags are of another count; None where it tells none."""
+    """Return v26.5.0-3-gca7ddda3 as git describes it; v25.9 where its tags are of another count; None where it has no
+    release."""
     release, described = release_of(checkout), git(checkout, "describe", "--tags")
     return described if described.startswith(release or "") and described else release
 
 
 def git(checkout: Path, *words: str) -> str:
-    """What git says of this tree, and of none that it lies in."""
+    """Return what git prints of this tree, and of none that it lies in; empty where it fails."""
     git = ("git", "-c", "safe.directory=*", "-C", str(checkout), *words)
     alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(checkout.resolve().parent)}
     try:
@@ -68,61 +58,61 @@ def git(checkout: Path, *words: str) -> str:
 
 def findings(
     checkout: Path, experiment: Mapping[str, Any], release: str, image: str | None = None, said: str | None = None
-) -> list[Finding]:
-    """All that keeps `checkout` from running `experiment` (the loaded YAML) as it is meant. said: its release, where
-    git does not tell."""
+) -> list[Problem]:
+    """List all that keeps `checkout` from running `experiment` (the loaded YAML) as it is meant. said: its release,
+    where git does not show it."""
     if not (checkout / "primus" / "cli" / "main.py").is_file():
         what = "is no checkout of Primus, so no key was looked up"
         hint = "PRIMUS_PATH=/path/to/Primus, of git clone --recurse-submodules"
-        return [Finding("PRIMUS_PATH", what, str(checkout), hint=hint)]
+        return [Problem("PRIMUS_PATH", what, str(checkout), hint=hint)]
     return [*_tree(checkout, release, image, said), *_keys(checkout, experiment, release)]
 
 
-def _tree(checkout: Path, release: str, image: str | None, said: str | None) -> Iterator[Finding]:
+def _tree(checkout: Path, release: str, image: str | None, said: str | None) -> Iterator[Problem]:
     found = release_of(checkout) or said
     if not found:
-        what = f"the experiment was written for {release}, and git tells no release of this checkout"
+        what = f"the experiment was written for {release}, and git knows no release of this checkout"
         commit = git(checkout, "describe", "--tags", "--always") or "no git history"
         hint = f"PRIMUS_RELEASE={release} bash run.sh, if that is what it is"
-        yield Finding("PRIMUS_PATH", what, f"{checkout}: {commit}", release, hint)
+        yield Problem("PRIMUS_PATH", what, f"{checkout}: {commit}", release, hint)
     elif found != release:
         what = f"the experiment was written for {release}, whose keys this checkout may ignore"
-        yield Finding(
+        yield Problem(
             "PRIMUS_PATH", what, f"{checkout} is {found}", release, f"framework.release={found}, or the other checkout"
         )
     tag = RELEASE.search((image or "").rpartition("/")[2])
     if tag and found and f"v{tag[1]}" != found:
         what = "tree and image are of different releases, which AMD's notes warn of"
-        yield Finding("image", what, f"{image} with {found}", f"rocm/primus:{found}")
+        yield Problem("image", what, f"{image} with {found}", f"rocm/primus:{found}")
     if not (checkout / MEGATRON / "megatron").is_dir():
         what = f"{MEGATRON} is empty: the checkout was made without its submodules"
-        yield Finding("PRIMUS_PATH", what, str(checkout), hint=f"git -C {checkout} submodule update --init --recursive")
+        yield Problem("PRIMUS_PATH", what, str(checkout), hint=f"git -C {checkout} submodule update --init --recursive")
 
 
-def _keys(checkout: Path, experiment: Mapping[str, Any], release: str) -> Iterator[Finding]:
+def _keys(checkout: Path, experiment: Mapping[str, Any], release: str) -> Iterator[Problem]:
     trainer = experiment["modules"]["pre_trainer"]
     folder = trainer["framework"]
     model, module = CONFIGS / "models" / folder / trainer["model"], CONFIGS / "modules" / folder / trainer["config"]
     for path in (model, module):
         if not (checkout / path).is_file():
             there = sorted(p.name for p in (checkout / path).parent.glob("*.yaml"))
-            yield Finding("model", f"Primus has no {path}", trainer["model"], ", ".join(there))
+            yield Problem("model", f"Primus has no {path}", trainer["model"], ", ".join(there))
     presets = _preset_keys(checkout / model, set()) | _preset_keys(checkout / module, set())
     known = presets
     if release not in STRICT:
-        code = "\n".join(_text(path) for path in (checkout / "primus").rglob("*.py"))
+        code = "\n".join(read_text(path) for path in (checkout / "primus").rglob("*.py"))
         known = _arguments(checkout / MEGATRON) | _read_from_arguments(code) | presets & set(re.findall(r"\w+", code))
     for key in trainer["overrides"]:
         since, instead = RENAMED.get(key, ("v9999.0", ""))
         if _numbers(release) >= _numbers(since):
-            yield Finding(key, f"Primus {release} ignores it, or dies of it", key, instead)
+            yield Problem(key, f"Primus {release} ignores it, or dies of it", key, instead)
         elif key not in known:
             does = "dies of" if release in STRICT else "ignores"
-            yield Finding(key, f"no code of this checkout reads it: Primus {release} {does} it", key)
+            yield Problem(key, f"no code of this checkout reads it: Primus {release} {does} it", key)
 
 
 def _preset_keys(path: Path, seen: set[Path]) -> set[str]:
-    """Keys of a preset and of all that it extends."""
+    """Return the keys of a preset and of all that it extends."""
     import yaml
 
     if path in seen or not path.is_file():
@@ -136,18 +126,19 @@ def _preset_keys(path: Path, seen: set[Path]) -> set[str]:
 
 
 def _arguments(megatron: Path) -> set[str]:
-    """What Megatron's parser knows: its options, and the fields of config classes that newer ones make options of."""
-    text = "\n".join(_text(path) for path in (megatron / "megatron" / "training").glob("*.py"))
-    found = {name.replace("-", "_") for name in re.findall(r"""['"]--([a-z0-9][a-z0-9_-]*)['"]""", text)}
-    found |= set(re.findall(r"""\bdest=['"](\w+)['"]""", text))
+    """Return what Megatron's parser knows: its options, and the fields of config classes that newer ones make options
+    of."""
+    text = "\n".join(read_text(path) for path in (megatron / "megatron" / "training").glob("*.py"))
+    names = {name.replace("-", "_") for name in re.findall(r"""['"]--([a-z0-9][a-z0-9_-]*)['"]""", text)}
+    names |= set(re.findall(r"""\bdest=['"](\w+)['"]""", text))
     if "ArgumentGroupFactory" in text:
         for path in (megatron / "megatron").rglob("*config*.py"):
-            found |= set(re.findall(r"^    (\w+) *:", _text(path), re.M))
-    return found
+            names |= set(re.findall(r"^    (\w+) *:", read_text(path), re.M))
+    return names
 
 
 def _read_from_arguments(code: str) -> set[str]:
-    """What Primus' own code takes from the arguments by name, whether or not a preset has it."""
+    """Return what Primus' own code takes from the arguments by name, whether or not a preset has it."""
     return set(re.findall(r"""\bargs(?:\.|, ?['"])(\w+)""", code))
 
 
@@ -155,25 +146,16 @@ def _numbers(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.removeprefix("v").split(".")))
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def main(checkout: str, experiment: str, release: str, image: str | None = None, said: str | None = None) -> int:
-    """Exit code."""
+    """Run the check and return its exit code."""
     import yaml
 
-    asked = yaml.safe_load(Path(experiment).read_text(encoding="utf-8"))
-    found = findings(Path(checkout), asked, release, image, said)
-    for finding in found:
-        print(f"[tprimat] refused {json.dumps(asdict(finding))}", flush=True)
-        parts = {"found": finding.found, "allowed": finding.allowed, "try": finding.hint}
-        details = "".join(f"; {name} {text}" for name, text in parts.items() if text)
-        print(f"engine: primus: {finding.where}: {finding.what}{details}", file=sys.stderr)
-    return 2 if found else 0
+    requested = yaml.safe_load(Path(experiment).read_text(encoding="utf-8"))
+    problems = findings(Path(checkout), requested, release, image, said)
+    for problem in problems:
+        mark("refused", problem._asdict())
+        print(f"engine: primus: {problem.line()}", file=sys.stderr)
+    return 2 if problems else 0
 
 
 if __name__ == "__main__":

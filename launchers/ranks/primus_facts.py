@@ -1,8 +1,8 @@
-"""What this machine and this Primus are, as one mark of facts for the record: python3 primus_facts.py [ENVIRONMENT.sh]
+"""Print facts of this machine and this Primus, as a mark for the record: python3 primus_facts.py [ENVIRONMENT.sh]
 
-Runs in the environment that trains, before it, and needs the standard library and primus_check.py beside it. What
-cannot be told is left out.
-ENVIRONMENT.sh: shell/environment.sh, where nothing of ours has told the host's facts already.
+Runs in the environment that trains, before it, and needs the standard library, primus_check.py and
+rank_program.py beside it. What is not known is left out.
+ENVIRONMENT.sh: shell/environment.sh, where nothing of ours has reported the host's facts already.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from primus_check import git, version_of
+from rank_program import installed, mark, read_text
 
 PACKAGES = ("torch", "transformer_engine", "primus_turbo", "aiter", "triton", "numpy")
 LIMIT_S = 20.0
 
 
 def facts(environment_script: str | None = None) -> dict[str, Any]:
-    """Versions, driver, devices, image and Primus commit."""
-    found: dict[str, Any] = {f"{name}_version": _version(name) for name in PACKAGES}
+    """Return versions, driver, devices, image and Primus commit."""
+    found: dict[str, Any] = {f"{name}_version": version for name, version in installed(*PACKAGES).items()}
     found |= {"rccl_version": _rccl()}
     if path := os.environ.get("PRIMUS_PATH"):
         checkout = Path(path)
@@ -42,22 +42,15 @@ def facts(environment_script: str | None = None) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def _rccl() -> str | None:
-    """From the header or the library's file name: torch, which could be asked, takes ten seconds to import."""
+    """Return RCCL's version from its header: torch, which knows it, takes ten seconds to import."""
     root = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
-    numbers = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", _text(root / "include" / "rccl" / "rccl.h"))
+    numbers = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", read_text(root / "include" / "rccl" / "rccl.h"))
     return ".".join(numbers) if len(numbers) == 3 else None
 
 
 def _devices() -> dict[str, Any]:
-    """Name and number of the GPUs as rocm-smi tells them, which is in every ROCm image."""
+    """Return name and number of the GPUs as rocm-smi reports them, which is in every ROCm image."""
     text = _output("rocm-smi", "--showproductname", "--json")
     try:
         cards = json.loads(text[text.find("{") :])
@@ -79,12 +72,5 @@ def _output(*argv: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 if __name__ == "__main__":
-    print(f"[tprimat] facts {json.dumps(facts(*sys.argv[1:2]))}", flush=True)
+    mark("facts", facts(*sys.argv[1:2]))

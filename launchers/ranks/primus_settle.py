@@ -3,7 +3,7 @@
 TRAIN_ITERS, NNODES, GPUS_PER_NODE and DATA_PREFIX may differ from what was rendered. What follows from them is computed
 here and nowhere else; where more would have to change, the run is refused: render again. Writes primus.yaml and
 corpus.args (the corpus program's arguments, one a line) into RUN_DIRECTORY and prints the request as it is now, as a
-mark for the record. Needs the standard library and PyYAML, which Primus needs itself. Exit code 2: refused.
+mark for the record. Needs rank_program.py beside it and PyYAML, which Primus needs itself. Exit code 2: refused.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rank_program import Problem, Refused, mark
+
 BUNDLE, EXPERIMENT, CORPUS = "bundle.json", "primus.yaml", "corpus.args"
 AGAIN = "render again: python launch.py … {} bundle=DIR"
-
-
-class Refused(Exception):
-    """Lines for the user: what is wrong, and what to try."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +33,21 @@ class Settled:
 
 
 def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: str = "") -> Settled:
-    """`bundle` (bundle.json, of `folder`) under the overrides in `environment`.
+    """Return `bundle` (bundle.json, of `folder`) under the overrides in `environment`.
 
     Raises:
         Refused: an override that is no number, or that changes what only a new rendering can.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
     rendered: Mapping[str, Any] = bundle["requested"]
     names = ("TRAIN_ITERS", "NNODES", "GPUS_PER_NODE")
     defaults = (rendered["train_iters"], bundle["nodes"], bundle["gpus_per_node"])
     iters, nodes, gpus = (
-        _whole(name, environment.get(name) or str(default), problems)
+        _count(name, environment.get(name) or str(default), problems)
         for name, default in zip(names, defaults, strict=True)
     )
     if problems:
-        raise Refused("\n".join(problems))
+        raise Refused(*problems)
     requested = {**rendered, "train_iters": iters}
     if rendered["lr_decay_iters"] == rendered["train_iters"]:  # a decay that ended with the run still does
         requested["lr_decay_iters"] = iters
@@ -57,7 +55,7 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
     if (nodes, gpus) != (bundle["nodes"], bundle["gpus_per_node"]):
         problems += _world(bundle, requested, nodes, gpus)
     if problems:
-        raise Refused("\n".join(problems))
+        raise Refused(*problems)
     rendered_prefix, prefix = bundle["data_prefix"], environment.get("DATA_PREFIX")
     if rendered_prefix and prefix and prefix not in (rendered_prefix, os.path.join(folder, rendered_prefix)):  # noqa: PTH118
         requested["data_path"] = prefix
@@ -65,26 +63,27 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
     return Settled(requested, changed, tuple(_corpus(bundle, requested, prefix)))
 
 
-def _whole(name: str, text: str, problems: list[str]) -> int:
+def _count(name: str, text: str, problems: list[Problem]) -> int:
     if text.isdecimal() and 1 <= int(text) <= 10**9:
         return int(text)
-    problems.append(f"{name}: found {text!r}; allowed: a whole number from 1")
+    problems.append(Problem(name, "is no count", repr(text), "an integer from 1"))
     return 1
 
 
-def _schedule(requested: Mapping[str, Any]) -> Iterator[str]:
+def _schedule(requested: Mapping[str, Any]) -> Iterator[Problem]:
     warm_up, least = requested["lr_warmup_iters"], min(requested["train_iters"], requested["lr_decay_iters"])
     if warm_up >= least:
         again = AGAIN.format(f"training.train_iters={requested['train_iters']} optimizer.lr_warmup_iters=N")
         what = f"the warm-up of {warm_up} iterations must end before {least}"
-        yield f"TRAIN_ITERS: {what}; TRAIN_ITERS={warm_up + 1} or more, or {again}"
+        yield Problem("TRAIN_ITERS", what, hint=f"TRAIN_ITERS={warm_up + 1} or more, or {again}")
 
 
-def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpus: int) -> Iterator[str]:
-    """Puts what follows from another number of GPUs into `requested`; tells what does not follow."""
+def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpus: int) -> Iterator[Problem]:
+    """Put what follows from another number of GPUs into `requested`; yield what does not follow."""
     again = AGAIN.format(f"nodes={nodes} gpus_per_node={gpus}")
     if gpus in (5, 6, 7):
-        yield f"GPUS_PER_NODE: RCCL's all-reduce falls to an eighth with {gpus} GPUs of a node; allowed: 1, 2, 4, 8"
+        what = f"RCCL's all-reduce falls to an eighth with {gpus} GPUs of a node"
+        yield Problem("GPUS_PER_NODE", what, allowed="1, 2, 4, 8")
     sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     world, split, batch = nodes * gpus, math.prod(requested[name] for name in sizes), requested["global_batch_size"]
     data_parallel, rest = divmod(world, split)
@@ -100,12 +99,12 @@ def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpu
     }
     why = [reason for reason, holds in reasons.items() if holds]
     if why:
-        yield f"NNODES × GPUS_PER_NODE: {why[0]}; {again}"
+        yield Problem("NNODES × GPUS_PER_NODE", why[0], hint=again)
     requested |= {"world_size": world, "data_parallel_size": data_parallel, "num_micro_batches": micro_batches}
 
 
 def _corpus(bundle: Mapping[str, Any], requested: Mapping[str, Any], prefix: str | None) -> Iterator[str]:
-    """The arguments of corpus.py; none where no corpus is read. Its length is that of launchers/corpus.py."""
+    """Yield the arguments of corpus.py; none where no corpus is read. Its length is that of launchers/corpus.py."""
     if requested["data_path"] is None:
         return
     batch, length = requested["global_batch_size"], requested["seq_length"]
@@ -127,7 +126,7 @@ def _corpus(bundle: Mapping[str, Any], requested: Mapping[str, Any], prefix: str
 
 
 def written(text: str, changed: Mapping[str, Any]) -> str:
-    """The YAML `text` with `changed` among the overrides, written as it was; if nothing changes, byte by byte."""
+    """Return the YAML `text` with `changed` among the overrides, written as it was; byte by byte if nothing changes."""
     import yaml
 
     if not changed:
@@ -139,7 +138,7 @@ def written(text: str, changed: Mapping[str, Any]) -> str:
 
 
 def main(folder: str, run_directory: str) -> int:
-    """Exit code."""
+    """Settle the bundle and return the exit code."""
     source, target = Path(folder), Path(run_directory)
     bundle = json.loads((source / BUNDLE).read_text(encoding="utf-8"))
     try:
@@ -150,8 +149,8 @@ def main(folder: str, run_directory: str) -> int:
     text = written((source / EXPERIMENT).read_text(encoding="utf-8"), settled.overrides)
     (target / EXPERIMENT).write_text(text, encoding="utf-8")
     (target / CORPUS).write_text("".join(f"{part}\n" for part in settled.corpus), encoding="utf-8")
-    print(f"[tprimat] requested {json.dumps(settled.requested)}", flush=True)
-    print(f"[tprimat] facts {json.dumps(bundle['facts'])}", flush=True)
+    mark("requested", settled.requested)
+    mark("facts", bundle["facts"])
     return 0
 
 

@@ -35,7 +35,7 @@ def facts(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def refused(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "; try " in done.stderr
+    assert "; try: " in done.stderr
     return done.stderr
 
 
@@ -144,7 +144,7 @@ corpus.shutil.disk_usage = lambda path: shutil._ntuple_diskusage(0, 0, 100)
 sys.exit(corpus.main(["--prefix", {str(tmp_path / "c")!r}, *{SMALL!r}]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "has no room for the corpus; found 100 bytes free" in refused(done)
+    assert "has no room for the corpus; found: 100 bytes free" in refused(done)
     assert list(tmp_path.glob("*c*")) == []
 
 
@@ -168,8 +168,8 @@ def test_two_at_once_make_one(tmp_path: Path) -> None:
     assert facts(corpus(tmp_path / "c", "--vocab-size", "1000", "--seed", "0", "--check"))["data_tokens"] == 20001
 
 
-def test_two_files_and_numpy_are_enough(tmp_path: Path) -> None:
-    for name in ("corpus.py", "corpus_order.py"):
+def test_three_files_and_numpy_are_enough(tmp_path: Path) -> None:
+    for name in ("corpus.py", "corpus_order.py", "rank_program.py"):
         shutil.copy(RANKS / name, tmp_path)
     code = (
         "import sys, runpy\n"

@@ -61,7 +61,7 @@ def test_empty_documents_and_other_integer_types(order: Any, make: Make) -> None
     found = order.open_corpus(make([[1, 2, 3], [], [4, 5], [], []], code=5, dtype="<i8"))
     (batch,) = order.batches(found, order.Reading(4, 1, 1, 0))
     assert sorted(batch[0].tolist()) == [1, 2, 3, 4, 5]
-    assert order.describe(found, whole=True)["dtype"] == "int64"
+    assert order.describe(found, complete=True)["dtype"] == "int64"
 
 
 def test_a_fingerprint_is_of_the_tokens_not_of_their_type(order: Any) -> None:
@@ -71,9 +71,9 @@ def test_a_fingerprint_is_of_the_tokens_not_of_their_type(order: Any) -> None:
 
 
 def refusal(order: Any, prefix: str) -> str:
-    with pytest.raises(order.CorpusError) as caught:
+    with pytest.raises(order.Refused) as caught:
         order.open_corpus(prefix)
-    where, _, found, _, attempt = caught.value.parts
+    ((where, _, found, _, attempt),) = caught.value.problems
     assert where.startswith(prefix.removesuffix(".bin"))
     assert found
     assert attempt
@@ -85,7 +85,7 @@ def test_files_that_are_not_there(order: Any, make: Make, tmp_path: Path) -> Non
     assert "no corpus is here" in refusal(order, prefix + ".bin")
     assert refusal(order, prefix + ".bin").endswith(f"try {prefix}")
     (tmp_path / "c.idx").unlink()
-    assert "found no .idx" in refusal(order, prefix)
+    assert "found: no .idx" in refusal(order, prefix)
 
 
 @pytest.mark.parametrize("change", [-2, 2])
@@ -96,7 +96,7 @@ def test_a_bin_of_another_size_than_the_idx_says(order: Any, make: Make, change:
         file.truncate(size + change)
     said = refusal(order, prefix)
     assert ("is truncated" if change < 0 else "does not belong to this .idx") in said
-    assert f"found {size + change} bytes" in said
+    assert f"found: {size + change} bytes" in said
     assert f"{size} bytes, as c.idx says" in said
 
 
@@ -127,10 +127,10 @@ def test_ids_beyond_the_vocabulary(order: Any, make: Make) -> None:
     least, most = order.id_range(found)
     assert (least, most) == (0, 195)
     order.check_ids(found, 196, least, most)
-    with pytest.raises(order.CorpusError, match=r"found ids 0 to 195; allowed 0 to 194 \(vocab_size 195\)"):
+    with pytest.raises(order.Refused, match=r"found: ids 0 to 195; allowed: 0 to 194 \(vocab_size 195\)"):
         order.check_ids(found, 195, least, most)
     below = order.open_corpus(make([[3, -1, 2]], "below", 4, "<i4"))
-    with pytest.raises(order.CorpusError, match="ids -1 to 3"):
+    with pytest.raises(order.Refused, match="ids -1 to 3"):
         order.check_ids(below, 10, *order.id_range(below))
 
 
@@ -139,7 +139,7 @@ def test_a_large_corpus_is_sampled_and_a_small_one_read(
 ) -> None:
     monkeypatch.setattr(order, "_CHUNK", 1)
     found = order.open_corpus(make([list(range(1000))]))
-    assert order.id_range(found, whole=True) == (0, 999)
+    assert order.id_range(found, complete=True) == (0, 999)
     monkeypatch.setattr(order, "_SAMPLED", 3)
     assert order.id_range(found) == (0, 999), "first, middle and last"
 
@@ -147,10 +147,10 @@ def test_a_large_corpus_is_sampled_and_a_small_one_read(
 def test_a_run_must_be_within_one_epoch(order: Any, make: Make) -> None:
     found = order.open_corpus(make(DOCUMENTS))  # 119 tokens
     order.check_length(found, order.Reading(8, 2, 14, 0))
-    with pytest.raises(order.CorpusError, match="more than one epoch") as caught:
+    with pytest.raises(order.Refused, match="more than one epoch") as caught:
         order.check_length(found, order.Reading(8, 2, 15, 0))
     assert "at most 14 samples" in str(caught.value)
     assert "training.train_iters=7 or fewer" in str(caught.value)
     order.check_length(found, order.Reading(118, 1, 1, 0))
-    with pytest.raises(order.CorpusError, match="is shorter than a sequence of 119; found 119 tokens"):
+    with pytest.raises(order.Refused, match="is shorter than a sequence of 119; found: 119 tokens"):
         order.check_length(found, order.Reading(119, 1, 1, 0))

@@ -17,7 +17,7 @@ def main(paths: list[str]) -> None:
     """Run the settings in `paths`, all of one world size."""
     import engine
 
-    engine._die_with_torchrun()
+    engine.die_with_parent()
     engine._quiet()
     import engine_standin
 

@@ -17,6 +17,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import vocabulary
 from launchers import attribute_settings, hugging_face, make_plan
 from launchers.plan import Host
+from launchers.rank_modules import rank_module
 
 HOST = Host(python="python", cpu_count=64)
 TABLE = attribute_settings.table("megatron_bridge")
@@ -176,11 +177,11 @@ def test_all_refusals_come_at_once() -> None:
 
 
 def test_the_cache_is_what_the_hubs_client_looks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from launchers.ranks import bridge_cache
+    bridge_ranks = rank_module("bridge_ranks")
 
     monkeypatch.setenv("HF_HUB_CACHE", "/elsewhere")
     answer = settings("model=qwen3_8b", "layout=data_parallel")["hugging_face"]
-    bridge_cache.seed(str(tmp_path), answer)
+    bridge_ranks.seed_cache(str(tmp_path), answer)
     home = tmp_path / "hub" / "models--Qwen--Qwen3-8B"
     commit = (home / "refs" / "main").read_text(encoding="utf-8")
     for snapshot in (commit, *answer["revisions"]):

@@ -20,10 +20,11 @@ from conf.errors import ConfigError, InputError
 from conf.vocabulary import program_settings, requested
 from launch import main as launch
 from launchers import attribute_settings, bundle, corpus, env_to_shell, make_plan
-from launchers.ranks import primus_check, primus_settle
+from launchers.rank_modules import rank_module
 from tests.launch.fake_rocm import checkout
 from tests.launch.primus_cases import HOST, overrides, planned, written
 
+primus_check, primus_settle = rank_module("primus_check"), rank_module("primus_settle")
 AMD = ("platform=amd", "framework=primus")
 TINY = (*AMD, "model=llama_tiny", "layout=tp2", "training.global_batch_size=16", "optimizer.lr_warmup_iters=2")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from test_standin_start import FOLDER
 
 from conf import load_experiment
 from launchers.hugging_face import answer
+from launchers.rank_modules import rank_module
 
 pytestmark = pytest.mark.nvidia
 
@@ -52,12 +52,11 @@ def test_a_users_own_script_of_nemo(tmp_path: Path) -> None:
 
 
 def test_a_users_own_script_of_bridge(tmp_path: Path) -> None:
-    sys.path.append(str(ROOT / "launchers" / "ranks"))
-    import bridge_cache
-
     before = dict(os.environ)
     try:
-        bridge_cache.seed(str(tmp_path), answer("llama31_8b_pretrain_config", load_experiment("model=llama").model))
+        rank_module("bridge_ranks").seed_cache(
+            str(tmp_path), answer("llama31_8b_pretrain_config", load_experiment("model=llama").model)
+        )
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -19,7 +19,7 @@ from stacks import GONE, compared, found_by, interpreter, rehearsed
 from conf import load_experiment
 from conf.errors import ConfigError
 from launchers.nemo import PROGRAM as NEMO_PROGRAM
-from launchers.ranks import primus_check
+from launchers.rank_modules import rank_module
 from launchers.rehearse import FOLDER
 from parsers import Record
 from tests.launch.fake_rocm import checkout
@@ -48,7 +48,10 @@ def test_1_a_checkout_is_asked_before_the_run_for_keys_that_nothing_reads(tmp_pa
 
     experiment = yaml.safe_load(plan.files["primus.yaml"])
     experiment["modules"]["pre_trainer"]["overrides"] |= TYPOS
-    named = {found.where for found in primus_check.findings(checkout(tmp_path), experiment, "v26.5", said="v26.5")}
+    named = {
+        found.where
+        for found in rank_module("primus_check").findings(checkout(tmp_path), experiment, "v26.5", said="v26.5")
+    }
     assert named == TYPOS.keys()
 
 

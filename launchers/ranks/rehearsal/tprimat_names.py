@@ -1,4 +1,4 @@
-"""Names and sizes of a Megatron parameter that no layout changes: its name and shape in the whole model.
+"""Name a Megatron parameter, and count it, as no layout changes it: by its name and shape in the complete model.
 
 Layers and experts are numbered through the model, not through a rank; an expert has one name, however a rank keeps it.
 """
@@ -27,7 +27,7 @@ class Split(NamedTuple):
 
 
 def global_name(model: Any, name: str) -> str:
-    """The name in the whole model of the parameter that this rank's GPTModel calls `name`."""
+    """Return the name in the complete model of the parameter that this rank's GPTModel calls `name`."""
     if name == "output_layer.weight" and model.share_embeddings_and_output_weights:
         return EMBEDDING  # the last pipeline stage's copy of the tied weight
     if ".experts." in name:
@@ -42,38 +42,38 @@ def global_name(model: Any, name: str) -> str:
 
 
 def first_expert(config: Any) -> int:
-    """The global number, from 0, of this rank's first expert."""
+    """Return the global number, from 0, of this rank's first expert."""
     from megatron.core import parallel_state
 
-    return local_experts(config) * parallel_state.get_expert_model_parallel_rank()
+    return local_experts(config) * int(parallel_state.get_expert_model_parallel_rank())
 
 
 def local_experts(config: Any) -> int:
-    """How many experts this rank holds of each layer."""
+    """Return how many experts of each layer are on this rank."""
     from megatron.core import parallel_state
 
-    return (config.num_moe_experts or 0) // parallel_state.get_expert_model_parallel_world_size()
+    return int(config.num_moe_experts or 0) // int(parallel_state.get_expert_model_parallel_world_size())
 
 
 def is_fused(name: str) -> bool:
-    """Whether this parameter holds all experts of a rank (GroupedMLP)."""
+    """Return whether this parameter holds all experts of a rank (GroupedMLP)."""
     return name.endswith(_FUSED)
 
 
 def split_of(parameter: Any, name: str) -> Split:
-    """How the parameter with this global name (or that of fused experts) is cut between tensor parallel ranks."""
+    """Return how the parameter of this global name (or of fused experts) is cut between tensor parallel ranks."""
     from megatron.core import parallel_state as groups
 
     if ".experts." in name:
-        # grouped ones of TransformerEngine carry no attribute that tells it (TEGroupedLinear, explicit_expert_comm)
+        # grouped ones of TransformerEngine have no attribute for it (TEGroupedLinear, explicit_expert_comm)
         dim = next((dim for end, dim in _EXPERTS_CUT.items() if name.endswith(end)), None)
         return Split(groups.get_expert_tensor_parallel_world_size(), groups.get_expert_tensor_parallel_rank(), dim)
     dim = parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
     return Split(groups.get_tensor_model_parallel_world_size(), groups.get_tensor_model_parallel_rank(), dim)
 
 
-def whole_numel(parameter: Any, name: str, config: Any) -> int:
-    """Elements in the whole model of what this parameter is a part of."""
+def full_numel(parameter: Any, name: str, config: Any) -> int:
+    """Return the elements in the complete model of what this parameter is a part of."""
     from megatron.core import parallel_state
 
     split, numel = split_of(parameter, name), int(parameter.numel())

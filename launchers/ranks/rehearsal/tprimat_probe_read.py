@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tprimat_names import global_name, whole_numel
+from tprimat_names import full_numel, global_name
 
 if TYPE_CHECKING:
     from tprimat_probe import Probe
@@ -69,7 +69,7 @@ def chunk(model: Any, probe: Probe) -> dict[str, Any]:
             [
                 own,
                 list(parameter.shape),
-                whole_numel(parameter, own, model.config),
+                full_numel(parameter, own, model.config),
                 decays.get(id(parameter)),
                 plain(parameter.dtype),
                 None if gradient is None else plain(gradient.dtype),

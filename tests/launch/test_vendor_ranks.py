@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -13,20 +12,11 @@ from typing import Any
 
 import pytest
 
+from launchers.rank_modules import rank_module
 from parsers.faults import FaultFinder
 
-RANKS = Path(__file__).parent.parent.parent / "launchers" / "ranks"
-
-
-@pytest.fixture
-def vendor_config(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module as a rank imports it."""
-    monkeypatch.syspath_prepend(str(RANKS))
-    import vendor_config
-
-    yield vendor_config
-    for name in ("vendor_config", "rehearsal.tprimat_settings"):
-        sys.modules.pop(name, None)
+vendor_ranks, rank_program = rank_module("vendor_ranks"), rank_module("rank_program")
+tprimat_settings = importlib.import_module("tprimat_settings")  # vendor_ranks has put its folder on the path
 
 
 @dataclass
@@ -41,37 +31,37 @@ class Root:
     comm_overlap: Any = None
 
 
-def test_every_wrong_path_is_refused_and_the_others_are_set(vendor_config: Any) -> None:
+def test_every_wrong_path_is_refused_and_the_others_are_set() -> None:
     root = Root()
     values = {"model.num_layers": 4, "model.nm_layers": 5, "comm_overlap.bucket": 1, "data.seq": 8}
-    refused = list(vendor_config.assign(root, values, vendor_config.plain_names))
+    refused = list(vendor_ranks.assign(root, values, vendor_ranks.plain_names))
     assert root.model.num_layers == 4
     assert not hasattr(root.model, "nm_layers"), "a dataclass would take it silently"
     assert [r.where for r in refused] == ["model.nm_layers", "comm_overlap.bucket", "data.seq"]
     assert "num_layers" in refused[0].allowed
-    assert list(vendor_config.assign(root, {"model.scale": 1.0}, vendor_config.plain_names, optional=True)) == []
+    assert list(vendor_ranks.assign(root, {"model.scale": 1.0}, vendor_ranks.plain_names, optional=True)) == []
 
 
-def test_a_value_names_nothing_but_what_is_listed(vendor_config: Any) -> None:
-    assert vendor_config.real_value([0, 1]) == [0, 1]
+def test_a_value_names_nothing_but_what_is_listed() -> None:
+    assert vendor_ranks.real_value([0, 1]) == [0, 1]
     for value in ({"enum": "os.environ"}, {"function": "system"}, {"dtype": "int8"}, {"call": "exit"}):
-        with pytest.raises(vendor_config.Refused):
-            vendor_config.real_value(value)
+        with pytest.raises(vendor_ranks.Refused):
+            vendor_ranks.real_value(value)
 
 
-def test_marks_hold_what_json_can(vendor_config: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_marks_hold_what_json_can(capsys: pytest.CaptureFixture[str]) -> None:
     kind = Enum("kind", "flash")
     values = {"backend": kind.flash, "function": len, "loss": float("nan"), "sizes": (1, 2), "nested": {1: None}}
-    vendor_config.mark("effective", values)
+    rank_program.mark("effective", values)
     line = capsys.readouterr().out
     assert line.startswith("[tprimat] effective ")
     told = json.loads(line.partition("effective ")[2])
     assert told == {"backend": "flash", "function": "len", "loss": None, "sizes": [1, 2], "nested": {"1": None}}
 
 
-def test_a_refusal_is_the_cause_that_the_record_gets(vendor_config: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    refusals = [vendor_config.Refusal("model.x", "no such name", "x"), vendor_config.Refusal("data", "not there")]
-    assert vendor_config.stop(2, "nemo", "2 reasons not to run", refusals) == 2
+def test_a_refusal_is_the_cause_that_the_record_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    refusals = [vendor_ranks.Problem("model.x", "no such name", "x"), vendor_ranks.Problem("data", "not there")]
+    assert rank_program.stop(2, "engine: nemo: 2 reasons not to run", refusals) == 2
     out, err = capsys.readouterr()
     finder = FaultFinder()
     for line in err.splitlines():
@@ -84,39 +74,33 @@ def test_a_refusal_is_the_cause_that_the_record_gets(vendor_config: Any, capsys:
 
 
 def test_other_ranks_leave_the_word_to_the_first(
-    vendor_config: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(vendor_config.time, "sleep", lambda _: None)
-    assert vendor_config.stop(2, "nemo", "no", []) == 2
+    monkeypatch.setattr(rank_program.time, "sleep", lambda _: None)
+    assert rank_program.stop(2, "engine: nemo: no") == 2
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("text", ["- a list", "key: [", ""])
-def test_a_settings_file_that_is_none(vendor_config: Any, tmp_path: Path, text: str) -> None:
+def test_a_settings_file_that_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(vendor_config.Refused):
-        vendor_config.read_settings(str(path))
-    with pytest.raises(vendor_config.Refused):
-        vendor_config.read_settings(str(tmp_path / "missing.yaml"))
+    with pytest.raises(vendor_ranks.Refused):
+        vendor_ranks.read_settings(str(path))
+    with pytest.raises(vendor_ranks.Refused):
+        vendor_ranks.read_settings(str(tmp_path / "missing.yaml"))
 
 
 @pytest.mark.parametrize(
     ("frequency", "dense"),
     [(1, 0), (2, None), ([0, 0, 1, 1], 2), ([1, 1], 0), ([1, 0, 1], None), ([0, 0], 2)],
 )
-def test_dense_layers_are_counted_only_where_they_all_come_first(
-    vendor_config: Any, frequency: Any, dense: int | None
-) -> None:
-    from rehearsal import tprimat_settings
-
+def test_dense_layers_are_counted_only_where_they_all_come_first(frequency: Any, dense: int | None) -> None:
     assert tprimat_settings.first_dense_layers(SimpleNamespace(moe_layer_freq=frequency)) == dense
 
 
-def test_the_weight_decay_is_that_of_the_groups_that_decay(vendor_config: Any) -> None:
-    from rehearsal import tprimat_settings
-
+def test_the_weight_decay_is_that_of_the_groups_that_decay() -> None:
     config = SimpleNamespace(
         optimizer="adam", clip_grad=1.0, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1
     )

@@ -1,0 +1,125 @@
+"""Share among the programs inside the ranks: a problem, a refusal, the lines that we print, versions.
+
+Standard library only, and beside every program that needs it: corpus.py and Primus' programs run from a bundle, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong, in the fields of conf.errors.Problem.
+
+    where: a key, a path or an attribute path. what: the broken rule. found / allowed: the value and the valid ones,
+    empty where `what` is enough. hint: one thing to try.
+    """
+
+    where: str
+    what: str
+    found: str = ""
+    allowed: str = ""
+    hint: str = ""
+
+    def line(self) -> str:
+        """Return all of it as one line."""
+        labels = (("found", self.found), ("allowed", self.allowed), ("try", self.hint))
+        return "; ".join([f"{self.where}: {self.what}", *(f"{label}: {text}" for label, text in labels if text)])
+
+
+class Refused(Exception):
+    """The run or the input is refused before anything begins; `problems` are all of them."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problem.line() for problem in problems))
+
+    @classmethod
+    def of(cls, *fields: str) -> Refused:
+        """Make one of a single problem, by its fields."""
+        return cls(Problem(*fields))
+
+
+def is_first_rank() -> bool:
+    """Return whether this process speaks for the run (torchrun's RANK)."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def say(text: str) -> None:
+    """Print `text` and a line end in one write: several processes share one stdout."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def mark(kind: str, values: Mapping[str, Any]) -> None:
+    """Print one of our own lines, `[tprimat] kind {json}` (parsers/marks.py reads it). The caller chooses the rank."""
+    say(f"[tprimat] {kind} {json.dumps(plain(values), allow_nan=False)}")
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as JSON can hold it: enums, dtypes and functions by name, numbers that are not finite as None."""
+    if isinstance(value, bool | int | str | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(item) for item in value]
+    named = getattr(value, "name", None) or getattr(value, "__name__", None)
+    return named if isinstance(named, str) else str(value).removeprefix("torch.")
+
+
+def stop(code: int, message: str, problems: Iterable[Problem] = (), speaker: str = "RANK") -> int:
+    """Print why the program ends on the stderr of the process whose variable `speaker` is 0, and return `code`.
+
+    The others wait for that: torchrun ends all ranks as soon as one has ended. parsers/faults.py takes a message that
+    begins with "engine: " for the root cause.
+    """
+    if os.environ.get(speaker, "0") != "0":
+        time.sleep(2)
+        return code
+    listed = list(problems)
+    print("\n".join([message, *(f"  {problem.line()}" for problem in listed)]), file=sys.stderr, flush=True)
+    for problem in listed:
+        mark("refused", problem._asdict())
+    return code
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when torchrun dies: killed by SIGKILL (a batch system, the OOM killer), torchrun
+    forwards nothing, and its ranks would keep the machine busy."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def installed(*distributions: str) -> dict[str, str | None]:
+    """Return the version of each, None where it has no metadata; keys as in facts (megatron-core: megatron_core)."""
+
+    def version_of(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    return {name.replace("-", "_"): version_of(name) for name in distributions}
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,236 @@
+"""Share what the programs of NVIDIA's stacks do inside the ranks: their start, the settings file, attribute paths, the
+checks of both, and the GPU or its stand-in.
+
+Imported with the standard library alone; PyYAML, torch and Megatron-Core are imported where a function needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rank_program import Problem, Refused, die_with_parent, installed, plain, stop
+
+# behind all else: where the plan put it on PYTHONPATH it is loaded already, and these are the same modules
+sys.path.append(str(Path(__file__).with_name("rehearsal")))
+import tprimat_standin
+
+Settings = dict[str, Any]
+"""The settings file that a renderer wrote (launchers/nemo.py, launchers/megatron_bridge.py)."""
+Names = Callable[[Any], Iterable[str]]
+"""The attribute names that an object really has: `plain_names`, or what suits the stack's own config objects."""
+
+ENUMS = {
+    "AttnBackend": "megatron.core.transformer.enums",
+    "CudaGraphScope": "megatron.core.transformer.enums",  # megatron-core 0.16 on
+}
+FUNCTIONS = {
+    "silu": ("torch.nn.functional", "silu"),
+    "quick_gelu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
+    "local_layer_spec": ("megatron.bridge.models.gpt_provider", "local_layer_spec"),
+}
+"""What {enum: AttnBackend.flash} and {function: silu} in a settings file may name: no other code is ever reached."""
+
+
+def main(program: str, check: Callable[[Settings], None], train: Callable[[Settings], None]) -> int:
+    """Run one rank of `program`, or check settings files, and return the exit code.
+
+    check, train: take the settings and may raise Refused, which ends the program with code 2.
+    """
+    die_with_parent()
+    parser = argparse.ArgumentParser(description=f"one rank of {program}; start it with torchrun")
+    parser.add_argument("--settings", required=True, nargs="+", metavar="FILE.yaml")
+    parser.add_argument("--check", action="store_true", help="build and check, without training")
+    arguments = parser.parse_args()
+    if arguments.check:
+        gc.disable()  # imports make a million objects and no garbage to search them for
+        return max([_refusing(program, check, path) for path in arguments.settings])
+    return _refusing(program, train, arguments.settings[0])
+
+
+def _refusing(program: str, action: Callable[[Settings], None], path: str) -> int:
+    try:
+        action(read_settings(path))
+    except Refused as refused:
+        message = f"engine: {program}: {len(refused.problems)} reasons not to run {path}"
+        return stop(2, message, refused.problems)
+    return 0
+
+
+def imported(module: str, what: str, hint: str) -> Any:
+    """Import the module of ours that imports the stack.
+
+    Raises:
+        Refused: `what` is wrong, with the package that is missing.
+    """
+    try:
+        return importlib.import_module(module)
+    # what a stack raises at import where its packages do not fit together
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OSError) as error:
+        missing = f"package {error.name} is missing" if isinstance(error, ModuleNotFoundError) else repr(error)
+        raise Refused.of("framework.python", what, f"{missing}, in {sys.executable}", "", hint) from error
+
+
+def read_settings(path: str) -> Settings:
+    """Read the settings file.
+
+    Raises:
+        Refused: it cannot be read, or is no mapping.
+    """
+    import yaml  # comes with omegaconf, which both stacks need
+
+    try:
+        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise Refused.of(path, str(error)) from error
+    if not isinstance(settings, dict):
+        raise Refused.of(path, "no mapping", type(settings).__name__)
+    return settings
+
+
+def real_value(value: Any) -> Any:
+    """Return the Python value of {enum: CLASS.NAME}, {dtype: NAME} or {function: NAME} in a settings file; of anything
+    else, itself.
+
+    Raises:
+        Refused: no such name in this environment.
+    """
+    if not isinstance(value, dict) or not value:
+        return value
+    kind, name = next(iter(value.items()))
+    try:
+        if kind == "enum":
+            owner, _, member = name.partition(".")
+            return getattr(importlib.import_module(ENUMS[owner]), owner)[member]
+        if kind == "function":
+            module, attribute = FUNCTIONS[name]
+            return getattr(importlib.import_module(module), attribute)
+        if kind == "dtype":
+            import torch
+
+            return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+    except (KeyError, AttributeError, ImportError) as error:
+        raise Refused.of(str(value), f"not in this environment ({error})") from error
+    raise Refused.of(str(value), "no kind of value", kind, "enum, dtype, function")
+
+
+def plain_names(parent: Any) -> set[str]:
+    """Return fields of a dataclass and attributes that are there; assigning any other name succeeds silently."""
+    fields = {field.name for field in dataclasses.fields(parent)} if dataclasses.is_dataclass(parent) else set()
+    return fields | {name for name in dir(parent) if not name.startswith("_")}
+
+
+def assign(root: Any, values: Mapping[str, Any], names: Names, optional: bool = False) -> Iterator[Problem]:
+    """Set every path of `values` below `root`; yield what cannot be set. optional: a missing name is no fault."""
+    for path, value in values.items():
+        *parents, name = path.split(".")
+        parent, missing = _walk(root, parents, path)
+        if missing:
+            yield from () if optional else (missing,)
+            continue
+        valid = set(names(parent))
+        if name in valid:
+            try:
+                setattr(parent, name, real_value(value))
+            except (AttributeError, TypeError, ValueError, Refused) as error:
+                yield Problem(path, str(error), repr(value))
+        elif not optional:
+            near = get_close_matches(name, sorted(valid), n=3)
+            yield Problem(path, f"{type(parent).__name__} has no such name", name, ", ".join(near), "another release")
+
+
+def _walk(root: Any, parents: list[str], path: str) -> tuple[Any, Problem | None]:
+    parent = root
+    for done, part in enumerate(parents):
+        parent = getattr(parent, part, None)
+        if parent is None:
+            return None, Problem(path, f"{'.'.join(parents[: done + 1])} is not there in this recipe")
+    return parent, None
+
+
+def required(settings: Settings, has_transformer_engine: bool) -> Settings:
+    """Return path → plain value of all that must be there, in this environment."""
+    return settings["set"] | ({} if has_transformer_engine else settings["set_without_transformer_engine"])
+
+
+def needs_transformer_engine(settings: Settings, context_path: str) -> Iterator[Problem]:
+    """Yield what of `settings` cannot run without it. context_path: where context_parallel_size is set."""
+    if settings["precision"]["factory"] not in ("fp32", "bf16_mixed"):
+        what = "fp8 needs TransformerEngine, which is not here"
+        yield Problem("precision", what, settings["precision"]["factory"], "bf16, fp32", "precision=bf16")
+    if settings["set"][context_path] > 1 and not tprimat_standin.is_active():
+        what = "a split sequence needs TransformerEngine's attention, which is not here"
+        yield Problem("layout.context_parallel_size", what, allowed="1")
+
+
+def changed(path: str, value: Any, now: Any, who: str) -> Iterator[Problem]:
+    """Yield a problem where `path` was set to `value` and is something else now. A null asks a question: any answer is
+    right."""
+    if value is not None and plain(now) != plain(real_value(value)):
+        yield Problem(path, f"was set, and {who} has changed it", str(plain(now)), str(plain(value)))
+
+
+def stand_in_for(device: str, check: bool = False) -> str | None:
+    """Install the stand-in where the run is meant for a CPU or rehearsed, or is only checked where no GPU is.
+
+    Returns its name, or None where it is not needed. Call it before the stack is imported.
+
+    Raises:
+        Refused: this machine is not what the run is meant for.
+    """
+    if device == "cpu" or os.environ.get(tprimat_standin.MODE) or tprimat_standin.is_active():
+        name = tprimat_standin.install()
+        if name is None:
+            raise Refused.of("platform", "meant for a CPU, and an accelerator is visible here")
+        return name
+    import torch
+
+    if check and not torch.cuda.is_available():
+        return tprimat_standin.install()
+    found, ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if not torch.cuda.is_available() or torch.version.hip:
+        here = f"torch {torch.__version__} finds no NVIDIA GPU here"
+        raise Refused.of("platform", here, "", "", "a torch built for CUDA, or platform=cpu")
+    if ranks > found:
+        raise Refused.of("gpus_per_node", "more ranks than visible GPUs", str(ranks), f"1 to {found}")
+    return None
+
+
+def facts(stand_in: str | None, framework: str, *distributions: str) -> dict[str, Any]:
+    """Return what this process runs on; None: there is none, or it is unknown. stand_in: what replaces torch.cuda.
+
+    framework: the distribution whose version is the framework's.
+    """
+    import torch
+
+    gpu = torch.cuda.is_available() and stand_in is None
+    return {
+        **installed("torch", "megatron-core", "transformer-engine", framework, *distributions),
+        "framework_version": installed(framework)[framework.replace("-", "_")],
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "cuda": torch.version.cuda,
+        "rocm": torch.version.hip,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
+        "device_name": torch.cuda.get_device_name() if gpu else None,
+        "device_count": torch.cuda.device_count() if gpu else None,
+        "device_memory_bytes": torch.cuda.get_device_properties(0).total_memory if gpu else None,
+        "stand_in": stand_in,
+    }
+
+
+def peak_memory(stand_in: str | None) -> dict[str, Any]:
+    """Return memory_bytes and memory_kind of a step mark; empty where no accelerator is in use."""
+    import torch
+
+    if stand_in is not None or not torch.cuda.is_available():
+        return {}
+    return {"memory_bytes": torch.cuda.max_memory_allocated(), "memory_kind": "allocated"}
