@@ -44,11 +44,11 @@ absolute() {
 # train: all that goes into the log.
 train() {
   printf '%s\n' "$settled"
-  python3 "$here/primus_facts.py" "$here/environment.sh"
+  python3 -B "$here/primus_facts.py" "$here/environment.sh"
   local -a corpus
   mapfile -t corpus <"$run_dir/corpus.args"
   if ((${#corpus[@]} > 0)); then
-    python3 "$here/corpus.py" "${corpus[@]}"
+    python3 -B "$here/corpus.py" "${corpus[@]}"
   fi
   cd "$run_dir"
   exec bash "$here/train.sh"
@@ -68,7 +68,7 @@ log=$(absolute "${TRAIN_LOG:-$run_dir/train.log}")
 if [[ ${DRY_RUN:-} == 1 ]]; then
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
-  python3 "$here/primus_settle.py" "$here" "$scratch" >/dev/null
+  python3 -B "$here/primus_settle.py" "$here" "$scratch" >/dev/null
   printf 'run       %s\nlog       %s\ncheckout  %s (%s)\nnodes     %s, this is %s of %s GPUs\n' \
     "$run_dir" "$log" "$PRIMUS_PATH" "$PRIMUS_ENTRY" "$NNODES" "$NODE_RANK" "$GPUS_PER_NODE"
   printf 'corpus    %s\n' "$(tr '\n' ' ' <"$scratch/corpus.args")"
@@ -82,9 +82,9 @@ mkdir -p "$run_dir" || fail "$run_dir cannot be made. Try RUN_DIR=/another/folde
 [[ ! -e $run_dir/primus.yaml ]] || fail "$run_dir holds a run already. Try RUN_DIR=/another/folder"
 # On its own line: of a redirection that fails, bash would say only its line number.
 (: >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"
-settled=$(python3 "$here/primus_settle.py" "$here" "$run_dir") || exit 2
+settled=$(python3 -B "$here/primus_settle.py" "$here" "$run_dir") || exit 2
 if [[ ${PRIMUS_CHECK:-1} != 0 ]]; then
-  python3 "$here/primus_check.py" "$PRIMUS_PATH" "$run_dir/primus.yaml" "$PRIMUS_RELEASE" "${PRIMUS_IMAGE:-}" "$said" || exit 2
+  python3 -B "$here/primus_check.py" "$PRIMUS_PATH" "$run_dir/primus.yaml" "$PRIMUS_RELEASE" "${PRIMUS_IMAGE:-}" "$said" || exit 2
 fi
 
 trap at_exit EXIT

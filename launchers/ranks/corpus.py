@@ -36,7 +36,7 @@ from corpus_order import (
     sha256,
 )
 from numpy.typing import NDArray
-from rank_program import Refused, mark
+from rank_program import Problem, Refused, mark
 
 GENERATOR = "tensorprimat corpus 1"  # counts up when the same arguments give other bytes
 
@@ -210,14 +210,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             provide(a.prefix, Spec(a.vocab_size, eod, a.seed, a.tokens, a.documents))
         sizes = (a.seq_length, a.global_batch_size, a.samples)
         facts = check(a.prefix, a.vocab_size, Reading(*sizes, a.seed) if all(sizes) else None)
-    except Refused as refusal:
-        print(f"corpus.py: error: {refusal}", file=sys.stderr)
-        return 2
-    except OSError as refusal:
-        print(
-            f"corpus.py: error: {refusal.filename or a.prefix}: {refusal.strerror}; try data.path=/another/prefix",
-            file=sys.stderr,
-        )
+    except (Refused, OSError) as error:
+        reason = str(error)
+        if isinstance(error, OSError):
+            where, what = str(error.filename or a.prefix), str(error.strerror or error)
+            reason = Problem(where, what, hint="data.path=/another/prefix").line()
+        print(f"corpus.py: error: {reason}", file=sys.stderr)
         return 2
     mark("facts", facts)
     return 0

@@ -83,7 +83,7 @@ def refusal(order: Any, prefix: str) -> str:
 def test_files_that_are_not_there(order: Any, make: Make, tmp_path: Path) -> None:
     prefix = make(DOCUMENTS)
     assert "no corpus is here" in refusal(order, prefix + ".bin")
-    assert refusal(order, prefix + ".bin").endswith(f"try {prefix}")
+    assert refusal(order, prefix + ".bin").endswith(f"try: {prefix}")
     (tmp_path / "c.idx").unlink()
     assert "found: no .idx" in refusal(order, prefix)
 

@@ -169,7 +169,7 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
 def test_a_layout_from_a_table_is_for_its_own_gpus() -> None:
     e, plan = planned(*AMD, "model=llama")
     told = json.loads(bundle.files(e, plan)["bundle.json"])
-    with pytest.raises(primus_settle.Refused, match=r"chosen for 1 × 8 GPUs; render again"):
+    with pytest.raises(primus_settle.Refused, match=r"chosen for 1 × 8 GPUs; try: render again"):
         primus_settle.settle(told, {"NNODES": "2"})
 
 

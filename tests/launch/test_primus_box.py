@@ -158,7 +158,7 @@ def test_overrides_are_recomputed_recorded_or_refused(rocm: Box, bundle: Path) -
     [
         ({"PRIMUS_PATH": "/nowhere"}, "is no checkout of Primus"),
         ({"TRAIN_LOG": "/nowhere/train.log"}, "cannot be written"),
-        ({"TRAIN_ITERS": "many"}, "found 'many'"),
+        ({"TRAIN_ITERS": "many"}, "found: 'many'"),
         ({"GPUS_PER_NODE": "6"}, "RCCL"),
         ({"PRIMUS_ENTRY": "podman"}, "allowed: run_pretrain"),
     ],
@@ -256,8 +256,8 @@ def test_two_runs_of_one_bundle_share_the_corpus(rocm: Box, bundle: Path) -> Non
 def test_a_checkout_whose_release_git_does_not_tell_is_refused_on_the_box(rocm: Box, bundle: Path) -> None:
     shutil.rmtree(rocm.checkout / ".git")
     code, out = rocm.run(bundle)
-    assert code == 2 and f"found {rocm.checkout}: no git history; allowed v26.5" in out
-    assert "try PRIMUS_RELEASE=v26.5 bash run.sh" in out
+    assert code == 2 and f"found: {rocm.checkout}: no git history; allowed: v26.5" in out
+    assert "try: PRIMUS_RELEASE=v26.5 bash run.sh" in out
     shutil.rmtree(bundle / "runs")
     assert rocm.run(bundle, PRIMUS_RELEASE="v26.4")[0] == 2
     shutil.rmtree(bundle / "runs")
