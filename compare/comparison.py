@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from compare.audit import Audit, audit
-from compare.curves import Check
+from compare.checks import Check
 from compare.figures import FIGURES, Figure, pool, worded
 from compare.groups import Group, group
 from compare.question import Question
@@ -107,50 +107,50 @@ def _baseline(groups: Sequence[Group], label: str | None) -> Group:
 
 
 def _pool(numbers: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
-    return {f.metric: pool(f, [found[f.metric] for found in numbers]) for f in FIGURES}
+    return {f.metric: pool(f, [figures[f.metric] for figures in numbers]) for f in FIGURES}
 
 
 def _break_evens(
     groups: Sequence[Group], numbers: Mapping[str, Mapping[str, Quantity]], terms: Terms
 ) -> tuple[BreakEven, ...]:
     carrying = [group for group in groups if group.usable]
-    asked = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in carrying]
-    return break_evens(asked, terms)
+    options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in carrying]
+    return break_evens(options, terms)
 
 
 def _ratios(
     others: Sequence[Group], base: Group, numbers: Mapping[str, Mapping[str, Quantity]], difference: float
 ) -> Iterator[Compared]:
-    """Of every figure with a direction; what nobody in a pair of groups knows is left out."""
+    """Yield every figure with a direction; what nobody in a pair of groups knows is left out."""
     for group_ in others:
         runs = (*group_.usable, *base.usable)
         for figure in FIGURES:
             if figure.better and any(numbers[run.path][figure.metric].value is not None for run in runs):
-                found = [[numbers[run.path][figure.metric] for run in side.usable] for side in (group_, base)]
-                yield _compared(figure, (group_, base), found, difference)
+                quantities = [[numbers[run.path][figure.metric] for run in side.usable] for side in (group_, base)]
+                yield _compared(figure, (group_, base), quantities, difference)
 
 
 def _compared(
-    figure: Figure, sides: tuple[Group, Group], found: Sequence[Sequence[Quantity]], difference: float
+    figure: Figure, sides: tuple[Group, Group], quantities: Sequence[Sequence[Quantity]], difference: float
 ) -> Compared:
     group_, base = sides
-    ours, theirs = map(_known, found)
+    ours, theirs = map(_known, quantities)
     if ours is None or theirs is None or figure.better is None:
         silent = group_ if ours is None else base
         return Compared(group_.label, figure.metric, None, f"unknown of {silent.label}")
     if min(*ours, *theirs) <= 0:
         return Compared(group_.label, figure.metric, None, "no ratio: not above zero in every run")
-    guess = next((q for side in found for q in side if q.source == "assumed"), None)
-    if guess is not None:  # no word about what nobody measured or told
+    guess = next((q for side in quantities for q in side if q.source == "assumed"), None)
+    if guess is not None:  # no word about what nobody measured or stated
         return Compared(group_.label, figure.metric, None, f"assumed: {guess.note}" if guess.note else "assumed")
     result = ratio_of(ours, theirs, figure.better, difference)
     result = replace(result, word=worded(figure, result.word))
     return Compared(group_.label, figure.metric, result, result.reason)
 
 
-def _known(found: Sequence[Quantity]) -> list[float] | None:
-    values = [q.value for q in found if q.value is not None]
-    return [float(value) for value in values] if values and len(values) == len(found) else None
+def _known(quantities: Sequence[Quantity]) -> list[float] | None:
+    values = [q.value for q in quantities if q.value is not None]
+    return [float(value) for value in values] if values and len(values) == len(quantities) else None
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             }
             for row in audited.rows
         ],
-        "requested_not_effective": [asdict(item) for item in audited.unlike],
+        "requested_not_effective": [asdict(item) for item in audited.deviations],
         "checks": [asdict(check) for check in comparison.checks],
         "rehearsed": audited.rehearsed,
         "difference": comparison.difference,
@@ -181,7 +181,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "ratios": [_ratio_json(item, comparison.baseline) for item in comparison.ratios],
         "terms": _terms_json(comparison.terms),
         "break_even": [_even_json(even) for even in comparison.break_evens],
-        "scaling": [scaled_json(found) for found in comparison.scaling],
+        "scaling": [scaled_json(scaled) for scaled in comparison.scaling],
     }
 
 

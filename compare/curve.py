@@ -1,4 +1,4 @@
-"""What the steps of one run say for the audit, in little room: rates, losses and tokens by step. Pure."""
+"""Rates, losses and tokens of one run by step, in little room, and what comparing two runs came to. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from parsers import Record
+from compare.groups import SEED
+from parsers import Record, Run
 from parsers.record import columns
 
 TOKENS_CHECKSUM = "tokens_checksum"
@@ -29,11 +31,11 @@ _PRINTS: Mapping[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One entry a step, ascending. rates: those of the very step where it tells them, else as printed; nan where not
-    told, as is loss. offsets: the rate of which step an entry may be, from its own on: 0 of this one, 1 of the next.
-    digits: significant ones of the rates; None: exact, from a mark or a probe. broken: the steps whose loss was nan or
-    inf. tokens: seen up to and with the step, -1 where not known; of a run that does not print them, worked out from
-    its batch. checksums: by step. clock: the kind behind the step times, None without any."""
+    """One entry a step, ascending. rates: those of the very step where it reports them, else as printed; nan where not
+    reported, as is loss. offsets: the rate of which step an entry may be, from its own on: 0 of this one, 1 of the
+    next. digits: significant ones of the rates; None: exact, from a mark or a probe. broken: the steps whose loss was
+    nan or inf. tokens: seen up to and with the step, -1 where not known; of a run that does not print them, worked out
+    from its batch. checksums: by step. clock: the kind behind the step times, None without any."""
 
     steps: tuple[int, ...]
     rates: array[float]
@@ -47,17 +49,17 @@ class Curve:
 
 
 def curve_of(record: Record) -> Curve:
-    """Of a record."""
+    """Return the curve of a record."""
     at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(record.steps, *_LOOKED_AT)
-    checksums = {step: told[TOKENS_CHECKSUM] for step, told in zip(at, metrics, strict=True) if TOKENS_CHECKSUM in told}
+    checksums = {step: one[TOKENS_CHECKSUM] for step, one in zip(at, metrics, strict=True) if TOKENS_CHECKSUM in one}
     rates = _numbers(used)
     is_used = any(map(math.isfinite, rates))
     if not is_used:
         rates = _numbers(printed)
-    # A mark or a probe tells a step's rate with all its digits (parsers/marks.py), and with it a clock or a checksum,
+    # A mark or a probe reports a step's rate with all its digits (parsers/marks.py), and with it a clock or a checksum,
     # which no framework prints.
-    told = zip(at, used, ends, strict=True)
-    exact = is_used and all(end is not None or step in checksums for step, rate, end in told if rate is not None)
+    reported = zip(at, used, ends, strict=True)
+    exact = is_used and all(end is not None or step in checksums for step, rate, end in reported if rate is not None)
     dialect = record.dialects[0] if record.dialects else ""
     return Curve(
         tuple(at),
@@ -73,15 +75,15 @@ def curve_of(record: Record) -> Curve:
 
 
 def _numbers(values: Iterable[float | None]) -> array[float]:
-    """A number that no training has is none: its square would be no number any more."""
+    """Return numbers, nan for None and for what no training has: its square would be no number any more."""
     return array("d", [math.nan if value is None or abs(value) > _ABSURD else value for value in values])
 
 
 def _digits(rates: Sequence[float]) -> int:
-    """Significant digits that rates were printed with: the most that one of them has. A rate of all digits has more
-    than any framework prints, and a constant one may show fewer than were printed."""
-    told = [rate for rate in rates if math.isfinite(rate)]
-    shown = (repr(rate).partition("e")[0].replace(".", "").strip("0-") for rate in told[:: max(1, len(told) // 100)])
+    """Return the significant digits that rates were printed with: the most that one of them has. A rate of all digits
+    has more than any framework prints, and a constant one may show fewer than were printed."""
+    known = [rate for rate in rates if math.isfinite(rate)]
+    shown = (repr(rate).partition("e")[0].replace(".", "").strip("0-") for rate in known[:: max(1, len(known) // 100)])
     return min(max([_FEWEST_DIGITS, *map(len, shown)]), _MOST_DIGITS)
 
 
@@ -103,3 +105,32 @@ def _clock(record: Record, ends: Sequence[float | None], times: Sequence[float |
         return None
     name = next((name for name in (*record.dialects, record.framework) if name), None)
     return f"log of {_CLOCKS.get(name, name)}" if name else "log"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """step: the first, from 0, at which runs part."""
+
+    state: Literal["equal", "apart", "unknown"]
+    reason: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A run that counts, with the label of its group and its curve."""
+
+    label: str
+    run: Run
+    curve: Curve
+
+    @property
+    def name(self) -> str:
+        return self.run.record.id
+
+    @property
+    def seed(self) -> Any:
+        """Return the seed; None where it is not known."""
+        record = self.run.record
+        ran = record.setting(SEED)
+        return record.requested.get(SEED) if ran is None else ran

@@ -77,18 +77,22 @@ def worded(figure: Figure, word: Word) -> Word:
     return {"faster": better, "slower": worse}.get(word, word)
 
 
-def pool(figure: Figure, found: Sequence[Quantity]) -> Quantity:
-    """The figure of a group out of its runs'. Unknown where one run does not know: a mean over the others would be of
-    a selection; or where they differ in unit or source."""
-    first = found[0]
-    unknown = next((q for q in found if q.value is None), None)
+def pool(figure: Figure, quantities: Sequence[Quantity]) -> Quantity:
+    """Return the figure of a group out of its runs'. Unknown where one run does not know: a mean over the others would
+    be of a selection; or where they differ in unit or source."""
+    first = quantities[0]
+    unknown = next((q for q in quantities if q.value is None), None)
     if unknown is not None:
         return Quantity(None, first.unit, first.source, note=unknown.note)
-    if any((q.unit, q.source) != (first.unit, first.source) for q in found):
+    if any((q.unit, q.source) != (first.unit, first.source) for q in quantities):
         note = "the repeats have it in other units, or from other sources"
         return Quantity(None, first.unit, first.source, note=note)
-    values = [float(q.value) for q in found if q.value is not None]
-    note = first.note if all(q.note == first.note for q in found) else f"of {len(found)} runs; the first: {first.note}"
+    values = [float(q.value) for q in quantities if q.value is not None]
+    note = (
+        first.note
+        if all(q.note == first.note for q in quantities)
+        else f"of {len(quantities)} runs; the first: {first.note}"
+    )
     if figure.pooled in ("max", "min"):
         return Quantity.of(max(values) if figure.pooled == "max" else min(values), first.unit, first.source, note)
     if figure.pooled == "geometric" and min(values) <= 0:

@@ -19,25 +19,25 @@ _LAST = ("micro_batch_size", "num_micro_batches", "world_size", "lr_warmup_init"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Repeats of one experiment: everything asked alike but the seed."""
+    """Repeats of one experiment: all requested alike but the seed."""
 
     label: str
     runs: tuple[Run, ...]
 
     @property
     def usable(self) -> tuple[Run, ...]:
-        """The runs that carry numbers into a verdict."""
+        """Return the runs that carry numbers into a verdict."""
         return tuple(run for run in self.runs if carries_numbers(run.record))
 
     @property
     def shown(self) -> tuple[Run, ...]:
-        """The runs whose figures are shown: those that carry numbers; of an estimate its own, beside them."""
+        """Return the runs whose figures are shown: those that carry numbers; of an estimate its own, beside them."""
         return self.usable or tuple(run for run in self.runs if has_figures(run.record))
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A group as the audit sees it. usable: the runs that have a say; runs: all that were planned."""
+    """A group as the audit sees it. usable: the runs that count; runs: all that were planned."""
 
     label: str
     usable: tuple[Run, ...]
@@ -45,17 +45,19 @@ class Side:
 
 
 def carries_numbers(record: Record) -> bool:
-    """Completed, and run for real: a rehearsal has no speed, an estimate no say."""
+    """Return whether a run completed for real: a rehearsal has no speed, an estimate does not count."""
     return record.status == "completed" and record.provenance in ("measured", "imported")
 
 
 def has_figures(record: Record) -> bool:
-    """Completed, and not on the wrong machine, as a rehearsal is. An estimate has figures, and no say."""
+    """Return whether a run completed, and not on the wrong machine, as a rehearsal does. An estimate has figures, and
+    does not count."""
     return record.status == "completed" and record.provenance != "rehearsed"
 
 
 def sides(groups: Sequence[Group]) -> tuple[tuple[Side, ...], bool]:
-    """What is audited: the groups that carry numbers; where none does, the rehearsed ones among themselves (True)."""
+    """Return what is audited: the groups that carry numbers; where none does, the rehearsed ones among themselves
+    (True)."""
     real = tuple(Side(g.label, g.usable, g.runs) for g in groups if g.usable)
     if real:
         return real, False
@@ -69,16 +71,16 @@ def _rehearsed(record: Record) -> bool:
 
 
 def group(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """The groups, in the order of their first runs."""
+    """Return the groups, in the order of their first runs."""
     members: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         members.setdefault(experiment_key(run.record), []).append(run)
-    labels = _labels([found[0].record for found in members.values()])
-    return tuple(Group(label, tuple(found)) for label, found in zip(labels, members.values(), strict=True))
+    labels = _labels([same[0].record for same in members.values()])
+    return tuple(Group(label, tuple(same)) for label, same in zip(labels, members.values(), strict=True))
 
 
 def _labels(firsts: Sequence[Record]) -> list[str]:
-    """Columns that vary, most telling first, until every group has a name of its own."""
+    """Return a label for each: the columns that vary, clearest first, until every group has a name of its own."""
     if len(firsts) == 1:
         return [_place(firsts[0]) or firsts[0].name]
     parts: list[list[str]] = [[] for _ in firsts]
@@ -89,9 +91,9 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
                 labels.extend([cell] if cell else [])
         if len({" ".join(labels) for labels in parts}) == len(parts):
             break
-    found = [" ".join(labels) or "other" for labels in parts]
-    # Logs from elsewhere, of which little is told, differ in too much to be called after it.
-    return _unique([record.name for record in firsts] if max(map(len, found)) > _READABLE else found)
+    names = [" ".join(labels) or "other" for labels in parts]
+    # Logs from elsewhere, of which little is known, differ in too much to be called after it.
+    return _unique([record.name for record in firsts] if max(map(len, names)) > _READABLE else names)
 
 
 def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:

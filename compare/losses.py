@@ -2,10 +2,25 @@
 
 The tokens that all runs saw are cut into eight blocks, the first of which, where a loss falls fastest, is left out; a
 run's value is its mean loss in a block, a seed's that of its runs. Groups whose means stay in the band that another
-seed's losses stay in (compare/band.py) are equal: two seeds on one side give a band, and a wide one; three on each a
+seed's losses stay in (below) are equal: two seeds on one side give a band, and a wide one; three on each a
 usable one. Without any, the spread is not known: then only what is far off is called apart, a block whose means differ
-by more than five times the scatter from step to step, and by more than 1 %. Rehearsals from equal weights are held to
-rounding.
+by more than five times the scatter from step to step, and by more than 1 %. Rehearsals from equal weights may differ by
+rounding alone.
+
+The band that equal stacks' losses stay in comes from what another seed does.
+A run is its mean losses in a few blocks of steps. The spread s is that between the seeds of a group, pooled over groups
+and blocks, with d degrees of freedom, one a seed beyond the first of its group. A group is apart where its mean leaves
+±k s sqrt(1/n + 1/m) around the baseline's (n and m seeds) in any block. How large k must be depends on how the blocks
+hang together, which a few seeds do not show: with three seeds on each side it is about 3, and 5.6 where one block
+spreads much more than the next. So k comes from the data: the difference and the d contrasts within the groups are, if
+stacks are equal, d + 1 draws of one normal distribution, and any rotation of them was as likely. k is what all but 4 %
+of random rotations stay under (Ø. Langsrud, Rotation tests, Statistics and Computing 15, 2005), which is exact for
+normal seeds, however blocks depend on each other and whatever their spreads are. 4 and not 5: seeds need not be normal,
+and the spreads of two groups need not be quite equal. They may differ twofold where both have as many seeds, which the
+audit requires; two seeds against five of half their spread would be called apart in 19 of 100.
+
+benchmarks/intervals.py loss: false alarms, and the differences that are detected. Where both sides have the same seeds,
+and so the same batches, there are fewer alarms.
 """
 
 from __future__ import annotations
@@ -14,12 +29,15 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
-from compare.band import Band, Means, gaps, leaves
-from compare.found import Found, Traced
+from compare.curve import Finding, Traced
 from compare.groups import Side
 from metrics import shown
 
+Means = Sequence[Sequence[float]]  # of each seed, of each block
+RISK = 0.04
+_ROTATIONS = 5_000
 BLOCKS, _LEFT_OUT, _FEWEST = 8, 1, 4
 FAR, FAR_SHARE = 5.0, 0.01
 _ROUNDING = 1e-5  # the smallest wrong setting that was tried, a weight decay, is 2e-5 of a loss away
@@ -29,22 +47,22 @@ _LAYOUT = (
 )
 
 
-def losses(held: Sequence[Side], runs: Sequence[Traced], baseline: str | None = None) -> Found:
-    """Of all runs that have a say, against the baseline's group (None: the first)."""
-    if found := _broken(runs):
-        return found
+def losses(counted: Sequence[Side], runs: Sequence[Traced], baseline: str | None = None) -> Finding:
+    """Compare the losses of all runs that count with the baseline's group (None: the first)."""
+    if broken := _broken(runs):
+        return broken
     silent = next((run for run in runs if not any(map(math.isfinite, run.curve.loss))), None)
     if silent is not None:
-        return Found("unknown", f"{silent.name} tells no loss")
+        return Finding("unknown", f"{silent.name} reports no loss")
     steps, series = _aligned(runs)
     if not steps:
-        return Found("unknown", "the runs tell no loss of the same step")
-    labels = [side.label for side in held]
+        return Finding("unknown", "the runs report no loss of the same step")
+    labels = [side.label for side in counted]
     base = baseline if baseline in labels else labels[0]
     if _bit_equal(runs, series, len(labels)):
-        return Found("equal", f"bit-equal over {len(steps)} steps, seed by seed")
+        return Finding("equal", f"bit-equal over {len(steps)} steps, seed by seed")
     if len(labels) < 2:
-        return Found("unknown", "one group of runs only")
+        return Finding("unknown", "one group of runs only")
     if _from_equal_weights(runs) and (gap := _gap(runs, steps, series)):
         return gap
     blocks = cuts(len(steps))
@@ -57,65 +75,67 @@ def losses(held: Sequence[Side], runs: Sequence[Traced], baseline: str | None = 
     return _not_far(means, base, others, scatter, [steps[a] for a, _ in blocks])
 
 
-def _in_band(means: Mapping[str, Means], base: str, others: Sequence[str], band: Band, begins: Sequence[int]) -> Found:
-    largest, said = 0.0, ""
+def _in_band(
+    means: Mapping[str, Means], base: str, others: Sequence[str], band: Band, begins: Sequence[int]
+) -> Finding:
+    largest, text = 0.0, ""
     for label in others:
-        half, found = band.half_width(means[base], means[label]), gaps(means[base], means[label])
+        half, apart = band.half_width(means[base], means[label]), gaps(means[base], means[label])
         if (block := leaves(means[base], means[label], half)) is not None:
-            what = f"{_lies(label, base, found, block, begins)}; the band of the seeds is ±{shown(half, 3)}"
-            return Found("apart", what, begins[block])
-        gap = max(map(abs, found))
+            what = f"{_lies(label, base, apart, block, begins)}; the band of the seeds is ±{shown(half, 3)}"
+            return Finding("apart", what, begins[block])
+        gap = max(map(abs, apart))
         if gap / half >= largest:
-            largest, said = gap / half, f"at most {shown(gap, 3)} nats/token apart, in a band of ±{shown(half, 3)}"
-    return Found("equal", f"{said} from the spread between seeds ({band.degrees + len(means)} seeds)")
+            largest, text = gap / half, f"at most {shown(gap, 3)} nats/token apart, in a band of ±{shown(half, 3)}"
+    return Finding("equal", f"{text} from the spread between seeds ({band.degrees + len(means)} seeds)")
 
 
 def _not_far(
     means: Mapping[str, Means], base: str, others: Sequence[str], scatter: float, begins: Sequence[int]
-) -> Found:
+) -> Finding:
     largest, level = 0.0, 0.0
     levels = [statistics.fmean(block) for block in zip(*means[base], strict=True)]
     for label in others:
-        found = gaps(means[base], means[label])
-        for block, (gap, loss) in enumerate(zip(found, levels, strict=True)):
+        apart = gaps(means[base], means[label])
+        for block, (gap, loss) in enumerate(zip(apart, levels, strict=True)):
             if abs(gap) > max(FAR * scatter, FAR_SHARE * abs(loss)):
                 what = (
-                    f"{_lies(label, base, found, block, begins)}; losses scatter by {shown(scatter, 2)} between steps"
+                    f"{_lies(label, base, apart, block, begins)}; losses scatter by {shown(scatter, 2)} between steps"
                 )
-                return Found("apart", what, begins[block])
+                return Finding("apart", what, begins[block])
             if abs(gap) >= largest:
                 largest, level = abs(gap), loss
     share = f" ({shown(100 * largest / abs(level), 2)} %)" if level else ""
     more = "two seeds on a side give a band, three on each a narrow one"
-    return Found(
+    return Finding(
         "unknown",
-        f"at most {shown(largest, 3)} nats/token{share} apart, with no spread between seeds to hold it against; {more}",
+        f"at most {shown(largest, 3)} nats/token{share} apart, with no spread between seeds to compare it with; {more}",
     )
 
 
-def _lies(label: str, base: str, found: Sequence[float], block: int, begins: Sequence[int]) -> str:
-    """Where a group's loss leaves the baseline's, and where it ends."""
-    said = f"{label} is {_away(found[block])} {base} in the block from step {begins[block]}"
-    return said if block == len(found) - 1 else f"{said}, {_away(found[-1])} it in the last"
+def _lies(label: str, base: str, apart: Sequence[float], block: int, begins: Sequence[int]) -> str:
+    """Return where a group's loss leaves the baseline's, and where it ends."""
+    text = f"{label} is {_away(apart[block])} {base} in the block from step {begins[block]}"
+    return text if block == len(apart) - 1 else f"{text}, {_away(apart[-1])} it in the last"
 
 
 def _away(gap: float) -> str:
     return f"{shown(abs(gap), 3)} nats/token {'above' if gap > 0 else 'below'}"
 
 
-def _broken(runs: Sequence[Traced]) -> Found | None:
-    """A loss that is nan or inf in one run and a number in another."""
+def _broken(runs: Sequence[Traced]) -> Finding | None:
+    """Return where a loss is nan or inf in one run and a number in another."""
     for run in runs:
         for step in run.curve.broken:
             others = (other for other in runs if step not in other.curve.broken and step in other.curve.steps)
             if (other := next(others, None)) is not None:
-                return Found("apart", f"nan or inf in {run.name} at step {step}, a number in {other.name}", step)
+                return Finding("apart", f"nan or inf in {run.name} at step {step}, a number in {other.name}", step)
     return None
 
 
 def _aligned(runs: Sequence[Traced]) -> tuple[Sequence[int], list[Sequence[float]]]:
-    """The steps (of the first run) at which all tell a loss after equal tokens, and each run's losses there. Where a
-    run does not tell its tokens, by step."""
+    """Return the steps (of the first run) at which all report a loss after equal tokens, and each run's losses there.
+    Where a run does not report its tokens, by step."""
     by_tokens = all(run.curve.tokens and min(run.curve.tokens) >= 0 for run in runs)
     keys = [run.curve.tokens if by_tokens else run.curve.steps for run in runs]
     series: list[Sequence[float]] = [run.curve.loss for run in runs]
@@ -131,40 +151,38 @@ def _aligned(runs: Sequence[Traced]) -> tuple[Sequence[int], list[Sequence[float
 
 
 def cuts(steps: int) -> list[tuple[int, int]]:
-    """Where blocks begin and end; the first left out where there are enough."""
+    """Return where blocks begin and end; the first is left out where there are enough."""
     blocks = min(BLOCKS, steps)
-    found = [(steps * i // blocks, steps * (i + 1) // blocks) for i in range(blocks)]
-    return found[_LEFT_OUT:] if blocks >= _FEWEST else found
+    bounds = [(steps * i // blocks, steps * (i + 1) // blocks) for i in range(blocks)]
+    return bounds[_LEFT_OUT:] if blocks >= _FEWEST else bounds
 
 
 def _by_seed(runs: Sequence[Traced], means: Sequence[Sequence[float]]) -> dict[str, Means]:
-    """Of each group its seeds' means: runs of one seed are one. A run that does not tell its seed stands for itself."""
-    found: dict[str, dict[object, list[Sequence[float]]]] = {}
+    """Return each group's means by seed: runs of one seed are one. A run that does not report its seed counts alone."""
+    groups: dict[str, dict[object, list[Sequence[float]]]] = {}
     for place, (run, values) in enumerate(zip(runs, means, strict=True)):
         seed = ("run", place) if run.seed is None else run.seed
-        found.setdefault(run.label, {}).setdefault(seed, []).append(values)
+        groups.setdefault(run.label, {}).setdefault(seed, []).append(values)
     return {
         label: [[statistics.fmean(block) for block in zip(*same, strict=True)] for same in seeds.values()]
-        for label, seeds in found.items()
+        for label, seeds in groups.items()
     }
 
 
 def _bit_equal(runs: Sequence[Traced], series: Sequence[Sequence[float]], sides: int) -> bool:
-    """Whether the losses of every seed are the same numbers on every side, each of which has it."""
+    """Return whether the losses of every seed are the same numbers on every side, each of which has it."""
     by_seed: dict[object, list[tuple[str, Sequence[float]]]] = {}
     for run, values in zip(runs, series, strict=True):
         by_seed.setdefault(run.seed, []).append((run.label, values))
     return all(
-        len({label for label, _ in found}) == sides
-        and len(found) > 1
-        and all(values == found[0][1] for _, values in found)
-        for found in by_seed.values()
+        len({label for label, _ in same}) == sides and len(same) > 1 and all(values == same[0][1] for _, values in same)
+        for same in by_seed.values()
     )
 
 
 def _from_equal_weights(runs: Sequence[Traced]) -> bool:
-    """Whether all are rehearsals of one layout and seed that began with the same weights: then no rounding is left that
-    could part them by more than _ROUNDING, and a loss that parts tells of a setting."""
+    """Return whether all are rehearsals of one layout and seed that began with the same weights: then no rounding is
+    left that could part them by more than _ROUNDING, and a loss that parts shows another setting."""
     records = [run.run.record for run in runs]
     if any(record.provenance != "rehearsed" or record.environment.get("equal_init") is None for record in records):
         return False
@@ -172,19 +190,75 @@ def _from_equal_weights(runs: Sequence[Traced]) -> bool:
     return all(values == kept[0] for values in kept)
 
 
-def _gap(runs: Sequence[Traced], steps: Sequence[int], series: Sequence[Sequence[float]]) -> Found | None:
-    """The first step at which one is further from the first run than rounding."""
+def _gap(runs: Sequence[Traced], steps: Sequence[int], series: Sequence[Sequence[float]]) -> Finding | None:
+    """Return the first step at which one is further from the first run than rounding."""
     for place, step in enumerate(steps):
         first = series[0][place]
         for run, values in zip(runs[1:], series[1:], strict=True):
             if abs(values[place] - first) > _ROUNDING * abs(first):
                 what = f"{run.name} is {shown(values[place] - first, 3)} nats/token from {runs[0].name} at step {step}"
-                return Found("apart", f"{what}, though both are rehearsed from the same weights", step)
+                return Finding("apart", f"{what}, though both are rehearsed from the same weights", step)
     return None
 
 
 def _scatter(values: Sequence[float]) -> float:
-    """Of single steps, from the differences between neighbours, which a slow trend hardly touches (J. von Neumann,
-    1941)."""
+    """Return the scatter of single steps, from the differences between neighbours, which a slow trend hardly touches
+    (J. von Neumann, 1941)."""
     apart = [(b - a) ** 2 for a, b in pairwise(values)]
     return math.sqrt(statistics.fmean(apart) / 2) if apart else 0.0
+
+
+class Band:
+    """spread: between seeds; None where no group has two, or they do not differ. degrees: of freedom. comparisons: how
+    many groups are compared with the baseline, which share the risk."""
+
+    def __init__(self, groups: Sequence[Means], comparisons: int = 1) -> None:
+        import numpy as np
+
+        # Each seed of a group against the mean of those before it: independent, and all of the group's spread.
+        counts = [np.arange(1, len(group))[:, None] for group in groups]
+        within = [
+            (np.cumsum(group, 0)[:-1] / i - np.asarray(group)[1:]) * np.sqrt(i / (i + 1))
+            for group, i in zip(groups, counts, strict=True)
+        ]
+        rows = np.concatenate(within)
+        self.degrees, self._blocks = rows.shape
+        self._squares = float((rows**2).sum())
+        self.spread = math.sqrt(self._squares / rows.size) if self._squares else None
+        self._risk = RISK / max(comparisons, 1)
+        if self.spread:
+            self._turn(rows)
+
+    def _turn(self, rows: Any) -> None:
+        """Compute for every random rotation its part in the difference, and what it brings there from the groups."""
+        import numpy as np
+
+        rows = np.linalg.qr(rows, "r")  # as few rows as blocks: how all others turn is one number
+        random = np.random.RandomState(0)  # whose stream is frozen (NEP 19): one report everywhere
+        own, others = random.standard_normal((_ROTATIONS, 1)), random.standard_normal((_ROTATIONS, len(rows)))
+        rest = self.degrees - len(rows)
+        squares = own**2 + (others**2).sum(1, keepdims=True)
+        length = np.sqrt(squares + random.chisquare(rest, (_ROTATIONS, 1)) if rest else squares)
+        self._own, self._brought = own / length, others @ rows / length
+
+    def half_width(self, first: Means, second: Means) -> float:
+        """Return half the band around the first group's mean for the second's. Without a spread there is no band."""
+        import numpy as np
+
+        error = math.sqrt(1 / len(first) + 1 / len(second))
+        difference = np.array(gaps(first, second)) / error
+        turned = (self._own * difference + self._brought) ** 2
+        left = self._squares + difference @ difference - turned.sum(1)  # within the groups, after the rotation
+        largest = turned.max(1) / np.maximum(left, np.finfo(float).tiny)
+        factor = math.sqrt(float(np.quantile(largest, 1 - self._risk)) * self.degrees * self._blocks)
+        return factor * (self.spread or 0.0) * error
+
+
+def leaves(first: Means, second: Means, half: float) -> int | None:
+    """Return the first block in which the means of two groups are further apart than `half`."""
+    return next((block for block, gap in enumerate(gaps(first, second)) if abs(gap) > half), None)
+
+
+def gaps(first: Means, second: Means) -> list[float]:
+    """Return the second group's means less the first's, block by block."""
+    return [statistics.fmean(b) - statistics.fmean(a) for a, b in zip(zip(*first), zip(*second), strict=True)]  # noqa: B905

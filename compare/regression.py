@@ -1,8 +1,8 @@
 """Whether a candidate is worse than its baseline by a limit: for a new container or driver on one platform. Pure.
 
 The interval of the ratio decides, never the ratio alone: wholly beyond the limit is a regression, wholly on this side
-of it is none, and all else cannot be told. With fewer than three runs a side there is no interval, and nothing can be
-told. A candidate that lost runs has failed, whatever the others say.
+of it is none, and all else is open. With fewer than three runs a side there is no interval, and
+everything is open. A candidate that lost runs has failed, whatever the others show.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A fact in which the sides differ: the values found on each."""
+    """A fact in which the sides differ: the values on each."""
 
     fact: str
     reference: tuple[str, ...]
@@ -103,7 +103,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What is asked of the pair. question: as of any comparison; its baseline does not count."""
+    """The question to the pair, with its limits. question: as of any comparison; its baseline does not count."""
 
     limits: tuple[Limit, ...]
     question: Question
@@ -111,7 +111,7 @@ class Gate:
 
 
 def judge(baseline: Side, candidate: Side, gate: Gate) -> Regression:
-    """Pair the experiments of both sides, compare each pair and hold it against the limits. InputError: a run twice,
+    """Pair the experiments of both sides, compare each pair and judge it by the limits. InputError: a run twice,
     no such setting in question.vary."""
     pairs, alone = _pairs(baseline, candidate, expand(gate.question.vary or BUMPED))
     cases = tuple(_case(name, ours, theirs, gate) for name, ours, theirs in pairs)
@@ -131,7 +131,7 @@ def _lost(run: Run, side: Side) -> str:
 
 
 def _pairs(baseline: Side, candidate: Side, varied: Iterable[str]) -> tuple[list[tuple[str, Group, Group]], list[str]]:
-    """The same experiment on both sides, but for what is varied; and what has no counterpart."""
+    """Return the same experiment on both sides, but for what is varied; and what has no counterpart."""
     ours, theirs = (_experiments(side, (SEED, *varied)) for side in (candidate, baseline))
     names = _names({**ours, **theirs})
     if len(ours) == len(theirs) == 1 and ours.keys() != theirs.keys():  # the audit says what else differs
@@ -148,15 +148,15 @@ def _pairs(baseline: Side, candidate: Side, varied: Iterable[str]) -> tuple[list
 
 
 def _experiments(side: Side, but: Sequence[str]) -> dict[tuple[str, ...], tuple[Run, ...]]:
-    found: dict[tuple[str, ...], tuple[Run, ...]] = {}
+    experiments: dict[tuple[str, ...], tuple[Run, ...]] = {}
     for run in side.runs:
         key = experiment_key(run.record, but)
-        found[key] = (*found.get(key, ()), run)
-    return found
+        experiments[key] = (*experiments.get(key, ()), run)
+    return experiments
 
 
 def _names(experiments: Mapping[tuple[str, ...], Sequence[Run]]) -> Mapping[tuple[str, ...], str]:
-    """The name that each was launched under, with what sets it apart where names are shared."""
+    """Return the name that each was launched under, with what sets it apart where names are shared."""
     names = {key: runs[0].record.name for key, runs in experiments.items()}
     shared = {name for name in names.values() if list(names.values()).count(name) > 1}
     common = set.intersection(*map(set, experiments)) if experiments else set()
@@ -167,8 +167,8 @@ def _names(experiments: Mapping[tuple[str, ...], Sequence[Run]]) -> Mapping[tupl
 
 
 def _case(name: str, ours: Group, theirs: Group, gate: Gate) -> Case:
-    asked = replace(gate.question, vary=gate.question.vary or BUMPED, baseline=theirs.label)
-    comparison = compare_groups([theirs, ours], asked, gate.terms)
+    question = replace(gate.question, vary=gate.question.vary or BUMPED, baseline=theirs.label)
+    comparison = compare_groups([theirs, ours], question, gate.terms)
     ratios = {item.metric: item for item in comparison.ratios}
     allowed = {limit.metric: limit for limit in gate.limits}
     sides = (theirs, ours)
@@ -183,7 +183,7 @@ def _line(
     compared: Compared | None,
     limit: Limit | None,
 ) -> Line | None:
-    """None of a figure that nobody knows, or that follows from the others; not of one that has a limit."""
+    """Return the line; None of a figure that nobody knows or that follows from others, unless it has a limit."""
     known = [comparison.group_figures.get(side.label, {}).get(figure.metric) for side in sides]
     reference, new = (q or Quantity(None, "", "measured", note="no run") for q in known)
     shown_here = figure.table or figure.metric in _SHOWN_TOO
@@ -205,7 +205,7 @@ def _line(
 
 
 def _difference(reference: Quantity, new: Quantity) -> float | None:
-    """In %, of figures without a direction: nothing is said about it but its size."""
+    """Return the difference in %, of figures without a direction too."""
     if reference.value is None or new.value is None or reference.value <= 0 or reference.unit != new.unit:
         return None
     return None if "assumed" in (reference.source, new.source) else 100 * (new.value / reference.value - 1)
@@ -227,7 +227,7 @@ def _state(figure: Figure, ends: tuple[float, float] | None, limit: Limit | None
 
 
 def _more_runs(figure: Figure, values: Sequence[Sequence[float]], result: Ratio, limit: Limit) -> str:
-    """Why it cannot be told, and how many runs would: against the limit, not for the ratio's own word."""
+    """Return why the limit is not decided, and how many runs would decide it: not the ratio's own word."""
     how = result.reason.partition("; ")[0]
     theirs, ours = values
     needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, _percent(ends), limit) != "cannot tell")
@@ -243,8 +243,8 @@ def _noise(figure: Figure, comparison: Comparison, side: Group) -> float | None:
 
 
 def _values(figure: Figure, comparison: Comparison, side: Group) -> list[float]:
-    found = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
-    return [float(value) for value in found if value is not None]
+    values = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
+    return [float(value) for value in values if value is not None]
 
 
 def _said(case: Case, line: Line) -> str:
@@ -274,11 +274,11 @@ def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
 
 
 def _facts_of(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
+    values: dict[str, set[str]] = {}
     for record in records:
         facts: dict[str, Any] = {name: getattr(record, name) for name in _FACTS}
         facts |= {k: v for k, v in record.environment.items() if not k.startswith(_NOT_A_VERSION)}
         for name, value in facts.items():
             if value is not None:
-                found.setdefault(name, set()).add(str(value))
-    return {name: tuple(sorted(values)) for name, values in found.items()}
+                values.setdefault(name, set()).add(str(value))
+    return {name: tuple(sorted(known)) for name, known in values.items()}

@@ -30,15 +30,15 @@ class Scaled:
 def scaling(
     groups: Sequence[Group], numbers: Mapping[str, Mapping[str, Quantity]], difference: float
 ) -> tuple[Scaled, ...]:
-    """Every group whose speed and number of GPUs is known, in families, by GPUs. numbers: by run path. Empty where no
-    family has two numbers of GPUs. Of groups with the fewest GPUs the first is the one that others are held against."""
+    """Return every group whose speed and number of GPUs is known, in families, by GPUs. numbers: by run path. Empty
+    where no family has two numbers of GPUs. Of groups with the fewest GPUs the first is the base of the others."""
     families: dict[tuple[Any, ...], list[tuple[int, Group]]] = {}
     for group in groups:
         gpus = _gpus(group.usable)
         if gpus is not None and _rates(group, numbers):
             first = group.usable[0].record
             families.setdefault(tuple(getattr(first, name) for name in _KIND), []).append((gpus, group))
-    return tuple(found for family in families.values() for found in _family(family, numbers, difference))
+    return tuple(scaled for family in families.values() for scaled in _family(family, numbers, difference))
 
 
 def _family(
@@ -55,26 +55,26 @@ def _family(
 
 
 def _gpus(runs: Sequence[Run]) -> int | None:
-    found = {run.record.setting("world_size") for run in runs}
-    only = found.pop() if len(found) == 1 else None
+    sizes = {run.record.setting("world_size") for run in runs}
+    only = sizes.pop() if len(sizes) == 1 else None
     return only if type(only) is int and only > 0 else None
 
 
 def _rates(group: Group, numbers: Mapping[str, Mapping[str, Quantity]]) -> list[float]:
-    """Of every run; none where one run does not know."""
+    """Return the rate of every run; nothing where one is not known."""
     values = [numbers[run.path][EACH].value for run in group.usable]
     known = [float(value) for value in values if value is not None and value > 0]
     return known if len(known) == len(values) else []
 
 
-def scaled_json(found: Scaled) -> dict[str, Any]:
-    """As in compare.schema.json."""
-    result = found.efficiency
+def scaled_json(scaled: Scaled) -> dict[str, Any]:
+    """Return the entry of compare.schema.json."""
+    result = scaled.efficiency
     return {
-        "group": found.group,
-        "gpus": found.gpus,
-        "smallest": found.smallest,
-        "smallest_gpus": found.smallest_gpus,
+        "group": scaled.group,
+        "gpus": scaled.gpus,
+        "smallest": scaled.smallest,
+        "smallest_gpus": scaled.smallest_gpus,
         "efficiency": None if result is None else result.ratio,
         "interval": None if result is None or result.interval is None else list(result.interval),
     }

@@ -42,8 +42,8 @@ class Ratio:
 def ratio_of(
     values: Sequence[float], baseline: Sequence[float], better: Better, difference: float = OF_INTEREST
 ) -> Ratio:
-    """The ratio of geometric means of two groups of positive run means, and its word. difference: the smallest that
-    matters, as a share."""
+    """Return the ratio of geometric means of two groups of positive run means, and its word. difference: the smallest
+    that matters, as a share."""
     logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
     distance = statistics.fmean(logs) - statistics.fmean(base)
     ratio = exp(distance)
@@ -60,21 +60,21 @@ def ratio_of(
         return Ratio(ratio, None, "undecided", "no spread between repeats: copies, or too coarse a clock")
     interval = (exp(distance - half), exp(distance + half))
     word = word_of(interval, better, difference)
-    said = f"Welch, {len(logs)} against {len(base)} runs"
+    how = f"Welch, {len(logs)} against {len(base)} runs"
     if word != "undecided":
-        return Ratio(ratio, interval, word, said)
+        return Ratio(ratio, interval, word, how)
     needed = runs_to_decide(values, baseline, decided)
-    return Ratio(ratio, interval, word, f"{said}; {would_decide(needed)}", needed)
+    return Ratio(ratio, interval, word, f"{how}; {would_decide(needed)}", needed)
 
 
 def would_decide(runs: int | None) -> str:
-    """In words; None: more than are worth it."""
+    """Return it in words; None: more than are worth it."""
     return f"about {runs} runs a side would decide" if runs else f"not even {_MOST_RUNS} runs a side would decide"
 
 
 def of_no_interest(difference: float) -> tuple[float, float]:
-    """The ratios from 1 / (1 + difference) to 1 + difference: a figure and its inverse, as speed and step time are, are
-    then of one word."""
+    """Return the ratios from 1 / (1 + difference) to 1 + difference: a figure and its inverse, as speed and step time
+    are, are then of one word."""
     return 1 / (1 + difference), 1 + difference
 
 
@@ -108,10 +108,11 @@ def _half_width(a: float, b: float, first: int, second: int) -> float | None:
 def runs_to_decide(
     values: Sequence[float], baseline: Sequence[float], decided: Callable[[Interval], bool]
 ) -> int | None:
-    """The smallest n for which Welch's interval over n runs a side decides, if ratio and spreads stay as they were seen
-    (planning by the expected width: G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991, chapter 8). They will not
-    quite: of simulated pairs 84 % and more were decided by then (benchmarks/intervals.py). decided: where it is true of
-    an interval, it is of all inside. None: more than are worth it, or not known (a single run, no spread)."""
+    """Return the smallest n for which Welch's interval over n runs a side decides, if ratio and spreads stay as they
+    were seen (planning by the expected width: G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991, chapter 8). They
+    will not quite: of simulated pairs 84 % and more were decided by then (benchmarks/intervals.py). decided: where it
+    is true of an interval, it is of all inside. None: more than are worth it, or not known (a single run, no
+    spread)."""
     if min(len(values), len(baseline)) < 2:
         return None
     logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
@@ -126,8 +127,8 @@ def runs_to_decide(
 
     # A longer interval decides nothing that a shorter one inside it leaves open: the first count is found by halving.
     candidates = range(max(ENOUGH, min(len(logs), len(base)) + 1), _MOST_RUNS + 1)
-    found = bisect_left(candidates, True, key=decides)
-    return candidates[found] if found < len(candidates) else None
+    place = bisect_left(candidates, True, key=decides)
+    return candidates[place] if place < len(candidates) else None
 
 
 def _too_few(count: int, base: int) -> str:

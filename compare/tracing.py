@@ -35,25 +35,25 @@ class Trace:
 
 
 def trace(runs: Sequence[Run], terms: Terms, progress: Progress = silent) -> dict[str, Trace]:
-    """By path. InputError: steps that cannot be used, of all runs."""
-    found: dict[str, Trace] = {}
+    """Return each run's trace by path. InputError: steps that cannot be used, of all runs."""
+    traces: dict[str, Trace] = {}
     problems: list[Problem] = []
     for done, (run, result) in enumerate(zip(runs, _all(runs, terms), strict=True), start=1):
         if isinstance(result, Trace):
-            found[run.path] = result
+            traces[run.path] = result
         else:
             problems.extend(result)
         progress(done, len(runs))
     if problems:
         raise InputError(*problems)
-    return found
+    return traces
 
 
 _Result = Trace | tuple[Problem, ...]
 
 
 def _traced(terms: Terms, run: Run) -> _Result:
-    """What is wrong comes back as data: a UserError does not survive the way between processes."""
+    """Return a trace, or what is wrong as data: a UserError does not survive the way between processes."""
     try:
         record = replace(run.record, steps=tuple(run.record.steps))
         figures = priced(record, summarise(record), terms) if has_figures(record) else {}
@@ -75,8 +75,8 @@ def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
         # fork: a worker has the runs already, and a caller's script needs no `if __name__ == "__main__"`.
         with ProcessPoolExecutor(min(cores, len(runs)), get_context("fork"), _start, (runs, terms)) as pool:
             with _ctrl_c_waits():
-                found = pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
-            yield from found
+                results = pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
+            yield from results
     except BrokenProcessPool as error:
         what = f"the system killed a process that reads runs, one of {min(cores, len(runs))}: too little memory?"
         raise UserError(
@@ -86,7 +86,7 @@ def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
 
 @contextmanager
 def _ctrl_c_waits() -> Iterator[None]:
-    """While workers are made: one that it met before `_start` would tell of it in many lines."""
+    """Block Ctrl-C while workers are made: one that it met before `_start` would print many lines."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -98,9 +98,9 @@ _here: tuple[Sequence[Run], Terms]
 
 
 def _start(runs: Sequence[Run], terms: Terms) -> None:
-    """In a worker."""
+    """Prepare a worker."""
     global _here
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C, which the caller tells, ends it without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C, which the caller reports, ends it without a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.disable()  # nothing here refers to itself
     _here = runs, terms

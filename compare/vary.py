@@ -13,9 +13,9 @@ from metrics.peak import hardware_of
 from parsers import Record
 
 LAYOUT = "layout"
-"""A kind of settings, and the name under which a layout was asked for (identical, max_performance …)."""
+"""A kind of settings, and the name under which a layout was requested (identical, max_performance …)."""
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
-PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the whole model as it was built
+PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the model as it was built
 DUMPED = ("mock_data",)  # what one stack alone prints, and its recipes set: no setting of ours
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
@@ -61,15 +61,16 @@ class Varied:
 
 
 def fact_of(record: Record, name: str) -> Any:
-    """A fact that the record holds by itself."""
+    """Return a fact of the record beside its settings."""
     return hardware_of(record) if name == "hardware" else getattr(record, name)
 
 
 def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied:
-    """What the groups are compared in: `named`, else platforms where they differ in these, else layouts. InputError.
+    """Return what the groups are compared in: `named`, else platforms where they differ in these, else layouts.
+    InputError.
 
-    Comparing platforms excuses another layout only where each was given its best one: else it is a second difference.
-    """
+    Comparing platforms excuses another layout only where each was given its best one: else it is a second
+    difference."""
     keys, reason = _chosen(groups) if named is None else (tuple(named), "vary=")
     settings = expand(keys)
     if "platform" in settings and LAYOUT not in settings and _each_its_best(groups):
@@ -79,7 +80,7 @@ def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied
 
 
 def expand(keys: Iterable[str]) -> frozenset[str]:
-    """All settings and facts that `keys` name, by themselves, by their kind, or as a consequence. InputError."""
+    """Return all settings and facts that `keys` name, by themselves, by their kind, or as a consequence. InputError."""
     kinds: dict[str, list[str]] = {}
     for setting in vocabulary().values():
         kinds.setdefault(setting.kind, []).append(setting.name)
@@ -90,14 +91,14 @@ def expand(keys: Iterable[str]) -> frozenset[str]:
         allowed = listed([*FACTS, *kinds]) + ", or a setting of conf/vocabulary.yaml"
         hint = closest(unknown[0], sorted(known)) or "vary=layout"
         raise InputError(Problem("vary", "no such setting", listed(unknown), allowed, hint))
-    found: set[str] = set()
+    settings: set[str] = set()
     while left:
         name = left.pop()
-        if name not in found:
-            found.add(name)
+        if name not in settings:
+            settings.add(name)
             left += [*_IMPLIED.get(name, ()), *kinds.get(name, ())]
             left += PARAMETERS if name in kinds["model"] else ()
-    return frozenset(found)
+    return frozenset(settings)
 
 
 def _chosen(groups: Sequence[Side]) -> tuple[tuple[str, ...], str]:
@@ -105,9 +106,9 @@ def _chosen(groups: Sequence[Side]) -> tuple[tuple[str, ...], str]:
     apart = [name for name in _SIDES if len({fact_of(run.record, name) for run in runs}) > 1]
     if apart:
         return ("platform",), f"the groups differ in {listed(apart)}"
-    return (LAYOUT,), f"no difference in {listed(_SIDES)} is told"
+    return (LAYOUT,), f"no difference in {listed(_SIDES)} is reported"
 
 
 def _each_its_best(groups: Sequence[Side]) -> bool:
-    asked = [run.record.requested.get(LAYOUT) for group in groups for run in group.usable]
-    return bool(asked) and all(name == _BEST for name in asked)
+    layouts = [run.record.requested.get(LAYOUT) for group in groups for run in group.usable]
+    return bool(layouts) and all(name == _BEST for name in layouts)

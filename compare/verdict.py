@@ -1,25 +1,42 @@
-"""From the audit's findings to one word, and the sentences that led to it. Pure."""
+"""From the audit's rows, checks and deviations to one word, and the sentences that led to it; what the user accepts is
+declared before. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from compare.curves import Check
+from compare.checks import Check
+from compare.deviations import Deviation
 from compare.groups import Group, Side
-from compare.row import Row
-from compare.unlike import Unlike
-from conf.errors import listed
+from conf.errors import InputError, Problem, closest, listed
 
+# allowed: another kernel for the same mathematics, or a setting without effect. not rehearsed: what a rehearsal
+# leaves out, whatever its dump says.
+State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexplained", "not rehearsed"]
+Values = Mapping[str, tuple[Any, ...] | None]
 Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
 _NAMED = 6
 _IF_KNOWN = "if you know: python -m parsers LOG --save status=completed"
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """One setting as all groups have it. values: by group label, None where a run reports none. decides: this row
+    alone forbids the comparison, or leaves it open."""
+
+    setting: str
+    kind: str
+    state: State
+    values: Values
+    reason: str
+    decides: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """The word, and what led to it."""
+    """The word of the comparison, and the reasons that led to it."""
 
     word: Word
     reasons: tuple[str, ...]
@@ -27,37 +44,37 @@ class Verdict:
 
 def verdict_of(
     groups: Sequence[Group],
-    held: Sequence[Side],
+    counted: Sequence[Side],
     rows: Sequence[Row],
     checks: Sequence[Check],
-    unlike: Sequence[Unlike],
+    deviations: Sequence[Deviation],
 ) -> Verdict:
-    """What differs decides before what is not known; both before what is missing."""
+    """Return the verdict: what differs decides before what is not known; both before what is missing."""
     wrong = [_sentence(row) for row in rows if row.decides and row.state == "unexplained"]
     wrong += [f"{check.name}: {check.reason}" for check in checks if check.decides and check.state == "apart"]
-    wrong += _ran_otherwise([item for item in unlike if item.decides])
+    wrong += _ran_otherwise([item for item in deviations if item.decides])
     if wrong:
         return Verdict("not comparable", tuple(wrong))
-    beside = tuple(_beside(groups, held))
-    if not held or (len(held) == 1 and any(not _is_estimated(g) for g in _without_a_say(groups, held))):
+    beside = tuple(_beside(groups, counted))
+    if not counted or (len(counted) == 1 and any(not _is_estimated(g) for g in _not_counted(groups, counted))):
         return Verdict("cannot tell", beside or ("no completed run",))
-    if len(held) == 1:
+    if len(counted) == 1:
         return Verdict("nothing to compare", ("one group of runs only", *beside))
     open_ = [*_unknown(rows), *(f"{check.name}: {check.reason}" for check in checks if check.decides)]
     if open_:
         return Verdict("cannot tell", tuple(open_))
     apart = (f"{check.name}: {check.reason}" for check in checks if check.state == "declared")
-    return Verdict("comparable", (*apart, *_rehearsal(held, rows), *beside))
+    return Verdict("comparable", (*apart, *_rehearsal(counted, rows), *beside))
 
 
 def some(labels: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first labels, and how many more there are."""
     more = len(labels) - _NAMED
     return listed(labels) if more <= 1 else f"{listed(labels[:_NAMED])} and {more} more"
 
 
-def _without_a_say(groups: Sequence[Group], held: Sequence[Side]) -> Sequence[Group]:
-    have = {side.label for side in held}
+def _not_counted(groups: Sequence[Group], counted: Sequence[Side]) -> Sequence[Group]:
+    have = {side.label for side in counted}
     return [group for group in groups if group.label not in have]
 
 
@@ -65,24 +82,24 @@ def _is_estimated(group: Group) -> bool:
     return all(run.record.provenance == "estimated" for run in group.runs)
 
 
-def _beside(groups: Sequence[Group], held: Sequence[Side]) -> Iterator[str]:
+def _beside(groups: Sequence[Group], counted: Sequence[Side]) -> Iterator[str]:
     why: dict[str, list[str]] = {}
-    for group in _without_a_say(groups, held):
+    for group in _not_counted(groups, counted):
         provenances = {run.record.provenance for run in group.runs}
         done = any(run.record.status == "completed" for run in group.runs)
         if provenances == {"estimated"}:
-            why.setdefault("estimated, without a say", []).append(group.label)
+            why.setdefault("estimated: does not count", []).append(group.label)
         elif provenances == {"rehearsed"} and done:
-            why.setdefault("rehearsed, which is not held against what was measured", []).append(group.label)
+            why.setdefault("rehearsed, which is not compared with what was measured", []).append(group.label)
         elif {run.record.status for run in group.runs} == {"unknown"}:
-            why.setdefault(f"the log does not tell how it ended ({_IF_KNOWN})", []).append(group.label)
+            why.setdefault(f"the log does not report how it ended ({_IF_KNOWN})", []).append(group.label)
         else:
             why.setdefault("no completed run", []).append(group.label)
     yield from (f"{reason}: {some(labels)}" for reason, labels in why.items())
 
 
-def _rehearsal(held: Sequence[Side], rows: Sequence[Row]) -> Iterator[str]:
-    if all(run.record.provenance == "rehearsed" for side in held for run in side.usable):
+def _rehearsal(counted: Sequence[Side], rows: Sequence[Row]) -> Iterator[str]:
+    if all(run.record.provenance == "rehearsed" for side in counted for run in side.usable):
         yield "rehearsed: settings, rates and losses were compared, and nothing that is measured"
         names = [row.setting for row in rows if row.state == "not rehearsed"]
         if names:
@@ -90,7 +107,7 @@ def _rehearsal(held: Sequence[Side], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _unknown(rows: Iterable[Row]) -> Iterator[str]:
-    """Settings that the same groups do not tell, in one sentence."""
+    """Yield the settings that the same groups do not report, in one sentence."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row.decides:
@@ -99,25 +116,68 @@ def _unknown(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _sentence(row: Row) -> str:
-    texts = _apart([found for found in row.values.values() if found is not None])
-    values = [f"{label} {'unknown' if found is None else texts(found)}" for label, found in row.values.items()]
-    more = f"; and {len(values) - _NAMED} groups more" if len(values) > _NAMED + 1 else ""
-    shown = "; ".join(values[:_NAMED] if more else values) + more
+    texts = _apart([values for values in row.values.values() if values is not None])
+    parts = [f"{label} {'unknown' if values is None else texts(values)}" for label, values in row.values.items()]
+    more = f"; and {len(parts) - _NAMED} groups more" if len(parts) > _NAMED + 1 else ""
+    shown = "; ".join(parts[:_NAMED] if more else parts) + more
     return f"{row.setting}: {shown}" + (f" ({row.reason})" if row.reason else "")
 
 
-def _ran_otherwise(found: Sequence[Unlike]) -> Iterator[str]:
-    """One sentence for all runs that were asked for the same and ran the same."""
+def _ran_otherwise(deviations: Sequence[Deviation]) -> Iterator[str]:
+    """Yield one sentence for all runs that requested the same and ran the same."""
     runs: dict[tuple[str, str, str], list[str]] = {}
-    for item in found:
+    for item in deviations:
         texts = _apart([(item.requested,), (item.effective,)])
         runs.setdefault((item.setting, texts((item.requested,)), texts((item.effective,))), []).append(item.run)
     for (setting, requested, effective), names in runs.items():
         yield f"{setting} of {some(names)}: requested {requested}, ran {effective}"
 
 
-def _apart(found: Sequence[tuple[Any, ...]]) -> Callable[[tuple[Any, ...]], str]:
-    """Values as text, such that 100 and a hand-edited '100' do not look alike."""
-    distinct = {repr(value): str(value) for values in found for value in values}
+def _apart(rows: Sequence[tuple[Any, ...]]) -> Callable[[tuple[Any, ...]], str]:
+    """Return how values become text, such that 100 and a hand-edited '100' do not look alike."""
+    distinct = {repr(value): str(value) for values in rows for value in values}
     alike = len({*distinct.values()}) < len(distinct)
     return lambda values: listed([repr(value) for value in values] if alike else values)
+
+
+def refuse_unknown(
+    reasons: Mapping[str, str], rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
+) -> None:
+    """Raise InputError on a key that names nothing of the audit. Without rows nothing was audited, and all pass."""
+    known = {*(row.setting for row in rows), *(check.name for check in checks), *(item.setting for item in deviations)}
+    wrong = [key for key in reasons if key not in known] if rows else []
+    allowed = f"{listed([check.name for check in checks])}, or a setting or fact of the audit"
+    if wrong:
+        shown = "the keys are in the table of the audit: python -m compare RUNS -o DIR"
+        hints = {key: closest(key, known) or shown for key in wrong}
+        raise InputError(
+            *(Problem(f"accept.{k}", "nothing of that name", k, allowed, hint) for k, hint in hints.items())
+        )
+
+
+def accepted(
+    reasons: Mapping[str, str], rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
+) -> tuple[tuple[Row, ...], tuple[Check, ...], tuple[Deviation, ...]]:
+    """Return all three with what `reasons` accepts declared."""
+    return (
+        tuple(_accepted_row(row, reasons.get(row.setting)) for row in rows),
+        tuple(_accepted_check(check, reasons.get(check.name)) for check in checks),
+        tuple(_accepted_deviation(item, reasons.get(item.setting)) for item in deviations),
+    )
+
+
+def _accepted_row(row: Row, reason: str | None) -> Row:
+    if reason is None or not row.decides:
+        return row
+    what = f"accepted: {reason}" + (f" ({row.reason})" if row.reason else "")
+    return replace(row, state="declared", reason=what, decides=False)
+
+
+def _accepted_check(check: Check, reason: str | None) -> Check:
+    if reason is None or not check.decides:
+        return check
+    return replace(check, state="declared", reason=f"accepted: {reason} ({check.reason})", decides=False)
+
+
+def _accepted_deviation(item: Deviation, reason: str | None) -> Deviation:
+    return item if reason is None or not item.decides else replace(item, declared=f"accepted: {reason}", decides=False)

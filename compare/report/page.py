@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
+from compare.checks import Check
 from compare.comparison import Compared, Comparison
-from compare.curves import Check
+from compare.deviations import Deviation
 from compare.figures import FIGURES, SPEED
 from compare.groups import sides
 from compare.report.blocks import (
@@ -43,8 +44,7 @@ from compare.report.figures import (
 )
 from compare.report.runs import Launched, reproduce_section, runs_section, runs_without_numbers
 from compare.report.words import advice, headline, no_ratio
-from compare.row import Row
-from compare.unlike import Unlike
+from compare.verdict import Row
 from conf.errors import listed
 from metrics.peak import hardware_of
 
@@ -90,7 +90,7 @@ def summary(comparison: Comparison) -> Report:
     blocks: list[Block] = [Paragraph(line(_counted(audited.rows))), *_verdict_blocks(comparison)]
     blocks += _settings("What differs", differing, with_reasons=False)
     blocks += _reasons([row for row in audited.rows if row in differing or row.state == "not rehearsed"])
-    blocks += [*_checks(comparison.checks), *_unlike([item for item in audited.unlike if not item.decides])]
+    blocks += [*_checks(comparison.checks), *_deviations([item for item in audited.deviations if not item.decides])]
     if comparison.group_figures:
         counts = listed([f"{g.label} {len(g.shown)}" for g in comparison.groups if g.shown])
         blocks.append(Paragraph(line(f"Runs that count: {counts}.")))
@@ -203,7 +203,7 @@ def _audit_section(comparison: Comparison) -> Section:
     differing += [row for row in rows if row.state not in (*_ORDER, "identical", "unknown")]
     silent = [row for row in rows if row.state in (*_ORDER, "unknown") and row not in differing]
     blocks: list[Block] = [Paragraph(line(_counted(rows))), *_settings("Differences", differing)]
-    blocks += [*_checks(comparison.checks), *_unlike(comparison.audit.unlike)]
+    blocks += [*_checks(comparison.checks), *_deviations(comparison.audit.deviations)]
     if silent:
         deciding_first = sorted(silent, key=lambda row: not row.decides)
         unknown = _settings("Not reported by every group", deciding_first)
@@ -286,7 +286,7 @@ def _checks(checks: Sequence[Check]) -> Iterator[Table]:
         yield table("Step by step", ("property", "state", "first step apart", "result"), rows)
 
 
-def _unlike(deviations: Sequence[Unlike]) -> Iterator[Table]:
+def _deviations(deviations: Sequence[Deviation]) -> Iterator[Table]:
     rows = [
         (
             cell(item.run),

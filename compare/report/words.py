@@ -109,7 +109,7 @@ def _otherwise(keys: Sequence[str]) -> Iterator[str]:
 
 
 def _stray(comparison: Comparison) -> list[str]:
-    return list(dict.fromkeys(item.setting for item in comparison.audit.unlike if item.decides))
+    return list(dict.fromkeys(item.setting for item in comparison.audit.deviations if item.decides))
 
 
 def _deciding(comparison: Comparison) -> list[str]:

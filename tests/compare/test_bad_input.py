@@ -127,7 +127,7 @@ def test_no_steps_at_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     (runs / "b" / "steps.jsonl").write_text("", encoding="utf-8")
     code, found = shown(capsys)
     assert (code, figure(found, "tokens_per_s")["value"], found["ratios"]) == (3, None, [])
-    assert "b/steps.jsonl holds no step" in found["verdict"]["reasons"][0]
+    assert "b/steps.jsonl has no step" in found["verdict"]["reasons"][0]
     fast = {"value": 1e9, "unit": "tokens/s", "source": "measured", "interval": None}
     edit(runs / "b", lambda entry: entry.update(summary={"tokens_per_s": fast}))
     assert figure(shown(capsys)[1], "tokens_per_s")["value"] is None, "a summary without its steps is not believed"

@@ -53,7 +53,7 @@ def test_what_is_named_as_varied_is_no_objection() -> None:
 def test_a_setting_that_a_side_does_not_tell_leaves_it_open() -> None:
     found = audited(made("a"), silent(made("b", asked=TP2), "norm_epsilon"))
     assert found.verdict.word == "cannot tell"
-    assert found.verdict.reasons == ("norm_epsilon: unknown, not told by TP2",)
+    assert found.verdict.reasons == ("norm_epsilon: unknown, not reported by TP2",)
 
 
 @pytest.mark.parametrize("name", ["attention_backend", "num_micro_batches", "fp8_recipe"])
@@ -132,7 +132,7 @@ def test_two_gpus_are_not_one_hardware_whatever_was_planned() -> None:
 def test_a_log_that_does_not_tell_its_end_counts_where_the_user_knows_it() -> None:
     cut = made("b", asked=TP2, provenance="imported", status="unknown")
     (reason,) = audited(made("a"), cut).verdict.reasons
-    assert reason.startswith("the log does not tell how it ended (if you know: ")
+    assert reason.startswith("the log does not report how it ended (if you know: ")
     assert audited(made("a"), with_given(cut, given_of(["status=completed"]))).verdict.word == "comparable"
     other = with_given(replace(cut, status="diverged"), given_of(["status=completed"]))
     assert (other.status, other.notes) == ("diverged", ("the log tells that it diverged, completed as given",))
@@ -199,7 +199,7 @@ def test_how_a_layout_was_asked_for_is_shown_and_decides_nothing() -> None:
     named = [made("a", asked={"layout": "dp2"}), made("b", asked={**TP2, "layout": "tp2"})]
     found = audited(*named)
     assert (found.verdict.word, found.varied.keys, state(found, "layout")) == ("comparable", ("layout",), "varied")
-    assert found.varied.reason == "no difference in platform, hardware, framework is told"
+    assert found.varied.reason == "no difference in platform, hardware, framework is reported"
     unasked = [replace(r, requested={k: v for k, v in r.requested.items() if k != "layout"}) for r in named]
     assert all(row.setting != "layout" for row in audited(*unasked).rows)
     half = audited(named[0], unasked[1])
@@ -405,11 +405,11 @@ def test_a_key_that_was_never_read_is_not_effective() -> None:
     told = silent(made("b", asked=TP2), "clip_grad", "attention_backend")
     never = replace(told, environment={"probe_never_read": ["clip_grad", "use_flash_attn"]})
     found = audited(made("a"), never, accept={"clip_grad": "x"})
-    shown = {item.setting: (item.requested, item.effective, item.decides) for item in found.unlike}
+    shown = {item.setting: (item.requested, item.effective, item.decides) for item in found.deviations}
     assert shown == {"clip_grad": (1, "never read", False), "use_flash_attn": ("written", "never read", False)}
     assert "clip_grad of b: requested 1, ran never read" in audited(made("a"), never).verdict.reasons
     effective = replace(made("b", asked=TP2), environment={"probe_never_read": ["clip_grad"]})
-    assert audited(made("a"), effective).unlike == ()
+    assert audited(made("a"), effective).deviations == ()
 
 
 def rehearsed(name: str, asked: dict[str, Any] | None = None, **known: Any) -> Record:
@@ -437,7 +437,7 @@ def test_a_rehearsal_is_never_held_against_what_was_measured() -> None:
     other = rehearsed("b", {**TP2, "lr": 0.1})
     found = audited(made("a"), other)
     assert (found.verdict.word, found.rehearsed) == ("cannot tell", False)
-    assert "rehearsed, which is not held against what was measured" in found.verdict.reasons[0]
+    assert "rehearsed, which is not compared with what was measured" in found.verdict.reasons[0]
     pair = audited(made("a"), made("c", asked={"pipeline_model_parallel_size": 2}), other)
     assert pair.verdict.word == "comparable"
     assert all(len(row.values) == 2 for row in pair.rows)
@@ -447,7 +447,7 @@ def test_an_estimate_stands_beside_and_has_no_say() -> None:
     estimate = made("b", asked={**TP2, "lr": 0.1}, provenance="estimated")
     found = audited(made("a"), estimate)
     assert found.verdict.word == "nothing to compare"
-    assert any("estimated, without a say" in reason for reason in found.verdict.reasons)
+    assert any("estimated: does not count" in reason for reason in found.verdict.reasons)
     pair = audited(made("a"), made("c", asked={"pipeline_model_parallel_size": 2}), estimate)
     assert pair.verdict.word == "comparable"
     assert audited(estimate, made("c", asked={"lr": 3}, provenance="estimated")).verdict.word == "cannot tell"
@@ -468,7 +468,7 @@ def test_clocks_of_two_frameworks_are_two_kinds() -> None:
 
 def test_what_many_settings_lack_is_one_sentence() -> None:
     found = audited(made("a"), silent(made("b", asked=TP2), "norm_epsilon", "seq_length", "clip_grad"))
-    assert found.verdict.reasons == ("norm_epsilon, seq_length, clip_grad: unknown, not told by TP2",)
+    assert found.verdict.reasons == ("norm_epsilon, seq_length, clip_grad: unknown, not reported by TP2",)
 
 
 def test_settings_of_a_part_that_no_model_has_are_without_effect() -> None:

@@ -107,7 +107,7 @@ def test_cannot_tell(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs"]) == 3
     out = capsys.readouterr().out
     assert out.startswith("cannot tell")
-    assert "seq_length: unknown, not told by TP2" in out
+    assert "seq_length: unknown, not reported by TP2" in out
 
 
 def test_hostile_text_of_a_record_is_only_text(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +183,7 @@ def test_what_is_varied_may_be_named_with_commas(runs: Path, capsys: pytest.Capt
 def test_what_is_varied_is_said_with_its_reason(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(runs, made("a"), made("b", asked=TP2))
     assert main(["runs"]) == 0
-    assert "compared: layout (no difference in platform, hardware, framework is told)" in capsys.readouterr().out
+    assert "compared: layout (no difference in platform, hardware, framework is reported)" in capsys.readouterr().out
     save(runs, made("b", platform="amd", hardware="mi300x"))
     assert main(["runs"]) == 0
     assert "compared: platform (the groups differ in platform, hardware)" in capsys.readouterr().out

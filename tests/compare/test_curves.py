@@ -15,11 +15,10 @@ from scipy import stats
 
 from compare import Run
 from compare.audit import Audit, audit
-from compare.band import RISK, Band, leaves
 from compare.comparison import compare
 from compare.curve import curve_of
 from compare.groups import group
-from compare.losses import BLOCKS
+from compare.losses import BLOCKS, RISK, Band, leaves
 from compare.question import Question
 from compare.report.blocks import text_of
 from compare.report.words import advice, headline
@@ -94,7 +93,7 @@ def test_a_rate_that_is_printed_one_step_early_is_neither_a_difference_nor_equal
     found = audited(this, following, vary=("platform", "layout"))
     rates = next(one for one in found.checks if one.name == "lr_used")
     assert (rates.state, rates.decides) == ("unknown", False)
-    assert "which step's rate is printed is not told" in rates.reason
+    assert "which step's rate is printed is not known" in rates.reason
     assert "lr_used" not in " ".join(found.verdict.reasons)
 
 

@@ -181,7 +181,7 @@ def test_what_is_unknown_is_said_to_be() -> None:
     page = read(made_files([made("a"), silent(made("b", asked=TP2), "seq_length")])["compare.html"])
     words = " ".join(page.text)
     assert "Skip to the verdict ? Cannot tell No ratio is given: too little is known" in words
-    assert "seq_length: unknown, not told by TP2" in words
+    assert "seq_length: unknown, not reported by TP2" in words
     assert "Unknown in every group: " in words
 
 

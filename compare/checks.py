@@ -9,8 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from compare.curve import Curve
-from compare.found import Found, Traced
+from compare.curve import Curve, Finding, Traced
 from compare.groups import SEED, Side
 from compare.losses import losses
 from compare.vary import TOKENS
@@ -39,11 +38,11 @@ class Check:
 
 
 def checks(
-    held: Sequence[Side], curves: Mapping[str, Curve], states: Mapping[str, str], baseline: str | None = None
+    counted: Sequence[Side], curves: Mapping[str, Curve], states: Mapping[str, str], baseline: str | None = None
 ) -> tuple[Check, ...]:
-    """Every check over all runs that have a say. states: of the settings, by the audit; a difference that follows from
-    what is varied or declared does not decide. What is not known decides nothing: the settings behind it do."""
-    runs = [Traced(side.label, run, curves[run.path]) for side in held for run in side.usable]
+    """Return every check over all runs that count. states: of the settings, by the audit; a difference that follows
+    from what is varied or declared does not decide. What is not known decides nothing: the settings behind it do."""
+    runs = [Traced(side.label, run, curves[run.path]) for side in counted for run in side.usable]
     if len(runs) < 2:
         return ()
     kinds = {name: setting.kind for name, setting in vocabulary().items()}
@@ -53,71 +52,71 @@ def checks(
         *_without_steps(runs),
         _check("lr_used", _against_one(runs, _best_rates(runs), _rates), states, _SCHEDULE, ("varied", "declared")),
         _check("tokens_seen", _against_one(runs, runs[0], _tokens), states, _COUNT, ("varied", "declared")),
-        _check("tokens_checksum", _checksums(runs, len(held)), states, (TOKENS, SEED, *_COUNT), ("varied",)),
-        _check("loss", losses(held, runs, baseline), states, shape, ("varied",)),
+        _check("tokens_checksum", _checksums(runs, len(counted)), states, (TOKENS, SEED, *_COUNT), ("varied",)),
+        _check("loss", losses(counted, runs, baseline), states, shape, ("varied",)),
     )
 
 
 def _without_steps(runs: Sequence[Traced]) -> Iterator[Check]:
-    """A run that is said to have completed and of which no step is there: its speed and its losses are not known."""
+    """Yield a check on completed runs without any step: their speed and their losses are not known."""
     empty = [one.run for one in runs if not one.curve.steps and one.run.record.provenance != "rehearsed"]
     if empty:
         file = Path(empty[0].path) / STEPS_FILE
-        more = f"; so it is with {len(empty) - 1} more" if len(empty) > 1 else ""
-        reason = f"{file} {'holds no step' if file.exists() else 'is missing'}{more}"
+        more = f"; and so for {len(empty) - 1} more" if len(empty) > 1 else ""
+        reason = f"{file} {'has no step' if file.exists() else 'is missing'}{more}"
         yield Check("steps", "unknown", reason, None, decides=True)
 
 
-def same_checksums(held: Sequence[Side], curves: Mapping[str, Curve]) -> bool:
-    """Whether all groups tell that they saw the same tokens, step by step."""
-    runs = [Traced(side.label, run, curves[run.path]) for side in held for run in side.usable]
-    return len(runs) > 1 and _checksums(runs, len(held)).state == "equal"
+def same_checksums(counted: Sequence[Side], curves: Mapping[str, Curve]) -> bool:
+    """Return whether all groups report that they saw the same tokens, step by step."""
+    runs = [Traced(side.label, run, curves[run.path]) for side in counted for run in side.usable]
+    return len(runs) > 1 and _checksums(runs, len(counted)).state == "equal"
 
 
 def _check(
-    name: str, found: Found, states: Mapping[str, str], behind: Sequence[str], excuses: Sequence[CheckState]
+    name: str, finding: Finding, states: Mapping[str, str], behind: Sequence[str], excuses: Sequence[CheckState]
 ) -> Check:
-    if found.state == "apart":
+    if finding.state == "apart":
         for excuse in excuses:
             because = [setting for setting in dict.fromkeys(behind) if states.get(setting) == excuse]
             if because:
-                return Check(name, excuse, f"{because[0]} is {excuse}: {found.reason}", found.step, decides=False)
-    return Check(name, found.state, found.reason, found.step, decides=found.state == "apart")
+                return Check(name, excuse, f"{because[0]} is {excuse}: {finding.reason}", finding.step, decides=False)
+    return Check(name, finding.state, finding.reason, finding.step, decides=finding.state == "apart")
 
 
-def _against_one(runs: Sequence[Traced], first: Traced, hold: Callable[[Traced, Traced], Found]) -> Found:
-    """Each run against `first`; where they part first."""
-    found = [hold(first, run) for run in runs if run is not first]
-    apart = [one for one in found if one.state == "apart"]
+def _against_one(runs: Sequence[Traced], first: Traced, pair: Callable[[Traced, Traced], Finding]) -> Finding:
+    """Compare each run with `first`; return where they part first."""
+    findings = [pair(first, run) for run in runs if run is not first]
+    apart = [one for one in findings if one.state == "apart"]
     if apart:
         worst = min(apart, key=lambda one: math.inf if one.step is None else one.step)
         more = f"; {len(apart) - 1} more runs part" if len(apart) > 1 else ""
-        return Found("apart", worst.reason + more, worst.step)
-    return next((one for one in found if one.state == "unknown"), found[0])
+        return Finding("apart", worst.reason + more, worst.step)
+    return next((one for one in findings if one.state == "unknown"), findings[0])
 
 
 def _best_rates(runs: Sequence[Traced]) -> Traced:
-    """The run whose rates are told best: exact, then used, then any."""
+    """Return the run whose rates are reported best: exact, then used, then any."""
 
-    def told(run: Traced) -> tuple[bool, bool, int]:
+    def quality(run: Traced) -> tuple[bool, bool, int]:
         return run.curve.digits is None, run.curve.offsets == (0,), sum(map(math.isfinite, run.curve.rates))
 
-    return max(runs, key=told)
+    return max(runs, key=quality)
 
 
-def _rates(first: Traced, other: Traced) -> Found:
-    """To 1e-12 where both are exact, else to the digits printed. Where it is not known which step's rate is printed,
-    the one and the next are both tried: only what agrees in no way is a difference, and only what agrees in every way
-    equal."""
+def _rates(first: Traced, other: Traced) -> Finding:
+    """Compare rates: to 1e-12 where both are exact, else to the digits printed. Where it is not known which step's rate
+    is printed, the one and the next are both tried: only what agrees in no way is a difference, and only what agrees in
+    every way equal."""
     a, b = first.curve, other.curve
     for run in (first, other):
         if not any(map(math.isfinite, run.curve.rates)):
-            return Found("unknown", f"{run.name} tells no learning rate")
+            return Finding("unknown", f"{run.name} reports no learning rate")
     ways = [(i, j) for i, j in product(a.offsets, b.offsets) if i == j or not _alike_printed(first, other)]
     tried = [(way, *_first_apart(a, b, *way)) for way in ways]
     compared = [(way, step, count) for way, step, count in tried if count]
     if not compared:
-        return Found("unknown", f"{first.name} and {other.name} tell no rate of the same step")
+        return Finding("unknown", f"{first.name} and {other.name} report no rate of the same step")
     agreeing = [way for way, step, _ in compared if step is None]
     to = (
         "to 1e-12"
@@ -126,27 +125,27 @@ def _rates(first: Traced, other: Traced) -> Found:
     )
     if not agreeing:
         _, step, _ = max(compared, key=lambda one: one[1] or 0)
-        return Found("apart", _rates_there(first, other, step or 0), step)
+        return Finding("apart", _rates_there(first, other, step or 0), step)
     if len(agreeing) < len(compared):
         what = "they agree only if one prints the rate of the step, the other of the next"
-        return Found("unknown", f"which step's rate is printed is not told ({first.name}, {other.name}); {what}")
-    return Found("equal", f"{to}, over {max(count for _, _, count in compared)} steps")
+        return Finding("unknown", f"which step's rate is printed is not known ({first.name}, {other.name}); {what}")
+    return Finding("equal", f"{to}, over {max(count for _, _, count in compared)} steps")
 
 
 def _alike_printed(first: Traced, other: Traced) -> bool:
-    """Of one framework: whatever it prints, both print it."""
+    """Return whether both are of one framework: whatever it prints, both print it."""
     names = {(run.run.record.framework, run.run.record.dialects) for run in (first, other)}
     return len(names) == 1 and first.run.record.framework is not None and len(first.curve.offsets) > 1
 
 
 def _first_apart(a: Curve, b: Curve, i: int, j: int) -> tuple[int | None, int]:
-    """The first step whose rates part, and how many steps were compared. i, j: whose step's rate an entry is."""
+    """Return the first step whose rates part, and how many steps were compared. i, j: whose step's rate an entry is."""
     if i == j and a.steps == b.steps and a.rates.tobytes() == b.rates.tobytes():
         return None, sum(map(math.isfinite, a.rates))
-    told = {step + j: rate for step, rate in zip(b.steps, b.rates, strict=True) if math.isfinite(rate)}
+    theirs = {step + j: rate for step, rate in zip(b.steps, b.rates, strict=True) if math.isfinite(rate)}
     count = 0
     for step, rate in zip(a.steps, a.rates, strict=True):
-        other = told.get(step + i)
+        other = theirs.get(step + i)
         if other is None or not math.isfinite(rate):
             continue
         count += 1
@@ -156,70 +155,71 @@ def _first_apart(a: Curve, b: Curve, i: int, j: int) -> tuple[int | None, int]:
 
 
 def _slack(rate: float, digits: int | None) -> float:
-    """How far a rate may be off: half a digit of what was printed, or what rounding leaves."""
+    """Return how far a rate may be off: half a digit of what was printed, or what rounding leaves."""
     if digits is None or rate == 0:
         return _EXACT / 2 * abs(rate)
     return 0.5000001 * 10.0 ** (math.floor(math.log10(abs(rate))) - digits + 1)
 
 
 def _rates_there(first: Traced, other: Traced, step: int) -> str:
-    said = []
+    texts = []
     for run in (first, other):
         offset = run.curve.offsets[0]
         at = dict(zip(run.curve.steps, run.curve.rates, strict=True)).get(step - offset)
-        said.append(f"{run.name} {'?' if at is None else format(at, '.10g')}")
-    return f"{'; '.join(said)} at step {step}"
+        texts.append(f"{run.name} {'?' if at is None else format(at, '.10g')}")
+    return f"{'; '.join(texts)} at step {step}"
 
 
-def _tokens(first: Traced, other: Traced) -> Found:
+def _tokens(first: Traced, other: Traced) -> Finding:
     a, b = first.curve, other.curve
     for run in (first, other):
         if not run.curve.tokens or min(run.curve.tokens) < 0:
-            return Found("unknown", f"{run.name} does not tell how many tokens it saw")
+            return Finding("unknown", f"{run.name} does not report how many tokens it saw")
     if a.steps == b.steps and a.tokens == b.tokens:
-        return Found("equal", f"{a.tokens[-1]:,} by step {a.steps[-1]}")
-    told = dict(zip(b.steps, b.tokens, strict=True))
-    common = [(step, seen, told[step]) for step, seen in zip(a.steps, a.tokens, strict=True) if step in told]
+        return Finding("equal", f"{a.tokens[-1]:,} by step {a.steps[-1]}")
+    theirs = dict(zip(b.steps, b.tokens, strict=True))
+    common = [(step, seen, theirs[step]) for step, seen in zip(a.steps, a.tokens, strict=True) if step in theirs]
     if not common:
-        return Found("unknown", f"{first.name} and {other.name} tell no step that is the same")
+        return Finding("unknown", f"{first.name} and {other.name} report no step that is the same")
     for step, seen, others in common:
         if seen != others:
-            return Found("apart", f"{first.name} {seen:,}; {other.name} {others:,} at step {step}", step)
+            return Finding("apart", f"{first.name} {seen:,}; {other.name} {others:,} at step {step}", step)
     # Lines every k-th step may end up to k - 1 steps before the other's.
     lines = max(_distance(a), _distance(b))
     if abs(a.steps[-1] - b.steps[-1]) >= lines:
         last = f"{first.name} ends with step {a.steps[-1]}, {other.name} with step {b.steps[-1]}"
         planned = {run.run.record.setting("train_iters") for run in (first, other)}
         if len(planned) == 1 and None not in planned:  # and completed: lines are lost, no steps
-            return Found("unknown", f"{last}, of {planned.pop()} on both sides")
-        return Found("apart", last, min(a.steps[-1], b.steps[-1]) + 1)
-    return Found("equal", f"{common[-1][1]:,} by step {common[-1][0]}")
+            return Finding("unknown", f"{last}, of {planned.pop()} on both sides")
+        return Finding("apart", last, min(a.steps[-1], b.steps[-1]) + 1)
+    return Finding("equal", f"{common[-1][1]:,} by step {common[-1][0]}")
 
 
 def _distance(curve: Curve) -> int:
-    """The shortest distance between its lines."""
+    """Return the shortest distance between its lines."""
     return min((b - a for a, b in zip(curve.steps, curve.steps[1:], strict=False)), default=1)
 
 
-def _checksums(runs: Sequence[Traced], sides: int) -> Found:
-    """Of the tokens themselves, between runs of one seed: another seed is another order."""
+def _checksums(runs: Sequence[Traced], sides: int) -> Finding:
+    """Compare the tokens themselves, between runs of one seed: another seed is another order."""
     by_seed: dict[object, list[Traced]] = {}
     for run in runs:
         by_seed.setdefault(run.seed, []).append(run)
-    held = [one for found in by_seed.values() if len({run.label for run in found}) == sides for one in _held(found)]
-    if not held:
-        return Found("unknown", "no two sides tell a checksum of their tokens for one seed")
-    return next((one for state in ("apart", "unknown") for one in held if one.state == state), held[0])
+    seeds = [same for same in by_seed.values() if len({run.label for run in same}) == sides]
+    findings = [finding for same in seeds for finding in _pairs(same)]
+    if not findings:
+        return Finding("unknown", "no two sides report a checksum of their tokens for one seed")
+    return next((one for state in ("apart", "unknown") for one in findings if one.state == state), findings[0])
 
 
-def _held(runs: Sequence[Traced]) -> Iterator[Found]:
+def _pairs(runs: Sequence[Traced]) -> Iterator[Finding]:
     first = runs[0]
     for run in runs[1:]:
         common = sorted(first.curve.checksums.keys() & run.curve.checksums.keys())
         apart = next((s for s in common if first.curve.checksums[s] != run.curve.checksums[s]), None)
         if not common:
-            yield Found("unknown", f"{first.name} and {run.name} tell no checksums of the same step")
+            yield Finding("unknown", f"{first.name} and {run.name} report no checksums of the same step")
         elif apart is not None:
-            yield Found("apart", f"{first.name} and {run.name} read other tokens at step {apart}", apart)
+            yield Finding("apart", f"{first.name} and {run.name} read other tokens at step {apart}", apart)
         else:
-            yield Found("equal", f"the same tokens, step by step, over {len(common)} steps")
+            yield Finding("equal", f"the same tokens, step by step, over {len(common)} steps")
