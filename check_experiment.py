@@ -25,6 +25,7 @@ from conf.sweep import experiments
 from conf.vocabulary import requested
 from estimate.memory import memory_problems, model_states
 from launchers import containers, make_plan, preflight, rehearse
+from launchers.frameworks import framework_of
 from launchers.plan import Host, Plan
 from launchers.runner import environment
 from parsers import marks
@@ -124,7 +125,7 @@ def _row(asked_for: Experiment, rehearsing: bool) -> dict[str, Any]:
     plan = make_plan(e, host)
     target = ask_target(e, plan)
     rehearsed = []
-    if rehearsing and e.framework.name not in rehearse.OWN_STANDIN:
+    if rehearsing and not framework_of(e.framework.name).own_stand_in:
         rehearsed = [*_rehearsed(replace(e, rehearse=asked_for.rehearse or "train", equal_init=True), host)]
     parts = [
         ("config", f"every rule holds; {model_states(e)}", memory_problems(e, devices.host_memory_bytes())),

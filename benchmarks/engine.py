@@ -59,7 +59,7 @@ def measure(name: str, overrides: tuple[str, ...], pairs: int) -> tuple[str, flo
     from conf import load_experiment
     from conf.parameters import count
     from launchers import corpus
-    from launchers.megatron import settings
+    from launchers.frameworks.megatron import settings
 
     with tempfile.TemporaryDirectory() as directory:
         e = load_experiment(*overrides, f"data.path={directory}/corpus")

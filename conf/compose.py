@@ -16,9 +16,18 @@ from conf.schema import Request
 
 CONF = Path(__file__).parent
 AUTO = "auto"
+RENAMED = {
+    "cluster.primus_path": "framework.checkout",
+    "cluster.primus_cache": "framework.cache",
+    "cluster.primus_entry": "framework.entry",
+}
 SECRET = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:^|_)KEY(?:_|$)|APIKEY|PRIVATE", re.IGNORECASE
 )
+
+
+def _file(group: str, choice: str) -> Path:
+    return CONF / group / f"{choice}.yaml"
 
 
 def choices(group: str) -> tuple[str, ...]:
@@ -60,11 +69,13 @@ def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 
 def entry(group: str, choice: str) -> dict[str, Any]:
-    """conf/GROUP/CHOICE.yaml alone, interpolations resolved."""
+    """Return conf/GROUP/CHOICE.yaml on top of what conf/config.yaml says of GROUP, interpolations resolved."""
     from omegaconf import OmegaConf
 
     with _undisturbed():
-        plain = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"), resolve=True)
+        shared = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
+        defaults = shared.get(group) or {} if isinstance(shared, dict) else {}
+        plain = OmegaConf.to_container(OmegaConf.merge(defaults, OmegaConf.load(_file(group, choice))), resolve=True)
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 
@@ -159,6 +170,9 @@ def key_problems(key: str) -> Iterator[Problem]:
     kind: Any = Request
     for i, part in enumerate(parts := key.split(".")):
         if get_origin(kind) is Mapping or kind is Any:
+            return
+        if renamed := RENAMED.get(key):
+            yield Problem(key, "is called otherwise now", allowed=renamed, hint=f"{renamed}=…")
             return
         if not is_dataclass(kind) or part not in field_types(kind):
             valid = field_types(kind) if is_dataclass(kind) else {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from conf import devices, framework_choice, primus_release
+from conf import devices, frameworks
 from conf.compose import CONF, choices, compose, entry, flattened
 from conf.data_choice import data_problems, spelled_out
 from conf.errors import ConfigError, Problem, listed
@@ -45,11 +45,11 @@ def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         settled += _small_model(settled, reasons)
     if any(re.fullmatch(r"\+{0,2}layout\.\w+_size", _key(o, plus=True)) for o in settled):
         settled.append("layout.name=explicit")  # tp2 with TP 4 is no longer tp2
-    framework, why = framework_choice.chosen(compose(settled))
+    framework, why = frameworks.chosen(compose(settled))
     framework = [o for o in framework if _key(o) == "framework" or _chosen(settled, _key(o)) is None]
     settled = ([o for o in settled if _key(o) != "framework"] + framework) if framework else settled
     reasons += why
-    release, why = primus_release.settled(compose(settled), settled)
+    release, why = frameworks.checked_out(compose(settled), settled)
     settled, reasons = settled + release, reasons + why
     config = compose(settled)
     side = spelled_out(flattened(config["per_platform"].get(config["platform"]["name"]) or {}))

@@ -14,7 +14,7 @@ from conf.layout_check import Case
 from conf.schema import (
     Cluster,
     Data,
-    Framework,
+    FrameworkChoice,
     Grid,
     Hardware,
     LayoutChoice,
@@ -85,7 +85,7 @@ class Experiment:
     model: Model
     platform: Platform
     hardware: Hardware
-    framework: Framework
+    framework: FrameworkChoice
     image: str | None
     layout: Layout
     training: Training

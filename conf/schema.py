@@ -13,7 +13,6 @@ from typing import Any, Literal
 from conf.architecture import Model as Model  # the group model/ is long enough for a file of its own
 
 Rehearsal = Literal["train", "layout"]
-PrimusEntry = Literal["run_pretrain", "direct", "container", "slurm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +56,26 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
-    """The training stack, what it needs in the environment that runs it, and the line that installs it.
-
-    release: whose attribute paths are written, None where nothing depends on it. python: the interpreter whose
-    environment has the stack, None: this one. recipes: our model name to the stack's recipe. options: settings of the
-    stack beyond our vocabulary, under its own names, for those that take any.
-    """
+class FrameworkChoice:
+    """The training stack as conf/framework/NAME.yaml has it; conf/config.yaml says what each key is, and its default.
+    How it is run is in launchers/frameworks/NAME.py. install: the line that installs it."""
 
     name: str
-    distributions: tuple[str, ...]
+    label: str
     install: str
+    distributions: tuple[str, ...]
     release: str | None
     python: str | None
+    checkout: str | None
+    checkout_holds: str
+    entry: str | None
+    cache: str | None
     recipes: Mapping[str, str]
+    own_models: bool
+    strict: bool
+    aliases: tuple[str, ...]
+    unread: tuple[str, ...]
+    unread_on_a_cpu: tuple[str, ...]
     options: Mapping[str, Any]
 
 
@@ -160,15 +165,12 @@ class Data:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Where the processes start, and paths there. container: what starts the image; none: it is where we are already.
-    primus_entry: what of a Primus checkout is started. forward_env: variables passed on by name, never read by us."""
+    forward_env: variables passed on by name, never read by us."""
 
     name: str
     master_addr: str
     master_port: int
     node_rank: int
-    primus_path: str
-    primus_cache: str
-    primus_entry: PrimusEntry
     hf_home: str
     container: Literal["none", "docker", "podman", "enroot", "pyxis"]
     forward_env: tuple[str, ...]
@@ -199,7 +201,7 @@ class Request:
     model: Model
     platform: Platform
     hardware: Hardware
-    framework: Framework
+    framework: FrameworkChoice
     image: str | None
     layout: LayoutChoice
     training: Training

@@ -1,70 +1,24 @@
-"""bundle=DIR: a run as a folder that needs nothing of ours where it is started, `bash run.sh` on a ROCm box."""
+"""bundle=DIR: a run as a folder that needs nothing of ours where it is started, by `bash run.sh`."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, InputError, Problem
+from conf.errors import ConfigError, InputError, Problem, listed
 from conf.resolve import Experiment
 from conf.vocabulary import requested
-from launchers import rehearse
+from launchers.frameworks import framework_of, frameworks
 from launchers.plan import Plan
-from launchers.rehearse import NOTHING_TOLD, Told
-
-ROOT = Path(__file__).parent.parent
-PROGRAMS = {
-    "run.sh": "shell/run_bundle.sh",
-    "sample_power.sh": "shell/sample_power.sh",
-    "power_tools": "shell/power_tools",
-    "environment.sh": "shell/environment.sh",
-    "rank_program.py": "launchers/ranks/rank_program.py",
-    "corpus.py": "launchers/ranks/corpus.py",
-    "corpus_order.py": "launchers/ranks/corpus_order.py",
-    "primus_check.py": "launchers/ranks/primus_check.py",
-    "primus_facts.py": "launchers/ranks/primus_facts.py",
-    "primus_settle.py": "launchers/ranks/primus_settle.py",
-}
-"""Name in a bundle → file here."""
-
-REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
-
-REHEARSED = """\
-This is a rehearsal: Primus itself trains a toy of the experiment on a CPU, for its settings and not for speed.
-Start it anywhere with a python3 in PATH that has what Primus needs, and a checkout of the release"""
-
-OVERRIDABLE = (
-    *("PRIMUS_PATH", "PRIMUS_ENTRY", "PRIMUS_IMAGE", "PRIMUS_CACHE_ROOT", "DATA_PREFIX"),
-    *("NNODES", "NODE_RANK", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
-)
-"""Variables that keep the value that the user gives them; every other one is ours."""
+from launchers.rehearse import Told
 
 
-def files(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> dict[str, str]:
-    """Every file of the bundle by its name, as text. Pure but for our own programs, which are read."""
-    return {
-        **{name: (ROOT / path).read_text(encoding="utf-8") for name, path in PROGRAMS.items()},
-        **(_rehearsal() if e.rehearse else {}),
-        **plan.files,
-        "env.sh": env_sh({name: value for name, value in plan.env.items() if name != "PYTHONPATH"}, plan.env_reasons),
-        "bundle.json": json.dumps(facts(e, plan, told), indent=1, ensure_ascii=False) + "\n",
-        "README.txt": readme(e, plan, told),
-    }
-
-
-def _rehearsal() -> dict[str, str]:
-    """What stands in for a GPU (launchers/ranks/rehearsal)."""
-    ours = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
-    return {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path.read_text(encoding="utf-8") for path in ours}
-
-
-def facts(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> dict[str, Any]:
-    """bundle.json, which primus_settle.py reads: the request, and what of it may follow another number of GPUs."""
+def facts(e: Experiment, plan: Plan, told: Told) -> dict[str, Any]:
+    """Return bundle.json: the request, and what of it may follow another number of GPUs."""
     declared = [asdict(d) for d in (*e.declared, *plan.declared)]
     where = {"platform": e.platform.name, "vendor": e.platform.vendor, "hardware": e.hardware.name}
     known = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
@@ -80,45 +34,14 @@ def facts(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> dict[str, Any
     }
 
 
-def env_sh(env: Mapping[str, str], reasons: Mapping[str, str]) -> str:
-    """Exports of every variable, each with its reason; overridable ones keep what the user has set."""
+def env_sh(env: Mapping[str, str], reasons: Mapping[str, str], overridable: Container[str]) -> str:
+    """Return exports of every variable, each with its reason; overridable ones keep what the user has set."""
     lines = ["# Sourced by run.sh. A variable with a condition keeps the value that you give it; the others are fixed."]
     for name, value in sorted(env.items()):
         line = f"{name}={shlex.quote(value)}"
-        line = f"[[ -n ${{{name}:-}} ]] || {line}; export {name}" if name in OVERRIDABLE else f"export {line}"
+        line = f"[[ -n ${{{name}:-}} ]] || {line}; export {name}" if name in overridable else f"export {line}"
         lines.append(f"{line} # {reasons.get(name, '')}".rstrip(" #"))
     return "\n".join(lines) + "\n"
-
-
-def readme(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> str:
-    """README.txt: what this is, how it is started, what may be changed, and how a record comes of it."""
-    image = e.image or f"rocm/primus:{e.framework.release}"
-    passed = ", ".join(plan.forward_env) or "none"
-    inside = f"Start it inside {image}, with a checkout of the same release"
-    start = "\n".join([*told.notes, REHEARSED]) if e.rehearse else inside
-    title = f"{e.name}: {e.model.name} on {e.nodes} x {e.gpus_per_node} {e.hardware.name}, Primus {e.framework.release}"
-    return f"""{title}, {e.layout}
-
-{start}
-(git clone --recurse-submodules -b release/{e.framework.release} https://github.com/AMD-AGI/Primus):
-
-    PRIMUS_PATH=/path/to/Primus bash run.sh              DRY_RUN=1 bash run.sh  only says what it would do
-
-Several nodes: the same on each of them, with NODE_RANK=0, 1, ... (srun tells it) and MASTER_ADDR=HOST of node 0.
-The last node's log is the one with the iteration lines.
-From outside a container: PRIMUS_ENTRY=container PRIMUS_IMAGE={image} bash run.sh
-
-These may be set before it: TRAIN_ITERS, NNODES, GPUS_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT,
-PRIMUS_PATH, PRIMUS_ENTRY, PRIMUS_IMAGE, PRIMUS_CACHE_ROOT, DATA_PREFIX (a corpus elsewhere),
-RUN_DIR (where the run is kept), TRAIN_LOG (a file in a folder that exists).
-What follows from them is computed again; where more would have to change, run.sh refuses: render again.
-Before it starts, the checkout is asked for its release and for every key: PRIMUS_CHECK=0 leaves that out.
-Where its git does not tell the release, PRIMUS_RELEASE={e.framework.release} says that it is that one.
-Passed on by name if you have set them, never written down: {passed}.
-
-A run is a folder runs/TIME: primus.yaml as it ran, train.log, power.jsonl. Elsewhere, with TensorPrimat, its record is
-    python -m parsers runs/TIME/train.log -o runs/TIME
-"""
 
 
 def leave(asked: Sequence[tuple[Experiment, Plan, Told]]) -> None:
@@ -134,20 +57,20 @@ def leave(asked: Sequence[tuple[Experiment, Plan, Told]]) -> None:
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
     for e, plan, told in asked:
-        write(Path(e.bundle or ""), files(e, plan, told))
+        write(Path(e.bundle or ""), framework_of(e.framework.name).bundle(e, plan, told))
         for note in told.notes:
             print(f"warning: {note}", file=sys.stderr)
-        print(
-            f"{e.bundle}: copy it to the ROCm box, then PRIMUS_PATH=/path/to/Primus bash run.sh (README.txt says more)"
-        )
+        print(f"{e.bundle}: copy it to where it is to run, then bash run.sh (README.txt says more)")
 
 
 def _problems(e: Experiment) -> Iterator[Problem]:
-    if e.framework.name != "primus":
+    if not framework_of(e.framework.name).bundles:
         what = f"{e.framework.name} is started by programs of ours, which a bundle leaves behind"
-        yield Problem("bundle", what, e.framework.name, "primus", "framework=primus platform=amd")
+        able = [name for name in frameworks() if framework_of(name).bundles]
+        hint = " or ".join(f"framework={name}" for name in able)
+        yield Problem("bundle", what, e.framework.name, listed(able), hint)
     if e.rehearse == "layout":
-        what = "a bundle starts Primus once, and a layout is rehearsed rank by rank"
+        what = "a bundle starts the stack once, and a layout is rehearsed rank by rank"
         yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")
     if e.repeat > 1:
         yield Problem("repeat", "a bundle is one run", str(e.repeat), "1", "start it several times, or a bundle a seed")

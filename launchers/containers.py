@@ -7,7 +7,7 @@ Plan's environment and go in by name: a secret is in no command line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Literal
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
+from launchers.frameworks import framework_of
 from launchers.plan import Plan
 
 RANKS = Path(__file__).parent / "ranks"
@@ -55,7 +56,8 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
         if found:
             raise ConfigError(*found)
         return plan
-    mounts = _mounts(e, directory, cache)
+    folders, variables = framework_of(e.framework.name).in_container(e)
+    mounts = _mounts(e, directory, folders, cache)
     what = "a folder with : or , in its name cannot be mounted"
     found += [Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path}]
     if found:
@@ -63,8 +65,7 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
     if cache is not None:
         why = {"HF_HOME": "the user's Hugging Face cache, mounted"}
         plan = replace(plan, env={"HF_HOME": str(cache), **plan.env}, env_reasons={**why, **plan.env_reasons})
-    if e.framework.name == "primus":
-        plan = replace(plan, env={**plan.env, "PRIMUS_CACHE_ROOT": str(_kernels(e))})
+    plan = replace(plan, env={**plan.env, **variables})
     before = _before(e, str(directory), mounts, (*sorted(plan.env), *plan.forward_env))
     return replace(
         plan,
@@ -81,18 +82,12 @@ def enroot_name(image: str) -> str:
     return f"{registry}#{rest}" if slash and is_registry else image
 
 
-def _mounts(e: Experiment, directory: Path, cache: Path | None) -> list[Mount]:
+def _mounts(e: Experiment, directory: Path, folders: Iterable[str], cache: Path | None) -> list[Mount]:
     mounts = [(str(directory), True), (str(RANKS), False)]
     if e.data.path is not None and Path(e.data.path).is_absolute():
         mounts.append((str(Path(e.data.path).parent), e.data.name == "synthetic"))
-    if e.framework.name == "primus":  # which installs and compiles in its checkout
-        mounts += [(str(Path(e.cluster.primus_path).absolute()), True), (str(_kernels(e)), True)]
+    mounts += [(folder, True) for folder in folders]
     return mounts + ([(str(cache), False)] if cache else [])
-
-
-def _kernels(e: Experiment) -> Path:
-    """Where Primus keeps what it compiles; a home inside the container would be another one, and gone with it."""
-    return Path(e.cluster.primus_cache).expanduser().absolute()
 
 
 def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Command) -> Command:

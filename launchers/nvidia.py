@@ -1,4 +1,4 @@
-"""What the renderers of NVIDIA's two stacks share: the plan around settings.yaml, the precision, a CPU's limits."""
+"""NVIDIA's two stacks, NeMo and Megatron-Bridge: a recipe with every setting on it, started by a program of ours."""
 
 from __future__ import annotations
 
@@ -6,49 +6,110 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conf.errors import Problem
+from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
-from launchers import attribute_settings, corpus, megatron, nvidia_env
+from launchers import attribute_settings, corpus, variables
+from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
+from launchers.torchrun import machine, torchrun
 
+RANKS = Path(__file__).parent / "ranks"
 SETTINGS = "settings.yaml"
 
-Precisions = Mapping[tuple[str, str | None], str]
-"""(params_dtype, fp8_recipe) → the stack's name for it."""
 
+class RecipeStack(Framework):
+    """What the two share. A subclass says what of it is its own."""
 
-def plan(e: Experiment, host: Host, program: Path, text: str) -> Plan:
-    """`program` under torchrun, with settings.yaml of this `text`, and its own check."""
-    python = e.framework.python or host.python
-    machine, why = megatron.environment(e, host)
-    env, reasons = nvidia_env.environment(e)
-    command = (str(program), "--settings", SETTINGS)
-    alone = e.rehearse == "layout"  # one process plays a rank
-    return Plan(
-        setup=corpus.setup(e, python),
-        argv=(python, "-u", *(() if alone else ("-m", "torch.distributed.run", *megatron.torchrun(e))), *command),
-        check=(python, "-u", *command, "--check"),
-        files={SETTINGS: text},
-        env=machine | env,
-        env_reasons=why | reasons,
-        forward_env=e.cluster.forward_env,
-        declared=attribute_settings.declared(e, attribute_settings.table(e.framework.name)),
-    )
+    label: str
+    """As NVIDIA calls it."""
+    program: Path
+    """The program of ours that builds the recipe and trains, or only checks (--check)."""
+    precisions: Mapping[tuple[str, str | None], str]
+    """(params_dtype, fp8_recipe) → the stack's name for it; fp32 is ours."""
+    lists_on_one_line: bool = False
+    """In settings.yaml."""
+    environment_table = "nvidia_stacks_env"
+    vendors = ("nvidia", None)
 
+    def render(self, e: Experiment, host: Host) -> Plan:
+        """See Framework. The program under torchrun with settings.yaml, and its own check."""
+        table = attribute_settings.table(self.name)
+        problems = [*self.refusals(e), *attribute_settings.problems(e, table)]
+        if problems:
+            raise ConfigError(*problems)
+        python = e.framework.python or host.python
+        of_machine, why = machine(e, host)
+        env, reasons = variables.environment(e)
+        command = (str(self.program), "--settings", SETTINGS)
+        alone = e.rehearse == "layout"  # one process plays a rank
+        return Plan(
+            setup=corpus.setup(e, python),
+            argv=(python, "-u", *(() if alone else ("-m", "torch.distributed.run", *torchrun(e))), *command),
+            check=(python, "-u", *command, "--check"),
+            files={SETTINGS: self.text(e)},
+            env=of_machine | env,
+            env_reasons=why | reasons,
+            forward_env=e.cluster.forward_env,
+            declared=attribute_settings.declared(e, table),
+        )
 
-def precision(e: Experiment, names: Precisions) -> dict[str, Any]:
-    """The stack's precision by name, then what its name leaves open; what is set elsewhere the plugin overwrites."""
-    fields: dict[str, Any] = {"grad_reduce_in_fp32": e.precision.accumulate_allreduce_grads_in_fp32}
-    if e.precision.fp8:
-        # as Megatron's defaults: every layer in fp8, parameters gathered in bf16
-        fields |= {"fp8": e.precision.fp8, "fp8_param_gather": False, "first_last_layers_bf16": False}
-    if e.precision.fp8_recipe == "mxfp8":
-        fields["reuse_grad_buf_for_mxfp8_param_ag"] = False  # a part of gathering in fp8
-    return {"factory": names[e.precision.params_dtype, e.precision.fp8_recipe], "set": fields}
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        """Yield what the stack cannot do, beside what its table of settings says."""
+        yield from self.other_vendor(e, f"{self.label} is NVIDIA's stack", "framework=megatron")
+        if e.model.name not in e.framework.recipes:
+            yield self.recipe_missing(e)
+        if (e.precision.params_dtype, e.precision.fp8_recipe) not in self.precisions:
+            found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
+            what = f"{self.label.removeprefix('Megatron-')} has no such precision"
+            yield Problem("precision", what, found, "bf16, fp32, fp8, fp8_current, mxfp8")
+        if e.accelerator is None:
+            yield from without_accelerator(e)
+
+    def recipe_missing(self, e: Experiment) -> Problem:
+        """Return the problem of a model that the stack has no recipe for."""
+        raise NotImplementedError
+
+    def settings(self, e: Experiment) -> dict[str, Any]:
+        """Return what the program needs beside the attributes of the recipe."""
+        raise NotImplementedError
+
+    def all_settings(self, e: Experiment) -> dict[str, Any]:
+        """Return settings.yaml: what the program does, then attribute path → value."""
+        table = attribute_settings.table(self.name)
+        assigned = attribute_settings.assignments(e, table)
+        return {
+            **self.settings(e),
+            "set": dict(assigned.set),
+            "set_if_there": dict(assigned.set_if_there),
+            "set_without_transformer_engine": dict(table.without_transformer_engine),
+        }
+
+    def text(self, e: Experiment) -> str:
+        """Return settings.yaml as text."""
+        import yaml
+
+        class Dumper(yaml.SafeDumper):
+            """A class of its own, so that PyYAML's stays as it is."""
+
+        if self.lists_on_one_line:
+            Dumper.add_representer(list, lambda to, items: to.represent_sequence("tag:yaml.org,2002:seq", items, True))
+        program = f"launchers/ranks/{self.program.name}"
+        head = f"# Read by {program}: what is set on the recipe, attribute path by attribute path.\n"
+        return head + yaml.dump(self.all_settings(e), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+    def precision(self, e: Experiment) -> dict[str, Any]:
+        """Return the precision by name, then what the name leaves open. Its plugin overwrites what is set elsewhere."""
+        fields: dict[str, Any] = {"grad_reduce_in_fp32": e.precision.accumulate_allreduce_grads_in_fp32}
+        if e.precision.fp8:
+            # as Megatron's defaults: every layer in fp8, parameters gathered in bf16
+            fields |= {"fp8": e.precision.fp8, "fp8_param_gather": False, "first_last_layers_bf16": False}
+        if e.precision.fp8_recipe == "mxfp8":
+            fields["reuse_grad_buf_for_mxfp8_param_ag"] = False  # a part of gathering in fp8
+        return {"factory": self.precisions[e.precision.params_dtype, e.precision.fp8_recipe], "set": fields}
 
 
 def without_accelerator(e: Experiment) -> Iterator[Problem]:
-    """What a stand-in for torch.cuda cannot stand in for."""
+    """Yield what a stand-in for torch.cuda cannot stand in for, on any stack that calls TransformerEngine."""
     key = "layout.context_parallel_size"
     if e.layout.context_parallel_size > 1 and not e.rehearse:
         what = "a split sequence needs TransformerEngine's attention, and so a GPU"

@@ -9,17 +9,21 @@ from importlib.util import find_spec
 
 from conf import devices
 from conf.errors import ConfigError, Problem
-from conf.installed import versions
+from conf.frameworks import versions
 from conf.load import hardware_named
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
-from launchers import corpus, nvidia_env, primus
+from launchers import corpus, variables
+from launchers.frameworks import framework_of
 from launchers.rank_modules import rank_module
 
 
 def problems(e: Experiment) -> list[Problem]:
     """What keeps `e` from running on this machine; empty if nothing does."""
-    return [*_platform(e), *_nodes(e), *_framework(e), *_environment(e), *_data(e), *_primus(e)]
+    framework = framework_of(e.framework.name)
+    packages = [] if e.cluster.container != "none" else _packages(e)  # what an image holds, nobody can see from here
+    conflicts = variables.conflicts(e, os.environ) if framework.takes_environment else ()
+    return [*_platform(e), *_nodes(e), *packages, *conflicts, *_data(e), *framework.preflight(e)]
 
 
 def _platform(e: Experiment) -> Iterator[Problem]:
@@ -47,16 +51,6 @@ def _nodes(e: Experiment) -> Iterator[Problem]:
         )
 
 
-def _environment(e: Experiment) -> Iterator[Problem]:
-    if e.framework.name != "megatron":
-        yield from nvidia_env.conflicts(e, os.environ)
-
-
-def _primus(e: Experiment) -> Iterator[Problem]:
-    if e.framework.name == "primus":
-        yield from primus.checked(e)
-
-
 def _data(e: Experiment) -> Iterator[Problem]:
     if e.data.name != "prefix" or e.data.path is None:
         return
@@ -68,14 +62,6 @@ def _data(e: Experiment) -> Iterator[Problem]:
         order.check_length(found, order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed))
     except order.Refused as error:
         yield from (Problem(*problem) for problem in error.problems)
-
-
-def _framework(e: Experiment) -> Iterator[Problem]:
-    if e.cluster.container == "none":  # what an image holds, nobody can see from here
-        yield from _packages(e)
-    if e.framework.name == "megatron" and not sys.platform.startswith("linux"):
-        what = "Megatron-Core has no wheel for this system: the engine runs on Linux"
-        yield Problem("framework", what, sys.platform, "linux")
 
 
 def _packages(e: Experiment) -> Iterator[Problem]:

@@ -18,6 +18,7 @@ from conf.parameters import Held, per_stage
 from conf.resolve import SHORT_SIZES, Experiment
 from conf.schema import Data
 from conf.vocabulary import follow, requested, vocabulary
+from launchers.frameworks import framework_of
 from launchers.plan import Plan
 from launchers.toy import toy
 
@@ -29,7 +30,6 @@ PROBE = "probe"  # in the run's directory, where parsers/probe.py looks
 BYTES_PER_PARAMETER = 10.5
 PROCESS_BYTES = 1_200_000_000
 GB = 1e9
-OWN_STANDIN = ("megatron",)  # the engine's light one (launchers/ranks/engine_standin.py)
 _STILL_SO = ("platform ", "hardware ", "framework ")  # reasons of an experiment that hold of its toy
 NOTHING_ASKED = (None, False, 1)
 
@@ -60,7 +60,7 @@ def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
     if e.rehearse is None:
         return e, Told()
     small = toy(e) if e.rehearse == "train" else in_layout(e, memory_bytes)
-    small, reasons = _without_kernels(small), not_rehearsed(e)
+    small, reasons = _without_kernels(framework_of(e.framework.name).rehearsed(small)), not_rehearsed(e)
     if e.rehearse == "train":  # how the full layout came about is no reason of the toy's
         small = replace(small, reasons=tuple(why for why in e.reasons if why.startswith(_STILL_SO)))
     return small, Told(shrunk(e, small, reasons), reasons, tuple(_cautions(e, small)), e)
@@ -77,24 +77,25 @@ def shrunk(asked: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[s
 
 def not_rehearsed(e: Experiment) -> dict[str, str]:
     """Setting or topic → why a rehearsal of `e` tells nothing of it."""
-    table, found = _table(), {}
-    for row in table["settings"]:
+    table, own, found = _table(), framework_of(e.framework.name).not_rehearsed(), {}
+    for row in (*table["settings"], *own.get("settings", ())):
         asked = follow(e, row["of"])
         asks = asked is True or asked not in row.get("unless", NOTHING_ASKED)  # True == 1
         if asks and row.get("only", e.rehearse) == e.rehearse:
             found[row["name"]] = row["reason"]
-    found |= {name: row["reason"] for name in e.framework.options if (row := _option(name))}
+    found |= {name: row["reason"] for name in e.framework.options if (row := _option(e, name))}
     return {**table["topics"], **found}
 
 
-def _option(name: str) -> dict[str, Any] | None:
-    """The table's row for a key of framework.options."""
-    return next((row for row in _table()["options"] if fnmatchcase(name, row["pattern"])), None)
+def _option(e: Experiment, name: str) -> dict[str, Any] | None:
+    """The framework's row for a key of framework.options."""
+    rows = framework_of(e.framework.name).not_rehearsed().get("options", ())
+    return next((row for row in rows if fnmatchcase(name, row["pattern"])), None)
 
 
 def _without_kernels(e: Experiment) -> Experiment:
     """`e` without the options that a stack refuses where it has no GPU."""
-    kept = {name: v for name, v in e.framework.options.items() if (_option(name) or {"runs": True}).get("runs")}
+    kept = {name: v for name, v in e.framework.options.items() if (_option(e, name) or {"runs": True}).get("runs")}
     return replace(e, framework=replace(e.framework, options=kept))
 
 
@@ -118,7 +119,7 @@ def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
         training=replace(training, recompute_num_layers=recomputed, save_interval=None),
         precision=replace(e.precision, fp8=None, fp8_recipe=None),
         data=Data(name="mock", path=None, split="1,1,1"),
-        cluster=replace(e.cluster, container="none", primus_entry="run_pretrain"),
+        cluster=replace(e.cluster, container="none"),
         image=None,
         repeat=1,
         resume=False,
@@ -172,7 +173,7 @@ def attached(plan: Plan, e: Experiment) -> Plan:
 
 
 def _variables(e: Experiment) -> Iterator[tuple[str, str, str]]:
-    if e.rehearse and e.framework.name not in OWN_STANDIN:
+    if e.rehearse and not framework_of(e.framework.name).own_stand_in:
         yield "TPRIMAT_REHEARSE", e.rehearse, "rehearse: a stand-in for torch.cuda"
         if e.hardware.architecture:
             yield "TPRIMAT_ARCH", e.hardware.architecture, "hardware: what a GPU's capability is said to be"

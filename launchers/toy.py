@@ -13,7 +13,7 @@ from math import inf
 from conf.architecture import MLA, Model, MoE
 from conf.layout_check import Case
 from conf.resolve import Experiment, Layout
-from conf.schema import LayoutChoice, Optimizer, Precision, PrimusEntry, Training
+from conf.schema import LayoutChoice, Optimizer, Precision, Training
 
 PROCESSES = 4  # two cores hold no more
 STEPS = (8, 20)
@@ -45,7 +45,7 @@ def toy(e: Experiment) -> Experiment:
         ),
         optimizer=_optimizer(e, training.train_iters),
         precision=_precision(e.precision),
-        cluster=replace(e.cluster, container="none", primus_entry=_entry(e.cluster.primus_entry)),
+        cluster=replace(e.cluster, container="none"),
         image=None,
         nodes=1,
         gpus_per_node=layout.world_size,
@@ -54,11 +54,6 @@ def toy(e: Experiment) -> Experiment:
         rerun=True,  # it is rehearsed what is installed now
         probe=True,
     )
-
-
-def _entry(asked: PrimusEntry) -> PrimusEntry:
-    """What of Primus is started: the two that start no container and no job."""
-    return asked if asked in ("run_pretrain", "direct") else "run_pretrain"
 
 
 def case(e: Experiment) -> Case:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import InputError, Problem
+from conf.frameworks import framework_named
 from conf.vendors import vendor_named
 from parsers.record import Reading, Record, Status, Step
 
@@ -32,7 +33,6 @@ _RENAMED = {
     ("training_config", "num_gpus"): "world_size",
     ("parallelism_config", "gradient_accumulation_steps"): "num_micro_batches",
 }
-_FRAMEWORKS = {"prim": "primus", "primus": "primus", "nemo": "nemo", "mega": "megatron", "megatron": "megatron"}
 _SERIES = {"step_times": "step_time_s", "loss_values": "loss", "learning_rates": "lr"}
 
 
@@ -112,7 +112,7 @@ def _settings(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _framework(path: Path, gpu: Mapping[str, Any]) -> str | None:
     """By the software stack, or by the name that the predecessor gave its files: train_amd_prim_llama.json."""
     words = [str(gpu.get("software_stack")), *path.stem.split("_")]
-    return next((_FRAMEWORKS[word] for word in words if word in _FRAMEWORKS), None)
+    return next(filter(None, map(framework_named, words)), None)
 
 
 def _part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:

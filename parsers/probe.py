@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from conf.frameworks import facts
 from conf.vocabulary import vocabulary
 from parsers.assemble import differences, same, untold
 from parsers.probe_files import Parameter, RankFile, read_files
@@ -17,21 +18,9 @@ from parsers.record import Reading, Record, Step
 FOLDER = "probe"
 """Its files' place in a run directory."""
 UNTOLD = "asked for, and not told by the log"
-UNREMARKABLE = {"finetune", "auto_continue_train", "save_interval", "disable_last_saving", "stderr_sink_level"}
-UNREMARKABLE |= {"no_save_optim", "no_save_rng", "disable_tensorboard", "disable_wandb"}
-# the above: Primus' keys that a run of few steps without checkpoints and trackers rightly skips
-UNREMARKABLE |= {"log_interval"}  # of Primus: rehearse=layout ends before the first line
-UNREMARKABLE |= {"grad_reduce_in_bf16"}  # of Primus, in fp32: Megatron reads it in bf16 alone
-UNREMARKABLE |= {"gradient_as_bucket_view", "ckpt_include_optimizer"}  # recipes of NeMo 2.7.3 give them
-UNREMARKABLE |= {"dataset.skip_getting_attention_mask_from_dataset"}  # Bridge 0.3.1 sets it itself
-"""Names that nothing reads, and that tell nothing of the request."""
-UNREAD_ON_A_CPU = {"enable_primus_turbo"}
-"""Primus v25.9 reads it where that package is found (primus/modules/trainer/megatron/trainer.py:1184)."""
 _MEAN = "loss:interval_mean"
 _LOSS_PRINTED = 1e-5  # seven digits, or a mean taken in fp32
 _OVER = ("data", "context")  # the ranks that a batch is cut over
-STRICT = {"megatron"}
-"""Frameworks that refuse a name which they do not know: our own engine."""
 _DECAYING = {True: "parameters_decayed", False: "parameters_undecayed"}
 
 
@@ -75,10 +64,11 @@ def with_files(
 def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:
     """Names that were set and that no rank read; None where the stack takes any name, and the probe tells none."""
     told = [file.never_read for file in files if file.never_read is not None]
+    known = facts(record.framework)
     if not told:
-        return [] if record.framework in STRICT else None
-    beside = UNREMARKABLE | (UNREAD_ON_A_CPU if record.provenance == "rehearsed" else set())
-    return sorted(set.intersection(*map(set, told)) - beside)
+        return [] if known.get("strict") else None
+    on_a_cpu = known.get("unread_on_a_cpu", ()) if record.provenance == "rehearsed" else ()
+    return sorted(set.intersection(*map(set, told)) - {*known.get("unread", ()), *on_a_cpu})
 
 
 def _own_time(files: Iterable[RankFile]) -> dict[str, float]:

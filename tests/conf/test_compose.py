@@ -96,10 +96,10 @@ def test_paths_fall_back_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setenv("PRIMUS_PATH", "/somewhere/Primus")
     _composed.cache_clear()
-    assert load_experiment("platform=cpu").cluster.primus_path == "/somewhere/Primus"
+    assert load_experiment("platform=amd", "framework=primus").framework.checkout == "/somewhere/Primus"
     monkeypatch.delenv("PRIMUS_PATH")
     _composed.cache_clear()
-    assert load_experiment("platform=cpu").cluster.primus_path == "/workspace/Primus"
+    assert load_experiment("platform=amd", "framework=primus").framework.checkout == "/workspace/Primus"
     _composed.cache_clear()
 
 

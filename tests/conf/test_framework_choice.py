@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conf import installed, load_experiment
+from conf import frameworks, load_experiment
 from conf.errors import ConfigError
 from conf.resolve import Experiment
 
@@ -115,7 +115,7 @@ def test_on_a_cpu_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("nothing has to be asked")
 
-    monkeypatch.setattr(installed, "versions", never)
+    monkeypatch.setattr(frameworks, "versions", never)
     assert load_experiment("platform=cpu").framework.name == "megatron"
     assert load_experiment("platform=cpu", "framework=auto").framework.name == "megatron"
 

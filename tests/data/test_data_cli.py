@@ -13,7 +13,7 @@ from conf import load_experiment
 from conf.data_choice import spelled_out
 from conf.errors import ConfigError
 from launchers import corpus, data_cli, preflight
-from launchers.megatron import render
+from launchers.frameworks.megatron import FRAMEWORK
 from launchers.plan import Host
 
 pytest.importorskip("numpy")
@@ -68,8 +68,8 @@ def test_data_that_cannot_be_is_refused(overrides: list[str], said: str) -> None
 def test_mock_data_needs_a_vocabulary_that_holds_it() -> None:
     host = Host(python="python", cpu_count=2)
     with pytest.raises(ConfigError, match="ids up to 4094"):
-        render(load_experiment(CPU, "data=mock"), host)
-    made = render(load_experiment(CPU, "data=mock", "model.vocab_size=4096"), host)
+        FRAMEWORK.render(load_experiment(CPU, "data=mock"), host)
+    made = FRAMEWORK.render(load_experiment(CPU, "data=mock", "model.vocab_size=4096"), host)
     assert made.setup == ()
     assert json.loads(made.files["settings.json"])["data_path"] is None
 
@@ -85,10 +85,10 @@ def test_a_synthetic_corpus_is_one_epoch_with_some_to_spare(overrides: list[str]
 
 def test_a_plan_makes_a_corpus_and_checks_one_that_is_given() -> None:
     host = Host(python="python", cpu_count=2)
-    (made,) = render(load_experiment(CPU), host).setup
+    (made,) = FRAMEWORK.render(load_experiment(CPU), host).setup
     assert made[:2] == ("python", str(corpus.PROGRAM))
     assert made[-2:] == ("--tokens", str(corpus.tokens(load_experiment(CPU))))
-    given = render(load_experiment(CPU, "data=/x/y"), host)
+    given = FRAMEWORK.render(load_experiment(CPU, "data=/x/y"), host)
     assert given.setup[0][-1] == "--check"
     assert f" && python {corpus.PROGRAM} --prefix /x/y " in given.command()
 

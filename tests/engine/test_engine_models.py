@@ -11,7 +11,7 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from conf.parameters import per_rank
-from launchers.megatron import settings
+from launchers.frameworks.megatron import settings
 from launchers.plan import Host
 
 pytestmark = pytest.mark.engine

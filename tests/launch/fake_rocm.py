@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from conf import load_experiment
-from launchers import primus
+from launchers.frameworks import primus
 from tests.drills import MARK, PATIENCE_S, wait_until
 
 AMD_SMI = r"""#!/usr/bin/env bash

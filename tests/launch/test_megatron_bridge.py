@@ -15,7 +15,8 @@ from conf.compose import choices
 from conf.errors import ConfigError
 from conf.resolve import Experiment
 from conf.vocabulary import vocabulary
-from launchers import attribute_settings, hugging_face, make_plan
+from launchers import attribute_settings, make_plan
+from launchers.frameworks.megatron_bridge import hub_config
 from launchers.plan import Host
 from launchers.rank_modules import rank_module
 
@@ -128,12 +129,12 @@ def test_config_json_is_the_published_one_where_we_know_it() -> None:
         "vocab_size": 128256,
     }
     model = experiment("model=llama32_1b", "layout=data_parallel").model
-    assert hugging_face.config("llama32_1b_pretrain_config", model) == published
+    assert hub_config("llama32_1b_pretrain_config", model) == published
 
 
 def test_every_recipe_has_an_id_and_every_id_a_recipe() -> None:
     recipes = {name.partition(".")[2] for name in experiment("model=llama").framework.recipes.values()}
-    ids = yaml.safe_load(hugging_face.TABLE.read_text(encoding="utf-8"))["ids"]
+    ids = yaml.safe_load((attribute_settings.FOLDER / "hugging_face.yaml").read_text(encoding="utf-8"))["ids"]
     assert recipes == set(ids)
 
 

@@ -9,7 +9,7 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from conf.resolve import Experiment
-from launchers import nvidia_env
+from launchers import variables
 
 CASES = {
     "h100, data parallel": ("hardware=h100", "layout=data_parallel"),
@@ -34,7 +34,7 @@ def test_the_environment_of_each_family(golden: Callable[[str, str], None]) -> N
     parts = []
     for case, overrides in CASES.items():
         for framework in ("nemo", "megatron_bridge"):
-            env, _ = nvidia_env.environment(experiment(*overrides, framework=framework))
+            env, _ = variables.environment(experiment(*overrides, framework=framework))
             lines = "\n".join(f"  {name}={value}" for name, value in sorted(env.items()))
             parts.append(f"{case}, {framework}\n{lines}\n")
     golden("nvidia/environment.txt", "\n".join(parts))
@@ -42,13 +42,13 @@ def test_the_environment_of_each_family(golden: Callable[[str, str], None]) -> N
 
 def test_every_variable_has_a_reason_and_a_source() -> None:
     for overrides in CASES.values():
-        env, reasons = nvidia_env.environment(experiment(*overrides))
+        env, reasons = variables.environment(experiment(*overrides))
         assert env.keys() == reasons.keys()
         assert all("[" in reason for reason in reasons.values())
 
 
 def test_a_rehearsal_on_a_cpu_gets_nothing_that_is_for_gpus() -> None:
-    env, _ = nvidia_env.environment(load_experiment("platform=cpu", "framework=megatron_bridge"))
+    env, _ = variables.environment(load_experiment("platform=cpu", "framework=megatron_bridge"))
     assert set(env) == {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM"}
 
 
@@ -69,33 +69,33 @@ def test_a_rehearsal_on_a_cpu_gets_nothing_that_is_for_gpus() -> None:
 def test_a_users_own_variable_that_contradicts_is_refused(
     overrides: tuple[str, ...], inherited: dict[str, str], said: str
 ) -> None:
-    found = list(nvidia_env.conflicts(experiment(*overrides), {"PATH": "/bin", **inherited}))
+    found = list(variables.conflicts(experiment(*overrides), {"PATH": "/bin", **inherited}))
     assert [p.where for p in found] == list(inherited)
     assert said in str(found[0])
 
 
 def test_the_same_value_and_a_forwarded_one_are_no_conflict() -> None:
-    assert not list(nvidia_env.conflicts(experiment(), {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_FLASH_ATTN": "1"}))
+    assert not list(variables.conflicts(experiment(), {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_FLASH_ATTN": "1"}))
     own = experiment("cluster.forward_env=[NCCL_NVLS_ENABLE]")
-    assert not list(nvidia_env.conflicts(own, {"NCCL_NVLS_ENABLE": "1"}))
-    assert "NCCL_NVLS_ENABLE" not in nvidia_env.environment(own)[0]
+    assert not list(variables.conflicts(own, {"NCCL_NVLS_ENABLE": "1"}))
+    assert "NCCL_NVLS_ENABLE" not in variables.environment(own)[0]
 
 
 def test_what_would_be_wrong_cannot_be_forwarded() -> None:
     own = experiment("cluster.forward_env=[NVTE_FLASH_ATTN,CUDA_LAUNCH_BLOCKING]")
     inherited = {"NVTE_FLASH_ATTN": "0", "CUDA_LAUNCH_BLOCKING": "1"}
-    assert {p.where for p in nvidia_env.conflicts(own, inherited)} == set(inherited)
+    assert {p.where for p in variables.conflicts(own, inherited)} == set(inherited)
 
 
 def test_a_row_without_a_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     from pathlib import Path
 
     folder = Path(str(tmp_path))
-    (folder / "nvidia_env.yaml").write_text("gpu: [{variable: X, value: '1', when: {}}]\nany: []\n", encoding="utf-8")
-    monkeypatch.setattr(nvidia_env, "TABLES", folder)
-    nvidia_env._rows.cache_clear()
+    (folder / "nvidia_env.yaml").write_text("[{variable: X, value: '1', when: {}}]", encoding="utf-8")
+    monkeypatch.setattr(variables, "TABLES", folder)
+    variables._rows.cache_clear()
     try:
         with pytest.raises(ConfigError, match=r"nvidia_env.yaml: X.reason"):
-            nvidia_env.environment(experiment())
+            variables.environment(experiment())
     finally:
-        nvidia_env._rows.cache_clear()
+        variables._rows.cache_clear()

@@ -19,7 +19,8 @@ from conf import load_experiment
 from conf.errors import ConfigError
 from conf.resolve import Experiment
 from conf.vocabulary import program_settings
-from launchers import attribute_settings, corpus, make_plan, megatron_bridge, nemo
+from launchers import attribute_settings, corpus, make_plan
+from launchers.frameworks import megatron_bridge, nemo
 from launchers.plan import Host, Plan
 from tests.launch.nvidia_cases import FRAMEWORKS, HARDWARE, MODELS, PRECISIONS, overrides
 
@@ -50,7 +51,7 @@ def planned(*case: str) -> tuple[Experiment, Plan] | str:
 def text(plan: Plan) -> str:
     """All of a plan that is the same on every machine."""
     lines = f"{plan.command()}\n\n".replace(str(corpus.PROGRAM), "CORPUS")
-    for program, name in ((nemo.PROGRAM, "NEMO_RANKS"), (megatron_bridge.PROGRAM, "BRIDGE_RANKS")):
+    for program, name in ((nemo.FRAMEWORK.program, "NEMO_RANKS"), (megatron_bridge.FRAMEWORK.program, "BRIDGE_RANKS")):
         lines = lines.replace(str(program), name)
     lines += "".join(f"{key}: {reason}\n" for key, reason in sorted(plan.env_reasons.items()))
     lines += "".join(f"\ndeclared: {d.key} = {d.value} ({d.reason})\n" for d in plan.declared)

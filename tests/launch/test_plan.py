@@ -17,7 +17,7 @@ from conf import load_experiment
 from conf.errors import ConfigError
 from launchers import FRAMEWORKS, corpus
 from launchers import make_plan as plan
-from launchers.megatron import ENGINE
+from launchers.frameworks.megatron import ENGINE
 from launchers.plan import Host, Plan
 from launchers.run_dir import identity, run_id
 from launchers.runner import environment

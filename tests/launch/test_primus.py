@@ -20,7 +20,9 @@ from conf.errors import ConfigError, InputError
 from conf.vocabulary import program_settings, requested
 from launch import main as launch
 from launchers import attribute_settings, bundle, corpus, env_to_shell, make_plan
+from launchers.frameworks import primus
 from launchers.rank_modules import rank_module
+from launchers.rehearse import NOTHING_TOLD
 from tests.launch.fake_rocm import checkout
 from tests.launch.primus_cases import HOST, overrides, planned, written
 
@@ -73,11 +75,11 @@ def test_the_padded_vocabulary_does_not_depend_on_tp() -> None:
         (["precision=mxfp8"], "no units for MXFP8"),
         (["gpus_per_node=6"], "RCCL's all-reduce falls"),
         (["image=rocm/primus:v26.2"], "image of another release"),
-        (["cluster.primus_entry=direct", "framework.release=v26.2"], "prints no iteration line"),
-        (["cluster.primus_entry=slurm"], "default image is of another release"),
+        (["framework.entry=direct", "framework.release=v26.2"], "prints no iteration line"),
+        (["framework.entry=slurm"], "default image is of another release"),
         (["training.save_interval=10"], "checkpoints through Primus"),
         (["model=gpt_oss_20b", "layout=data_parallel"], "attention sinks"),
-        (["cluster.primus_path=/my files/Primus"], "splits it at spaces"),
+        (["framework.checkout=/my files/Primus"], "splits it at spaces"),
         (["framework.options.use_turbo_grouped_mlp=true"], "newest release"),
         (["framework.options.lr=1.0"], "set optimizer.lr instead"),
         (["framework.options.norm_epsilon=1.0"], "set model.norm_epsilon instead"),
@@ -102,10 +104,10 @@ def test_primus_is_for_amd_alone(platform: str) -> None:
 
 
 def test_a_launch_without_a_checkout_starts_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert launch([*AMD, "model=llama", "cluster.primus_path=/nowhere", f"runs_dir={tmp_path}"]) == 2
+    assert launch([*AMD, "model=llama", "framework.checkout=/nowhere", f"runs_dir={tmp_path}"]) == 2
     assert "is no checkout of Primus" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-    assert launch([*AMD, "model=llama", "cluster.primus_path=/nowhere", "dry_run=true"]) == 0
+    assert launch([*AMD, "model=llama", "framework.checkout=/nowhere", "dry_run=true"]) == 0
     assert "is no checkout of Primus, so no key was looked up" in capsys.readouterr().out
 
 
@@ -154,7 +156,7 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
     told = {"TRAIN_ITERS": str(iters), "NNODES": str(nodes), "GPUS_PER_NODE": str(gpus)}
     again = (f"training.train_iters={iters}", f"nodes={nodes}", f"gpus_per_node={gpus}")
     try:
-        settled = primus_settle.settle(json.loads(bundle.files(e, plan)["bundle.json"]), told)
+        settled = primus_settle.settle(json.loads(primus.FRAMEWORK.bundle(e, plan, NOTHING_TOLD)["bundle.json"]), told)
     except primus_settle.Refused:
         return  # what each refusal says: tests/launch/test_primus_box.py
     other, rendered = planned(*base, *again)
@@ -168,7 +170,7 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
 
 def test_a_layout_from_a_table_is_for_its_own_gpus() -> None:
     e, plan = planned(*AMD, "model=llama")
-    told = json.loads(bundle.files(e, plan)["bundle.json"])
+    told = json.loads(primus.FRAMEWORK.bundle(e, plan, NOTHING_TOLD)["bundle.json"])
     with pytest.raises(primus_settle.Refused, match=r"chosen for 1 × 8 GPUs; try: render again"):
         primus_settle.settle(told, {"NNODES": "2"})
 
@@ -177,7 +179,7 @@ def test_a_layout_from_a_table_is_for_its_own_gpus() -> None:
 def test_env_sh_gives_back_every_value(value: str) -> None:
     value = value.replace("\r", "")
     for name in ("PRIMUS_PATH", "HSA_ENABLE_SDMA"):  # one that keeps what the user set, one that is ours
-        script = bundle.env_sh({name: value}, {}) + f'printf %s "${name}"'
+        script = bundle.env_sh({name: value}, {}, primus.OVERRIDABLE) + f'printf %s "${name}"'
         shown = subprocess.run(["bash", "-c", script], env={}, capture_output=True, check=True).stdout
         assert shown.decode() == value
 
@@ -225,9 +227,9 @@ def test_a_checkout_is_of_the_release_and_of_the_image(tmp_path: Path) -> None:
     assert found(root, "v26.4")[0] == "PRIMUS_PATH"
     assert found(root, image="rocm/primus:v26.4") == ["image"]
     assert found(root, image="rocm/primus:v26.5.1") == []
-    e = load_experiment("platform=amd", "model=llama", f"cluster.primus_path={root}")
+    e = load_experiment("platform=amd", "model=llama", f"framework.checkout={root}")
     assert (e.framework.name, e.framework.release) == ("primus", "v26.5")
-    asked = load_experiment(*AMD, "framework.release=v26.2", f"cluster.primus_path={root}")
+    asked = load_experiment(*AMD, "framework.release=v26.2", f"framework.checkout={root}")
     assert asked.framework.release == "v26.2" and "Primus v26.2, as asked: checked out is v26.5" in asked.reasons
 
 
@@ -249,7 +251,7 @@ def test_a_checkout_of_an_unknown_release_is_refused(
     root = checkout(tmp_path / "Primus")
     for words in UNTOLD[said]:
         subprocess.run([*git, str(root), *words], check=True)
-    asked = ("model=llama", "platform=amd", f"cluster.primus_path={root}", f"runs_dir={tmp_path}")
+    asked = ("model=llama", "platform=amd", f"framework.checkout={root}", f"runs_dir={tmp_path}")
     for more in (["dry_run=true"], [f"bundle={tmp_path / 'b'}"], ["framework=primus"]):
         assert launch([*asked, *more]) == 2
         told = capsys.readouterr().err

@@ -19,7 +19,9 @@ import yaml
 from conf import load_experiment
 from conf.errors import ConfigError
 from conf.vocabulary import program_settings
-from launchers import bundle, containers, corpus, make_plan, primus
+from launchers import containers, corpus, make_plan
+from launchers.frameworks import primus
+from launchers.rehearse import NOTHING_TOLD
 from tests.launch import nvidia_cases
 from tests.launch.nvidia_cases import MODELS
 from tests.launch.primus_cases import HARDWARE, HOST, PRECISIONS, RELEASES, canonical, overrides, planned, written
@@ -39,7 +41,7 @@ BUNDLES: dict[str, tuple[str, ...]] = {
     "deepseek_v3_mi355x_v26.2": overrides("deepseek_v3", "mi355x", "bf16", "v26.2"),
     "llama_mi300x_container_mock": (
         *overrides("llama", "mi300x", "bf16", "v26.5"),
-        *("data=mock", "image=rocm/primus:v26.5", "cluster.primus_entry=container", "layout=tp2_pp2"),
+        *("data=mock", "image=rocm/primus:v26.5", "framework.entry=container", "layout=tp2_pp2"),
         "layout.virtual_pipeline_model_parallel_size=2",
     ),
 }
@@ -50,8 +52,8 @@ WHOLE = ("llama_mi300x", "deepseek_v3_mi355x_v26.2")  # the other bundles are ke
 
 def bundle_texts(name: str) -> dict[str, str]:
     """Return what a bundle renders, by file; the programs that it carries are left out."""
-    texts = bundle.files(*planned(*BUNDLES[name]))
-    return {file: text for file, text in texts.items() if file not in {*bundle.PROGRAMS, primus.TRAIN}}
+    texts = primus.FRAMEWORK.bundle(*planned(*BUNDLES[name]), NOTHING_TOLD)
+    return {file: text for file, text in texts.items() if file not in {*primus.PROGRAMS, primus.TRAIN}}
 
 
 @pytest.mark.parametrize("name", BUNDLES)

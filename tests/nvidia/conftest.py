@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError
-from conf.installed import versions
+from conf.frameworks import versions
 
 ROOT = Path(__file__).parent.parent.parent
 BRIDGE = os.environ.get("TPRIMAT_BRIDGE_PYTHON", str(ROOT / ".venv-bridge" / "bin" / "python"))

@@ -21,7 +21,7 @@ from conf.load import _request
 from conf.resolve import Experiment, resolve
 from conf.schema import LayoutChoice, Request, Training
 from launchers import make_plan
-from launchers.nemo import PROGRAM
+from launchers.frameworks.nemo import FRAMEWORK
 from launchers.plan import Host, Plan
 
 pytestmark = pytest.mark.nvidia
@@ -65,7 +65,7 @@ def test_all_that_is_built_is_as_asked(nemo_python: str, tmp_path: Path) -> None
     assert len(made) > 350
     for name, _, plan in made:
         (tmp_path / name).write_text(plan.files["settings.yaml"], encoding="utf-8")
-    argv = (nemo_python, str(PROGRAM), "--check", "--settings", *(name for name, _, _ in made))
+    argv = (nemo_python, str(FRAMEWORK.program), "--check", "--settings", *(name for name, _, _ in made))
     run = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900, env=offline())
     assert run.returncode == 0, run.stderr[-3000:]
     marks = [line for line in run.stdout.splitlines() if line.startswith("[tprimat] configured ")]

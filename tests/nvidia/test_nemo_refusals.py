@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nemo_runs import launch, offline
 
-from launchers.nemo import PROGRAM
+from launchers.frameworks.nemo import FRAMEWORK
 
 pytestmark = pytest.mark.nvidia
 
@@ -51,7 +51,7 @@ def settings(tmp_path: Path, *overrides: str) -> Path:
 
 
 def checked(python: str, path: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    argv = (python, str(PROGRAM), "--check", "--settings", str(path))
+    argv = (python, str(FRAMEWORK.program), "--check", "--settings", str(path))
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, env=offline(**env))
 
 

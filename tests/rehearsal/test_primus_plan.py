@@ -14,7 +14,8 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from launch import main as launch
-from launchers import bundle, make_plan
+from launchers import make_plan
+from launchers.frameworks import primus
 from launchers.plan import Plan
 from launchers.rehearse import FOLDER, prepared
 from parsers import read
@@ -66,9 +67,9 @@ def test_every_rank_of_a_layout_is_played_by_one_process() -> None:
 def test_a_bundle_carries_the_rehearsal_along(tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     assert launch([*REHEARSED, "rehearse=train", f"bundle={folder}"]) == 0
-    carried = {path.name for path in (folder / bundle.REHEARSAL).glob("*.py")}
+    carried = {path.name for path in (folder / primus.REHEARSAL).glob("*.py")}
     assert carried == {path.name for path in FOLDER.glob("*.py")}
-    assert all(os.access(folder / bundle.REHEARSAL / "bin" / name, os.X_OK) for name in ("pip", "rocm-smi"))
+    assert all(os.access(folder / primus.REHEARSAL / "bin" / name, os.X_OK) for name in ("pip", "rocm-smi"))
     assert "PYTHONPATH" not in (folder / "env.sh").read_text()  # of this machine
     assert launch([*REHEARSED, "rehearse=train", f"bundle={folder}"]) == 0  # over itself
     assert launch([*REHEARSED, "rehearse=layout", f"bundle={folder}"]) == 2
@@ -77,7 +78,7 @@ def test_a_bundle_carries_the_rehearsal_along(tmp_path: Path) -> None:
 def test_a_bundles_run_is_a_rehearsed_record_and_installs_nothing(tmp_path: Path) -> None:
     """On a box of stubs: what its run_pretrain.sh finds in its environment, and what becomes of the log."""
     rocm, folder = box(tmp_path / "box"), tmp_path / "bundle"
-    given = ("rehearse=train", "precision=fp8", f"cluster.primus_path={rocm.checkout}")
+    given = ("rehearse=train", "precision=fp8", f"framework.checkout={rocm.checkout}")
     assert launch([*REHEARSED, *given, f"bundle={folder}"]) == 0
     said = "fp8 is not rehearsed: bf16 runs in its place"
     assert said in (folder / "README.txt").read_text()
@@ -132,9 +133,9 @@ def test_the_commands_of_a_rocm_box() -> None:
 
 
 def test_a_container_is_not_rehearsed() -> None:
-    entry = ("cluster.primus_entry=container", "image=rocm/primus:v26.5")
+    entry = ("framework.entry=container", "image=rocm/primus:v26.5")
     assert rehearsed("rehearse=train", *entry).env["PRIMUS_ENTRY"] == "run_pretrain"
-    assert rehearsed("rehearse=train", "cluster.primus_entry=direct").env["PRIMUS_ENTRY"] == "direct"
+    assert rehearsed("rehearse=train", "framework.entry=direct").env["PRIMUS_ENTRY"] == "direct"
 
 
 def test_primus_trains_with_the_interpreter_that_is_named() -> None:

@@ -36,7 +36,7 @@ def state_of_checkout() -> str:
 def test_an_entry_point_of_primus(entry: str, tmp_path: Path) -> None:
     interpreter("primus")
     before = state_of_checkout()
-    record, path = rehearsed(tmp_path, "primus", f"cluster.primus_entry={entry}", "gpus_per_node=2")
+    record, path = rehearsed(tmp_path, "primus", f"framework.entry={entry}", "gpus_per_node=2")
     assert_as_asked(record)
     assert {step.metrics["tokens_checksum"] for step in record.steps} and len(record.steps) == 8
     assert state_of_checkout() == before

@@ -12,7 +12,7 @@ import pytest
 from probed import ROOT, asked, assert_read_back, launched
 
 from conf.errors import ConfigError
-from conf.installed import versions
+from conf.frameworks import versions
 
 pytestmark = pytest.mark.nvidia
 

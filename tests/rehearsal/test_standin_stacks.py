@@ -15,7 +15,7 @@ from stacks import free_port, interpreter, rehearsed
 from test_standin_start import FOLDER
 
 from conf import load_experiment
-from launchers.hugging_face import answer
+from launchers.frameworks.megatron_bridge import hub_answer
 from launchers.rank_modules import rank_module
 
 pytestmark = pytest.mark.nvidia
@@ -55,7 +55,7 @@ def test_a_users_own_script_of_bridge(tmp_path: Path) -> None:
     before = dict(os.environ)
     try:
         rank_module("bridge_ranks").seed_cache(
-            str(tmp_path), answer("llama31_8b_pretrain_config", load_experiment("model=llama").model)
+            str(tmp_path), hub_answer("llama31_8b_pretrain_config", load_experiment("model=llama").model)
         )
     finally:
         os.environ.clear()

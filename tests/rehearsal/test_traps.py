@@ -18,7 +18,7 @@ from stacks import GONE, compared, found_by, interpreter, rehearsed
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from launchers.nemo import PROGRAM as NEMO_PROGRAM
+from launchers.frameworks.nemo import FRAMEWORK as NEMO
 from launchers.rank_modules import rank_module
 from launchers.rehearse import FOLDER
 from parsers import Record
@@ -152,7 +152,7 @@ def test_3_7_and_10_virtual_stages_and_a_vocabulary_that_are_not_those_asked_for
 
 @pytest.mark.nvidia
 def test_4_nemos_strategy_takes_any_name(tmp_path: Path) -> None:
-    record, _ = rehearsed(tmp_path, "nemo", program=(NEMO_PROGRAM, BOGUS_NEMO))
+    record, _ = rehearsed(tmp_path, "nemo", program=(NEMO.program, BOGUS_NEMO))
     assert record.status == "completed"
     assert any(name.rpartition(".")[2] == "bogus" for name in record.environment["probe_never_read"])
 

@@ -1,55 +1,134 @@
 """framework=primus: AMD's Primus (its Megatron backend), told everything in one YAML file, on one node.
 
 The rendered train.sh (shell/primus_train.sh) is what starts it, in a run of ours as in a bundle carried elsewhere
-(launchers/bundle.py), so that both do the same.
+(bundle=DIR), so that both do the same.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError, Problem, closest, listed
 from conf.resolve import Declared, Experiment
-from launchers import attribute_settings, corpus, megatron, nvidia, nvidia_env
+from launchers import attribute_settings, bundle, corpus, nvidia, rehearse, variables
 from launchers.attribute_settings import in_range
+from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
 from launchers.rank_modules import rank_module
+from launchers.rehearse import Told
+from launchers.torchrun import machine
 
-SHELL = Path(__file__).parent.parent / "shell"
-FACTS = Path(__file__).parent / "ranks" / "primus_facts.py"
+ROOT = Path(__file__).parents[2]
+SHELL = ROOT / "shell"
+FACTS = ROOT / "launchers" / "ranks" / "primus_facts.py"
 ROPE_SCALING_FACTOR = 8.0  # GPTModel's default (megatron/core/models/gpt/gpt_model.py:103)
 EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
+ENTRIES = ("run_pretrain", "direct", "container", "slurm")
+_PLAIN_ENTRIES = ENTRIES[:2]
+
+PROGRAMS = {
+    "run.sh": "shell/run_bundle.sh",
+    "sample_power.sh": "shell/sample_power.sh",
+    "power_tools": "shell/power_tools",
+    "environment.sh": "shell/environment.sh",
+    "rank_program.py": "launchers/ranks/rank_program.py",
+    "corpus.py": "launchers/ranks/corpus.py",
+    "corpus_order.py": "launchers/ranks/corpus_order.py",
+    "primus_check.py": "launchers/ranks/primus_check.py",
+    "primus_facts.py": "launchers/ranks/primus_facts.py",
+    "primus_settle.py": "launchers/ranks/primus_settle.py",
+}
+"""Name in a bundle → file here."""
+
+REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
+
+REHEARSED = """\
+This is a rehearsal: Primus itself trains a toy of the experiment on a CPU, for its settings and not for speed.
+Start it anywhere with a python3 in PATH that has what Primus needs, and a checkout of the release"""
+
+OVERRIDABLE = (
+    *("PRIMUS_PATH", "PRIMUS_ENTRY", "PRIMUS_IMAGE", "PRIMUS_CACHE_ROOT", "DATA_PREFIX"),
+    *("NNODES", "NODE_RANK", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
+)
+"""Variables that keep the value that the user gives them; every other one is ours."""
 
 
-def render(experiment: Experiment, host: Host) -> Plan:
-    """The plan of one training run.
+class Primus(Framework):
+    """See launchers.frameworks.Framework."""
 
-    Raises:
-        ConfigError: what Primus cannot do, or not in this release, all of it.
-    """
-    e, table = experiment, attribute_settings.table("primus")
-    problems = _problems(e)
-    if problems:
-        raise ConfigError(*problems)
-    python = e.framework.python or host.python
-    machine, why = megatron.environment(e, host) if e.rehearse else ({}, {})
-    env, reasons = environment(e)
-    return Plan(
-        setup=((python, str(FACTS)), *corpus.setup(e, python)),
-        argv=("bash", TRAIN),
-        files={EXPERIMENT: experiment_yaml(e), TRAIN: (SHELL / "primus_train.sh").read_text(encoding="utf-8")},
-        env=machine | env,
-        env_reasons=why | reasons,
-        forward_env=e.cluster.forward_env,
-        declared=(*attribute_settings.declared(e, table), *_declared(e)),
-    )
+    name = "primus"
+    vendors = ("amd",)
+    takes_options = True
+    bundles = True
+
+    def render(self, e: Experiment, host: Host) -> Plan:
+        """See Framework. Refuses what Primus cannot do, and what it cannot do in this release."""
+        problems = _problems(e)
+        if problems:
+            raise ConfigError(*problems)
+        python = e.framework.python or host.python
+        of_machine, why = machine(e, host) if e.rehearse else ({}, {})
+        env, reasons = environment(e)
+        return Plan(
+            setup=((python, str(FACTS)), *corpus.setup(e, python)),
+            argv=("bash", TRAIN),
+            files={EXPERIMENT: experiment_yaml(e), TRAIN: (SHELL / "primus_train.sh").read_text(encoding="utf-8")},
+            env=of_machine | env,
+            env_reasons=why | reasons,
+            forward_env=e.cluster.forward_env,
+            declared=(*attribute_settings.declared(e, attribute_settings.table("primus")), *_declared(e)),
+        )
+
+    def preflight(self, e: Experiment) -> Iterator[Problem]:
+        """See Framework. Reads the checkout at framework.checkout."""
+        import yaml
+
+        refused = _problems(e)
+        if refused:
+            yield from refused
+            return
+        checkout, release = Path(_checkout(e)), e.framework.release or ""
+        document = yaml.safe_load(experiment_yaml(e))
+        findings = rank_module("primus_check").findings
+        for problem in findings(checkout, document, release, e.image, said=release):
+            yield Problem(*problem)
+
+    def in_container(self, e: Experiment) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        """See Framework. Primus installs and compiles in its checkout, and keeps its kernels elsewhere; a home inside
+        the container would be another one, and gone with it."""
+        kernels = str(Path(e.framework.cache or "").expanduser().absolute())
+        return (str(Path(_checkout(e)).absolute()), kernels), {"PRIMUS_CACHE_ROOT": kernels}
+
+    def rehearsed(self, e: Experiment) -> Experiment:
+        """See Framework. Two of its entries start no container and no job."""
+        kept = e.rehearse == "train" and e.framework.entry in _PLAIN_ENTRIES
+        return e if kept else replace(e, framework=replace(e.framework, entry=_PLAIN_ENTRIES[0]))
+
+    def not_rehearsed(self) -> Mapping[str, Any]:
+        """See Framework."""
+        rows: Mapping[str, Any] = _raw()["not_rehearsed"]
+        return rows
+
+    def bundle(self, e: Experiment, plan: Plan, told: Told) -> dict[str, str]:
+        """See Framework. Pure but for our own programs, which are read."""
+        env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
+        return {
+            **{name: (ROOT / path).read_text(encoding="utf-8") for name, path in PROGRAMS.items()},
+            **(_rehearsal_programs() if e.rehearse else {}),
+            **plan.files,
+            "env.sh": bundle.env_sh(env, plan.env_reasons, OVERRIDABLE),
+            "bundle.json": json.dumps(bundle.facts(e, plan, told), indent=1, ensure_ascii=False) + "\n",
+            "README.txt": readme(e, plan, told),
+        }
 
 
 def experiment_yaml(e: Experiment) -> str:
-    """The experiment as Primus' YAML. A placeholder `${NAME}` is replaced by Primus from its environment."""
+    """Return the experiment as Primus' YAML. A placeholder `${NAME}` is replaced by Primus from its environment."""
     import yaml
 
     document = {
@@ -72,7 +151,7 @@ def experiment_yaml(e: Experiment) -> str:
 
 
 def overrides(e: Experiment) -> dict[str, Any]:
-    """Key of Primus → value, framework.options last."""
+    """Return key of Primus → value, framework.options last."""
     table = attribute_settings.table("primus")
     values = dict(attribute_settings.assignments(e, table).set)
     if e.rehearse:  # Primus has no program of ours that could look what is there
@@ -83,18 +162,18 @@ def overrides(e: Experiment) -> dict[str, Any]:
 
 
 def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
-    """All that train.sh and Primus read, and the reason of each."""
-    tuned, reasons = nvidia_env.environment(e)
+    """Return all that train.sh and Primus read, and the reason of each."""
+    tuned, reasons = variables.environment(e)
     places = {
-        "PRIMUS_PATH": (e.cluster.primus_path, "the checkout (cluster.primus_path)"),
+        "PRIMUS_PATH": (_checkout(e), "the checkout (framework.checkout)"),
         "PRIMUS_RELEASE": (e.framework.release or "", "whose keys the YAML has (framework.release)"),
-        "PRIMUS_ENTRY": (e.cluster.primus_entry, "what of it is started (cluster.primus_entry)"),
+        "PRIMUS_ENTRY": (e.framework.entry or "", "what of it is started (framework.entry)"),
         "NNODES": (str(e.nodes), "nodes"),
         "NODE_RANK": (str(e.cluster.node_rank), "this node's number"),
         "GPUS_PER_NODE": (str(e.gpus_per_node), "ranks of a node"),
         "MASTER_ADDR": (e.cluster.master_addr, "where the ranks meet"),
         "MASTER_PORT": (str(e.cluster.master_port), "where the ranks meet"),
-        "PRIMUS_CACHE_ROOT": (e.cluster.primus_cache, "compiled kernels, kept for the next run (cluster.primus_cache)"),
+        "PRIMUS_CACHE_ROOT": (e.framework.cache or "", "compiled kernels, kept for the next run (framework.cache)"),
     }
     if e.data.path is not None:
         places["DATA_PREFIX"] = (e.data.path, "the corpus; from the run's directory")
@@ -110,37 +189,23 @@ def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     return {**tuned, **values}, {**reasons, **{name: reason for name, (_, reason) in places.items()}}
 
 
-def checked(e: Experiment) -> Iterator[Problem]:
-    """What keeps `e` from running as it is meant in the checkout at cluster.primus_path, which is read."""
-    import yaml
-
-    refused = _problems(e)
-    if refused:
-        yield from refused
-        return
-    checkout, release = Path(e.cluster.primus_path), e.framework.release or ""
-    findings = rank_module("primus_check").findings
-    for problem in findings(checkout, yaml.safe_load(experiment_yaml(e)), release, e.image, said=release):
-        yield Problem(*problem)
-
-
 def releases() -> Mapping[str, Mapping[str, Any]]:
-    """What is known of each release, oldest first."""
+    """Return what is known of each release, oldest first."""
     known: Mapping[str, Mapping[str, Any]] = _raw()["releases"]
     return known
 
 
 def _problems(e: Experiment) -> list[Problem]:
     """All that Primus cannot do, whatever the checkout."""
-    table = attribute_settings.table("primus")
-    return [*_refusals(e), *_options_refused(e), *attribute_settings.problems(e, table)]
+    return [*_refusals(e), *_options_refused(e), *attribute_settings.problems(e, attribute_settings.table("primus"))]
 
 
 def _refusals(e: Experiment) -> Iterator[Problem]:
     release, names = e.framework.release or "", list(releases())
-    if e.platform.vendor != "amd":
-        what, hint = "Primus is AMD's stack, and needs a GPU", "framework=auto takes what the platform has"
-        yield Problem("framework", what, f"platform={e.platform.name}", "platform=amd", hint)
+    what, hint = "Primus is AMD's stack, and needs a GPU", "framework=auto takes what the platform has"
+    yield from FRAMEWORK.other_vendor(e, what, hint)
+    if e.framework.entry not in ENTRIES:
+        yield Problem("framework.entry", "no such entry of Primus", str(e.framework.entry), listed(ENTRIES))
     if release not in releases():
         what = "a release of Primus whose keys are not known here"
         nearest = next((name for name in names if release.startswith(f"{name}.")), names[-1])
@@ -148,11 +213,11 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
         yield Problem("framework.release", what, release, listed(names), hint)
         return
     yield from _preset_refused(e, release)
-    if e.cluster.primus_entry != "run_pretrain" and not releases()[release]["from_cli"]:
+    if e.framework.entry != "run_pretrain" and not releases()[release]["from_cli"]:
         what = f"primus-cli of {release} prints no iteration line or an incomplete log"
-        hint = "cluster.primus_entry=run_pretrain"
-        yield Problem("cluster.primus_entry", what, e.cluster.primus_entry, "run_pretrain", hint)
-    if e.cluster.primus_entry in ("container", "slurm") and e.image is None:
+        hint = "framework.entry=run_pretrain"
+        yield Problem("framework.entry", what, str(e.framework.entry), "run_pretrain", hint)
+    if e.framework.entry in ("container", "slurm") and e.image is None:
         what, hint = "primus-cli's own default image is of another release", f"image=rocm/primus:{release}"
         yield Problem("image", what, "null", "the image of the release", hint)
     if e.image is not None and ":" in e.image and not _same_release(e.image, release):
@@ -161,7 +226,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
     yield from _precision_refused(e)
     if e.rehearse:
         yield from nvidia.without_accelerator(e)
-    for where, path in {"data.path": e.data.path, "cluster.primus_path": e.cluster.primus_path}.items():
+    for where, path in {"data.path": e.data.path, "framework.checkout": e.framework.checkout}.items():
         if path is not None and any(c.isspace() or c in "{}'\"$;&|<>()*?`\\" for c in path):
             what = "Primus splits it at spaces and hands it to a shell"
             yield Problem(where, what, repr(path), "letters, digits and ._-/ only")
@@ -248,3 +313,47 @@ def _raw() -> Mapping[str, Any]:
 
     table: Mapping[str, Any] = yaml.safe_load((attribute_settings.FOLDER / "primus.yaml").read_text(encoding="utf-8"))
     return table
+
+
+def _checkout(e: Experiment) -> str:
+    return e.framework.checkout or ""
+
+
+def _rehearsal_programs() -> dict[str, str]:
+    """What stands in for a GPU (launchers/ranks/rehearsal)."""
+    ours = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
+    return {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path.read_text(encoding="utf-8") for path in ours}
+
+
+def readme(e: Experiment, plan: Plan, told: Told) -> str:
+    """Return README.txt: what this is, how it is started, what may be changed, and how a record comes of it."""
+    image = e.image or f"rocm/primus:{e.framework.release}"
+    passed = ", ".join(plan.forward_env) or "none"
+    inside = f"Start it inside {image}, with a checkout of the same release"
+    start = "\n".join([*told.notes, REHEARSED]) if e.rehearse else inside
+    title = f"{e.name}: {e.model.name} on {e.nodes} x {e.gpus_per_node} {e.hardware.name}, Primus {e.framework.release}"
+    return f"""{title}, {e.layout}
+
+{start}
+(git clone --recurse-submodules -b release/{e.framework.release} https://github.com/AMD-AGI/Primus):
+
+    PRIMUS_PATH=/path/to/Primus bash run.sh              DRY_RUN=1 bash run.sh  only says what it would do
+
+Several nodes: the same on each of them, with NODE_RANK=0, 1, ... (srun tells it) and MASTER_ADDR=HOST of node 0.
+The last node's log is the one with the iteration lines.
+From outside a container: PRIMUS_ENTRY=container PRIMUS_IMAGE={image} bash run.sh
+
+These may be set before it: TRAIN_ITERS, NNODES, GPUS_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT,
+PRIMUS_PATH, PRIMUS_ENTRY, PRIMUS_IMAGE, PRIMUS_CACHE_ROOT, DATA_PREFIX (a corpus elsewhere),
+RUN_DIR (where the run is kept), TRAIN_LOG (a file in a folder that exists).
+What follows from them is computed again; where more would have to change, run.sh refuses: render again.
+Before it starts, the checkout is asked for its release and for every key: PRIMUS_CHECK=0 leaves that out.
+Where its git does not tell the release, PRIMUS_RELEASE={e.framework.release} says that it is that one.
+Passed on by name if you have set them, never written down: {passed}.
+
+A run is a folder runs/TIME: primus.yaml as it ran, train.log, power.jsonl. Elsewhere, with TensorPrimat, its record is
+    python -m parsers runs/TIME/train.log -o runs/TIME
+"""
+
+
+FRAMEWORK = Primus()

@@ -3,48 +3,58 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conf import devices
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
 from conf.vocabulary import program_settings
 from launchers import corpus
+from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
+from launchers.torchrun import machine, torchrun
 
-ENGINE = Path(__file__).parent / "ranks" / "engine.py"
+ENGINE = Path(__file__).parents[1] / "ranks" / "engine.py"
 SETTINGS = "settings.json"
 MOCK_VOCABULARY = 4096
 
 
-def render(experiment: Experiment, host: Host) -> Plan:
-    """The plan of one training run.
+class Megatron(Framework):
+    """See launchers.frameworks.Framework."""
 
-    Raises:
-        ConfigError: what the engine cannot do, all of it.
-    """
-    problems = list(_refusals(experiment))
-    if problems:
-        raise ConfigError(*problems)
-    env, reasons = environment(experiment, host)
-    return Plan(
-        setup=corpus.setup(experiment, host.python),
-        argv=(
-            *(host.python, "-u", "-m", "torch.distributed.run", *torchrun(experiment)),
-            *(str(ENGINE), "--settings", SETTINGS),
-        ),
-        files={SETTINGS: json.dumps(settings(experiment), indent=2) + "\n"},
-        env=env,
-        env_reasons=reasons,
-        forward_env=experiment.cluster.forward_env,
-    )
+    name = "megatron"
+    takes_environment = False  # of the engine's own few, launchers/torchrun.py knows
+    own_stand_in = True  # a light one: launchers/ranks/engine_standin.py
+
+    def render(self, e: Experiment, host: Host) -> Plan:
+        """See Framework."""
+        problems = list(_refusals(e))
+        if problems:
+            raise ConfigError(*problems)
+        env, reasons = machine(e, host)
+        engine = (str(ENGINE), "--settings", SETTINGS)
+        return Plan(
+            setup=corpus.setup(e, host.python),
+            argv=(host.python, "-u", "-m", "torch.distributed.run", *torchrun(e), *engine),
+            files={SETTINGS: json.dumps(settings(e), indent=2) + "\n"},
+            env=env,
+            env_reasons=reasons,
+            forward_env=e.cluster.forward_env,
+        )
+
+    def preflight(self, e: Experiment) -> Iterator[Problem]:
+        """See Framework."""
+        system = platform.system()
+        if system != "Linux":
+            what = "Megatron-Core has no wheel for this system: the engine runs on Linux"
+            yield Problem("framework", what, system, "Linux")
 
 
 def settings(experiment: Experiment) -> dict[str, Any]:
-    """The engine's settings file: every requested setting under its canonical name, and the device it is meant for."""
+    """Return the engine's settings file: every requested setting by canonical name, and the device it is meant for."""
     return {**program_settings(experiment), "device": vendor_of(experiment.accelerator).torch_device}
 
 
@@ -70,7 +80,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
 
 
 def _missing_parts(e: Experiment) -> Iterator[Problem]:
-    """What the engine could build only wrongly: its settings do not even have names for most of these."""
+    """Yield what the engine could build only wrongly: its settings do not even have names for most of these."""
     model, moe = e.model, e.model.moe
     missing = {
         "multi-head latent attention": model.mla is not None,
@@ -92,28 +102,4 @@ def _missing_parts(e: Experiment) -> Iterator[Problem]:
         yield Problem("model", what, model.name, hint="another model; the vendors' own stacks have these")
 
 
-def torchrun(e: Experiment) -> Iterator[str]:
-    """torchrun's own arguments, for this node."""
-    yield f"--nproc-per-node={e.gpus_per_node}"
-    if e.nodes == 1:
-        yield "--standalone"  # a free port of its own: two runs on one machine do not meet
-        return
-    yield f"--nnodes={e.nodes}"
-    yield f"--node-rank={e.cluster.node_rank}"
-    yield f"--master-addr={e.cluster.master_addr}"
-    yield f"--master-port={e.cluster.master_port}"
-
-
-def environment(e: Experiment, host: Host) -> tuple[dict[str, str], dict[str, str]]:
-    """What the ranks of any stack get for the machine's sake, and the reason of each."""
-    processes = 1 if e.rehearse == "layout" else e.gpus_per_node
-    threads = max(1, host.cpu_count // processes)
-    rows = [("OMP_NUM_THREADS", str(threads), f"{host.cpu_count} cores / {processes} processes")]
-    if e.accelerator is None and (processes * threads >= host.cpu_count or host.ci):
-        rows.append(("OMP_WAIT_POLICY", "PASSIVE", "no core is left over for threads that spin"))
-    if e.accelerator is None:
-        rows += [(name, "", "a run on the CPU sees no GPU") for name in devices.hidden_by()]
-    if e.hardware.vendor is not None and e.layout.tensor_model_parallel_size > 1:
-        reason = "TP's communication must be queued before the matmuls it overlaps"
-        rows.append(("CUDA_DEVICE_MAX_CONNECTIONS", "1", reason))
-    return {name: value for name, value, _ in rows}, {name: reason for name, _, reason in rows}
+FRAMEWORK = Megatron()

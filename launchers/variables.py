@@ -1,4 +1,4 @@
-"""Environment of the vendors' stacks by GPU, layout and framework, from conf/tables/{nvidia,amd}_env.yaml. Pure."""
+"""The tuned environment variables of the vendors' stacks, by GPU, layout and framework, from conf/tables. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from conf.errors import ConfigError, Problem
 from conf.freeze import freeze
 from conf.resolve import Experiment
+from launchers.frameworks import framework_of
 
 TABLES = Path(__file__).parent.parent / "conf" / "tables"
 
@@ -27,16 +28,14 @@ class Row:
 
 
 def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
-    """What a run of `e` exports, and the reason of each. What cluster.forward_env names is the user's own."""
+    """Return what a run of `e` exports, and the reason of each. What cluster.forward_env names is the user's own."""
     rows = [row for row in _decided(e) if row.export and row.variable not in e.cluster.forward_env]
-    told = [(row.variable, row.value, f"{row.reason} [{row.source}]") for row in rows]
-    return {name: value for name, value, _ in told if value is not None}, {
-        name: reason for name, value, reason in told if value is not None
-    }
+    values = {row.variable: row.value for row in rows if row.value is not None}
+    return values, {row.variable: f"{row.reason} [{row.source}]" for row in rows if row.value is not None}
 
 
 def conflicts(e: Experiment, inherited: Mapping[str, str]) -> Iterator[Problem]:
-    """What in the environment that `e` would be started from contradicts it."""
+    """Yield what in the environment that `e` would be started from contradicts it."""
     for row in _decided(e):
         found = inherited.get(row.variable)
         if found is None or found == row.value:
@@ -51,11 +50,10 @@ def conflicts(e: Experiment, inherited: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _decided(e: Experiment) -> Iterator[Row]:
-    """The row of each variable that has one."""
+    """The row of each variable that has one: of the GPU's vendor, then of the framework itself."""
     facts, seen = _facts(e), set()
-    vendor = e.hardware.vendor
-    rows = _rows(f"{vendor}_env.yaml", "gpu") if vendor else ()
-    for row in rows + _rows("nvidia_env.yaml", "any") * (vendor != "amd"):
+    tables = (f"{e.hardware.vendor}_env", framework_of(e.framework.name).environment_table)
+    for row in (row for table in tables if table for row in _rows(table)):
         if row.variable not in seen and all(facts[key] & set(allowed) for key, allowed in row.when.items()):
             seen.add(row.variable)
             yield row
@@ -81,13 +79,15 @@ def _facts(e: Experiment) -> dict[str, set[str]]:
 
 
 @cache
-def _rows(name: str, section: str) -> tuple[Row, ...]:
+def _rows(name: str) -> tuple[Row, ...]:
+    """The rows of a table in conf/tables; none where there is no such table."""
     import yaml
 
-    table = yaml.safe_load((TABLES / name).read_text(encoding="utf-8"))
+    path = TABLES / f"{name}.yaml"
+    table = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else []
     problems: list[Problem] = []
-    defaulted = [{"export": True, **entry} for entry in table[section]]
-    rows = [freeze(Row, entry, f"{name}: {entry.get('variable')}", problems) for entry in defaulted]
+    defaulted = [{"export": True, **entry} for entry in table]
+    rows = [freeze(Row, entry, f"{path.name}: {entry.get('variable')}", problems) for entry in defaulted]
     if problems:
         raise ConfigError(*problems)
     return tuple(rows)

@@ -1,0 +1,183 @@
+"""The frameworks as data (conf/framework/NAME.yaml): which are installed where, and which one framework=auto takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from conf.compose import AUTO, CONF, choices, entry, flattened
+from conf.errors import ConfigError, Problem, listed
+
+IMAGES = CONF / "tables" / "images.yaml"
+TIMEOUT_S = 60
+_PROGRAM = """
+import importlib.metadata, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        found[name] = None
+print(json.dumps(found))
+"""
+
+
+@cache
+def facts(name: str | None) -> Mapping[str, Any]:
+    """Return what conf/framework/NAME.yaml says, interpolations left as they are; empty where there is no such file."""
+    import yaml
+
+    if name not in choices("framework"):
+        return {}
+    known: Mapping[str, Any] = yaml.safe_load((CONF / "framework" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return known
+
+
+def framework_named(text: str) -> str | None:
+    """Return the framework that a foreign record calls `text`, None if none is called so."""
+    names = (name for name in choices("framework") if name != AUTO)
+    return next((name for name in names if text in (name, *facts(name).get("aliases", ()))), None)
+
+
+def chosen(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the overrides that replace framework=auto in the composed `config`, and why; nothing where it is not auto.
+
+    Raises:
+        ConfigError: what an image holds is not known, or an interpreter cannot be asked.
+    """
+    if config["framework"]["name"] != AUTO:
+        return [], []
+    names: Sequence[str] = config["platform"]["frameworks"]
+    passed_over: list[str] = []
+    for name in names:
+        known = entry("framework", name)
+        if known["own_models"]:  # brings them with it, and is taken unseen
+            return [f"framework={name}"], [f"framework {name}: {'; '.join(passed_over) or 'the only one so far'}"]
+        where, release = _installed(name, known, config)
+        if config["model"]["name"] not in known["recipes"]:
+            passed_over.append(f"{name} has no recipe of {config['model']['name']}")
+        elif release is None:
+            passed_over.append(f"no {name} in {where}")
+        else:
+            why = "; ".join([f"{release} is in {where}", *passed_over])
+            release = _numbers(release) if known["distributions"] else release
+            return [f"framework={name}", *_release(release)], [f"framework {name}: {why}"]
+    raise ConfigError(Problem("framework", "; ".join(passed_over), AUTO, listed(names)))
+
+
+def checked_out(config: Mapping[str, Any], chosen: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the override of framework.release by what is checked out at framework.checkout, and why; nothing where
+    the user said it. chosen: the user's overrides."""
+    framework = config["framework"]
+    name, path, requested = framework["name"], framework["checkout"], framework["release"]
+    if path is None or not is_checkout(framework, path):
+        return [], []
+    release = release_of_checkout(path)
+    label = facts(name).get("label", name)
+    if any(o.lstrip("+").startswith("framework.release=") for o in chosen):
+        return [], [] if requested == release else [f"{label} {requested}, as asked: checked out is {release}"]
+    return _release(release), [f"{label} {release}: checked out at {path}"]
+
+
+def is_checkout(framework: Mapping[str, Any], path: str) -> bool:
+    """Return whether the stack's source tree is at `path`: framework.checkout_holds names a file of it."""
+    return Path(path, framework["checkout_holds"]).is_file()
+
+
+def release_of_checkout(path: str) -> str:
+    """Return v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; of any other, which a framework refuses, what
+    git says of it and where it is."""
+    names = _git(path, "log", "-1", "--format=%D")
+    if match := re.search(r"(?:^|[ /])v(\d+\.\d+)(?:\.\d+)?(?:,|\s*$)", names):
+        return f"v{match[1]}"
+    commit = _git(path, "describe", "--tags", "--always")
+    return f"{commit} ({names}) at {path}" if commit else f"no git history at {path}"
+
+
+def versions(distributions: Sequence[str], python: str | None) -> Mapping[str, str | None]:
+    """Return the version of each in the environment of the interpreter `python` (None: this one), None where missing.
+
+    Raises:
+        ConfigError: `python` cannot be run.
+    """
+    if python is None or python == sys.executable:
+        return {name: _version(name) for name in distributions}
+    return _of_another(tuple(distributions), python)
+
+
+def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Where the run will look for the framework, and the version of its own distribution there."""
+    given = config["framework"]
+    if known["checkout"] is not None:  # mounted into whatever image
+        path = given["checkout"] or known["checkout"]
+        if is_checkout(known, path):
+            return path, release_of_checkout(path)
+        return path, known["release"] if config["bundle"] is not None else None  # which finds its own elsewhere
+    image = config["image"]
+    if config["cluster"]["container"] != "none" and image is not None:
+        held = _in_image(image)
+        if held is None:
+            what = f"what {image} holds is not in conf/tables/{IMAGES.name}, and nothing can look into it beforehand"
+            allowed = listed(config["platform"]["frameworks"])
+            raise ConfigError(Problem("framework", what, AUTO, allowed, f"framework={name}"))
+        return image, held.get(name)
+    python = given["python"] or known["python"]
+    distributions = known["distributions"]
+    installed = versions(distributions, python)
+    return python or sys.executable, installed[distributions[-1]] if all(installed.values()) else None
+
+
+def _release(release: str | None) -> list[str]:
+    return list(flattened({"framework": {"release": release}}))
+
+
+def _numbers(release: str) -> str:
+    """0.6.0 of 0.6.0+1a2b3c."""
+    match = re.match(r"\d+(?:\.\d+)*", release)
+    return match[0] if match else release
+
+
+def _in_image(image: str) -> Mapping[str, str] | None:
+    """Framework → version in a known container image, None for one that is not in conf/tables/images.yaml."""
+    import yaml
+
+    table: Mapping[str, Mapping[str, str]] = yaml.safe_load(IMAGES.read_text(encoding="utf-8"))
+    return table.get(image)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _of_another(distributions: tuple[str, ...], python: str) -> Mapping[str, str | None]:
+    try:
+        argv = [python, "-c", _PROGRAM, *distributions]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        installed: Mapping[str, str | None] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        what = f"this interpreter cannot be asked what is installed: {error}"
+        raise ConfigError(Problem("framework.python", what, python, hint="the path of a Python")) from error
+    return installed
+
+
+def _git(path: str, *words: str) -> str:
+    """What git says of the tree at `path`, and of none that it lies in; nothing where it says nothing."""
+    git = ("git", "-c", "safe.directory=*", "-C", path, *words)
+    alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(Path(path).resolve().parent)}
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=alone)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

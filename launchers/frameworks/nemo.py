@@ -1,0 +1,68 @@
+"""framework=nemo: NVIDIA NeMo 2.x (launchers/ranks/nemo_ranks.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from conf.errors import Problem, listed
+from conf.resolve import Experiment
+from conf.vendors import vendor_of
+from launchers import corpus
+from launchers.nvidia import RANKS, RecipeStack
+
+
+class Nemo(RecipeStack):
+    """See launchers.frameworks.Framework. The precisions are factories in
+    nemo.collections.llm.recipes.precision.mixed_precision."""
+
+    name = "nemo"
+    label = "NeMo"
+    program = RANKS / "nemo_ranks.py"
+    lists_on_one_line = True  # one entry a layer is no reading matter
+    precisions: Mapping[tuple[str, str | None], str] = {
+        ("float32", None): "fp32",
+        ("bfloat16", None): "bf16_mixed",
+        ("bfloat16", "delayed"): "bf16_with_fp8_mixed",
+        ("bfloat16", "tensorwise"): "bf16_with_fp8_current_scaling_mixed",
+        ("bfloat16", "mxfp8"): "bf16_with_mxfp8_mixed",
+    }
+
+    def settings(self, e: Experiment) -> dict[str, Any]:
+        """See RecipeStack."""
+        data = {"name": e.data.name, "path": e.data.path, "split": e.data.split, "vocab_size": e.model.vocab_size}
+        return {
+            "recipe": e.framework.recipes[e.model.name],
+            "device": vendor_of(e.accelerator).torch_device,
+            "nodes": e.nodes,
+            "gpus_per_node": e.gpus_per_node,
+            "seed": e.training.seed,
+            "data": {**data, "samples": corpus.samples(e)},
+            "precision": self.precision(e),
+            "flops_formula": _flops_formula(e),
+        }
+
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        """See RecipeStack."""
+        yield from super().refusals(e)
+        if e.accelerator is None and e.training.save_interval and e.layout.world_size > 1:
+            what = "with several ranks over gloo NeMo's checkpoint callback was seen to hang (Lightning's broadcast)"
+            hint = "gpus_per_node=1, or framework=megatron_bridge"
+            yield Problem("training.save_interval", what, str(e.training.save_interval), "null", hint)
+
+    def recipe_missing(self, e: Experiment) -> Problem:
+        """See RecipeStack."""
+        what = f"NeMo {e.framework.release} has no recipe to pre-train {e.model.name} with"
+        hint = "another model, or framework=megatron_bridge"
+        return Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
+
+
+def _flops_formula(e: Experiment) -> str | None:
+    """Name in NeMo's flops_callback.py, for the TFLOP/s that it prints. qwen3's counts every width as it is configured,
+    where llama3's and mixtral's have a vocabulary of their own; deepseekv3's wants a low rank of the queries."""
+    if e.model.mla is None:
+        return "qwen3"
+    return None if e.model.mla.q_lora_rank is None else "deepseekv3"
+
+
+FRAMEWORK = Nemo()
