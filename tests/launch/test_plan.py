@@ -15,8 +15,9 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from launchers import FRAMEWORKS, corpus
+from launchers import corpus
 from launchers import make_plan as plan
+from launchers.frameworks import frameworks
 from launchers.frameworks.megatron import ENGINE
 from launchers.plan import Host, Plan
 from launchers.run_dir import identity, run_id
@@ -82,7 +83,7 @@ def test_the_engine_refuses_what_it_cannot_do(overrides: list[str], said: str) -
 def test_every_framework_file_has_a_renderer() -> None:
     from conf.compose import choices
 
-    assert set(choices("framework")) == {*FRAMEWORKS, "auto"}
+    assert set(choices("framework")) == {*frameworks(), "auto"}
 
 
 def test_threads_share_the_cores() -> None:
