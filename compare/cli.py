@@ -70,7 +70,7 @@ def _uncollected() -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     arguments = COMPARE.parse(argv)
-    named = [*arguments.words, *arguments.others]
+    named = arguments.rest
     judging = gate.is_gate(arguments)
     if not named and not judging:
         raise InputError(Problem("RUN", "none given", hint="python -m compare runs/ platform=amd,nvidia model=llama"))

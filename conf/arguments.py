@@ -8,17 +8,22 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from conf.compose import SECRET
+from conf.compose import SECRET, choices
 from conf.errors import Answer, InputError, Problem, closest, listed
 from conf.version import VERSION
 
 OUTPUT = "-o"
+GROUPS = (
+    *("model", "platform", "hardware", "framework", "layout", "precision"),
+    *("optimizer", "data", "experiment", "grid", "price", "cluster"),
+)
 JSON: Mapping[str, str] = {"--json": "print JSON"}
 _STANDARD: Mapping[str, str] = {"--help": "print this", "--version": "print the version"}
 _WIDTH, _COLUMN = 116, 38  # of a help, and of its left column
@@ -49,10 +54,12 @@ class Key:
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """A command line as read. words: neither KEY=VALUE nor a switch. others: KEY=VALUE that are no keys of the command.
-    values: of every key, its default where it was not typed; a `KEY.*` holds a mapping by what stands for the star."""
+    rest: both, as they were typed. values: of every key, its default where it was not typed; a `KEY.*` holds a mapping
+    by what stands for the star."""
 
     words: tuple[str, ...]
     others: tuple[str, ...]
+    rest: tuple[str, ...]
     values: Mapping[str, Any]
     typed: frozenset[str]
     switches: frozenset[str]
@@ -65,7 +72,8 @@ class Arguments:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """What a command takes. words: how its words are called in its help, empty where it takes none. others: what
-    KEY=VALUE may be beside `keys`; empty: nothing. old: flags of earlier versions, and what stands for them now."""
+    KEY=VALUE may be beside `keys`, empty: nothing; known: keys of these, for completion. old: flags of earlier
+    versions, and what stands for them now. text: the help, where it is not made of all this."""
 
     name: str
     summary: str
@@ -78,6 +86,8 @@ class Command:
     examples: tuple[str, ...] = ()
     more: str = ""
     old: Mapping[str, str] = field(default_factory=dict)
+    known: tuple[Key, ...] = ()
+    text: Callable[[], str] | None = None
 
     def parse(self, argv: Sequence[str] | None = None) -> Arguments:
         """Read `argv` (sys.argv without the program by default).
@@ -100,6 +110,8 @@ class Command:
 
     def help(self) -> str:
         """Return the help, under the name that was typed."""
+        if self.text is not None:
+            return self.text()
         words = f" {self.words}" if self.words else ""
         pairs = " [KEY=VALUE]…" if self.keys or self.others else ""
         lines = [f"usage: {program(self.name)}{words}{pairs} [switches]", "", self.summary, ""]
@@ -146,38 +158,41 @@ class _Reading:
         self.keys = {key.name: key for key in command.keys}
 
     def read(self, arguments: Sequence[str]) -> Arguments:
-        words, pairs, switches, output = self._sorted(arguments)
+        texts, switches, output = self._without_switches(arguments)
         values: dict[str, Any] = {k.name: {} if k.name.endswith(".*") else k.default for k in self.command.keys}
         typed: set[str] = set()
-        others = []
-        for text in pairs:
+        words: list[str] = []
+        others: list[str] = []
+        for text in texts:
             name, _, value = text.partition("=")
-            key, entry = self._key(name)
+            key, entry = self._key(name) if is_pair(text) else (None, "")
             if key is None:
-                others.append(text)
+                (others if is_pair(text) else words).append(text)
             elif name in typed:
                 self.problems.append(Problem(name, "is given twice", hint="once; several values with commas"))
-            elif (found := self._value(key, name, value)) is not None:
+            elif (known := self._value(key, name, value)) is not None:
                 typed.add(name)
                 if entry:
-                    values[key.name][entry] = found
+                    values[key.name][entry] = known
                 else:
-                    values[key.name] = found
+                    values[key.name] = known
         if not self.command.others:
-            self.problems += map(self.unknown, others)
+            self.problems += map(self._unknown, others)
+        if not self.command.words:
+            self.problems += [Problem(text, "is no KEY=VALUE", allowed=self._allowed()) for text in words]
         if self.problems:
             raise InputError(*self.problems)
-        return Arguments(tuple(words), tuple(others), values, frozenset(typed), frozenset(switches), output)
+        rest = tuple(text for text in texts if text in {*words, *others})
+        return Arguments(tuple(words), tuple(others), rest, values, frozenset(typed), frozenset(switches), output)
 
-    def _sorted(self, arguments: Sequence[str]) -> tuple[list[str], list[str], set[str], Path | None]:
-        words: list[str] = []
-        pairs: list[str] = []
+    def _without_switches(self, arguments: Sequence[str]) -> tuple[list[str], set[str], Path | None]:
+        texts: list[str] = []
         switches: set[str] = set()
         output: Path | None = None
-        rest = iter(arguments)
-        for text in rest:
+        left = iter(arguments)
+        for text in left:
             if self.command.output and text.startswith(OUTPUT):
-                directory = text.removeprefix(OUTPUT) or next(rest, "")
+                directory = text.removeprefix(OUTPUT) or next(left, "")
                 output = Path(directory)
                 if not directory:
                     self.problems.append(Problem(OUTPUT, "needs a directory", hint=f"{OUTPUT} out"))
@@ -185,15 +200,11 @@ class _Reading:
                 switches.add(text)
             elif text.startswith("-") and text != "-":
                 self.problems.append(self._unknown_flag(text))
-            elif is_pair(text):
-                pairs.append(text)
-            elif self.command.words or not text:
-                words.append(text)
             else:
-                self.problems.append(Problem(text, "is no KEY=VALUE", allowed=self._allowed()))
+                texts.append(text)
         if len(forms := [name for name in _FORMS if name in switches]) > 1:
             self.problems.append(Problem(listed(forms), "exclude each other"))
-        return words, pairs, switches, output
+        return texts, switches, output
 
     def _key(self, name: str) -> tuple[Key | None, str]:
         """The key that `name` names, and of a `KEY.*` what stands for the star."""
@@ -217,7 +228,7 @@ class _Reading:
             self.problems.append(Problem(name, "cannot be used", _open(name, text), str(error), key.shown))
         return None
 
-    def unknown(self, text: str) -> Problem:
+    def _unknown(self, text: str) -> Problem:
         name, _, value = text.partition("=")
         return Problem(name, "no such key", _open(name, value), self._allowed(), closest(name, self.keys))
 
@@ -311,7 +322,6 @@ def reason(text: str) -> str:
     return text.strip()
 
 
-def keys_of(commands: Sequence[Command]) -> Iterator[Key]:
-    """Yield every key of these commands."""
-    for command in commands:
-        yield from command.keys
+def experiment_keys() -> tuple[Key, ...]:
+    """Return the groups of conf/ that an experiment is made of, each with its choices."""
+    return tuple(Key(group, f"of conf/{group}", choices=partial(choices, group)) for group in GROUPS)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from conf.compose import choices
 from conf.errors import Problem, listed
-from conf.parameters import per_rank
+from conf.load import model_named
+from conf.parameters import count, per_rank
 from conf.resolve import Experiment
 
 GB = 1e9
@@ -83,21 +84,9 @@ def _fitting(e: Experiment, room: float) -> str:
         return ""
     states = model_states(e)
     most = int(states.parameters * room / (states.total_bytes * e.gpus_per_node))
-    names = [name for name in choices("model") if 0 < _parameters(name) <= most]
+    models = {name: model_named(name) for name in choices("model")}
+    names = [name for name, model in models.items() if model is not None and count(model).total <= most]
     return f"up to {most:,} parameters a process: {listed(names)}"
-
-
-def _parameters(name: str) -> int:
-    """Of the model in conf/model/NAME.yaml; 0 for another name of one. Composing them all would take seconds."""
-    import yaml
-
-    from conf.compose import CONF
-    from conf.freeze import freeze
-    from conf.parameters import count
-    from conf.schema import Model
-
-    file = yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
-    return count(freeze(Model, file["model"], "model", [])).total if "model" in file else 0
 
 
 def _hint(e: Experiment) -> str:

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = getattr(module, words[0])(words[1:])
         return code
     arguments = METRICS.parse(words)
-    named = [*arguments.words, *arguments.others]
+    named = arguments.rest
     if not named:
         raise InputError(Problem("RUN", "none given", hint="python -m metrics runs/ platform=amd"))
     runs = find_runs(named)

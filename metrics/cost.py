@@ -31,9 +31,16 @@ _SWITCHES = {
 
 
 def _command(name: str, summary: str, *examples: str) -> Command:
-    about = {"words": "RUN…", "words_help": WHERE, "others": FILTERS}
     return Command(
-        name=f"metrics {name}", summary=summary, keys=KEYS, switches=_SWITCHES, examples=examples, old=OLD, **about
+        name=f"metrics {name}",
+        summary=summary,
+        words="RUN…",
+        words_help=WHERE,
+        keys=KEYS,
+        others=FILTERS,
+        switches=_SWITCHES,
+        examples=examples,
+        old=OLD,
     )
 
 
@@ -62,7 +69,7 @@ def energy(argv: Sequence[str] | None = None) -> int:
 
 def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
     arguments = called.parse(argv)
-    named = [*arguments.words, *arguments.others]
+    named = arguments.rest
     runs = find_runs(named, other_keys=called.names)
     if problems := tuple(copies(runs)):  # a copy is no repeat
         raise InputError(*problems)

@@ -21,13 +21,13 @@ MAY_IMPORT = {
     "compare": {"conf", "parsers", "metrics", "compare"},
     "estimate": {"conf", "parsers", "metrics", "estimate"},
 }
-EDGE = {"launch", "run_experiment", "run_rehearsal", "check_experiment", "tprimat"}
+EDGE = {"launch", "tensorprimat"}
 HEAVY = ("torch", "jinja2", "resvg_py", "scipy", "numpy", "hydra", "megatron")
 
 
 def sources() -> Iterator[Path]:
-    yield from (ROOT / f"{name}.py" for name in sorted(EDGE))
-    for folder in FOLDERS:
+    yield ROOT / "launch.py"
+    for folder in (*FOLDERS, "tensorprimat"):
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 

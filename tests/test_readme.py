@@ -16,10 +16,9 @@ ROOT = Path(__file__).parent.parent
 def test_adding_a_model_as_the_readme_says(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    for name in ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell"):
+    for name in ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell", "tensorprimat"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("launch.py", "run_experiment.py", "run_rehearsal.py", "check_experiment.py"):
-        shutil.copy(ROOT / name, tmp_path)
+    shutil.copy(ROOT / "launch.py", tmp_path)
     model = yaml.safe_load((tmp_path / "conf/model/qwen25_7b.yaml").read_text(encoding="utf-8"))
     model["model"] |= yaml.safe_load(block)
     header = "# @package _global_\n"

@@ -1,7 +1,8 @@
-"""The built wheel in an empty environment: it carries conf/ and shell/, plans, and does not bring torch."""
+"""The wheel in an environment of its own, beside a user's modules of our names: one public name, and it works."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+LOG = ROOT / "tests/parsers/fixtures"
 pytestmark = pytest.mark.wheel
+
+Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +26,102 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_carries_the_config_and_the_shell(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    needed = {"conf/config.yaml", "conf/tables/layouts.csv", "conf/vocabulary.yaml", "conf/model/llama31_8b.yaml"}
-    needed |= {"shell/environment.sh", "launchers/ranks/engine.py", "parsers/run.schema.json"}
-    needed |= {"compare/report/report.css", "compare/report/templates/report.html", "compare/compare.schema.json"}
-    needed |= {"compare/report/fonts/DejaVuSans.ttf"}
-    assert needed <= names
-    assert not [name for name in names if name.startswith(("tests/", ".ci"))]
+@pytest.fixture(scope="module")
+def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin of an environment that has the wheel and what it needs."""
+    home = tmp_path_factory.mktemp("v")
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
+    install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=500)
+    return home / "bin"
 
 
-def test_it_plans_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True, timeout=120)
-    python, tprimat = tmp_path / "v/bin/python", tmp_path / "v/bin/tprimat"
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", str(wheel)], check=True, capture_output=True, timeout=400
-    )
-    arguments = ["launch", "model=llama", "platform=amd", "dry_run=true"]
-    done = subprocess.run([tprimat, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A user's folder with a conf/ that cannot be imported, modules of our names, and ImageMagick's compare."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/__init__.py").write_text("raise RuntimeError('conf of the user')\n")
+    for name in ("metrics", "launch", "parsers", "launchers", "estimate", "compare"):
+        (tmp_path / f"{name}.py").write_text("OWNER = 'user'\n")
+    (tmp_path / "compare").write_text("#!/bin/sh\necho ImageMagick\n")
+    (tmp_path / "compare").chmod(0o755)
+    return tmp_path
+
+
+def run(argv: list[str | Path], cwd: Path) -> Done:
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_it_installs_one_name_with_all_that_it_needs(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"tensorprimat"}
+    folders = [ROOT / name for name in ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell")]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {f"tensorprimat/_app/{path.relative_to(ROOT)}" for path in files} <= {*names}
+    assert "tensorprimat/py.typed" in names
+    scripts = next(name for name in names if name.endswith("entry_points.txt"))
+    text = zipfile.ZipFile(wheel).read(scripts).decode()
+    assert text.split() == ["[console_scripts]", "tprimat", "=", "tensorprimat.cli:main"]
+
+
+def test_ours_works_beside_theirs(scripts: Path, hostile: Path) -> None:
+    for start in ([scripts / "tprimat"], [scripts / "python", "-m", "tensorprimat"]):
+        for platform in ("nvidia", "amd"):
+            done = run([*start, "launch", "model=llama", f"platform={platform}", "dry_run=true"], hostile)
+            assert done.returncode == 0, done.stderr
+            assert "8,030,261,248 parameters" in done.stdout
+    tprimat = scripts / "tprimat"
+    shown = run([tprimat, "launch", "--cfg", "job", "platform=amd"], hostile)
+    assert shown.returncode == 0 and "name: mi300x" in shown.stdout, shown.stderr
+    version = {run([tprimat, *words, "--version"], hostile).stdout for words in ([], ["compare"], ["metrics", "cost"])}
+    assert version == {"tensorprimat 0.1.0\n"}
+    assert run([tprimat, "compare", "--help"], hostile).stdout.startswith("usage: tprimat compare RUN")
+    refused = run([tprimat, "launch", "platform=cpu"], hostile)
+    assert (refused.returncode, "[embedded]" in refused.stderr) == (2, True), "torch is not brought along"
+    listed = run([tprimat, "models", "--json"], hostile)
+    assert "llama31_8b" in [row["model"] for row in json.loads(listed.stdout)]
+
+
+def test_a_log_becomes_a_record_becomes_figures_and_a_verdict(scripts: Path, hostile: Path) -> None:
+    log = next(LOG.glob("*.log"))
+    tprimat = scripts / "tprimat"
+    for place in ("a", "b"):
+        done = run([tprimat, "parse", log, "-o", f"runs/{place}", f"name={place}", "--json"], hostile)
+        assert done.returncode == 0, done.stderr
+    assert json.loads(run([tprimat, "metrics", "runs/a", "--json"], hostile).stdout)[0]["metrics"]
+    done = run([tprimat, "compare", "runs/a", "-o", "out"], hostile)
+    assert done.returncode in (0, 3), done.stderr
+    assert (hostile / "out/compare.html").exists()
+    assert run([tprimat, "metrics", "check", "ratio=2", "of=2,1"], hostile).returncode == 0
+
+
+def test_every_module_of_ours_is_imported_and_theirs_stay_theirs(scripts: Path, hostile: Path) -> None:
+    program = """
+import pkgutil, sys
+sys.path.insert(0, "")
+from importlib import import_module
+import launch, metrics, parsers, compare as theirs, tensorprimat
+names = [m.name for m in pkgutil.walk_packages(tensorprimat.__path__, "tensorprimat.")]
+for name in names:
+    if ".ranks" not in name and not name.endswith("__main__"):
+        import_module(name)
+from tensorprimat import UserError, compare, load_experiment, read_runs
+assert load_experiment("model=llama", "platform=nvidia").model.num_layers == 32
+try:
+    read_runs("nowhere")
+except UserError as error:
+    assert "no run there" in str(error)
+assert callable(compare)
+import estimate, launchers
+assert {module.OWNER for module in (launch, metrics, parsers, theirs, estimate, launchers)} == {"user"}
+try:
+    import conf
+except RuntimeError as error:
+    assert str(error) == "conf of the user"
+else:
+    raise SystemExit("ours was imported for theirs")
+print(len(names))
+"""
+    done = run([scripts / "python", "-c", program], hostile)
     assert done.returncode == 0, done.stderr
-    assert "8,030,261,248 parameters" in done.stdout
-    torch = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True, timeout=60, check=False)
-    assert "No module named 'torch'" in torch.stderr
-    refused = subprocess.run([tprimat, "launch"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert refused.returncode == 2
-    assert "[embedded]" in refused.stderr
+    assert int(done.stdout) > 100

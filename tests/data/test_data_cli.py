@@ -12,9 +12,10 @@ import pytest
 from conf import load_experiment
 from conf.data_choice import spelled_out
 from conf.errors import ConfigError
-from launchers import corpus, data_cli, preflight
+from launchers import corpus, preflight
 from launchers.frameworks.megatron import FRAMEWORK
 from launchers.plan import Host
+from tensorprimat import data
 
 pytest.importorskip("numpy")
 CPU = "platform=cpu"
@@ -109,11 +110,11 @@ def test_a_corpus_that_is_here_is_looked_at_before_anything_starts(tmp_path: Pat
 
 def test_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prefix = make(tmp_path / "c")
-    assert data_cli.main(["inspect", prefix]) == 0
+    assert data.main(["inspect", prefix]) == 0
     text = capsys.readouterr().out
     for part in ("30,000", "0 to 511, so vocab_size 512 or more", "uint16", "60,000 bytes, sha256", "fingerprint"):
         assert part in text
-    assert data_cli.main(["inspect", prefix, "--json"]) == 0
+    assert data.main(["inspect", prefix, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     manifest = json.loads(Path(f"{prefix}.json").read_text())
     assert {k: v for k, v in manifest.items() if k in found} == {k: v for k, v in found.items() if k in manifest}
@@ -121,20 +122,20 @@ def test_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_preview_is_the_batch_that_is_predicted_for_the_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert data_cli.main(["preview", CPU, "--json"]) == 0
+    assert data.main(["preview", CPU, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [len(sample) for sample in found["tokens"]] == [129] * 8
     (command,) = corpus.setup(load_experiment(CPU, f"data.path={tmp_path}/c"), sys.executable)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found["data_first_batch"] in done.stdout
-    assert data_cli.main(["preview", CPU, "gpus_per_node=2", "training.micro_batch_size=2"]) == 0
+    assert data.main(["preview", CPU, "gpus_per_node=2", "training.micro_batch_size=2"]) == 0
     rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[3:]]
     assert [(int(j), int(r)) for _, j, r in rows] == [(0, 0), (0, 0), (0, 1), (0, 1), (1, 0), (1, 0), (1, 1), (1, 1)]
 
 
 def test_preview_of_a_corpus_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     prefix = make(tmp_path / "c")
-    assert data_cli.main(["preview", CPU, f"data={prefix}"]) == 0
+    assert data.main(["preview", CPU, f"data={prefix}"]) == 0
     first = int(capsys.readouterr().out.splitlines()[3].split()[3])
     assert 0 <= first < 512
 
@@ -149,5 +150,5 @@ def test_preview_of_a_corpus_of_ones_own(capsys: pytest.CaptureFixture[str], tmp
     ],
 )
 def test_bad_input(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert data_cli.main(arguments) == 2
+    assert data.main(arguments) == 2
     assert said in capsys.readouterr().err

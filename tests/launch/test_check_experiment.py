@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import check_experiment
 from conf import devices, load_experiment
 from conf.resolve import Experiment
 from launchers import make_plan
 from launchers.plan import Host, Plan
+from tensorprimat import check
 
 HOST = Host(python=sys.executable, cpu_count=2)
 REFUSED = (
@@ -34,13 +34,13 @@ def checking(plan: Plan, program: str) -> Plan:
 @pytest.mark.skipif(devices.find().vendor is not None, reason="a GPU is here")
 def test_that_no_gpu_is_here_speaks_against_nothing_where_the_stack_was_rehearsed() -> None:
     e = load_experiment("platform=nvidia", f"framework.python={sys.executable}")
-    (_, said, left), (_, _, wrong) = (check_experiment._machine(e, rehearsed) for rehearsed in (True, False))
+    (_, said, left), (_, _, wrong) = (check._machine(e, rehearsed) for rehearsed in (True, False))
     assert said.startswith("not done: no nvidia GPU is here")
     assert [problem.where for problem in wrong] == ["platform", *(problem.where for problem in left)]
 
 
 def test_refusals_become_problems_all_of_them() -> None:
-    target = check_experiment.read_answer(2, f"noise\n{REFUSED}{REFUSED.replace('config.x', 'config.z')}", "engine: …")
+    target = check.read_answer(2, f"noise\n{REFUSED}{REFUSED.replace('config.x', 'config.z')}", "engine: …")
     assert [(p.where, p.what, p.found, p.allowed) for p in target.problems] == [
         ("model.config.x", "no such name", "x", "y"),
         ("model.config.z", "no such name", "x", "y"),
@@ -48,20 +48,20 @@ def test_refusals_become_problems_all_of_them() -> None:
 
 
 def test_a_check_that_dies_or_says_nothing_is_a_problem() -> None:
-    (died,) = check_experiment.read_answer(1, CONFIGURED, "Traceback\n  File\nImportError: no module\n").problems
+    (died,) = check.read_answer(1, CONFIGURED, "Traceback\n  File\nImportError: no module\n").problems
     assert "exit code 1" in died.what
     assert "ImportError: no module" in died.found
-    (silent,) = check_experiment.read_answer(0, "Training done\n", "").problems
+    (silent,) = check.read_answer(0, "Training done\n", "").problems
     assert "told no settings" in silent.what
 
 
 def test_what_is_configured_is_held_against_the_request() -> None:
     e, plan = nemo()
-    target = check_experiment.read_answer(0, CONFIGURED, "")
+    target = check.read_answer(0, CONFIGURED, "")
     assert (target.problems, target.facts) == ((), {"nemo_toolkit": "2.7.3"})
-    assert list(check_experiment.undeclared(e, plan, target.configured)) == []
+    assert list(check.undeclared(e, plan, target.configured)) == []
     wrong = {**target.configured, "num_layers": 5, "max_position_embeddings": 128}
-    (problem,) = check_experiment.undeclared(e, plan, wrong)
+    (problem,) = check.undeclared(e, plan, wrong)
     assert problem.where == "num_layers", "max_position_embeddings is declared by the plan"
     assert "asked for 4" in problem.what
 
@@ -73,29 +73,29 @@ def test_the_check_runs_in_a_folder_with_the_rendered_files_and_leaves_nothing(t
         f"pathlib.Path({str(tmp_path / 'where')!r}).write_text(str(pathlib.Path.cwd())); "
         "print('[tprimat] configured ' + json.dumps({'num_layers': int('recipe: llama3_8b' in text) + 4}))"
     )
-    (problem,) = check_experiment.target_problems(e, checking(plan, program))
+    (problem,) = check.target_problems(e, checking(plan, program))
     assert "would run" in problem.what, "num_layers is 5 there"
     assert not Path((tmp_path / "where").read_text(encoding="utf-8")).exists()
 
 
 def test_an_interpreter_that_cannot_be_started() -> None:
     e, plan = nemo()
-    (problem,) = check_experiment.target_problems(e, replace(plan, check=("/no/such/python",)))
+    (problem,) = check.target_problems(e, replace(plan, check=("/no/such/python",)))
     assert problem.where == "framework.python"
     assert "framework.python=" in problem.hint
 
 
 def test_the_engine_has_no_check_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     e = load_experiment("platform=cpu", "framework=megatron")
-    assert check_experiment.ask_target(e, make_plan(e, HOST)) is None
+    assert check.ask_target(e, make_plan(e, HOST)) is None
 
 
 def test_the_command_tells_a_wrong_request_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_experiment.main(["platform=cpu", "layout.tensor_model_parallel_size=3"]) == 2
+    assert check.main(["platform=cpu", "layout.tensor_model_parallel_size=3"]) == 2
     assert "TP 3" in capsys.readouterr().err
 
 
 def test_what_a_cpu_cannot_rehearse_is_not_done_and_no_fault() -> None:
     e = load_experiment("platform=nvidia", "framework=nemo", "model=deepseek_v2_lite", "layout=data_parallel")
-    ((part, says, problems),) = check_experiment._rehearsed(replace(e, rehearse="train"), HOST)
+    ((part, says, problems),) = check._rehearsed(replace(e, rehearse="train"), HOST)
     assert (part, problems) == ("rehearsal", []) and says.startswith("not done: latent attention needs")

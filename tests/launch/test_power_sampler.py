@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from launchers.power import FILE, sampled
 from parsers import Record, Step
-from run_experiment import with_own_power
+from tensorprimat.run import with_own_power
 from tests.drills import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-import run_rehearsal
 from conf.load import load
 from conf.resolve import Experiment
 from conf.shapes import Place, Shape, Sizes, on_rank
 from launchers.rehearse import prepared
 from parsers import Reading, Record
 from parsers.probe_files import Parameter, RankFile
+from tensorprimat import run
 
 QKV = "decoder.layers.1.self_attention.linear_qkv.weight"
 DONE = Record(id="a", name="a", provenance="rehearsed", status="completed")
@@ -36,7 +36,7 @@ def told(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) -> Ra
 
 def held(e: Experiment, *files: RankFile, **effective: str) -> Record:
     read = {name: Reading(value, 1) for name, value in effective.items()}
-    return run_rehearsal.against_count(structs.replace(DONE, effective=read), e, files)
+    return run.against_count(structs.replace(DONE, effective=read), e, files)
 
 
 def test_a_rank_with_our_shapes_has_passed() -> None:
@@ -62,7 +62,7 @@ def test_each_parameter_that_is_not_ours_is_named() -> None:
 
 def test_one_that_is_no_rehearsals_is_a_note() -> None:
     e = replace(toy_of(), rehearse=None)
-    record = run_rehearsal.against_count(DONE, e, [told({"w": (1,)})])
+    record = run.against_count(DONE, e, [told({"w": (1,)})])
     assert record.status == "completed" and "expected" in record.notes[0] and "; and " in record.notes[0]
 
 

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 import launch
-import run_rehearsal
 from conf import devices
 from conf.load import load
 from conf.resolve import Experiment
@@ -20,6 +19,7 @@ from launchers.plan import Plan
 from launchers.rehearse import prepared
 from parsers import Ending, Outcome, Record, Step
 from parsers.rehearsed import without_speeds
+from tensorprimat import run
 
 PIPELINED = ("nodes=8", "layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=8")
 
@@ -31,9 +31,9 @@ def toy_of(framework: str) -> Experiment:
 def test_a_rehearsal_that_ends_badly_after_its_last_step_has_not_passed(tmp_path: Path) -> None:
     e = toy_of("nemo")
     judged = Outcome("completed", None, ("all 10 iterations were done; exit code 139 came after them: SIGSEGV",))
-    found = run_rehearsal.outcome(e, judged, Ending(exit_code=139), tmp_path / "train.log")
+    found = run.rehearsal_outcome(e, judged, Ending(exit_code=139), tmp_path / "train.log")
     assert found.status == "failed" and found.cause is not None and "139" in found.cause
-    assert run_rehearsal.outcome(e, Outcome("completed"), Ending(exit_code=0), tmp_path) == Outcome("completed")
+    assert run.rehearsal_outcome(e, Outcome("completed"), Ending(exit_code=0), tmp_path) == Outcome("completed")
 
 
 def test_no_number_of_a_rehearsal_is_a_speed() -> None:
@@ -89,7 +89,7 @@ def test_a_vendor_that_is_killed_or_takes_too_long_has_not_passed(
     given = ("-m", "training.seed=1,2", "framework=nemo", f"framework.python={tmp_path / 'python'}", "rehearse=train")
     assert launch.main([*given, f"runs_dir={tmp_path}", "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)) == 2, "the rest run"
-    monkeypatch.setitem(run_rehearsal.LIMIT_S, "train", 1.5)
+    monkeypatch.setitem(run.REHEARSAL_LIMIT_S, "train", 1.5)
     code, record = launched(tmp_path, "while :; do echo importing; sleep 0.1; done", capsys=capsys)
     assert (code, record["status"]) == (1, "hung") and record["cause"].startswith("ended at its time limit")
     assert record["last_lines"][-1] == "importing" and record["exit_code"] != 0

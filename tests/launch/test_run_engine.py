@@ -157,12 +157,12 @@ def test_a_launcher_that_is_killed_leaves_a_row_and_no_ranks(tmp_path: Path) -> 
 
 
 def test_a_secret_in_a_log_is_blotted_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import run_experiment
     from parsers import Record
+    from tensorprimat import run
 
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret_value")
     record = Record(id="x", name="x", provenance="measured", status="failed", cause="bad hf_very_secret_value")
-    assert run_experiment._without_secrets(record).cause == "bad [secret]"
+    assert run._without_secrets(record).cause == "bad [secret]"
 
 
 def test_the_same_bytes_go_to_the_log_and_the_record_validates(

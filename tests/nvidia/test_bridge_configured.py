@@ -12,7 +12,6 @@ import pytest
 import yaml
 from nemo_runs import offline
 
-from check_experiment import undeclared
 from conf import load_experiment
 from conf.compose import choices
 from conf.errors import ConfigError
@@ -20,6 +19,7 @@ from conf.resolve import Experiment
 from launchers import make_plan
 from launchers.megatron_bridge import PROGRAM
 from launchers.plan import Host, Plan
+from tensorprimat.check import undeclared
 
 pytestmark = pytest.mark.nvidia
 

@@ -12,10 +12,11 @@ import pytest
 from nemo_runs import ROOT, offline
 
 pytestmark = pytest.mark.nvidia
+START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tensorprimat.cli import main; sys.exit(main())"
 
 
 def check(python: str, cwd: Path, *overrides: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    argv = (sys.executable, str(ROOT / "tprimat.py"), "check", "--json", "--no-rehearsal", "framework=nemo")
+    argv = (sys.executable, "-c", START, "check", "--json", "rehearsal=false", "framework=nemo")
     asked = (f"framework.python={python}", *overrides)
     done = subprocess.run((*argv, *asked), cwd=cwd, capture_output=True, text=True, timeout=300, env=offline())
     (row,) = json.loads(done.stdout)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from nemo_runs import offline
 
-from check_experiment import undeclared
 from conf.compose import choices, compose
 from conf.errors import ConfigError
 from conf.load import _request
@@ -23,6 +22,7 @@ from conf.schema import LayoutChoice, Request, Training
 from launchers import make_plan
 from launchers.frameworks.nemo import FRAMEWORK
 from launchers.plan import Host, Plan
+from tensorprimat.check import undeclared
 
 pytestmark = pytest.mark.nvidia
 

@@ -20,7 +20,7 @@ from launchers import make_plan
 from launchers.plan import Host, Plan
 from launchers.rehearse import prepared
 from parsers import Record
-from run_experiment import run_once
+from tensorprimat.run import run_once
 
 ROOT = Path(__file__).parents[2]
 GONE = object()

@@ -15,6 +15,7 @@ from stacks import ROOT, interpreter
 
 pytestmark = pytest.mark.nvidia
 
+START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tensorprimat.cli import main; sys.exit(main())"
 STACKS = ("nemo", "megatron_bridge")
 SPEEDS = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
 Told = tuple[dict[str, Any], list[dict[str, Any]]]
@@ -23,7 +24,7 @@ Told = tuple[dict[str, Any], list[dict[str, Any]]]
 def command(*arguments: str) -> tuple[int, Any]:
     """Exit code and JSON of a command of ours, which finds the interpreters where they are."""
     variables = {"NEMO_PYTHON": interpreter("nemo"), "BRIDGE_PYTHON": interpreter("megatron_bridge")}
-    argv = [sys.executable, str(ROOT / "tprimat.py"), *arguments, "--json"]
+    argv = [sys.executable, "-c", START, *arguments, "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False, env=os.environ | variables)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

@@ -7,7 +7,6 @@ then a rehearsal of a vendor's stack that is here, and what only a GPU can show.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from conf import devices
+from conf.arguments import Command, Key, experiment_keys, switch
 from conf.errors import ConfigError, Problem, command
 from conf.resolve import Experiment
 from conf.sweep import experiments
@@ -30,7 +30,7 @@ from launchers.plan import Host, Plan
 from launchers.runner import environment
 from parsers import marks
 from parsers.assemble import same
-from run_experiment import rehearsal, run_once
+from tensorprimat.run import rehearsal, run_once
 
 NOT_DONE = "not done"
 LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
@@ -106,16 +106,25 @@ def target_problems(e: Experiment, plan: Plan) -> list[Problem]:
     return [] if target is None else [*target.problems, *undeclared(e, plan, target.configured)]
 
 
+CHECK = Command(
+    name="check",
+    summary="Can this experiment run here, and would it run as requested? It leaves nothing behind.",
+    words="KEY=VALUE…",
+    words_help="as for launch",
+    keys=(Key("rehearsal", "whether a toy run of the vendor's stack is made (default: true)", switch, True, "false"),),
+    others="any key of conf/",
+    examples=("model=llama platform=nvidia", "platform=nvidia framework=nemo rehearsal=false"),
+    old={"--no-rehearsal": "rehearsal=false"},
+    known=experiment_keys(),
+)
+
+
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: it can run here as asked; 2: it cannot, and why."""
-    parser = argparse.ArgumentParser(prog="tprimat check", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for launch.py")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--no-rehearsal", action="store_true", help="without the toy run of the vendor's stack")
-    options = parser.parse_args(argv)
-    rows = [_row(e, not options.no_rehearsal) for e in experiments(options.overrides, multirun=False)]
-    print(json.dumps(rows, indent=2) if options.json else "\n\n".join(_shown(row) for row in rows))
+    """0: it can run here as requested; 2: it cannot, and why."""
+    arguments = CHECK.parse(argv)
+    rows = [_row(e, arguments["rehearsal"]) for e in experiments(arguments.rest, multirun=False)]
+    print(json.dumps(rows, indent=2) if arguments.switches else "\n\n".join(_shown(row) for row in rows))
     return 2 if any(part["problems"] for row in rows for part in row["parts"]) else 0
 
 

@@ -1,19 +1,20 @@
-"""One run from plan to record: the edge where launchers, parsers and metrics meet. Every way out leaves a record."""
+"""One run, or rehearsal, from plan to record: where launchers, parsers and metrics meet. It always leaves a record."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace as changed
+from itertools import islice
 from pathlib import Path
 
 from msgspec.structs import replace
 
 import parsers
-import run_rehearsal
-from conf import devices
+from conf import devices, shapes
 from conf.compose import SECRET
 from conf.errors import ConfigError, InputError, Problem, listed
 from conf.resolve import Experiment
@@ -23,11 +24,15 @@ from launchers.plan import Host, Plan
 from launchers.progress import Shown
 from launchers.rehearse import NOTHING_TOLD, Told
 from metrics import summary_json
-from parsers import Declaration, Ending, Outcome, Record
+from parsers import Declaration, Ending, Outcome, Record, marks
 from parsers.power_windows import with_power
 from parsers.probe import FOLDER, with_files
-from parsers.probe_files import read_files
+from parsers.probe_files import RankFile, read_files
 
+REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
+"""Of a whole rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""
+MOST_NAMED = 4
+"""Ranks whose parameters are not ours, and parameters of each that are named."""
 SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
@@ -101,7 +106,7 @@ def _refuse_once(e: Experiment, problems: Iterable[Problem]) -> tuple[Record, Pa
     path = run_dir.directory(e, commit)
     with run_dir.claimed(path):
         run_dir.prepare(path, e, plan)
-        record = run_rehearsal.refused(_about(e, plan, path, commit), problems)
+        record = refused_record(_about(e, plan, path, commit), problems)
         _keep(record, path)
     return record, path
 
@@ -125,7 +130,7 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
             if step is not None:
                 shown.step(step.step + 1, step.loss, None if e.rehearse else step.step_time_s)
 
-        limit_s = run_rehearsal.LIMIT_S.get(e.rehearse or "")
+        limit_s = REHEARSAL_LIMIT_S.get(e.rehearse or "")
         with power.sampled(path, e.accelerator) as notes:
             ending = runner.execute(plan, path, e.hang_after_s, on_line, go_on=go_on, limit_s=limit_s)
     return ending, tuple(notes)
@@ -168,7 +173,7 @@ def _close(  # noqa: PLR0913
         )
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
     if e.rehearse and fault is None:
-        outcome = run_rehearsal.outcome(e, outcome, seen, log)
+        outcome = rehearsal_outcome(e, outcome, seen, log)
     known = replace(
         about,
         provenance="rehearsed" if parsed.facts.get("stand_in") else about.provenance,
@@ -189,7 +194,7 @@ def _read_back(record: Record, e: Experiment, path: Path) -> Record:
         files, wrong = read_files(path / FOLDER)
         ran = rehearse.played(e) if e.rehearse == "layout" else None
         record = with_files(record, files, wrong, ran) if (path / FOLDER).is_dir() else record
-        record = run_rehearsal.against_count(record, e, files)
+        record = against_count(record, e, files)
     return record
 
 
@@ -245,3 +250,80 @@ def _without_secrets(record: Record) -> Record:
     cause = blot(record.cause) if record.cause else None
     notes, lines = tuple(map(blot, record.notes)), tuple(map(blot, record.last_lines))
     return replace(record, cause=cause, notes=notes, last_lines=lines)
+
+
+def rehearsal_outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path) -> Outcome:
+    """`judged` as it counts for a rehearsal: one that ends in any way but by itself has not passed; playing ranks has
+    no steps, and has passed when each rank came to its first one."""
+    if judged.status == "completed" and ending.exit_code != 0:
+        return Outcome("failed", judged.notes[0] if judged.notes else f"exit code {ending.exit_code}", judged.notes)
+    if e.rehearse != "layout":
+        return judged
+    wanted, seen = set(rehearse.played(e)), set(_played(log))
+    if ending.exit_code == 0 and wanted <= seen:
+        return Outcome("completed")
+    if judged.status == "failed" and judged.cause and ending.exit_code == 0:
+        rank = min(wanted - seen)
+        return Outcome("failed", f"rank {rank} of {e.layout.world_size} did not come to a first step: {judged.cause}")
+    return judged
+
+
+def _played(log: Path) -> Iterator[int]:
+    """The ranks that came to their first step, by their own marks."""
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            rank = (marks.read_settings("rehearsed", line) or {}).get("rank")
+            if type(rank) is int:
+                yield rank
+
+
+def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> Record:
+    """`record`, where a parameter that the probe has read in `files` is not, by name and shape, that of our own count
+    (conf/shapes.py): failed if it is a rehearsal's, else noted. So is a rehearsal of which a rank tells of none.
+    """
+    local = record.setting("transformer_impl") == "local"
+    wrong = list(islice(_miscounted(files, e, local), MOST_NAMED))
+    if not wrong or record.status != "completed" or not e.rehearse:
+        return replace(record, notes=(*record.notes, *wrong))
+    return replace(record, status="failed", cause=wrong[0], notes=(*record.notes, *wrong[1:]))
+
+
+def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterator[str]:
+    """One sentence for each rank."""
+    told = {file.rank: file for file in files if file.parameters is not None}
+    wanted = rehearse.played(e) if e.rehearse == "layout" else range(e.layout.world_size if e.rehearse else 0)
+    yield from (f"rank {rank} left no word of its parameters" for rank in wanted if rank not in told)
+    for rank, file in told.items():
+        if not {"pipeline", "expert"} <= file.places.keys():
+            yield f"rank {rank} does not tell its place in the layout: its parameters are held against nothing"
+            continue
+        built = {shapes.usual_name(p.name): p.shape for p in file.parameters or ()}
+        ours = _ours(e, file, local, fused=any(name.endswith(".experts.weight1") for name in built))
+        if wrong := list(_apart(built, ours)):
+            counts = [sum(map(math.prod, named.values())) for named in (built, ours)]
+            more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+            which = f"{'; '.join(wrong[:MOST_NAMED])}{more}"
+            yield f"rank {rank} holds {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
+
+
+def _ours(e: Experiment, file: RankFile, local: bool, fused: bool) -> Mapping[str, shapes.Shape]:
+    sizes = shapes.Sizes(*(getattr(e.layout, name) or 1 for name in shapes.Sizes._fields))
+    place = shapes.Place(file.places["pipeline"], file.places["expert"])
+    return shapes.on_rank(e.model, sizes, place, local=local, fused=fused)
+
+
+def _apart(built: Mapping[str, shapes.Shape], ours: Mapping[str, shapes.Shape]) -> Iterator[str]:
+    for name in dict.fromkeys([*ours, *built]):
+        if name not in ours:
+            yield f"{name}: {built[name]}, not known to our own count"
+        elif name not in built:
+            yield f"{name}: absent, expected {ours[name]}"
+        elif built[name] != ours[name]:
+            yield f"{name}: {built[name]}, expected {ours[name]}"
+
+
+def refused_record(about: Record, problems: Iterable[Problem]) -> Record:
+    """The record of a rehearsal that could not begin."""
+    first, *others = dict.fromkeys(problems)
+    texts = [" ".join(str(problem).split()) for problem in (first, *others)]
+    return replace(about, status="failed", cause=texts[0], notes=(*about.notes, *texts[1:]), ended_at=about.started_at)

@@ -6,7 +6,6 @@ tprimat data preview platform=cpu seed=7 …    the first global batch of an exp
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import subprocess
@@ -17,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conf.errors import InputError, Problem, UserError
+from conf.arguments import Command, experiment_keys, program
+from conf.errors import InputError, Problem, command
 from conf.load import load
 from conf.resolve import Experiment
 from launchers import corpus
@@ -26,33 +26,47 @@ from launchers.rank_modules import rank_module
 _SHOWN = 10  # tokens of a sample
 
 
+INSPECT = Command(
+    name="data inspect",
+    summary="What a corpus holds: counts, types, ids and hashes of PREFIX.bin and PREFIX.idx.",
+    words="PREFIX",
+    words_help="its path without .bin and .idx",
+)
+PREVIEW = Command(
+    name="data preview",
+    summary="The first global batch of an experiment, which every stack will see.",
+    words="KEY=VALUE…",
+    words_help="as for launch",
+    others="any key of conf/",
+    examples=("platform=cpu training.seed=7",),
+    known=experiment_keys(),
+)
+
+
+def _help() -> str:
+    rows = [f"  {program(one.name)} {one.words:<14} {one.summary}" for one in (INSPECT, PREVIEW)]
+    return "\n".join(["What a corpus holds, and what every stack will read of it first. Needs no torch.", "", *rows])
+
+
+DATA = Command(name="data", summary="Look into a corpus, or ahead.", words="inspect|preview", text=_help)
+
+
+@command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0, or 2 for bad input."""
-    arguments = _parser().parse_args(argv)
-    try:
-        if arguments.command == "inspect":
-            text = _inspection(arguments.prefix, arguments.json)
-        else:
-            text = _preview(load(arguments.overrides), arguments.json)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(text)
+    """0: printed; 2: bad input."""
+    called, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
+    if called == "inspect":
+        arguments = INSPECT.parse(rest[:-1])
+        if len(arguments.words) != 1:
+            raise InputError(Problem("PREFIX", "takes one corpus", f"{len(arguments.words)} given"))
+        print(_inspection(arguments.words[0], bool(arguments.switches)))
+    elif called == "preview":
+        arguments = PREVIEW.parse(rest[:-1])
+        print(_preview(load(arguments.rest), bool(arguments.switches)))
+    else:
+        DATA.parse([called, *rest[:-1]] if called else [])
+        raise InputError(Problem("data", "no such command", called, "inspect, preview"))
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tprimat data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    inspect = commands.add_parser("inspect", help="what a corpus holds")
-    inspect.add_argument("prefix", help="its path without .bin and .idx")
-    preview = commands.add_parser("preview", help="the first global batch that every stack will see")
-    preview.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for python launch.py")
-    for command in (inspect, preview):
-        command.add_argument("--json", action="store_true")
-    return parser
 
 
 def _inspection(prefix: str, as_json: bool) -> str:
@@ -104,8 +118,8 @@ def _preview(e: Experiment, as_json: bool) -> str:
 
 
 def _make(e: Experiment) -> None:
-    for command in corpus.setup(e, sys.executable):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for argv in corpus.setup(e, sys.executable):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise InputError(Problem("data", done.stderr.strip()))
 
@@ -121,7 +135,3 @@ def _first_batch(e: Experiment) -> tuple[Any, str]:
     except order.Refused as error:
         raise InputError(*(Problem(*problem) for problem in error.problems)) from error
     return batch, order.fingerprint(batch)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

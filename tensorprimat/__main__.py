@@ -1,0 +1,5 @@
+import sys
+
+from tensorprimat.cli import main
+
+sys.exit(main(None))

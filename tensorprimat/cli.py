@@ -1,0 +1,58 @@
+"""The installed command: `tprimat launch|check|data|parse|metrics|compare …`, lists of choices, and completion."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+
+from conf.arguments import Command
+from conf.errors import InputError, Problem, closest, command, listed
+from conf.version import VERSION
+
+# Command: its module, the Command in it that says what it takes, its main, and what it is for.
+COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
+    "launch": ("tensorprimat.launch", "LAUNCH", "main", "run an experiment: model=llama platform=nvidia"),
+    "check": ("tensorprimat.check", "CHECK", "main", "can it run here, and as requested? model=llama platform=nvidia"),
+    "data": ("tensorprimat.data", "DATA", "main", "look into a corpus, or ahead: preview platform=cpu"),
+    "parse": ("parsers.cli", "PARSE", "main", "read training logs: LOG"),
+    "metrics": ("metrics.cli", "METRICS", "main", "figures of runs: RUN; cost, energy, check, flops"),
+    "compare": ("compare.cli", "COMPARE", "main", "compare runs: RUN RUN -o DIR"),
+    "models": ("tensorprimat.lists", "MODELS", "models", "the models of conf/model"),
+    "gpus": ("tensorprimat.lists", "GPUS", "gpus", "the GPUs of conf/hardware"),
+    "prices": ("tensorprimat.lists", "PRICES", "prices", "the example prices of conf/price"),
+    "frameworks": ("tensorprimat.lists", "FRAMEWORKS", "frameworks", "the training stacks of conf/framework"),
+    "completion": ("tensorprimat.completion", "COMPLETION", "main", "completion of a shell: bash, zsh"),
+}
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command named first in `argv`; return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    typed = "python -m tensorprimat" if sys.argv[0].endswith("__main__.py") else "tprimat"
+    if not arguments or arguments[0] in ("-h", "--help"):
+        rows = [f"  {name:<12}{about}" for name, (*_, about) in COMMANDS.items()]
+        print("\n".join([f"usage: {typed} COMMAND …", *rows, f"each with --help; {typed} --version"]))
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"tensorprimat {VERSION}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise InputError(Problem(name, "no such command", allowed=listed([*COMMANDS]), hint=closest(name, COMMANDS)))
+    module, _, function, _ = COMMANDS[name]
+    sys.argv = [f"{typed} {name}", *rest]
+    code: int = getattr(import_module(module), function)(rest)
+    return code
+
+
+def commands() -> Iterator[Command]:
+    """Yield every command, those of `metrics` and `data` among them."""
+    for module, name, _, _ in COMMANDS.values():
+        yield getattr(import_module(module), name)
+    from metrics.check import CHECK, FLOPS
+    from metrics.cost import COST, ENERGY_COMMAND
+    from tensorprimat.data import INSPECT, PREVIEW
+
+    yield from (COST, ENERGY_COMMAND, CHECK, FLOPS, INSPECT, PREVIEW)

@@ -1,0 +1,220 @@
+"""Run LLM pre-training experiments: compose the config, check it, plan, run, record.
+
+    python launch.py                                          a small Llama, on whatever is here
+    python launch.py model=llama platform=nvidia dry_run=true     the plan for 8 H100s, nothing started
+    python launch.py -m layout=data_parallel,tp2 gpus_per_node=2 repeat=3     a matrix of runs
+    python launch.py -m framework=nemo,primus rehearse=train      the vendors' own stacks on this CPU, at toy size
+
+KEY=VALUE       any key of conf/, in Hydra's grammar (python launch.py --cfg job shows them all)
+-m              expand a,b in values into one experiment each
+--json          the result (of a dry run: the plan) as JSON on stdout;  --version, --help
+Choices: model={models}  platform={platforms}
+         layout={layouts}
+Exit codes: 0 all runs completed, 1 one did not, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from conf import devices
+from conf.arguments import Command, experiment_keys, program
+from conf.compose import CONF, checked_overrides, choices, compose
+from conf.errors import ConfigError, command
+from conf.load import settle
+from conf.overview import summary
+from conf.resolve import Experiment
+from conf.sweep import experiments
+from estimate.memory import memory_problems, model_states
+from launchers import bundle, containers, make_plan, preflight, run_dir, where
+from launchers.plan import Host, Plan
+from launchers.rehearse import Told
+from launchers.run_dir import plain
+from parsers import Record
+from parsers.outcome import FROM_LAUNCHER
+from tensorprimat.check import target_problems
+from tensorprimat.run import rehearsal, rehearse_once, run_once
+
+HYDRA_FLAGS = {"--cfg", "-c", "--info", "-i", "--package", "-p", "--resolve", "--hydra-help", "--shell-completion"}
+
+
+def _help() -> str:
+    names = {f"{group}s": "|".join(choices(group)) for group in ("model", "platform", "layout")}
+    return (__doc__ or "").format(**names).replace("python launch.py", program("launch")).strip()
+
+
+LAUNCH = Command(
+    name="launch",
+    summary="Run LLM pre-training experiments.",
+    words="KEY=VALUE…",
+    others="any key of conf/, in Hydra's grammar",
+    switches={"-m": "a,b in values: one experiment each", "--multirun": "the same as -m", "--json": "print JSON"},
+    known=experiment_keys(),
+    text=_help,
+)
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code of the command line `argv` (sys.argv without the program by default)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if any(a.split("=")[0] in HYDRA_FLAGS for a in arguments):
+        return _show_config(arguments)
+    typed = LAUNCH.parse(arguments)
+    as_json = "--json" in typed.switches
+    asked = experiments(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"}))
+    planned, runs = [e for e in asked if e.dry_run], [e for e in asked if not e.dry_run and e.bundle is None]
+    if planned:
+        _show_plans([rehearsal(e) for e in planned], as_json)
+    left = [rehearsal(e) for e in asked if e.bundle is not None and not e.dry_run]
+    bundle.leave([(e, make_plan(e, _host()), told) for e, told in left])
+    return _run_all(runs, as_json) if runs else 0
+
+
+def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
+    """Check every experiment, then run each; one that fails does not keep the others from running, a signal does.
+
+    A rehearsal is checked when its turn comes: one that cannot be is a failed record, and the others run.
+    """
+    host = _host()
+    _check([e for e in asked if not e.rehearse], host)
+    runs: list[Callable[[], tuple[Record, Path]]] = []
+    for e in asked:
+        real = [] if e.rehearse else [partial(run_once, run, _plan(run, host)) for run in _repeats(e)]
+        runs += real or [partial(rehearse_once, e, host)]
+    for warning in dict.fromkeys(w for e in asked for w in e.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    rows: list[dict[str, Any]] = []
+    try:
+        for run in runs:
+            rows.append(_row(*run()))
+            if (rows[-1]["cause"] or "").endswith(FROM_LAUNCHER):
+                break
+    finally:
+        print(json.dumps(rows, indent=2) if as_json else _table(rows))
+    return 0 if all(row["status"] == "completed" for row in rows) else 1
+
+
+def _check(asked: Sequence[Experiment], host: Host) -> None:
+    """Raises ConfigError with all that keeps any of them from running."""
+    memory = devices.host_memory_bytes()
+    problems = [p for e in asked for p in (*preflight.problems(e), *memory_problems(e, memory))]
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    refused = [p for e in asked for p in target_problems(e, make_plan(e, host))]
+    if refused:
+        raise ConfigError(*dict.fromkeys(refused))
+
+
+def _plan(e: Experiment, host: Host) -> Plan:
+    """What a run of `e` executes, in its container if it asks for one."""
+    plan = make_plan(e, host)
+    if e.cluster.container == "none":
+        return plan
+    cache = Path(e.cluster.hf_home).expanduser().absolute()
+    directory = run_dir.directory(e, where.commit()).absolute()
+    return containers.wrap(plan, e, directory, cache if cache.is_dir() else None)
+
+
+def _row(record: Record, path: Path) -> dict[str, Any]:
+    declared = {d.key for d in record.declared}
+    words = {**dict.fromkeys(record.not_rehearsed, " (not rehearsed)"), **dict.fromkeys(declared, " (declared)")}
+    different = [
+        f"{d.setting}: asked {d.requested}, ran {d.effective}{words.get(d.setting, '')}" for d in record.differences
+    ]
+    about = {"run": str(path), "status": record.status, "framework": record.framework, "provenance": record.provenance}
+    told = {"shrunk": len(record.shrunk), "not_rehearsed": len(record.not_rehearsed)}
+    return {**about, "cause": record.cause, "differences": different, **told}
+
+
+def _repeats(e: Experiment) -> Iterator[Experiment]:
+    for k in range(e.repeat):
+        yield replace(e, training=replace(e.training, seed=e.training.seed + k), repeat=1)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        more = [*filter(None, [row["cause"]]), *row["differences"]]
+        if row["provenance"] == "rehearsed" and row["status"] == "completed":
+            more.append(
+                f"rehearsed, no speed: {row['shrunk']} settings shrunk, {row['not_rehearsed']} not rehearsed (run.json)"
+            )
+        lines += [f"{row['status']:<14}{row['run']}", *(f"{'':14}{text}" for text in more)]
+    done = {str(Path(row["run"]).parent) for row in rows if row["status"] == "completed"}
+    if len(rows) > 1 and done:
+        stacks = {row["framework"] for row in rows}
+        vary = " vary=framework" if len(stacks) > 1 and rows[0]["provenance"] == "rehearsed" else ""
+        lines.append(f"compare them: {program('compare')} {shlex.join(sorted(done))}{vary} -o compare")
+    return "\n".join(lines)
+
+
+def _host() -> Host:
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
+
+
+def _show_plans(asked: Sequence[tuple[Experiment, Told]], as_json: bool) -> None:
+    planned = [(e, _plan(e, _host()), told) for e, told in asked]
+    if as_json:
+        print(json.dumps([_plan_json(*one) for one in planned], indent=2))
+    else:
+        print("\n\n".join(_plan_text(*one) for one in planned))
+
+
+def _plan_json(e: Experiment, p: Plan, told: Told) -> dict[str, Any]:
+    said = {"shrunk": told.shrunk, "not_rehearsed": told.not_rehearsed, "notes": told.notes}
+    return {"experiment": plain(asdict(e)), "plan": asdict(p), **({"rehearsal": plain(said)} if e.rehearse else {})}
+
+
+def _plan_text(e: Experiment, p: Plan, told: Told) -> str:
+    states = model_states(e)
+    lines = [summary(e), f"{'memory':<14}{states}"]
+    lines += [f"{'does not fit':<14}{problem.what}" for problem in memory_problems(e, devices.host_memory_bytes())]
+    lines += [f"{'warning':<14}{note}" for note in told.notes]
+    lines += [f"{'shrunk':<14}{name}: {one['asked']}, here {one['ran']}" for name, one in told.shrunk.items()]
+    lines += [f"{'not rehearsed':<14}{name}: {why}" for name, why in told.not_rehearsed.items()]
+    lines += [f"{'not here':<14}{problem.where}: {problem.what}" for problem in preflight.problems(e)]
+    lines += [f"{'environment':<14}{k}={v}  ({p.env_reasons[k]})" for k, v in sorted(p.env.items())]
+    lines += [f"{'passed on':<14}{name}" for name in p.forward_env]
+    lines += [f"{'declared':<14}{d.key} = {d.value} ({d.reason})" for d in p.declared]
+    folder = run_dir.directory(told.asked or e, where.commit())
+    lines += [f"{'folder':<14}{folder}: the files below; the command starts there"]
+    lines += [f"{'command':<14}{p.command()}", *_container_commands(e), f"{'log':<14}{p.log}"]
+    for name, text in sorted(p.files.items()):
+        lines += [f"--- {name}", text.rstrip()]
+    return "\n".join(lines)
+
+
+def _container_commands(e: Experiment) -> Iterator[str]:
+    """With an image that is here already: the same command as each runtime would start it in that image elsewhere."""
+    if e.image is None or e.cluster.container != "none":
+        return
+    for runtime in containers.RUNTIMES:
+        there = replace(e, cluster=replace(e.cluster, container=runtime))
+        if not list(containers.problems(there)):
+            yield f"{'or ' + runtime:<14}{_plan(there, _host()).command()}"
+
+
+def _show_config(arguments: list[str]) -> int:
+    """Hydra's own --cfg and its kin, for the config as it would run (platform and hardware settled)."""
+    import hydra
+
+    flags = [a for a in arguments if a.startswith("-") or "=" not in a]
+    common, side, _ = settle([a for a in arguments if a not in flags])
+    compose([*common, *side])  # a bad one is told in our words
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv = [sys.argv[0], *flags, *checked_overrides([*common, *side])]
+    try:
+        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(lambda config: None)()
+    except SystemExit as end:
+        return 2 if end.code else 0
+    return 0

@@ -1,0 +1,110 @@
+"""`tprimat models|gpus|prices|frameworks`: what there is to choose from, as a table or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from conf.arguments import Command
+from conf.compose import choices, entry
+from conf.errors import command
+from conf.load import model_named
+from conf.parameters import count
+from metrics.peak import hardware
+from metrics.price import read_prices
+
+Row = Mapping[str, Any]
+
+MODELS = Command(name="models", summary="The models of conf/model, for model=NAME.")
+GPUS = Command(name="gpus", summary="The GPUs of conf/hardware, for hardware=NAME: dense peaks in TFLOP/s.")
+PRICES = Command(name="prices", summary="The dated example prices of conf/price, for price=NAME: examples, not yours.")
+FRAMEWORKS = Command(name="frameworks", summary="The training stacks of conf/framework, for framework=NAME.")
+
+
+def _list(called: Command, rows: Callable[[], Iterable[Row]]) -> Callable[[Sequence[str] | None], int]:
+    @command
+    def main(argv: Sequence[str] | None = None) -> int:
+        arguments = called.parse(argv)
+        found = list(rows())
+        print(json.dumps(found, indent=1) if arguments.switches else table(found))
+        return 0
+
+    return main
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return rows of the same keys as a plain table; numbers to the right, unknown values as -."""
+    cells = [[*rows[0]], *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    right = [
+        any(isinstance(value, int | float) for value in column)
+        for column in zip(*(r.values() for r in rows), strict=True)
+    ]
+    lines = []
+    for line in cells:
+        parts = [f"{c:>{w}}" if r else f"{c:<{w}}" for c, w, r in zip(line, widths, right, strict=True)]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, int | float):
+        return f"{value:,}" if value >= 10_000 else f"{value:g}"
+    return "-" if value is None else str(value)
+
+
+def _models() -> Iterable[Row]:
+    for name in choices("model"):
+        model = model_named(name)
+        if model is None:  # another name for one of the others
+            continue
+        sizes = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
+        known = {size: getattr(model, size) for size in sizes}
+        experts = model.moe.num_experts if model.moe else None
+        yield {"model": name, "parameters": count(model).total, **known, "experts": experts, "hf_id": model.hf_id}
+
+
+def _gpus() -> Iterable[Row]:
+    for name in choices("hardware"):
+        device = hardware(name)
+        if device is None or device.vendor is None or not device.peak_dense_tflops:
+            continue
+        peaks = {f"{precision}": device.peak_dense_tflops.get(precision) for precision in ("bf16", "fp8", "fp4")}
+        achieved = device.achievable_tflops.get("bf16")
+        more = {"measured_bf16": achieved, "memory_gb": device.memory_gb, "tdp_w": device.tdp_w}
+        yield {"hardware": name, "vendor": device.vendor, "year": device.launch_year, **peaks, **more}
+
+
+def _prices() -> Iterable[Row]:
+    for name in choices("price"):
+        if name == "none":
+            continue
+        found = read_prices(name)
+        for gpu, amount in found.per_gpu_hour.items():
+            about = {"unit": f"{found.currency}/gpu-hour", "date": found.date, "source": found.source}
+            yield {"price": name, "hardware": gpu, "amount": amount, **about}
+
+
+def _frameworks() -> Iterable[Row]:
+    platforms = {name: entry("platform", name).get("platform", {}) for name in choices("platform")}
+    for name in choices("framework"):
+        if name == "auto":
+            continue
+        facts = entry("framework", name)
+        runs_on = [platform for platform, about in platforms.items() if name in (about.get("frameworks") or ())]
+        yield {
+            "framework": name,
+            "release": facts.get("release"),
+            "platforms": runs_on,
+            "recipes": len(facts.get("recipes") or ()),
+            "install": " ".join(str(facts["install"]).split()),
+        }
+
+
+models = _list(MODELS, _models)
+gpus = _list(GPUS, _gpus)
+prices = _list(PRICES, _prices)
+frameworks = _list(FRAMEWORKS, _frameworks)
