@@ -151,7 +151,7 @@ def _values(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str,
 
 
 def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> int | None:
-    """Return the step, from 0. Submitters count `step` from 0 (NVIDIA's LLMs) or from 1 (NeMo-RL): the samples decide."""
+    """Return the step, from 0. Submitters count `step` from 0 (NVIDIA's LLMs) or 1 (NeMo-RL): the samples decide."""
     if samples and batch and samples % batch == 0:
         return samples // batch - 1
     return None if batch and samples else iteration

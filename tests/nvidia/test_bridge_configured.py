@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from launchers.megatron_bridge import PROGRAM
 from nemo_runs import offline
 
 from conf import load_experiment
@@ -17,7 +18,6 @@ from conf.compose import choices
 from conf.errors import ConfigError
 from conf.resolve import Experiment
 from launchers import make_plan
-from launchers.megatron_bridge import PROGRAM
 from launchers.plan import Host, Plan
 from tensorprimat.check import undeclared
 
