@@ -133,14 +133,13 @@ class LogReader:
             self._held_dump = self._held_dump or (isinstance(event, Argument) and event.line > self._last_line)
 
     def _add(self, step: Step) -> None:
-        steps = self._segment.steps
-        if steps and step.step <= steps[-1].step:
+        if step.step <= self._segment.last_step:
             twin = None if self._held_dump else self._segment.twin(step)
             if twin is not None:
                 self._release()
                 self._stepped(self._segment.merge(twin, step), new=False)
                 return
-            if step.step <= steps[0].step:
+            if step.step <= self._segment.steps[0].step:
                 self._split(step.line)
         if self._held:
             self._release()

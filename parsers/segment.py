@@ -15,6 +15,7 @@ from parsers.faults import Faults
 from parsers.megatron_dump import FRAMEWORKS as MEGATRON
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
+from parsers.steps import Steps
 from parsers.trail import Trail
 
 _MANY, _HEAD = 10_000, 1 << 18
@@ -62,7 +63,8 @@ class Segment:
     def __init__(self, first_line: int, before: bytes = b"") -> None:
         self.first_line = first_line
         self._begins, self._size = bytearray(before[-_HEAD // 2 :]), min(len(before), _HEAD // 2)
-        self.steps: list[Step] = []  # ascending
+        self.steps = Steps()
+        self.last_step = -1  # its number
         self.trail = Trail()
         self._facts: dict[str, Any] = {}
         self._arguments: dict[tuple[str, str], Reading] = {}
@@ -124,14 +126,15 @@ class Segment:
         else:
             merged = _filled(known, step)
         if merged is not known:
-            self.steps[index] = merged
+            self.steps.replace(index, merged)
         return merged
 
     def add(self, step: Step) -> None:
         """A step that follows; one that goes back takes back what it redoes."""
-        if self.steps and step.step <= self.steps[-1].step:
+        if step.step <= self.last_step:
             self._restart(step.step, step.line)
         self.steps.append(step)
+        self.last_step = step.step
 
     def mark(self, text: str, line: int) -> tuple[Step | None, bool]:
         """One of our own lines; the step that it tells or refines, and whether it is a new one."""
@@ -149,8 +152,9 @@ class Segment:
     def _mark_step(self, number: int, mark: Mapping[str, Any], line: int) -> tuple[Step, bool]:
         index = self._place(number)
         if index is not None:
-            self.steps[index] = self._clocked(marks.refine(self.steps[index], mark))
-            return self.steps[index], False
+            refined = self._clocked(marks.refine(self.steps[index], mark))
+            self.steps.replace(index, refined)
+            return refined, False
         step = self._clocked(marks.step_of(number, mark, line))
         self.add(step)
         self._mark_only = number
@@ -165,8 +169,8 @@ class Segment:
             if done:
                 self._keep(self._restarts, Restart(done, line))
             return
-        while self.steps and self.steps[-1].step >= done:
-            self.steps.pop()
+        self.steps.take_back(done)
+        self.last_step = self.steps[-1].step if self.steps else -1
         self._mark_only, self._completed, self._shift_s = None, False, 0.0
         self._joint_s = self.steps[-1].end_monotonic_s if self.steps else None
         self._keep(self._restarts, Restart(done, line))
@@ -226,7 +230,7 @@ class Segment:
             dialect=dialect,
             dialects=dialects,
             framework=framework,
-            steps=tuple(self.steps),
+            steps=self.steps.copy(),
             facts=dict(self._facts),
             arguments={name: at for (column, name), at in sure.items() if column == framework},
             effective={**dumped, **self._marked["effective"]},

@@ -1,4 +1,4 @@
-"""Memory does not grow with the log: a long one is read in a process of its own, and its peak is looked at."""
+"""Memory hardly grows with the log: a long one is read in a process of its own, and its peak is looked at."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+from parsers import Step
+from parsers.steps import Steps
 
 ROOT = Path(__file__).parents[2]
 STEPS = 60_000
@@ -35,3 +38,24 @@ def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> Non
     assert (runs, steps, seen, last) == (1, STEPS, STEPS, STEPS)
     assert peak_mb < 100
     assert sum(1 for _ in (tmp_path / "out" / "steps.jsonl").open()) == STEPS
+
+
+def test_packed_steps_are_the_steps() -> None:
+    plain = [Step(step=i, line=i + 1, iteration=i + 1, loss=i / 7, flags=("loss:by_order",)) for i in range(20_000)]
+    steps = Steps()
+    for step in plain:
+        steps.append(step)
+    early = steps.copy()
+    for left in (19_999, 12_289, 12_288, 4097, 5, 0):
+        steps.take_back(left)
+        assert (len(steps), list(steps)) == (left, plain[:left])
+        assert (
+            [steps[-1], steps[0], steps[left // 2]] == [plain[left - 1], plain[0], plain[left // 2]]
+            if left
+            else not steps
+        )
+        if left:
+            steps.replace(-min(3, left), plain[left - min(3, left)])
+    assert len(early) == 20_000
+    assert early[8190:8195] == tuple(plain[8190:8195])
+    assert [*reversed(early)][:3] == plain[:-4:-1]
