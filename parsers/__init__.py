@@ -26,8 +26,8 @@ from parsers.record import (
     Step,
     Validation,
 )
+from parsers.scan import read_blocks
 from parsers.segment import Parsed
-from parsers.source import read_blocks
 from parsers.storage import read, write
 
 __all__ = [

@@ -11,7 +11,6 @@ from conf.vocabulary import vocabulary
 from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
 from parsers.record import Declaration, Difference, Reading, Record
-from parsers.rehearsed import without_speeds
 from parsers.segment import Parsed
 
 # What the launcher finds out as well as the log, and who told it.
@@ -21,6 +20,12 @@ _TOLD_TWICE: Mapping[str, str] = {
 }
 _FIELDS = ("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed", "shrunk", "cautions")
 """Facts that have a field of their own in a record."""
+_SPEEDS: dict[str, Any] = dict.fromkeys(
+    ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "memory_kind", "end_monotonic_s")
+)
+_SPEED_WORDS = ("mfu", "tflops", "tokens_per", "memory", "elapsed", "throughput", "samples_per")
+_SPEED_UNITS = ("_s", "_ms", "_mb", "_gb", "_bytes", "_w")
+_MEMORY_FACTS = ("max_allocated_bytes", "max_reserved_bytes")
 _USABLE_OF_TOTAL = 0.03
 """A framework tells the memory that it can use, a driver all of it."""
 
@@ -182,3 +187,17 @@ def same(asked: Any, ran: Any) -> bool:
     if isinstance(asked, bool) or isinstance(ran, bool):
         return asked is ran
     return bool(asked == ran)
+
+
+def without_speeds(record: Record) -> Record:
+    """Return `record` without what a rehearsal's log says about times, rates and memory: it means nothing."""
+    steps = tuple(
+        replace(step, **_SPEEDS, metrics={k: v for k, v in step.metrics.items() if not _is_speed(k)})
+        for step in record.steps
+    )
+    facts = {name: value for name, value in record.environment.items() if name not in _MEMORY_FACTS}
+    return replace(record, steps=steps, environment=facts)
+
+
+def _is_speed(name: str) -> bool:
+    return name.endswith(_SPEED_UNITS) or any(word in name for word in _SPEED_WORDS)

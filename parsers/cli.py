@@ -13,14 +13,13 @@ from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, looked_for, show, write
 from parsers.discover import Found, Passed, discover
-from parsers.follow import follow
 from parsers.given import given_of, with_given
 from parsers.importers import is_record, read_record
 from parsers.power_windows import with_power
 from parsers.probe import FOLDER, with_probe
 from parsers.reader import Parser
-from parsers.show import rows
-from parsers.source import STDIN, read_blocks, size_of
+from parsers.scan import STDIN, read_blocks, size_of
+from parsers.show import follow, rows
 from parsers.text import plain
 
 __all__ = ["imported", "main", "rows"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from parsers.importers import is_record
 from parsers.reader import Parser
+from parsers.scan import read_blocks
 from parsers.segment import Parsed
-from parsers.source import read_blocks
 from parsers.storage import RUN_FILE, STEPS_FILE
 
 MANY_FILES = 20_000

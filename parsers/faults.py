@@ -1,14 +1,22 @@
-"""The lines of a log that tell why a run died: the first of each sort, in constant memory.
+"""What a log says last: its last lines, and the lines that say why a run died, the first of each sort.
 
 Only a line that ends a program counts (an exception, an abort, a refusal) and the lines that its message goes on in:
-a warning may name the same fault, overcome. A fault after which training went on was handled, and is forgotten.
+a warning may name the same fault, overcome. A fault after which training went on was handled, and is forgotten: so only
+what came after the last but one step is kept, in constant memory, and searched when somebody asks.
 """
 
 from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from parsers.text import colourless
+
+_KEPT = 4 << 20
+_TAIL_BYTES, _TAIL_LINES, _TAIL_WIDTH = 32 << 10, 20, 500
+_LINE = 4096
 
 # Ranks write on their own: the step line of the last rank can follow a fault of another rank that ended the run.
 _STEPS_AFTER = 2
@@ -46,7 +54,7 @@ _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEB
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The first line of each sort. death: what torchrun says of the first rank that died, in our words."""
+    """The first line of each sort. death: what torchrun says about the first rank that died, in our words."""
 
     root: str | None = None
     aftermath: str | None = None
@@ -57,7 +65,7 @@ class Faults:
 
 
 class FaultFinder:
-    """Feed it the lines in order, tell it of each step."""
+    """Searches the lines of a run, fed in order, and forgets what training survived."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
@@ -68,23 +76,25 @@ class FaultFinder:
         self._message_left = 0
         self._refusal = False
 
-    def found(self) -> Faults:
+    def faults(self) -> Faults:
+        """Return what was read so far."""
         return Faults(**self._first)
 
     def copy(self) -> FaultFinder:
-        """One that goes on from here by itself."""
+        """Return one that goes on from here by itself."""
         other = FaultFinder()
         other.__dict__.update(self.__dict__, _first=dict(self._first))
         return other
 
     def stepped(self) -> None:
-        """Training went on."""
+        """Take note of a step: training went on."""
         self._message_left, self._refusal = 0, False
         self._steps_since += 1
         if self._steps_since >= _STEPS_AFTER:
             self._first.clear()
 
     def feed(self, text: str) -> None:
+        """Read the next line."""
         if self._refusal and self._read_refusal(text):
             return
         if self._summary:
@@ -112,7 +122,7 @@ class FaultFinder:
             self._read_message(text, body)
 
     def _read_end(self, text: str, shown: str, interrupted: bool) -> None:
-        """A line that ends a program."""
+        """Keep a line that ends a program."""
         if _OUT_OF_MEMORY.search(text):
             self._keep("out_of_memory", shown)
         if _NOT_FINITE.search(text):
@@ -122,13 +132,13 @@ class FaultFinder:
         self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
 
     def _read_message(self, text: str, body: str) -> None:
-        """A line that the message of such a line goes on in, unless somebody else speaks."""
+        """Read a line that the message of such a line goes on in, unless somebody else speaks."""
         self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
         if self._message_left and _OUT_OF_MEMORY.search(text):
             self._keep("out_of_memory", _joined(self._message, body, " "))
 
     def _read_refusal(self, text: str) -> bool:
-        """The engine lists what it refuses in indented lines below."""
+        """Read one of the indented lines in which the engine lists what it refuses. Return whether it is one."""
         body = _PREFIX.sub("", text, count=1)
         self._refusal = bool(body) and text[: len(text) - len(body)].endswith("  ")
         if self._refusal:
@@ -155,7 +165,7 @@ class FaultFinder:
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9; "signal 99" where the system knows no name."""
+    """Return SIGKILL for 9; "signal 99" where the system knows no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -168,3 +178,67 @@ def _joined(first: str, rest: str, between: str) -> str:
 
 def _death(who: str, exit_code: int) -> str:
     return f"{who} died by {signal_name(-exit_code)}" if exit_code < 0 else f"{who} exited with code {exit_code}"
+
+
+class Trail:
+    """The end of a run's log. Give it all bytes in order, with where steps end in them. newer: what came after the last
+    step."""
+
+    def __init__(self) -> None:
+        self._finder = FaultFinder()
+        self._older, self.newer = b"", b""  # since the last but one step, and since the last
+        self._tail = b""
+
+    def take(self, block: bytes, steps_end: list[int]) -> None:
+        """Read the next bytes. steps_end: offsets in `block`, ascending; of many the last two."""
+        for _ in steps_end[-2:]:
+            self._finder.stepped()
+        if len(steps_end) == 1:
+            self._older, self.newer = self.newer + block[: steps_end[0]], block[steps_end[0] :]
+        elif steps_end:
+            self._older, self.newer = block[steps_end[-2] : steps_end[-1]], block[steps_end[-1] :]
+        else:
+            self.newer += block
+        if len(self._older) + len(self.newer) > _KEPT:
+            self._read(self._finder)
+            self._older, self.newer = b"", b""
+        self._tail = block[-_TAIL_BYTES:] if len(block) >= _TAIL_BYTES else (self._tail + block)[-_TAIL_BYTES:]
+
+    def stepped(self, lines: int) -> None:
+        """Take note of a step that was reported late: it stands in the first `lines` lines of `newer`."""
+        end = 0
+        for _ in range(lines):
+            end = self.newer.find(b"\n", end) + 1
+            if not end:
+                end = len(self.newer)
+                break
+        self._finder.stepped()
+        self._older, self.newer = self.newer[:end], self.newer[end:]
+
+    def forget_faults(self) -> None:
+        """Forget what was read: the run goes on all the same."""
+        self._finder, self._older, self.newer = FaultFinder(), b"", b""
+
+    def faults(self) -> Faults:
+        """Return what ended the run, as far as was read."""
+        finder = self._finder.copy()
+        self._read(finder)
+        return finder.faults()
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the last lines that are not empty."""
+        lines = [line.rstrip()[:_TAIL_WIDTH] for line in _lines(self._tail) if line.strip()]
+        return tuple(lines[-_TAIL_LINES:])
+
+    def _read(self, finder: FaultFinder) -> None:
+        for line in _lines(self._older):
+            finder.feed(line)
+        if self._older:
+            finder.stepped()
+        for line in _lines(self.newer):
+            finder.feed(line)
+
+
+def _lines(text: bytes) -> Iterator[str]:
+    for line in text.replace(b"\r", b"\n").split(b"\n"):
+        yield colourless(line[:_LINE].decode("utf-8", "replace"))

@@ -18,7 +18,7 @@ from typing import Any
 
 from conf.errors import InputError, Problem
 from parsers.record import Power, Sensor
-from parsers.source import read_blocks
+from parsers.scan import read_blocks
 from parsers.values import number
 
 LARGEST = 256 << 20

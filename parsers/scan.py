@@ -1,16 +1,26 @@
-"""Bytes to the lines that matter: a search for literal marks over whole blocks, and only what they hit is decoded.
+"""A log's bytes, and in them the lines that matter.
 
-A log is mostly lines that tell nothing. Testing each of them costs a microsecond in Python; `bytes.find` passes over
-gigabytes a second. Memory: a block and a line, whatever the log's length and its lines'.
+Most lines of a log hold no figure. Testing each of them costs a microsecond in Python; `bytes.find` passes over
+gigabytes a second: so literal marks are looked for in blocks, and only the lines that hold one are decoded. Memory: a
+block and a line, whatever the log's length and its lines'.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
+import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
+from conf.errors import InputError, Problem
 from parsers.text import colourless, is_plain
 
+STDIN = Path("-")
+_BLOCK = 1 << 20
+_GZIP = b"\x1f\x8b"
 _LONGER = 3
 LINE_LIMIT = 64 * 1024
 """Longer lines are cut: no framework prints one that is longer and means something."""
@@ -21,7 +31,7 @@ Span = tuple[int, int, int]
 
 
 class Scanner:
-    """Feed it bytes; it yields the pieces that hold a mark, or that are wanted, as spans of `block`.
+    """Yields the pieces of lines that hold a mark, or that are wanted, as spans of `block`.
 
     A carriage return ends a piece of a line: the pieces are yielded one by one under the line's number.
     startup: marks that are looked for in the first block and in gaps between the others that are longer than usual:
@@ -43,13 +53,13 @@ class Scanner:
         self._plain = False  # nothing in the block is to be taken out of its text
 
     def feed(self, data: bytes) -> Iterator[Span]:
-        """The pieces in what is complete by now."""
+        """Yield the pieces in what is complete by now."""
         block = self._complete(data)
         if block:
             yield from self._scan(block)
 
     def finish(self) -> Iterator[Span]:
-        """The last line, where no line end closes it."""
+        """Yield the last line, where no line end closes it."""
         rest, self._rest, self._too_long = self._rest, b"", False
         if rest:
             yield from self._scan(_without_cut_word(rest))
@@ -61,7 +71,7 @@ class Scanner:
         return text if self._plain else colourless(text).rstrip("\r")
 
     def _complete(self, data: bytes) -> bytes:
-        """All up to the last line end; the rest waits, its first LINE_LIMIT bytes at most."""
+        """Return all up to the last line end; the rest waits, its first LINE_LIMIT bytes at most."""
         whole = len(data) - data.endswith(b"\r")  # half of "\r\n", perhaps
         cut = max(data.rfind(b"\n", 0, whole), data.rfind(b"\r", 0, whole))
         if cut < 0:
@@ -111,13 +121,13 @@ class Scanner:
             self._starting = any(_marked(block, self.startup, start, stop) for start, stop in _gaps(known, len(block)))
             if not self._starting:
                 return []
-        found = _marked(block, self.startup)
-        self._starting = bool(found)
-        return found
+        lines = _marked(block, self.startup)
+        self._starting = bool(lines)
+        return lines
 
 
 def _marked(block: bytes, marks: Sequence[bytes], start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-    """Where the lines that hold a mark begin and end, in order."""
+    """Return where the lines that hold a mark begin and end, in order."""
     stop = len(block) if stop is None else stop
     lines: dict[int, int] = {}
     for mark in marks:
@@ -131,7 +141,7 @@ def _marked(block: bytes, marks: Sequence[bytes], start: int = 0, stop: int | No
 
 
 def _gaps(known: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """Stretches without a known line that are longer than usual here, and both ends, whose other side is not known."""
+    """Yield stretches without a known line longer than usual here, and both ends: what follows is not known."""
     if not known:
         yield 0, size
         return
@@ -144,8 +154,42 @@ def _gaps(known: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
 
 
 def _without_cut_word(line: bytes) -> bytes:
-    """A line that no line end closes was cut, perhaps inside a number, which is then a wrong number."""
+    """Return a line without its last word: no line end closes it, so it was cut, perhaps inside a number."""
     if not (line[-1:].isalnum() or line[-1:] in b".-+_"):
         return line
     cut = line.rfind(b" ") + 1
     return line[:cut] + b" " * (len(line) - cut)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes on disk; 0 where that is not known."""
+    try:
+        return path.stat().st_size if path != STDIN else 0
+    except OSError:
+        return 0
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a log in blocks. A compressed file that ends early (it is still written) gives what it holds.
+
+    InputError: it cannot be read.
+    """
+    try:
+        brought = path != STDIN
+        raw = io.FileIO(path if brought else sys.stdin.fileno(), closefd=brought)
+        with io.BufferedReader(raw, _BLOCK) as stream:
+            if stream.peek(2)[:2] == _GZIP:
+                yield from _unpacked(gzip.GzipFile(fileobj=stream, mode="rb"))
+                return
+            while block := stream.read1(_BLOCK):  # from a pipe what there is, not a whole block
+                yield block
+    except OSError as error:
+        raise InputError(Problem(str(path), "cannot be read", error.strerror or str(error))) from error
+
+
+def _unpacked(stream: gzip.GzipFile) -> Iterator[bytes]:
+    try:
+        while block := stream.read1(_BLOCK):
+            yield block
+    except (EOFError, zlib.error):
+        return

@@ -11,12 +11,11 @@ from msgspec.structs import fields, replace
 from conf.vocabulary import vocabulary
 from parsers import marks
 from parsers.events import Argument, Event, Fact, NewRun, Resumed, Setting
-from parsers.faults import Faults
+from parsers.faults import Faults, Trail
 from parsers.megatron_dump import FRAMEWORKS as MEGATRON
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
 from parsers.steps import Steps
-from parsers.trail import Trail
 
 _MANY, _HEAD = 10_000, 1 << 18
 # All ranks pass a step together, so a line that repeats one is never further behind.

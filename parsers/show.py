@@ -1,13 +1,18 @@
-"""What is shown of records: a table, JSON with the steps, CSV of the steps. Steps are written as they come."""
+"""Records on stdout: a table, JSON with the steps, CSV of the steps; and the steps of a log that is still written."""
 
 from __future__ import annotations
 
 import csv
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from conf.errors import InputError, Problem
 from parsers.assemble import differences
+from parsers.reader import Parser
 from parsers.record import STEP_FIELDS, Power, Record, Step, Validation
+from parsers.segment import Parsed
 from parsers.storage import dumps, run_file
 from parsers.text import plain
 
@@ -30,6 +35,8 @@ _SHOWN_SETTINGS = (
     "seed",
 )
 _MANY = 5
+_EVERY_S = 0.5
+_BLOCK = 1 << 20
 
 
 def table(records: Sequence[Record]) -> None:
@@ -132,3 +139,51 @@ def _power(power: Power) -> str:
 
 def _or_unknown(value: float | None) -> str:
     return "unknown" if value is None else f"{value:g}"
+
+
+def follow(path: Path, dialect: str | None = None, until_done: bool = False) -> Parsed:
+    """Print the steps of a growing log until Ctrl-C, or until the framework says that it is done; what it told then.
+
+    A log that is replaced or cut short is read anew. InputError: it cannot be read.
+    """
+    parser, offset, shown = Parser(dialect), 0, 0
+    try:
+        while True:
+            if path.stat().st_size < offset:
+                parser, offset, shown = Parser(dialect), 0, 0
+            grown = _read_on(path, offset, parser)
+            if grown > offset:
+                offset, shown = grown, _print(parser.result(), shown)
+            if until_done and parser.result().completed:
+                break
+            time.sleep(_EVERY_S)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    except OSError as error:
+        raise InputError(Problem(str(path), "cannot be read", error.strerror or str(error))) from error
+    return parser.finish()[-1]
+
+
+def _read_on(path: Path, offset: int, parser: Parser) -> int:
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        while block := stream.read(_BLOCK):
+            offset += len(block)
+            parser.feed_bytes(block)
+    return offset
+
+
+def _print(parsed: Parsed, shown: int) -> int:
+    """The steps after line `shown` of the log; the last of their lines."""
+    for step in parsed.steps:
+        if step.line > shown:
+            print(_step_line(step), flush=True)
+            shown = step.line
+    return shown
+
+
+def _step_line(step: Step) -> str:
+    number = step.step + 1 if step.iteration is None else step.iteration
+    seconds = "" if step.step_time_s is None else f", {step.step_time_s:g} s"
+    loss = "unknown" if step.loss is None else f"{step.loss:g}"
+    return plain(f"iteration {number}: loss {loss}{seconds}")

@@ -18,7 +18,7 @@ from launchers import runner
 from launchers.plan import Plan
 from launchers.rehearse import prepared
 from parsers import Ending, Outcome, Record, Step
-from parsers.rehearsed import without_speeds
+from parsers.assemble import without_speeds
 from tensorprimat import run
 
 PIPELINED = ("nodes=8", "layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=8")

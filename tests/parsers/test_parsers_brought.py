@@ -20,8 +20,8 @@ from helpers import FIXTURES
 from parsers import parse_all, read
 from parsers.cli import main
 from parsers.discover import discover
-from parsers.follow import follow
 from parsers.importers import read_record
+from parsers.show import follow
 
 ROOT = Path(__file__).parents[2]
 MODERN = FIXTURES / "megatron_modern.log"
