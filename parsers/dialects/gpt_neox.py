@@ -7,54 +7,41 @@ is printed is not settled, so lr_used stays unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from parsers import megatron_reader
-from parsers.dialects.megatron import read_step
-from parsers.events import Argument, Event, Reader, Setting
-from parsers.megatron_reader import MegatronReader
-from parsers.values import integer, literal
-
-FRAMEWORK = "gpt_neox"
-LOOKS_FOR = "GPT-NeoX: 'samples/sec: ' before Megatron's iteration line, 'NeoXArgs'"
-SIGNS = (b"NeoXArgs", b"| approx flops per GPU: ", b"| lm_loss: ")
-MARKS = (*megatron_reader.MARKS, b"save-checkpoint ")
-STARTUP = (*(mark for mark in megatron_reader.STARTUP if mark != b"using world size"), b"  world_size .")
-COMPANION = False
-FAMILY = "megatron"
+from parsers.dialects import megatron
+from parsers.dialects.megatron import MegatronDriver
+from parsers.events import Event, Setting
+from parsers.values import integer
 
 
-__all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
+class _Driver(MegatronDriver):
+    def value(self, name: str, printed: str) -> Any:
+        """ "512.........................updated" is 512: dots fill up to where the value came from."""
+        for origin in ("updated", "default"):
+            if printed.endswith(origin):
+                printed = printed.removesuffix(origin).rstrip(".")
+        return super().value(name, printed)
 
-
-def reader() -> Reader:
-    """A reader for one log."""
-    return _NeoxReader(prints_next_rate=False)
-
-
-class _NeoxReader(MegatronReader):
-    def feed(self, number: int, text: str) -> Iterator[Event]:
-        for event in super().feed(number, text):
-            if not isinstance(event, Argument):
-                yield event
-                continue
-            yield Argument(event.name, _without_origin(event.value), event.line)
-
-    def _others(self, number: int, text: str) -> Iterator[Event]:
+    def other(self, line: int, text: str) -> Iterator[Event]:
         # DeepSpeed's own dump: the launcher's says None, and "using world size: 1" is said by the launcher too.
         name, dots, value = text.partition(" ..")
         if dots and name.rstrip().endswith("  world_size"):
             size = integer(value.lstrip(". ").strip())
             if size is not None:
-                yield Setting("world_size", size, number)
+                yield Setting("world_size", size, line)
         else:
-            yield from super()._others(number, text)
+            yield from super().other(line, text)
 
 
-def _without_origin(value: object) -> object:
-    """ "512.........................updated" is 512: dots fill up to where the value came from."""
-    if not isinstance(value, str):
-        return value
-    for origin in ("updated", "default"):
-        if value.endswith(origin):
-            return literal(value.removesuffix(origin).rstrip("."))
-    return value
+DIALECT = replace(
+    megatron.DIALECT,
+    framework="gpt_neox",
+    looks_for="GPT-NeoX: 'samples/sec: ' before Megatron's iteration line, 'NeoXArgs'",
+    signs=(b"NeoXArgs", b"| approx flops per GPU: ", b"| lm_loss: "),
+    marks=(*megatron.DIALECT.marks, b"save-checkpoint "),
+    startup=(*(mark for mark in megatron.DIALECT.startup if mark != b"using world size"), b"  world_size ."),
+    prints_next_rate=False,
+    driver=_Driver,
+)

@@ -1,27 +1,505 @@
-"""The dialect of Megatron-LM and Megatron-Core, 2020 to today, NVIDIA's and ROCm's, and of our own engine."""
+"""Megatron-LM and Megatron-Core, 2020 to today, NVIDIA's and ROCm's, and our own engine; and what its relatives share.
+
+    iteration       10/      50 | consumed samples:   1280 | elapsed time per iteration (ms): 1234.5 | … |
+
+Forks add fields, Argonne writes key=value, Juelich seconds, Primus "this step/running mean". A field whose name is not
+among the columns goes to the step's metrics. Sources: Megatron-LM megatron/training/training.py training_log; Megatron-
+DeepSpeed megatron/training.py; GPT-NeoX megatron/logging.py; Primus print_rank_last_patches.py and (v25) trainer.py.
+"""
 
 from __future__ import annotations
 
-from parsers import megatron_reader
-from parsers.events import Reader
-from parsers.megatron_line import read_line, step_of
-from parsers.record import Step
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-FRAMEWORK = "megatron"
-LOOKS_FOR = "Megatron: lines 'iteration N/ TOTAL | consumed samples: … |', or its '---- arguments ----' dump"
-SIGNS = (b"iteration ", b"iteration=", b" arguments --")
-MARKS = megatron_reader.MARKS
-STARTUP = megatron_reader.STARTUP
-COMPANION = False
-FAMILY = "megatron"
+from msgspec.structs import replace
+
+from parsers.driver import Dialect, Driver, Values
+from parsers.events import Argument, Event, Fact, Resumed
+from parsers.fields import Column
+from parsers.record import Stall, Step, Validation
+from parsers.text import body
+from parsers.values import integer, is_nonfinite, literal, number
+
+# NeMo 2 writes "Training epoch 0, iteration 1/7 |".
+_HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
+_TIME_OF_DAY = re.compile(r"\d{4}-\d\d-\d\d[ T](\d\d):(\d\d):(\d\d\.\d{1,6})")
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(\.\d{1,6})?")
+_LAST_FIELD = "number of nan iterations"
+"""It ends a line though no bar closes it."""
+_COMPOUND = re.compile(r"([^/()]{1,40})(?:/([^/()]{1,40})| \(avg ([^()]{1,40})\))")
+_GB = re.compile(r"([\d.]{1,20})GB/(?:[\d.]{1,20}GB/)?(?:([\d.]{1,20})GB/)?([\d.]{1,10})%")
+_PIECES = 4
+"""So many lines at most may a terminal have made of one."""
+_DUMP_GAP = 60
+"""Lines of others that may stand between two lines of a dump."""
+_LONG_NAME = 45
+"""From here on the dots that follow a name are gone: megatron/training/arguments.py, _print_args."""
+_TIMERS = 12
+"""Lines after a saved checkpoint in which its timer may stand."""
+_SAVING = re.compile(r"(?<!un)saving checkpoint at iteration {1,12}(\d{1,12}) to ")
+_SAVED = re.compile(r"successfully saved checkpoint from iteration {1,12}(\d{1,12}) to ")
+_LOADED = re.compile(r"successfully loaded checkpoint from .{1,1000} at iteration (\d{1,12})\s*$")
+_SAVE_TIMER = re.compile(r"save-checkpoint \.{2,60}: \(([\d.]{1,20}), ([\d.]{1,20})\)")
+_VALIDATION = re.compile(
+    r"(?:validation|test) (?:loss|results) at (?:iteration (\d{1,12})|the end of training for (\w{3,5}))"
+)
+_VALIDATED = re.compile(r"([A-Za-z_][\w ]{0,40}?)[ _](value|PPL|ppl): ([^ |]{1,30})")
+_PARAMETERS = re.compile(
+    r"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})"
+)
+_PEAK_MEMORY = re.compile(r"\[Rank (\d{1,6})\] \(after (\d{1,12}) iterations\) memory \((MB|GB)\) \|")
+_PEAK_MEMORY_FACTS = {
+    "max allocated": "max_allocated_bytes",
+    "max reserved": "max_reserved_bytes",
+    "mem-max-allocated-gigabytes": "max_allocated_bytes",
+    "mem-max-reserved-gigabytes": "max_reserved_bytes",
+}
+# report_memory divides by 1024 * 1024 and prints MB (megatron/training/utils.py); Bridge divides by 1e9 and prints GB.
+_PEAK_MEMORY_UNIT = {"MB": 2**20, "GB": 10**9}
+_MEMORY = {"hip mem usage/free/total/usage_ratio": "hip", "rocm mem usage/free/total/usage_ratio": "rocm"}
+# Megatron's EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py).
+_ZERO_IS_UNKNOWN = ("energy_per_gpu_j", "power_per_gpu_w")
+_INTERVAL_FLAGS = ("step_time_s:interval_mean", "loss:interval_mean")
 
 
-def reader() -> Reader:
-    """A reader for one log."""
-    return megatron_reader.MegatronReader()
+def _milliseconds(text: str) -> float | None:
+    return number(f"{text}e-3")  # the decimal point moves in the text: 4403.9 / 1000 is no 4.4039 to a float
 
 
-def read_step(number: int, text: str) -> Step | None:
-    """The step that this one line tells, without what only its neighbours tell."""
-    line = read_line(number, text) if "iteration" in text else None
-    return None if line is None else step_of(line)
+def _tflops(text: str) -> float | None:
+    return number(text.removesuffix("TFLOPS"))
+
+
+# By names in small letters and without underscores.
+_COLUMNS: Mapping[str, Column] = {
+    "consumed samples": ("consumed_samples", integer),
+    "elapsed time per iteration (ms)": ("step_time_s", _milliseconds),
+    "elapsed time per iteration ms": ("step_time_s", _milliseconds),
+    "elapsed time per iteration (s)": ("step_time_s", number),
+    "throughput per gpu (tflop/s/gpu)": ("tflops_per_gpu", _tflops),
+    "throughput per gpu": ("tflops_per_gpu", _tflops),
+    "compute per gpu (tflop/s/gpu)": ("tflops_per_gpu", _tflops),
+    "compute per gpu": ("tflops_per_gpu", _tflops),
+    "tflops": ("tflops_per_gpu", _tflops),
+    "approx flops per gpu": ("tflops_per_gpu", _tflops),
+    "tokens per gpu (tokens/s/gpu)": ("tokens_per_s_per_gpu", number),
+    "tokens/s/gpu inst/harmonic mean": ("tokens_per_s_per_gpu", number),
+    "tokens per gpu per second (tgs)": ("tokens_per_s_per_gpu", number),
+    "tokens per gpu per second tgs": ("tokens_per_s_per_gpu", number),
+    "learning rate": ("lr", number),
+    "global batch size": ("global_batch_size", integer),
+    "lm loss": ("loss", number),
+    "loss scale": ("loss_scale", number),
+    "grad norm": ("grad_norm", number),
+    "number of skipped iterations": ("skipped", integer),
+    _LAST_FIELD: ("nan", integer),
+}
+_METRICS: Mapping[str, str] = {
+    "samples per second": "samples_per_s",
+    "samples/sec": "samples_per_s",
+    "energy per gpu (j/iter/gpu)": "energy_per_gpu_j",
+    "power per gpu (w/gpu)": "power_per_gpu_w",
+}
+
+
+class _Target(NamedTuple):
+    """Where a field's number goes: a field of Step, or a metric."""
+
+    name: str
+    convert: Callable[[str], Any]
+    is_metric: bool
+
+
+@lru_cache(maxsize=512)
+def _target(name: str) -> _Target | None:
+    """name: as it stands between two bars, spaces and all."""
+    plain = _plain(name)
+    if plain in _COLUMNS:
+        return _Target(*_COLUMNS[plain], False)
+    if plain in _METRICS:
+        return _Target(_METRICS[plain], number, True)
+    return _Target(re.sub(r"\W+", "_", plain).strip("_"), number, True) if 0 < len(plain) <= 60 else None
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace("_", " ").lower().split())
+
+
+@dataclass(slots=True)
+class Line:
+    """An iteration line: `train_iters` it counts to, and what its fields hold. is_complete: nothing of it can stand in
+    the next line."""
+
+    number: int
+    text: str
+    iteration: int
+    train_iters: int
+    end: int
+    values: Values = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    nonfinite: list[str] = field(default_factory=list)
+    is_complete: bool = False
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of the day by the time stamp next to the iteration; one of whole seconds is too coarse."""
+        stamps = _TIME_OF_DAY.findall(self.text[: self.end])
+        if not stamps:
+            return None
+        hours, minutes, seconds = stamps[-1]
+        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+    def step_values(self) -> Values:
+        """Keyword arguments of a Step but `line`."""
+        numbers = {"step": self.iteration - 1, "iteration": self.iteration}
+        return {**self.values, **numbers, "nonfinite": tuple(self.nonfinite), "metrics": self.metrics}
+
+
+def read_line(line_number: int, text: str) -> Line | None:
+    """Return the iteration line in `text`, None if there is none."""
+    match = _HEAD.search(text)
+    if match is None or match[1] == "0":
+        return None
+    line = Line(line_number, text, int(match[1]), int(match[2]), match.end())
+    _, samples, rate = text[: match.start()].rpartition("samples/sec:")
+    if samples:  # GPT-NeoX: "samples/sec: 206.693 | iteration 1/512 | …"
+        _read_field(line, f"samples/sec:{rate.replace('|', ' ')}")
+    *fields, last = text[match.end() :].split("|")
+    for part in fields:
+        _read_field(line, part)
+    # No bar closes what was cut short, and a number cut short is a wrong number.
+    name = re.split(r"[:=]", last, maxsplit=1)[0]
+    closed = not last.strip() or last.rstrip().endswith("%") or _target(name) is None
+    line.is_complete = (closed and "nan" in line.values) or _plain(name) == _LAST_FIELD
+    if line.is_complete and last.strip():
+        _read_field(line, last)
+    return line
+
+
+def _read_field(line: Line, part: str) -> None:
+    """Put the numbers of "name: value" or "name=value" where they belong."""
+    name, colon, printed = part.partition(":")
+    if not colon:
+        name, _, printed = part.partition("=")
+    target = _target(name)
+    if target is None:
+        return
+    printed = printed.strip()
+    value = target.convert(printed)
+    if value is not None:
+        _put(line, target, value)
+    elif "/" in printed or "(" in printed:
+        for number_of, text in _compound(name, target, printed):
+            _put(line, number_of, number_of.convert(text), text)
+    else:
+        _put(line, target, None, printed)
+
+
+def _put(line: Line, target: _Target, value: Any, printed: str = "") -> None:
+    if value is None and is_nonfinite(printed):
+        line.nonfinite.append(target.name)
+    if not target.is_metric:
+        line.values[target.name] = value
+    elif value is not None and (value != 0 or target.name not in _ZERO_IS_UNKNOWN):
+        line.metrics[target.name] = value
+    if target.name == "hip_memory_used_bytes" and value is not None:
+        line.values.update(memory_bytes=value, memory_kind="hip")
+
+
+def _compound(name: str, target: _Target, printed: str) -> Iterator[tuple[_Target, str]]:
+    """Primus: "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
+    kind = next((kind for label, kind in _MEMORY.items() if label in name), None)
+    if kind is not None:
+        yield from _memory(kind, printed)
+        return
+    match = _COMPOUND.fullmatch(printed)
+    if match is not None and not target.is_metric:
+        yield target, match[1].strip()
+        yield _Target(f"{target.name}_running_mean", target.convert, True), (match[2] or match[3]).strip()
+
+
+def _memory(kind: str, printed: str) -> Iterator[tuple[_Target, str]]:
+    match = _GB.fullmatch(printed)
+    if match is None:
+        return
+    unit = gigabyte(number(match[2] or ""))
+    if unit is not None:
+        yield _Target(f"{kind}_memory_used_bytes", _bytes_of(unit), True), match[1]
+        yield _Target(f"{kind}_memory_total_bytes", _bytes_of(unit), True), match[2]
+    yield _Target(f"{kind}_memory_used_percent", number, True), match[3]
+
+
+@lru_cache(maxsize=4)
+def _bytes_of(unit: int) -> Callable[[str], int | None]:
+    def convert(text: str) -> int | None:
+        value = number(text)
+        return None if value is None else round(value * unit)
+
+    return convert
+
+
+def gigabyte(total: float | None) -> int | None:
+    """Return the bytes of the "GB" in which a GPU's memory reads `total`; None where that does not show.
+
+    Primus v25.9 prints 1e9, later ones 2**30 under the same name. Memory comes in multiples of 8 GiB, of which the
+    runtime keeps a little: 191.98 is in GiB, 206.1 in GB.
+    """
+    if not total:
+        return None
+    for unit in (2**30, 10**9):
+        eighths = total * unit / 2**33
+        if -1e-6 < round(eighths) - eighths < 0.01 < eighths:
+            return unit
+    return None
+
+
+class MegatronDriver(Driver):
+    """Iteration lines, argument dump, validation, checkpoints, memory: what the whole family prints."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self._dump = 0
+        self._train_iters: int | None = None
+        self._previous: Step | None = None
+        self._previous_rate: float | None = None
+        self._previous_time_s: float | None = None
+        self._held: Line | None = None
+        self._held_lines = 0
+        self._saving: tuple[int, float | None] | None = None
+        self._saved: Stall | None = None
+
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        before: Iterable[Event] = ()
+        if self._held is not None:
+            if self._continue(text):
+                return tuple(self._flush(only_if_complete=True))
+            before = tuple(self._flush())
+        line = read_line(number, text) if "iteration" in text else None
+        if line is not None:
+            self._dump = 0
+            self._held, self._held_lines = line, 0
+            if not line.is_complete:
+                self.wants = max(self.wants, 1)
+            return (*before, *self._flush(only_if_complete=True))
+        if self._dump and "end of arguments" not in text:
+            return (*before, *self._argument(number, text))
+        return (*before, *self.other(number, text))
+
+    def end(self) -> Iterable[Event]:
+        return (*self._flush(), *self._stalled())
+
+    def value(self, name: str, printed: str) -> Any:
+        """Return the value of an argument. A hook: forks print some in their own way."""
+        return literal(printed)
+
+    def other(self, line: int, text: str) -> Iterator[Event]:
+        if "arguments --" in text:
+            ended = "end of arguments" in text
+            if ended and self._dump:
+                yield Fact("dump_complete", True, line)
+            self._dump = self.wants = 0 if ended else _DUMP_GAP
+        elif "number of parameters on" in text:
+            yield from parameters(line, text)
+        elif " loss at " in text or " results at iteration" in text:
+            yield from _validation(line, text)
+        elif "checkpoint" in text:
+            yield from self._checkpoint(line, text)
+        elif "memory (" in text:
+            yield from _peak_memory(line, text)
+        else:
+            yield from super().other(line, text)
+
+    def _flush(self, only_if_complete: bool = False) -> Iterator[Event]:
+        line = self._held
+        if line is None or (only_if_complete and not line.is_complete):
+            return
+        self._held = None
+        yield from self._stalled()
+        if line.train_iters != self._train_iters or line.iteration == 1:
+            self._train_iters = line.train_iters
+            yield Fact("train_iters", line.train_iters, line.number)
+        yield self._placed(line)
+
+    def _stalled(self) -> Iterator[Event]:
+        """Yield a checkpoint that no timer followed."""
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            yield saved
+
+    def _continue(self, text: str) -> bool:
+        """A terminal broke the held line, perhaps inside a number: return whether `text` goes on in it."""
+        held, self._held_lines = self._held, self._held_lines + 1
+        rest = body(text)
+        if held is None or self._held_lines > _PIECES or "|" not in rest or read_line(1, text) is not None:
+            return False
+        joined = read_line(held.number, held.text + rest)
+        if joined is None or len(joined.values) <= len(held.values):
+            return False
+        self._held = joined
+        self.wants = 0 if joined.is_complete else 1
+        return True
+
+    def _placed(self, line: Line) -> Step:
+        """Return the step, with what the lines before say of it."""
+        before, values = self._previous, line.step_values()
+        covered = 0 if before is None else line.iteration - 1 - before.step
+        if covered >= 1:
+            values["interval_steps"] = covered
+        if covered > 1:
+            values["flags"] = _INTERVAL_FLAGS
+        elif covered == 1 and self.dialect.prints_next_rate and self._previous_rate is not None:
+            values["lr_used"] = self._previous_rate
+        step = Step(line=line.number, **values)
+        if line.iteration <= 2:
+            time_s, before_s = line.time_s, self._previous_time_s
+            if line.iteration == 2 and before is not None and time_s is not None and before_s is not None:
+                step = _second_iteration(step, before, time_s - before_s)
+            self._previous_time_s = time_s
+        rounded = "learning_rate=" in line.text  # to six decimals
+        self._previous, self._previous_rate = step, None if rounded else step.lr
+        return step
+
+    def _argument(self, line: int, text: str) -> Iterator[Event]:
+        self._dump -= 1
+        self.wants = self._dump
+        entry = _argument(text)
+        if entry is not None:
+            self._dump = self.wants = _DUMP_GAP
+            yield Argument(entry[0], self.value(*entry), line)
+
+    def _checkpoint(self, line: int, text: str) -> Iterator[Event]:
+        saving, saved, loaded = _SAVING.search(text), _SAVED.search(text), _LOADED.search(text)
+        timer = _SAVE_TIMER.search(text)
+        if loaded is not None:
+            yield Resumed(int(loaded[1]), line)
+        elif saving is not None:
+            self._saving = int(saving[1]), _seconds_of(text)
+        elif saved is not None:
+            begun, self._saving = self._saving, None
+            ended = _seconds_of(text)
+            known = begun is not None and begun[0] == int(saved[1]) and None not in (begun[1], ended)
+            seconds = (ended or 0) - (begun[1] or 0) if known and begun else None
+            self.wants = max(self.wants, _TIMERS)
+            self._saved = Stall(line=line, kind="checkpoint", seconds=seconds, iteration=int(saved[1]))
+        elif timer is not None and (longest := number(timer[2])) is not None:
+            saved_at, self._saved = self._saved or Stall(line=line, kind="checkpoint"), None
+            yield saved_at if saved_at.seconds is not None else replace(saved_at, seconds=longest / 1000)
+
+
+def _argument(text: str) -> tuple[str, str] | None:
+    """Return name and value of "  name ...... value" after any prefix; dots fill up to column 48, or there are none."""
+    # Plain string operations: a regular expression for "a word before dots" is quadratic in a line of one long word.
+    head, dots, rest = text.partition(" ..")
+    if dots:
+        name, value = head.split()[-1] if head.split() else "", rest.lstrip(".")
+    else:
+        words = text.split(None, 12)
+        long = [i for i, word in enumerate(words[:-1]) if len(word) >= _LONG_NAME and word.isidentifier()]
+        if not long:
+            return None
+        name, value = words[long[0]], " ".join(words[long[0] + 1 :]).removeprefix(". ")
+    return (name, value.strip()) if name.isidentifier() else None
+
+
+def _second_iteration(step: Step, first: Step, between_s: float) -> Step:
+    """Return iteration 2 with its own time where the printed one is the mean of the first two: newer Megatron does not
+    reset its timers and losses after iteration 1 (training_log, should_reset). The lines' time stamps show which it is.
+    """
+    printed, before = step.step_time_s, first.step_time_s
+    if first.iteration != 1 or printed is None or before is None:
+        return step
+    own = 2 * printed - before
+    if own <= 0 or abs(between_s - own) > 0.25 * abs(between_s - printed):
+        return step
+    flags = ("step_time_s:recovered", "tflops_per_gpu:interval_mean", "loss:interval_mean")
+    metrics = {**step.metrics, "step_time_s_running_mean": printed}
+    return replace(step, step_time_s=own, flags=flags, metrics=metrics, interval_steps=None)
+
+
+def parameters(line: int, text: str) -> Iterator[Fact]:
+    """Yield how many parameters a rank holds."""
+    match = _PARAMETERS.search(text)
+    if match is not None:
+        yield Fact("parameters_by_rank", {f"{match[1]},{match[2]}": int(match[3])}, line)
+
+
+def _validation(line: int, text: str) -> Iterator[Validation]:
+    """Yield a validation or test point, after an iteration or at the end of training."""
+    match = _VALIDATION.search(text)
+    if match is None:
+        return
+    values: dict[str, float] = {}
+    for name, what, printed in _VALIDATED.findall(text[match.end() :]):
+        value = number(printed)
+        if value is not None:
+            values[f"{name.strip().replace(' ', '_')}_{what.lower()}"] = value
+    loss = values.pop("lm_loss_value", None)
+    test = "test" in match[0] or match[2] == "test" or "on test set" in text
+    iteration = int(match[1]) if match[1] else None
+    step = None if iteration is None else iteration - 1
+    split = "test" if test else "valid"
+    yield Validation(line=line, step=step, iteration=iteration, loss=loss, split=split, metrics=values)
+
+
+def _peak_memory(line: int, text: str) -> Iterator[Fact]:
+    """Yield the highest memory of a rank, by rank, in bytes."""
+    match = _PEAK_MEMORY.search(text)
+    if match is None:
+        return
+    for part in text[match.end() :].split("|"):
+        name, _, printed = part.partition(":")
+        fact, value = _PEAK_MEMORY_FACTS.get(name.strip()), number(printed.strip())
+        if fact is not None and value is not None:
+            yield Fact(fact, {match[1]: round(value * _PEAK_MEMORY_UNIT[match[3]])}, line)
+
+
+def _seconds_of(text: str) -> float | None:
+    """Return the first time stamp of a line in seconds since some fixed day."""
+    match = _TIME.search(text)
+    if match is None:
+        return None
+    from datetime import datetime
+
+    try:
+        moment = datetime(*(int(part) for part in match.groups()[:6]))  # type: ignore[arg-type]
+    except ValueError:
+        return None
+    return (moment - datetime(2000, 1, 1)).total_seconds() + float(match[7] or 0)
+
+
+def _parse(text: str) -> Values | None:
+    line = read_line(1, text) if "iteration" in text else None
+    return None if line is None else line.step_values()
+
+
+_WORLD = r"using world size: .{0,300}?"
+DIALECT = Dialect(
+    framework="megatron",
+    looks_for="Megatron: lines 'iteration N/ TOTAL | consumed samples: … |', or its '---- arguments ----' dump",
+    signs=(b"iteration ", b"iteration=", b" arguments --"),
+    marks=(b"iteration",),
+    startup=(
+        *(b") memory (", b" training is done]", b" at the end of training for ", b"- arguments ---"),
+        *(b"number of parameters on", b"using world size", b" for parameters ...", b" padded vocab (size"),
+    ),
+    family="megatron",
+    columns=_COLUMNS,
+    # train_step ends with opt_param_scheduler.step and training_log comes after it (megatron/training/training.py).
+    prints_next_rate=True,
+    facts=(r"(?P<completed>training is done)\]",),
+    settings=(
+        r"using torch\.(?P<params_dtype>\w{1,20}) for parameters \.\.\.",
+        r"padded vocab \(size: \d{1,9}\) with \d{1,9} dummy tokens \(new size: (?P<padded_vocab_size>\d{1,9})\)",
+        r"using world size: (?P<world_size>\d{1,7})",
+        _WORLD + r"data-parallel[- ]size: (?P<data_parallel_size>\d{1,7})",
+        _WORLD + r"(?<!hierarchical )context-parallel[- ]size: (?P<context_parallel_size>\d{1,7})",
+        _WORLD + r"(?<!encoder-)tensor-model-parallel[- ]size: (?P<tensor_model_parallel_size>\d{1,7})",
+        _WORLD + r"(?<!encoder-)pipeline-model-parallel[- ]size: (?P<pipeline_model_parallel_size>\d{1,7})",
+    ),
+    driver=MegatronDriver,
+    parse=_parse,
+)

@@ -7,28 +7,20 @@ read from it: see vocab_size and weight_decay in conf/vocabulary.yaml.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
-from conf.vocabulary import printed
-from parsers import megatron_reader
-from parsers.dialects.megatron import read_step as _read_line
-from parsers.events import Argument, Event, Reader, Setting
-from parsers.megatron_reader import MegatronReader
+from parsers.dialects import megatron
+from parsers.dialects.megatron import MegatronDriver
+from parsers.driver import Dialect
+from parsers.events import Argument, Event, Setting
 from parsers.record import Step
 from parsers.text import body
 from parsers.values import number, yaml_literal
-
-FRAMEWORK = "megatron_bridge"
-LOOKS_FOR = "Megatron-Bridge: 'Step Time : 1.23s GPU utilization: 512.3MODEL_TFLOP/s/GPU'"
-SIGNS = (b"Step Time : ", b"megatron.bridge", b"-gigabytes: ")
-MARKS = (*megatron_reader.MARKS, b"Step Time : ")
-STARTUP = (*megatron_reader.STARTUP, b"training.config.ConfigContainer", b"Configuration Summary (Non-Default")
-COMPANION = False
-FAMILY = "megatron"
 
 _STEP_TIME = re.compile(r"Step Time : ([\d.]{1,12})s GPU utilization: ([\d.]{1,12})MODEL_TFLOP/s/GPU")
 _ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")
@@ -42,22 +34,12 @@ _DEEPEST = 12
 
 _DTYPES = ("params_dtype", "params_dtype._target_")
 
-__all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
 
+class _Driver(MegatronDriver):
+    """Gives the time of "Step Time" to the iteration line that follows; gathers the dump until the first step."""
 
-def reader() -> Reader:
-    """A reader for one log."""
-    return _BridgeReader()
-
-
-def read_step(number: int, text: str) -> Step | None:
-    """The step that this one line tells. "Step Time" tells no number: not without the lines before."""
-    return _read_line(number, text)
-
-
-class _BridgeReader(MegatronReader):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
         self._timed: Step | None = None
         self._unnumbered: list[Step] = []
         self._counted = 0
@@ -67,10 +49,10 @@ class _BridgeReader(MegatronReader):
         self._entries: dict[str, tuple[Any, int]] = {}
 
     def feed(self, number: int, text: str) -> Iterator[Event]:
-        found = _STEP_TIME.search(text)
-        if found is not None:
-            yield from self._time(number, found)
-            text = text[found.end() :]  # where the last rank wrote before the first one's newline: its iteration line
+        match = _STEP_TIME.search(text)
+        if match is not None:
+            yield from self._time(number, match)
+            text = text[match.end() :]  # where the last rank wrote before the first one's newline: its iteration line
             if " iteration " not in text:
                 return
         if "training.config.ConfigContainer" in text or "Configuration Summary (Non-Default" in text:
@@ -92,7 +74,7 @@ class _BridgeReader(MegatronReader):
             self._timed = None
         yield from self._alone()
 
-    def _time(self, line: int, found: re.Match[str]) -> Iterator[Event]:
+    def _time(self, line: int, match: re.Match[str]) -> Iterator[Event]:
         yield from self._flush()
         if self._timed is not None:
             self._unnumbered.append(self._timed)
@@ -102,8 +84,8 @@ class _BridgeReader(MegatronReader):
             step=0,
             line=line,
             iteration=None,
-            step_time_s=number(found[1]),
-            tflops_per_gpu=number(found[2]),
+            step_time_s=number(match[1]),
+            tflops_per_gpu=number(match[2]),
             flags=("step:by_order",),
         )
 
@@ -151,8 +133,22 @@ class _BridgeReader(MegatronReader):
             yield Argument(name, value, line)
             section, _, rest = name.partition(".")
             key = f"model.{rest.rpartition('.')[2]}" if section == "model" else name  # of a part of the model, too
-            setting = printed(FRAMEWORK).get(key)
+            setting = self.dialect.known.get(key)
             if setting is not None and rest.count(".") <= 1:
                 yield Setting(setting.name, value, line)
             elif name.removeprefix("model.transformer.").removeprefix("model.") in _DTYPES and isinstance(value, str):
                 yield Setting("params_dtype", value, line)
+
+
+DIALECT = dataclasses.replace(
+    megatron.DIALECT,
+    framework="megatron_bridge",
+    looks_for="Megatron-Bridge: 'Step Time : 1.23s GPU utilization: 512.3MODEL_TFLOP/s/GPU'",
+    signs=(b"Step Time : ", b"megatron.bridge", b"-gigabytes: "),
+    marks=(*megatron.DIALECT.marks, b"Step Time : "),
+    startup=(
+        *(*megatron.DIALECT.startup, b"training.config.ConfigContainer"),
+        b"Configuration Summary (Non-Default",
+    ),
+    driver=_Driver,
+)

@@ -5,32 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from parsers import megatron_reader
-from parsers.dialects.megatron import read_step
-from parsers.events import Argument, Event, Reader
-from parsers.megatron_reader import MegatronReader
-
-FRAMEWORK = "megatron_deepspeed"
-LOOKS_FOR = "Megatron-DeepSpeed: 'samples per second: ' or 'samples_per_second=' in Megatron's iteration line"
-SIGNS = (b"samples per second: ", b"samples_per_second=", b"| consumed tokens: ", b"| consumed_tokens=")
-MARKS = (*megatron_reader.MARKS, b"save-checkpoint ")
-STARTUP = megatron_reader.STARTUP
-COMPANION = False
-FAMILY = "megatron"
-
-__all__ = ["COMPANION", "FRAMEWORK", "LOOKS_FOR", "MARKS", "SIGNS", "STARTUP", "read_step", "reader"]
+from parsers.dialects import megatron
+from parsers.dialects.megatron import MegatronDriver
 
 
-def reader() -> Reader:
-    """A reader for one log."""
-    return _DeepSpeedReader()
+class _Driver(MegatronDriver):
+    def value(self, name: str, printed: str) -> Any:
+        # --num-experts takes a list, [1] by default: a dense model (megatron/arguments.py).
+        return None if (name, printed) == ("num_experts", "[1]") else super().value(name, printed)
 
 
-class _DeepSpeedReader(MegatronReader):
-    def feed(self, number: int, text: str) -> Iterator[Event]:
-        for event in super().feed(number, text):
-            # --num-experts takes a list, [1] by default: a dense model (megatron/arguments.py).
-            dense = isinstance(event, Argument) and (event.name, event.value) == ("num_experts", "[1]")
-            yield Argument("num_experts", None, number) if dense else event
+DIALECT = replace(
+    megatron.DIALECT,
+    framework="megatron_deepspeed",
+    looks_for="Megatron-DeepSpeed: 'samples per second: ' or 'samples_per_second=' in Megatron's iteration line",
+    signs=(b"samples per second: ", b"samples_per_second=", b"| consumed tokens: ", b"| consumed_tokens="),
+    marks=(*megatron.DIALECT.marks, b"save-checkpoint "),
+    driver=_Driver,
+)

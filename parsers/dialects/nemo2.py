@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from parsers.dialects.megatron import parameters
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, Setting
 from parsers.fields import number, step_fields, whole
-from parsers.megatron_facts import parameters
 from parsers.record import Step, Validation
 from parsers.text import body
 from parsers.values import literal

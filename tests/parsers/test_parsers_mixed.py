@@ -12,8 +12,8 @@ import pytest
 from helpers import FIXTURES, parse_text
 
 from parsers import Parsed, Parser
+from parsers.dialects.megatron import read_line
 from parsers.discover import discover
-from parsers.megatron_line import read_line
 
 ROOT = Path(__file__).parents[2]
 # Of each framework a log that begins with its first step.
