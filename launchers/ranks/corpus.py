@@ -110,8 +110,10 @@ def _check_disk(folder: Path, needed: int) -> None:
 def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
     """Draw the number of tokens of each document; the last one is cut so that their sum is exact."""
     if spec.documents is not None:
-        return draw.randint(_SHORTEST, _LONGEST + 1, spec.documents, np.int32)
-    wanted, drawn, parts = spec.tokens or 0, 0, []
+        drawn_lengths: NDArray[np.int32] = draw.randint(_SHORTEST, _LONGEST + 1, spec.documents, np.int32)
+        return drawn_lengths
+    parts: list[NDArray[np.int32]] = []
+    wanted, drawn = spec.tokens or 0, 0
     while drawn < wanted:
         parts.append(draw.randint(_SHORTEST, _LONGEST + 1, (wanted - drawn) // _LONGEST + 1, np.int32))
         drawn += int(parts[-1].sum(dtype=np.int64))
@@ -119,7 +121,8 @@ def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
     ends = np.cumsum(lengths, dtype=np.int64)
     last = int(np.searchsorted(ends, wanted))
     lengths[last] -= ends[last] - wanted
-    return lengths[: last + 1]
+    used: NDArray[np.int32] = lengths[: last + 1]
+    return used
 
 
 def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec) -> Iterator[NDArray[np.int32]]:

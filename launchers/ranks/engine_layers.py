@@ -33,7 +33,7 @@ class RMSNorm(torch.nn.Module):
         device = None if config.use_cpu_initialization else torch.cuda.current_device()
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=device))
         # distributed/finalize_model_grads.py sums the gradients of weights so marked over the sequence parallel ranks
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        self.weight.sequence_parallel = config.sequence_parallel
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the normalised tensor, in the shape and dtype of `hidden`."""
@@ -128,11 +128,12 @@ class SDPACoreAttention(MegatronModule):
             )
         return out.permute(2, 0, 1, 3).reshape(*query.shape[:2], -1)
 
-    def _generator(self, dropout: float) -> contextlib.AbstractContextManager[None]:
+    def _generator(self, dropout: float) -> contextlib.AbstractContextManager[Any]:
         # as transformer/dot_product_attention.py:206: tensor parallel ranks hold different heads, so they draw
         # differently; with sequence parallelism the whole block does so already
         if dropout and not self.config.sequence_parallel:
-            return get_cuda_rng_tracker().fork()
+            forked: contextlib.AbstractContextManager[Any] = get_cuda_rng_tracker().fork()
+            return forked
         return contextlib.nullcontext()
 
 

@@ -54,7 +54,7 @@ def real(least: float, *, below: float = math.inf, open_start: bool = False, or_
             return or_null
         if type(value) not in (int, float) or not math.isfinite(value):
             return False
-        return value < below and (value > least if open_start else value >= least)
+        return bool(value < below and (value > least if open_start else value >= least))
 
     words = f"a number {'>' if open_start else '>='} {least}"
     words += f" and < {below}" * (below != math.inf) + " or null" * or_null

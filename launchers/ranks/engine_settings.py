@@ -188,7 +188,8 @@ def _data_problems(s: Settings) -> Iterator[Problem]:
     """The corpus fits the run. Its ids are not looked at: corpus.py does that once, before the ranks start."""
     if s.data == "mock":
         return
-    from corpus_order import Reading, Refused, check_length, open_corpus
+    from corpus_order import Reading, check_length, open_corpus
+    from rank_program import Refused
 
     try:
         corpus = open_corpus(s.data_path or "")

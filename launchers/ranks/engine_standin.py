@@ -54,7 +54,7 @@ def install() -> bool:
     if installed != MEGATRON_VERSION:
         raise _refusal(f"this is {installed}")
     for row in rows():
-        after(row.module)(lambda _, row=row: tprimat_standin.replace(row))
+        after(row.module)(functools.partial(tprimat_standin.replace, row))
     for name in DEVICE_LITERALS:
         after(name)(lambda module: setattr(module, "torch", _TorchOnCpu()))
     logging.getLogger("megatron.core.tensor_parallel.random").addFilter(_is_no_rng_warning)

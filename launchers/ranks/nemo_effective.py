@@ -151,7 +151,7 @@ def _rope_factor(gpt: Any) -> float:
         return 1.0
     frequencies = embedding.inv_freq
     lowest = float(gpt.rotary_base) ** -((len(frequencies) - 1) / len(frequencies))
-    return round(lowest / float(frequencies[-1]), 3)
+    return float(round(lowest / float(frequencies[-1]), 3))
 
 
 def _first_batch(trainer: Any) -> str | None:

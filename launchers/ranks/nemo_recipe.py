@@ -88,7 +88,7 @@ def names_of(parent: Any) -> set[str]:
     return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
 
 
-def llm_ddp() -> type:
+def llm_ddp() -> Any:
     """Return Megatron's DistributedDataParallelConfig."""
     from megatron.core.distributed import DistributedDataParallelConfig
 

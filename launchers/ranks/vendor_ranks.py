@@ -88,7 +88,7 @@ def read_settings(path: str) -> Settings:
     import yaml  # comes with omegaconf, which both stacks need
 
     try:
-        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        settings: object = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise Refused.of(path, str(error)) from error
     if not isinstance(settings, dict):
@@ -158,7 +158,8 @@ def _walk(root: Any, parents: list[str], path: str) -> tuple[Any, Problem | None
 
 def required(settings: Settings, has_transformer_engine: bool) -> Settings:
     """Return path → plain value of all that must be there, in this environment."""
-    return settings["set"] | ({} if has_transformer_engine else settings["set_without_transformer_engine"])
+    without: Settings = {} if has_transformer_engine else settings["set_without_transformer_engine"]
+    return {**settings["set"], **without}
 
 
 def needs_transformer_engine(settings: Settings, context_path: str) -> Iterator[Problem]:

@@ -20,9 +20,9 @@ FOLDER = Path(__file__).parents[2] / "launchers" / "ranks" / "rehearsal"
 def unread() -> Iterator[Any]:
     before = set(sys.modules)
     sys.path.insert(0, str(FOLDER))
-    import tprimat_probe_unread
+    import tprimat_probe
 
-    yield tprimat_probe_unread
+    yield tprimat_probe
     sys.path.remove(str(FOLDER))
     for name in set(sys.modules) - before:
         if name.startswith("tprimat_"):
@@ -31,9 +31,7 @@ def unread() -> Iterator[Any]:
 
 @pytest.fixture
 def probe(unread: Any, tmp_path: Path) -> Any:
-    import tprimat_probe
-
-    return tprimat_probe.Probe(tmp_path)
+    return unread.Probe(tmp_path)
 
 
 def test_primus_arguments_tell_what_was_read_and_are_plain_afterwards(

@@ -87,7 +87,7 @@ def _play(torch: types.ModuleType) -> None:
         setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
 
 
-def _end_at_the_first_forward(schedules: types.ModuleType) -> None:
+def _end_at_the_first_forward(schedules: Any) -> None:
     """Where the schedules call the model: they have checked their own rules by then."""
     if not hasattr(schedules, "forward_step"):
         _refuse(f"{_SCHEDULES} has no forward_step in this release: the training would not end before it")

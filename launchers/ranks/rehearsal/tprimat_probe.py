@@ -1,31 +1,34 @@
-"""The probe: what is really built and what really steps, read inside the rank, whatever the vendor prints.
+"""Probe what is really built and what really steps, inside the rank, whatever the vendor prints.
 
 TPRIMAT_PROBE=DIR: installed by sitecustomize.py, for NeMo, Megatron-Bridge, Primus and the embedded engine alike. Each
 rank writes DIR/rank<RANK>.json (parsers/probe.py reads it) after 2, 32, 512 … steps and at the end, so that a killed
 run leaves one. It rides along on real runs and cannot hurt one: every fault is caught and kept in the file, nothing
 waits for a device (what only a device holds is unknown), and its own time is in the file: of loading, hooks, reading
-and writing. What is read of built objects is read once, in the first step.
+and writing. Built objects are read once, in the first step.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable
+import types
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import tprimat_probe_tokens
-import tprimat_probe_unread
 from tprimat_after_import import FAULTS, after
-from tprimat_probe_read import described, frequencies, group_row, means_of
-from tprimat_probe_settings import schedule
-from tprimat_probe_tokens import MOST_HELD, STEPS_LOOKED_AT, Tokens
+from tprimat_names import full_numel, global_name
+from tprimat_probe_settings import schedule, settings
 
 VARIABLE = "TPRIMAT_PROBE"
 VERSION = 1
@@ -41,11 +44,19 @@ _CLASSES = {
     "nemo.core.optim.lr_scheduler": ("WarmupAnnealHoldPolicy", "on_schedule"),
     "megatron.core.datasets.megatron_dataset": ("MegatronDataset", "on_dataset"),
 }
-"""Of each module the class whose making tells something, and who is told. A release without it: a fault in the file."""
+"""Module → the class whose objects are of interest, and the method that takes each. A release without it: a fault in
+the file."""
+_REHEARSES = any(os.environ.get(name) for name in ("TPRIMAT_REHEARSE", "TPRIMAT_REHEARSED"))
+STEPS_READ = 20 if _REHEARSES else 8
+"""So many first steps are identified, and their losses read: all of a toy (launchers/toy.py), few of a real run, whose
+time counts."""
+MOST_KEPT = 4096
+"""Forward passes of one step. More come only where no optimizer's step is seen."""
+_VERSIONS = ("torch", "megatron.core", "nemo", "megatron.bridge", "primus", "numpy")
 
 
 def install(started: float) -> Probe:
-    """Wait for the vendor to import what the probe looks at. Imports nothing heavy. started: by time.perf_counter, when
+    """Wait for the vendor to import what the probe reads. Imports nothing heavy. started: by time.perf_counter, when
     this module began to be loaded, less what was spent before."""
     folder = Path(os.environ[VARIABLE]).absolute()
     os.environ[VARIABLE] = str(folder)  # children may start elsewhere
@@ -57,8 +68,8 @@ def install(started: float) -> Probe:
     def steps(optim: Any) -> None:
         optim.register_optimizer_step_pre_hook(lambda this, _, __: probe.guarded("on_step", this))
 
-    tprimat_probe_tokens.install(probe)
-    tprimat_probe_unread.install(probe)
+    _watch_loaders(probe)
+    _watch_names(probe)
     atexit.register(probe.finish)
     _PROBES.append(probe)
     probe.seconds = time.perf_counter() - started
@@ -75,7 +86,7 @@ def finish() -> None:
 
 
 class Probe:
-    """What has been seen in this process. The methods on_… are called by hooks, and may raise."""
+    """Collect what this process builds and steps. The methods on_… are called by hooks, and may raise."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = folder, os.getpid()
@@ -98,7 +109,7 @@ class Probe:
         self.tokens = Tokens()
         self.given: list[Any] = []
         self.losses: list[Any] = []  # of this step's micro-batches
-        self.losses_told = True
+        self.reads_losses = True
         self.unsettled: list[tuple[dict[str, Any], list[Any], Callable[[], dict[str, Any]]]] = []
         self.watches: list[Any] = []
         self.first_optimizer: int | None = None
@@ -125,16 +136,16 @@ class Probe:
             self.faults.append(text)
 
     def after_making(self, name: str, method: str, module: Any) -> None:
-        """Tell `method` of each object of the class `name` of `module` once it is made."""
+        """Pass each object of the class `name` of `module` to `method` once it is made."""
         kind = getattr(module, name)
         make = kind.__init__
 
         @functools.wraps(make)
-        def make_and_tell(this: Any, *arguments: Any, **options: Any) -> None:
+        def make_and_pass(this: Any, *arguments: Any, **options: Any) -> None:
             make(this, *arguments, **options)
             self.guarded(method, this)
 
-        kind.__init__ = make_and_tell
+        kind.__init__ = make_and_pass
 
     def on_model(self, model: Any) -> None:
         self.models.append(model)
@@ -142,16 +153,16 @@ class Probe:
             self.watches.append(model.register_forward_hook(self._forward, with_kwargs=True))
 
     def _forward(self, model: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
-        """In the hot path: keeps what the model is given, and the losses [samples, sequence] where they are on the
-        host (printed ones have seven digits), until the step ends; cannot raise."""
+        """Keep what the model is given, and the losses [samples, sequence] where they are on the host (printed ones
+        have seven digits), until the step ends. In the hot path: cannot raise."""
         started = time.perf_counter()
-        if model.training and len(self.given) < MOST_HELD:
+        if model.training and len(self.given) < MOST_KEPT:
             if model is self.models[0]:
                 self.given.append(options.get("input_ids", arguments[0] if arguments else None))
-            if self.losses_told and model.post_process:
+            if self.reads_losses and model.post_process:
                 if not self.losses:
-                    self.losses_told = getattr(output, "ndim", 0) == 2 and output.device.type == "cpu"
-                if self.losses_told:
+                    self.reads_losses = getattr(output, "ndim", 0) == 2 and output.device.type == "cpu"
+                if self.reads_losses:
                     self.losses.append(output.detach())
         self.seconds += time.perf_counter() - started
 
@@ -172,7 +183,7 @@ class Probe:
             self.dataset = dataset
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
-        if self.tokens.looks:
+        if self.tokens.reads:
             self.tokens.handed(iterator, batch)
 
     def on_step(self, optimizer: Any) -> None:
@@ -197,16 +208,16 @@ class Probe:
         if done < STEPS_KEPT:
             row = {"forwards": len(given) or None, "samples": None, "tokens_checksum": None, "loss_sum": None}
             self.steps.append({**row, "losses": None, "probe_time_s": None, "groups": []})
-            if given or done <= STEPS_LOOKED_AT:
+            if given or done <= STEPS_READ:
                 self.guarded("end_of_batch", given)
-        if done == STEPS_LOOKED_AT:
-            self.losses_told = False
+        if done == STEPS_READ:
+            self.reads_losses = False
             if not any(getattr(o.config, "fp16", False) for o in self.optimizers):
                 for watch in self.watches:  # only where fp16 skips a step do the forward passes number it
                     watch.remove()
 
     def end_of_batch(self, given: list[Any]) -> None:
-        """given: to the model in this step's forward passes."""
+        """Close a step; given: to the model in its forward passes."""
         if self.frequencies is None and self.models and len(self.steps) == 1:
             self.frequencies = frequencies(self.models[0])  # NeMo scales them after it has made the model
         if self.models and self.models[0].pre_process:
@@ -215,7 +226,7 @@ class Probe:
         self.losses = []
 
     def settle(self) -> None:
-        """Sum up what was held of the steps since the last time: between them it would cost more than all else."""
+        """Sum up what was kept of the steps since the last time: between them it would cost more than all else."""
         unsettled, self.unsettled = self.unsettled, []
         for step in unsettled:
             self.guarded("settle_step", *step)
@@ -227,8 +238,8 @@ class Probe:
     def describe(self) -> None:
         if self.description is None:
             self.description = described(self)
-        else:  # the second step tells what the schedule counts
-            self.description["settings"] |= schedule(self)
+        else:  # the second step shows what the schedule counts
+            self.description["settings"] |= plain(schedule(self))
         self.described = ""
 
     def finish(self) -> None:
@@ -237,7 +248,7 @@ class Probe:
             self.guarded("_write")
 
     def _write(self) -> None:
-        for source in ("settle", *self.unread_sources):
+        for source in (self.settle, *self.unread_sources):
             self.guarded(source)
         if self.description is None:
             self.guarded("describe")
@@ -265,9 +276,410 @@ class Probe:
 
 
 def _inner(members: dict[str, Any]) -> str:
-    """As JSON, without the braces."""
+    """Return the members as JSON, without the braces."""
     return json.dumps(members, default=_no_value)[1:-1]
 
 
 def _no_value(value: object) -> str:
     return f"<{type(value).__name__}>"
+
+
+# The objects that were built, as plain values. Nothing here touches a device, but for the RoPE frequencies, which are
+# copied once, before the first step.
+
+
+def described(probe: Probe) -> dict[str, Any]:
+    """Return all but the steps. A part that cannot be read is null, and a fault."""
+    if probe.frequencies is None and probe.models and not probe.steps:
+        probe.frequencies = _part(probe, "frequencies", lambda: frequencies(probe.models[0]))
+    return {
+        "ranks": _part(probe, "ranks", ranks),
+        "settings": plain(settings(probe)),
+        "chunks": [_part(probe, "chunk", functools.partial(chunk, model, probe)) for model in probe.models],
+        "reduction_dtypes": _part(probe, "reduction_dtypes", lambda: reduction_dtypes(probe)),
+        "rope_frequencies": probe.frequencies,
+        "input_shape": probe.tokens.shape,
+        "first_tokens": probe.tokens.first,
+        "tokens_unknown": probe.tokens.unknown,
+        "versions": {name: str(v) for name in _VERSIONS if (v := _version(name)) is not None},
+    }
+
+
+def _part(probe: Probe, name: str, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001  the run goes on
+        probe.fault(name, error)
+        return None
+
+
+def ranks() -> dict[str, Any]:
+    """Return the place of this process in each kind of group, and the number of processes."""
+    import torch
+    from megatron.core import parallel_state as groups
+
+    return {
+        "world": torch.distributed.get_world_size(),
+        "tensor": groups.get_tensor_model_parallel_rank(),
+        "pipeline": groups.get_pipeline_model_parallel_rank(),
+        "data": groups.get_data_parallel_rank(),
+        "context": groups.get_context_parallel_rank(),
+        "expert": groups.get_expert_model_parallel_rank(),
+    }
+
+
+def chunk(model: Any, probe: Probe) -> dict[str, Any]:
+    """Return one part of this rank's model: [global name, local shape, elements in the complete model, whether it
+    decays, dtype, dtype of its main gradient] of each parameter. None: unknown."""
+    decays = decayed(probe)
+    rows = []
+    for name, parameter in model.named_parameters():
+        own = global_name(model, name)
+        gradient = getattr(parameter, "main_grad", None)
+        rows.append(
+            [
+                own,
+                list(parameter.shape),
+                full_numel(parameter, own, model.config),
+                decays.get(id(parameter)),
+                plain(parameter.dtype),
+                None if gradient is None else plain(gradient.dtype),
+            ]
+        )
+    layers = getattr(getattr(model, "decoder", None), "layers", ())
+    return {
+        "class": type(model).__name__,
+        "layers": [layer.layer_number for layer in layers],
+        "parameters": rows,
+    }
+
+
+def decayed(probe: Probe) -> dict[int, bool]:
+    """Return of each parameter, by id, whether the group that it was given to decays."""
+    decays: dict[int, bool] = {}
+    for optimizer in (o.optimizer for o in probe.optimizers if o.optimizer is not None):
+        groups = probe.decay_groups[id(optimizer)]
+        if len(groups) == len(optimizer.param_groups):
+            for group, members in zip(optimizer.param_groups, groups, strict=True):
+                decays |= dict.fromkeys(members, bool(group["weight_decay"] > 0))
+    return decays
+
+
+def reduction_dtypes(probe: Probe) -> list[str]:
+    """Return in what the data parallel ranks reduce gradients: the dtypes of Megatron's buffers of them."""
+    buffers = [b for w in probe.wrapped for kind in ("buffers", "expert_parallel_buffers") for b in _buffers(w, kind)]
+    return sorted({str(plain(buffer.grad_dtype)) for buffer in buffers})
+
+
+def _buffers(wrapped: Any, kind: str) -> list[Any]:
+    buffers = getattr(wrapped, kind, None)  # of a plain torch module: a method
+    return buffers if isinstance(buffers, list) else []
+
+
+def group_row(group: Mapping[str, Any]) -> list[Any]:
+    """Return lr, weight_decay, beta1, beta2, eps of a parameter group that is about to step."""
+    beta1, beta2 = group.get("betas", (None, None))
+    values = (group.get("lr"), group.get("weight_decay"), beta1, beta2, group.get("eps"))
+    return [value if isinstance(value, int | float) else None for value in values]  # a tensor may be on a device
+
+
+def frequencies(model: Any) -> list[float] | None:
+    """Return the frequencies of the rotary embedding; None where the model has none, or another kind of them."""
+    modules = (module for module in model.modules() if type(module).__name__ == "RotaryEmbedding")
+    embedding = next(modules, None)
+    return None if embedding is None else [float(value) for value in embedding.inv_freq.tolist()]
+
+
+def means_of(losses: list[Any]) -> list[float]:
+    """Return the mean of each micro-batch's losses [samples, sequence], of equal shape, on the host: in float64, where
+    the order of summing shows no more."""
+    import torch
+
+    means: list[float] = torch.stack(losses).double().mean(dim=(1, 2)).tolist()
+    return means
+
+
+def _version(name: str) -> Any:
+    return getattr(sys.modules.get(name), "__version__", None)
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as JSON takes it. Never its str or repr, which may wait for a device: else the name of its
+    type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple | set):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if type(value).__name__ == "dtype":
+        return str(value).removeprefix("torch.")
+    named = getattr(value, "name", None) or getattr(value, "__name__", None)
+    return named if isinstance(named, str) else f"<{type(value).__name__}>"
+
+
+# Samples: which a step sees, as the sum of a hash of each. Of what the model is given, where that is on the host; else
+# of what the training data's loader hands out there, in the same order.
+
+
+def _watch_loaders(probe: Probe) -> None:
+    """Hand the probe each batch that a loader gives out, in the process that trains."""
+
+    @after("torch.utils.data.dataloader")
+    def loader(module: Any) -> None:
+        kind = module._BaseDataLoaderIter
+        step = kind.__next__
+
+        def step_and_pass(this: Any) -> Any:
+            batch = step(this)
+            probe.guarded("on_batch", this, batch)
+            return batch
+
+        kind.__next__ = step_and_pass
+
+
+class Tokens:
+    """Identify the samples of this rank, step by step. unknown: why the model's cannot be read. shape: of a
+    micro-batch's tokens [samples, sequence]. first: the first sample's first ids."""
+
+    def __init__(self) -> None:
+        self.unknown: str | None = None
+        self.shape: tuple[int, ...] | None = None
+        self.first: list[int] | None = None
+        self._kept: list[Any] = []
+        self._handed: deque[int] = deque()
+        self._loader: Callable[[], Any] = lambda: None
+        self._samples = self._steps = 0
+
+    @property
+    def reads(self) -> bool:
+        """Return whether batches are still read."""
+        return self._steps < STEPS_READ
+
+    def given(self, batch: Sequence[Any]) -> None:
+        """Take what the model was given in the forward passes of a step."""
+        if batch and self.shape is None:
+            self.shape, self.unknown = tuple(batch[0].shape), why_unknown(batch[0])
+        self._samples = sum(tokens.shape[0] for tokens in batch)
+        self._kept = list(batch) if self.unknown is None and self.reads else []
+
+    def handed(self, iterator: Any, batch: Any) -> None:
+        """Take a batch of a loader's iterator. Of several at a time the first is followed: Megatron-Bridge gives each
+        virtual stage one of its own, with the same samples."""
+        tokens = batch.get("tokens") if isinstance(batch, Mapping) else None
+        if not self.reads or tokens is None or tokens.device.type != "cpu" or not is_training(iterator._dataset):
+            return
+        if self._loader() is None:  # none yet, or that of an epoch that is over
+            self._loader = weakref.ref(iterator)
+        if self._loader() is iterator:
+            if self.first is None:
+                self.first = tokens.reshape(-1)[:8].tolist()
+            self._handed.extend(sample_hashes(tokens))
+
+    def step(self) -> Callable[[], dict[str, int | None]]:
+        """End a step. Return a function that returns the number of its samples and the sum of their hashes, None where
+        not known."""
+        samples, kept = self._samples, self._kept
+        self._samples, self._kept = 0, []
+        self._steps += 1
+        if self.first is None and kept:
+            self.first = kept[0].reshape(-1)[:8].tolist()
+        handed = [self._handed.popleft() for _ in range(min(samples, len(self._handed)))]
+        if not self.reads:
+            self._handed.clear()
+        return functools.partial(_checksum, samples, kept, handed)
+
+
+def _checksum(samples: int, kept: Sequence[Any], handed: Sequence[int]) -> dict[str, int | None]:
+    """Return the row's samples and tokens_checksum. ValueError: the loader handed out others than the model saw."""
+    hashes = sample_hashes(*kept)
+    if hashes and handed and hashes != handed:
+        raise ValueError("the loader handed out other samples than the model saw")
+    known = hashes or handed
+    complete = samples > 0 and len(known) == samples
+    return {"samples": samples or None, "tokens_checksum": sum(known) % 2**52 if complete else None}
+
+
+def is_training(dataset: Any) -> bool:
+    """Return whether this is Megatron's training split, or a blend of such."""
+    first = next(iter(getattr(dataset, "datasets", ())), dataset)
+    return getattr(getattr(first, "index_split", None), "name", None) == "train"
+
+
+def why_unknown(tokens: Any) -> str | None:
+    """Return why the samples that a model is given cannot be identified; None where they can."""
+    if tokens.device.type != "cpu":
+        return f"the model's are on {tokens.device.type}, which is not waited for"
+    from megatron.core import parallel_state as groups
+
+    if groups.is_initialized() and groups.get_context_parallel_world_size() > 1:
+        return "context parallel ranks see parts of the samples"
+    return None
+
+
+def sample_hashes(*batches: Any) -> list[int]:
+    """Return a 32-bit hash of each sample of tokens [samples, sequence], on the host: CRC-32 of its ids as little
+    endian int64."""
+    import numpy as np
+
+    return [zlib.crc32(row) for tokens in batches for row in np.ascontiguousarray(tokens.detach().numpy(), "<i8")]
+
+
+# Names that were set and that nothing has read: where a stack takes any name, only this shows a misspelt one.
+
+
+_PRIMUS_PRINTS = {"_print_args", "log_dict_aligned", "merge_namespace", "nested_namespace_to_dict"}
+"""These read every argument: to print it, or to copy it."""
+
+
+def _watch_names(probe: Probe) -> None:
+    """Hook what takes names silently in NeMo, Megatron-Bridge and Primus."""
+
+    @after("nemo.lightning.pytorch.strategies.megatron_strategy")
+    def nemo(module: Any) -> None:
+        _extra_keywords(probe, module.MegatronStrategy)
+
+    @after("megatron.bridge.training.pretrain")
+    def bridge(module: Any) -> None:
+        _extra_attributes(probe, module)
+
+    @after("primus.backends.megatron.argument_builder")
+    def primus(module: Any) -> None:
+        _unread_arguments(probe, module.MegatronArgBuilder)
+
+    @after("primus.modules.base_module")
+    def legacy_primus(module: Any) -> None:
+        _unread_config(probe, module.BaseModule)
+
+
+def _extra_keywords(probe: Probe, kind: Any) -> None:
+    """List the keywords that MegatronStrategy drops into **kwargs, which nothing reads."""
+    make = kind.__init__
+    known = {n for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
+
+    @functools.wraps(make)
+    def make_and_list(this: Any, *arguments: Any, **options: Any) -> None:
+        probe.unread["MegatronStrategy"] = sorted(options.keys() - known)
+        make(this, *arguments, **options)
+
+    kind.__init__ = make_and_list
+
+
+def _extra_attributes(probe: Probe, module: Any) -> None:
+    """List the attributes of Bridge's configs that are no fields of theirs: kept (they have no slots), and inert."""
+    run = module.pretrain
+
+    @functools.wraps(run)
+    def list_and_run(config: Any, *arguments: Any, **options: Any) -> Any:
+        def inert_attributes() -> None:
+            probe.unread["ConfigContainer"] = sorted(_not_fields(config))
+
+        probe.guarded(inert_attributes)
+        return run(config, *arguments, **options)
+
+    module.pretrain = list_and_run
+
+
+_NO_FIELDS = ("_", "yarn_")
+"""Private ones; and core/models/gpt/gpt_model.py:183 reads yarn_… of any config."""
+
+
+def _not_fields(config: Any, path: str = "") -> Iterator[str]:
+    known = {f.name for f in fields(config)}
+    for name, value in vars(config).items():
+        if name not in known and not name.startswith(_NO_FIELDS) and not hasattr(type(config), name):
+            yield f"{path}{name}"
+        elif is_dataclass(value) and not isinstance(value, type) and path.count(".") < 3:
+            yield from _not_fields(value, f"{path}{name}.")
+
+
+class _Arguments(types.SimpleNamespace):
+    """Primus' arguments. A copy, pickled or not, is a plain namespace."""
+
+    def __reduce__(self) -> Any:
+        return types.SimpleNamespace, (), dict(vars(self))
+
+
+class _Recorded(_Arguments):
+    """The same, noting what is read of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            reader = sys._getframe(1)
+            while reader.f_code.co_name.startswith("<") and reader.f_back is not None:  # a comprehension, a lambda
+                reader = reader.f_back
+            if reader.f_code.co_name not in _PRIMUS_PRINTS:
+                _READ.add(name)
+        return object.__getattribute__(self, name)
+
+
+_READ: set[str] = set()
+
+
+def _unread_arguments(probe: Probe, builder: Any) -> None:
+    """Watch Primus' arguments: from v26.2 on it keeps any key of the user's, and prints it as if it were an
+    argument."""
+    build = builder.to_namespace
+
+    @functools.wraps(build)
+    def to_namespace(this: Any) -> Any:
+        built = build(this)
+        probe.guarded(watch, probe, built)
+        return probe.arguments or built
+
+    builder.to_namespace = builder.finalize = to_namespace
+
+
+def _unread_config(probe: Probe, kind: Any) -> None:
+    """Watch the legacy trainers' arguments: the config's own namespace, with keys that the config knows and nothing
+    reads (v25.9: primus/modules/base_module.py, primus/core/launcher/config.py)."""
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def make_watched(this: Any, module_name: str, primus_config: Any, *arguments: Any, **options: Any) -> None:
+        def replace() -> None:
+            modules = primus_config._exp.modules
+            watch(probe, getattr(modules, module_name))
+            setattr(modules, module_name, probe.arguments)
+
+        probe.guarded(replace)
+        make(this, module_name, primus_config, *arguments, **options)
+
+    kind.__init__ = make_watched
+
+
+def watch(probe: Probe, built: Any) -> None:
+    """Put a namespace that notes what is read of it in place of `built`, as probe.arguments. What is read before the
+    file is first written is read; then nothing is noted any more."""
+
+    def never_read() -> None:
+        if type(probe.arguments) is _Recorded:
+            object.__setattr__(probe.arguments, "__class__", _Arguments)
+            probe.unread["primus"] = sorted(user_keys() - _READ)
+
+    probe.arguments = _Recorded(**vars(built))
+    probe.unread_sources.append(never_read)
+
+
+def user_keys() -> set[str]:
+    """Return the keys that the user set: the overrides in the files named on the command line, and its own --KEY
+    words."""
+    import yaml
+
+    words = iter(sys.argv[1:])
+    keys: set[str] = set()
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in ("--config", "--exp"):
+            with open(value or next(words), encoding="utf-8") as file:  # noqa: PTH123
+                keys |= set(_overrides(yaml.safe_load(file)))
+        elif name.startswith("--"):
+            keys.add(name[2:])
+    return keys - {"data_path", "backend_path", "export_config"}  # of the launcher itself
+
+
+def _overrides(document: Any) -> Iterator[str]:
+    modules = document.get("modules") if isinstance(document, Mapping) else None
+    for module in (modules or {}).values():
+        overrides = (module.get("overrides") or {}) if isinstance(module, Mapping) else {}
+        yield from (name for name, value in overrides.items() if value is not None)  # null requests nothing

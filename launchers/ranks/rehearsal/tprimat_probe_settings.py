@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tprimat_probe_read import plain
 from tprimat_settings import (
     attention,
     ddp_settings,
@@ -38,7 +37,7 @@ def _told(probe: Probe, *parts: Callable[[Probe], dict[str, Any]]) -> dict[str, 
             values |= part(probe)
         except Exception as error:  # noqa: BLE001  the run goes on
             probe.fault(part.__name__, error)
-    return {name: plain(value) for name, value in values.items()}
+    return values
 
 
 def _model(probe: Probe) -> dict[str, Any]:

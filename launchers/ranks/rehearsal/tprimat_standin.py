@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import functools
 import importlib
 import importlib.util
 import json
@@ -74,10 +75,11 @@ def _install(torch: types.ModuleType) -> None:
     tensor_mode(torch)().__enter__()
     torch.distributed.init_process_group = _announced(torch.distributed.init_process_group)
     for row in MEGATRON:
-        after(row.module)(lambda _, row=row: replace(row))
+        after(row.module)(functools.partial(replace, row))
 
 
-def replace(row: Replacement) -> None:
+def replace(row: Replacement, _: object = None) -> None:
+    """Put the row's replacement in place, or note that its name is missing; also a hook after its module's import."""
     try:
         owner = owner_of(row)
     except ImportError:

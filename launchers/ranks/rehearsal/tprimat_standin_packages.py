@@ -68,8 +68,8 @@ def install(is_active: Callable[[], bool]) -> None:
             raise
 
     builtins.__import__ = guarded
-    importlib.import_module = guarded_import  # type: ignore[assignment]
-    importlib.util.find_spec = guarded_find  # type: ignore[assignment]
+    importlib.import_module = guarded_import
+    importlib.util.find_spec = guarded_find
 
 
 _import_module = importlib.import_module

@@ -8,17 +8,9 @@ from pathlib import Path
 from types import FunctionType
 
 KEPT = {
-    "guarded",
-    "fault",
-    "finish",
-    "_write",
-    "_replace",
-    "install",
-    "after",
-    "after_making",
-    "_no_value",
-    "_inner",
-    "__init__",
+    *("guarded", "fault", "finish", "_write", "_replace", "install", "after", "after_making", "_no_value", "_inner"),
+    *("__init__", "_watch_loaders", "_watch_names"),
+    *("_extra_keywords", "_extra_attributes", "_unread_arguments", "_unread_config"),
 }
 
 
@@ -30,12 +22,9 @@ def fail(*_: object, **__: object) -> None:
 
 def break_all(_: object) -> None:
     import tprimat_probe
-    import tprimat_probe_read
     import tprimat_probe_settings
-    import tprimat_probe_tokens
 
-    modules = (tprimat_probe, tprimat_probe_read, tprimat_probe_settings, tprimat_probe_tokens)
-    for holder in (tprimat_probe.Probe, tprimat_probe_tokens.Tokens, *modules):
+    for holder in (tprimat_probe.Probe, tprimat_probe.Tokens, tprimat_probe, tprimat_probe_settings):
         for name, value in list(vars(holder).items()):
             if isinstance(value, FunctionType) and name not in KEPT:
                 setattr(holder, name, fail)
