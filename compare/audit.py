@@ -17,17 +17,6 @@ from conf.vocabulary import Setting, vocabulary
 from parsers import Record, Run
 from parsers.assemble import same
 
-# A setting that has no effect while its switch is None or False in every group.
-_SWITCHES: Mapping[str, str] = {
-    "fp8_recipe": "fp8",
-    "recompute_method": "recompute_granularity",
-    "recompute_num_layers": "recompute_granularity",
-    "rope_scaling_factor": "use_rope_scaling",
-    **dict.fromkeys(("moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"), "num_experts"),
-    **dict.fromkeys(("moe_first_dense_layers", "moe_router_load_balancing_type", "moe_aux_loss_coeff"), "num_experts"),
-    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_head_dim"), "multi_latent_attention"),
-    **dict.fromkeys(("qk_pos_emb_head_dim", "v_head_dim"), "multi_latent_attention"),
-}
 _OFTEN_VARIED = (LAYOUT, "image", "precision")
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment
 _ENVIRONMENT = (DEVICE, TOKENS, *PARAMETERS, *DUMPED)
@@ -152,7 +141,7 @@ def _values(side: Side, name: str) -> tuple[Any, ...] | None:
 
 def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     """Return why a setting that differs does nothing in any group; empty where it does."""
-    switch = _SWITCHES.get(name, "")
+    switch = vocabulary()[name].only_if or ""
     if switch in values and all(value in ((None,), (False,)) for value in values[switch].values()):
         return f"{switch} is off"
     if name == "tokenizer_model" and all(value == ("NullTokenizer",) for value in values["tokenizer_type"].values()):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from conf.errors import Problem
 from conf.layout_check import Case, Rule
 from conf.vendors import vendor_of
+from conf.vocabulary import requested, vocabulary
 
 
 def _schedule(case: Case) -> Iterator[Problem]:
@@ -15,29 +16,22 @@ def _schedule(case: Case) -> Iterator[Problem]:
     if optimizer.lr_decay_style != "cosine":
         what = "only the cosine decay was shown to be equal on every stack"
         yield Problem("optimizer.lr_decay_style", what, optimizer.lr_decay_style, "cosine")
-    if not 0 <= optimizer.lr_warmup_iters < min(iters, decay):
+    if optimizer.lr_warmup_iters >= min(iters, decay):
         what = "the warm-up must end before the iterations and the decay do"
         allowed = f"0 to {min(iters, decay) - 1}"
         yield Problem("optimizer.lr_warmup_iters", what, str(optimizer.lr_warmup_iters), allowed)
-    if not 0 <= optimizer.min_lr < optimizer.lr:
-        what = "must be at least 0 and below optimizer.lr, or nothing decays"
+    if optimizer.min_lr >= optimizer.lr:
+        what = "must be below optimizer.lr, or nothing decays"
         yield Problem("optimizer.min_lr", what, str(optimizer.min_lr), f"0 to {optimizer.lr}")
 
 
-def _constants(case: Case) -> Iterator[Problem]:
-    optimizer = case.optimizer
-    for name in ("lr", "adam_eps"):
-        if getattr(optimizer, name) <= 0:
-            yield Problem(f"optimizer.{name}", "must be above 0", str(getattr(optimizer, name)))
-    for name in ("weight_decay", "clip_grad"):
-        if getattr(optimizer, name) < 0:
-            yield Problem(f"optimizer.{name}", "must not be negative", str(getattr(optimizer, name)))
-    for name in ("adam_beta1", "adam_beta2"):
-        if not 0 <= getattr(optimizer, name) < 1:
-            yield Problem(f"optimizer.{name}", "must be at least 0 and below 1", str(getattr(optimizer, name)))
-    if not 0 <= case.training.seed < 2**32:
-        what = "numpy, which shuffles for every stack, takes 32 bits"
-        yield Problem("training.seed", what, str(case.training.seed), f"0 to {2**32 - 1}")
+def _bounds(case: Case) -> Iterator[Problem]:
+    """Values beyond the bounds of their row in conf/vocabulary.yaml."""
+    for name, value in requested(case, partial=True).items():
+        setting = vocabulary()[name]
+        if not setting.in_bounds(value):
+            what = f"must be {setting.bounds}" + (f": {setting.because}" if setting.because else "")
+            yield Problem(str(setting.request), what, str(value))
 
 
 def _recompute(case: Case) -> Iterator[Problem]:
@@ -81,5 +75,5 @@ def _tensor_leaves_node(case: Case) -> Iterator[Problem]:
         yield Problem("layout.tensor_model_parallel_size", what, hint=f"TP {case.gpus_per_node} or less, and more PP")
 
 
-SETTING_RULES: tuple[Rule, ...] = (_schedule, _constants, _recompute, _overlap, _precision, _node)
+SETTING_RULES: tuple[Rule, ...] = (_schedule, _bounds, _recompute, _overlap, _precision, _node)
 WARNINGS: tuple[Rule, ...] = (_tensor_leaves_node,)

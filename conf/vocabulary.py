@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 TABLE = Path(__file__).with_name("vocabulary.yaml")
+_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a word"}
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A place where a stack has a setting, from one release on and before another."""
+
+    path: str
+    since: str | None = msgspec.field(name="from", default=None)
+    before: str | None = None
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one framework makes of a setting: an entry of the column `write`, whose forms the table's head explains."""
+
+    to: tuple[Target, ...] = ()
+    convert: str | None = None
+    runs: str | None = None
+    absent_is: Any = msgspec.UNSET
+    if_there: bool = False
+    unless_null: bool = False
+    program: str | None = None
+    derived: str | None = None
+    cannot: str | None = None
+    only: str | None = None
+    only_value: Any = msgspec.UNSET
+    becomes: str | None = None
+    becomes_value: Any = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        """Refuse an entry without a meaning, or with two."""
+        if sum(map(bool, (self.to, self.program, self.derived, self.cannot))) != 1:
+            raise ValueError("exactly one of to, program, derived and cannot")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,14 +55,49 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     kind: str
     unit: str
+    type: Literal["bool", "int", "float", "str"]
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    one_of: tuple[str | None, ...] = ()
+    because: str | None = None
+    only_if: str | None = None
     request: str | None = None
     dump: bool = True
+    write: Mapping[str, Write] = {}
     print: Mapping[str, str | list[str]] = {}
 
     def keys(self, framework: str) -> tuple[str, ...]:
-        """The names under which `framework` states this setting; empty where its column has none."""
+        """Return the names under which `framework` states this setting; empty where its column has none."""
         keys = self.print.get(framework, ())
         return (keys,) if isinstance(keys, str) else tuple(keys)
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether `value` can be one of this setting; None, which is "not used", is, unless one_of says else."""
+        if value is None or self.one_of:
+            return not self.one_of or value in self.one_of
+        kinds = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}[self.type]
+        return type(value) in kinds and self.in_bounds(value)
+
+    def in_bounds(self, value: Any) -> bool:
+        """Return whether a value of the right type is finite and within the row's bounds."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return True
+        low = (self.above is None or value > self.above) and (self.at_least is None or value >= self.at_least)
+        return math.isfinite(value) and low and (self.below is None or value < self.below)
+
+    @property
+    def bounds(self) -> str:
+        """The bounds in words: "at least 0 and below 1"."""
+        bounds = {"above": self.above, "at least": self.at_least, "below": self.below}
+        return " and ".join(f"{word} {bound:.10g}" for word, bound in bounds.items() if bound is not None)
+
+    @property
+    def allowed(self) -> str:
+        """What `accepts` takes, in words: "a whole number at least 1, or null"."""
+        if self.one_of:
+            return ", ".join("null" if value is None else value for value in self.one_of)
+        return " ".join(filter(None, (_WORDS[self.type], self.bounds))) + ", or null"
 
 
 @cache
@@ -39,24 +107,54 @@ def vocabulary() -> Mapping[str, Setting]:
     Raises:
         ValueError: a row is not as the table's head says; it is named.
     """
+    rows = {name: _setting(name, row) for name, row in read_yaml(TABLE).items()}
+    for row in rows.values():
+        if row.only_if is not None and row.only_if not in rows:
+            raise ValueError(f"{TABLE.name}: {row.name}: only_if: no setting {row.only_if}")
+    return MappingProxyType(rows)
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what the YAML file holds, read by libyaml, ten times as fast, where PyYAML has it."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, ten times as fast, where PyYAML has it
-    rows = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader)
-    return MappingProxyType({name: _setting(name, row) for name, row in rows.items()})
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _setting(name: str, row: Any) -> Setting:
     try:
-        return msgspec.convert({**row, "name": name}, Setting)
-    except (msgspec.ValidationError, TypeError) as error:
+        write = {framework: written(framework, entry) for framework, entry in row.get("write", {}).items()}
+        return msgspec.convert({**row, "name": name, "write": write}, Setting)
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{TABLE.name}: {name}: {error}") from error
+
+
+def written(name: str, entry: Any) -> Write:
+    """Return an entry of `write` in any of its forms: a path, a list of them, or the long form.
+
+    Raises:
+        ValueError: it is not as the table's head says; `name` begins the message.
+    """
+    entry = entry if isinstance(entry, dict) and "path" not in entry else {"to": entry}
+    to = entry.get("to") or []
+    targets = [{"path": at} if isinstance(at, str) else at for at in (to if isinstance(to, list) else [to])]
+    try:
+        return msgspec.convert({**entry, "to": targets}, Write)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 @cache
 def printed(framework: str) -> Mapping[str, Setting]:
     """Return the settings that `framework` states in its dump or its log, by the key under which they stand there."""
     return MappingProxyType({key: setting for setting in vocabulary().values() for key in setting.keys(framework)})
+
+
+def switched_off(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that have no effect beside `values`, by canonical name: their switch is None or False."""
+    for setting in vocabulary().values():
+        if setting.only_if is not None and values.get(setting.only_if, True) in (None, False):
+            yield setting.name
 
 
 def requested(experiment: object, partial: bool = False) -> dict[str, Any]:

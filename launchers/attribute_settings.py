@@ -1,7 +1,7 @@
-"""Canonical settings → attribute paths of a vendor's config, as launchers/settings/FRAMEWORK.yaml says. Pure.
+"""Canonical settings → attribute paths or keys of a stack's config, by its column of conf/vocabulary.yaml. Pure.
 
-A path is written only if the request decides it or the table gives a constant; a setting that is nowhere in the table
-is an error of ours, which a test looks for.
+What more a stack is given stands in launchers/settings/FRAMEWORK.yaml, which not every stack has. A path is written
+only if the request decides it or a table gives a constant.
 """
 
 from __future__ import annotations
@@ -12,54 +12,34 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conf.errors import Problem
 from conf.resolve import Declared, Experiment
-from conf.vocabulary import follow, vocabulary
+from conf.vocabulary import Write, follow, read_yaml, vocabulary, written
 
 FOLDER = Path(__file__).parent / "settings"
 CHECKPOINTS = "checkpoints"  # in the run's directory
-_NEVER = object()
+_CONSTANTS = ("always", "always_if_there", "without_accelerator", "without_transformer_engine")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What becomes of one setting; exactly one of to, program, derived and cannot is given.
-
-    of: where the Experiment has it. to: where it is written, an attribute path or {path, from, before} with releases,
-    or a list of them. convert: a name of CONVERSIONS. absent_is: a class without the attribute behaves as with this
-    value; if_there: as with any. unless_null: nothing is written where the request is null. program, derived: who sees
-    to it. cannot: why the stack has no such setting; `only` is the Experiment's path, or `only_value` the value, that
-    it is refused without; `becomes` (path) or `becomes_value`: what runs instead, which is then declared.
-    """
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of one setting, or of a part of the Experiment; of: where the Experiment has it."""
 
     name: str
     of: str
-    to: Any = ()
-    convert: str | None = None
-    absent_is: Any = _NEVER
-    if_there: bool = False
-    unless_null: bool = False
-    program: str | None = None
-    derived: str | None = None
-    cannot: str | None = None
-    only: str | None = None
-    only_value: Any = _NEVER
-    becomes: str | None = None
-    becomes_value: Any = _NEVER
+    write: Write
 
     def paths(self, release: str | None) -> Iterator[str]:
-        """Where `release` has it."""
-        for target in self.to if isinstance(self.to, list) else [self.to] if self.to else []:
-            entry = {"path": target} if isinstance(target, str) else target
-            if in_range(release, entry.get("from"), entry.get("before")):
-                yield entry["path"]
+        """Yield where `release` has it."""
+        return (target.path for target in self.write.to if in_range(release, target.since, target.before))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """settings: by canonical name. parts: what more of the Experiment is written. always: path → value, as are those of
     some releases only, for a machine without an accelerator, and for an environment without TransformerEngine, which
-    only the ranks can tell."""
+    only the ranks can tell. more: what only this stack's module reads."""
 
     settings: Mapping[str, Row]
     parts: tuple[Row, ...]
@@ -67,6 +47,7 @@ class Table:
     always_if_there: Mapping[str, Any]
     without_accelerator: Mapping[str, Any]
     without_transformer_engine: Mapping[str, Any]
+    more: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +60,40 @@ class Assignments:
 
 @cache
 def table(framework: str) -> Table:
-    """launchers/settings/FRAMEWORK.yaml."""
-    import yaml
+    """Return the framework's column of the vocabulary and its launchers/settings/FRAMEWORK.yaml, where there is one.
 
-    raw = yaml.safe_load((FOLDER / f"{framework}.yaml").read_text(encoding="utf-8"))
-    of = {name: setting.request or "" for name, setting in vocabulary().items()}
-    settings = {name: _row(name, {"of": of[name], **_entry(entry)}) for name, entry in raw["settings"].items()}
-    parts = tuple(_row(entry["of"], entry) for entry in raw.get("parts") or ())
-    return Table(settings=settings, parts=parts, **{part: raw.get(part) or {} for part in _CONSTANTS})
+    Raises:
+        ValueError: an entry is not as the vocabulary's head says; it is named.
+    """
+    file = FOLDER / f"{framework}.yaml"
+    raw: dict[str, Any] = read_yaml(file) if file.exists() else {}
+    own = raw.pop("settings", {})
+    settings = {}
+    for name, setting in vocabulary().items():
+        if setting.request and setting.dump:
+            write = setting.write.get(framework) or written(f"{file.name}: {name}", own.get(name, name))
+            settings[name] = Row(name=name, of=setting.request, write=write)
+    if unknown := own.keys() - settings.keys():
+        raise ValueError(f"{file.name}: settings: no such setting: {', '.join(sorted(unknown))}")
+    parts = tuple(
+        Row(name=of, of=of, write=written(f"{file.name}: {of}", part))
+        for of, part in ((part.pop("of"), part) for part in raw.pop("parts", ()))
+    )
+    constants = {part: raw.pop(part, None) or {} for part in _CONSTANTS}
+    return Table(settings=settings, parts=parts, **constants, more=raw)
 
 
 def assignments(e: Experiment, settings: Table) -> Assignments:
-    """Everything that is set on the vendor's config for `e`; `parts` after `settings`, constants last."""
+    """Return everything that is set on the stack's config for `e`; `parts` after `settings`, constants last."""
     values: dict[str, Any] = {}
     optional: dict[str, Any] = {}
-    for row, asked in _asked(e, settings):
-        if asked is None and row.unless_null:
+    for row, value in _requested(e, settings):
+        write = row.write
+        if value is None and write.unless_null:
             continue
-        value = CONVERSIONS[row.convert](asked, e) if row.convert else asked
+        converted = CONVERSIONS[write.convert](value, e) if write.convert else value
         for path in row.paths(e.framework.release):
-            (optional if row.if_there or _equal(value, row.absent_is) else values)[path] = value
+            (optional if write.if_there or _equal(converted, write.absent_is) else values)[path] = converted
     values |= settings.always
     optional |= settings.always_if_there
     if e.accelerator is None:
@@ -107,54 +102,34 @@ def assignments(e: Experiment, settings: Table) -> Assignments:
 
 
 def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
-    """Requests that the stack cannot be told and that nothing may stand in for."""
+    """Yield requests that the stack has no setting for and that nothing may stand in for."""
     if e.resume and e.training.save_interval:
         what = f"{e.framework.name} would go on from its own checkpoints, which was not shown to be the same run"
         yield Problem("resume", what, "true", "false", "resume=false begins anew; framework=megatron goes on")
-    for row, asked in _asked(e, settings):
-        needed = follow(e, row.only) if row.only else row.only_value
-        if row.cannot and needed is not _NEVER and not _equal(asked, needed):
+    for row, value in _requested(e, settings):
+        needed = follow(e, row.write.only) if row.write.only else row.write.only_value
+        if row.write.cannot and needed is not msgspec.UNSET and not _equal(value, needed):
             word = "null" if needed is None else str(needed)
-            yield Problem(row.of, row.cannot, str(asked), word, f"{row.of}={word}")
+            yield Problem(row.of, row.write.cannot, str(value), word, f"{row.of}={word}")
 
 
 def declared(e: Experiment, settings: Table) -> tuple[Declared, ...]:
-    """What runs otherwise than asked for, with the reason."""
-    found = [_attention(e)] if e.training.attention != _kernel(e) else []
-    for row, asked in _asked(e, settings):
-        instead = follow(e, row.becomes) if row.becomes else row.becomes_value
-        if row.cannot and instead is not _NEVER and not _equal(asked, instead):
-            found.append(Declared(row.name, instead, row.cannot))
-    return tuple(found)
+    """Return what runs otherwise than requested, with the reason."""
+    others: list[Declared] = []
+    for row, value in _requested(e, settings):
+        if row.write.runs:
+            instead, reason = RUNS[row.write.runs](value, e)
+            others += [] if instead == value else [Declared(row.name, instead, reason)]
+    for row, value in _requested(e, settings):
+        instead = follow(e, row.write.becomes) if row.write.becomes else row.write.becomes_value
+        if row.write.cannot and instead is not msgspec.UNSET and not _equal(value, instead):
+            others.append(Declared(row.name, instead, row.write.cannot))
+    return tuple(others)
 
 
-def _kernel(e: Experiment) -> str:
-    """attention_backend as Megatron-Core's own stacks have it; without a GPU there is no TransformerEngine."""
-    return "auto" if e.accelerator and e.training.attention == "sdpa" else "unfused"
-
-
-def _attention(e: Experiment) -> Declared:
-    gpu = "TransformerEngine chooses its attention kernel itself, and none is torch's"
-    reason = gpu if e.accelerator else "without TransformerEngine the stack has Megatron's own attention only"
-    return Declared("attention_backend", _kernel(e), reason)
-
-
-def _asked(e: Experiment, settings: Table) -> Iterator[tuple[Row, Any]]:
+def _requested(e: Experiment, settings: Table) -> Iterator[tuple[Row, Any]]:
     for row in (*settings.settings.values(), *settings.parts):
         yield row, follow(e, row.of)
-
-
-def _entry(entry: Any) -> dict[str, Any]:
-    """What follows a canonical name: the whole row, or where it is written alone."""
-    return entry if isinstance(entry, dict) and "path" not in entry else {"to": entry}
-
-
-def _row(name: str, entry: dict[str, Any]) -> Row:
-    row = Row(name=name, **entry)
-    ways = [way for way in (row.to, row.program, row.derived, row.cannot) if way]
-    if len(ways) != 1 or (row.convert and row.convert not in CONVERSIONS):
-        raise ValueError(f"{name}: one of to, program, derived and cannot; convert is one of {sorted(CONVERSIONS)}")
-    return row
 
 
 def in_range(release: str | None, first: str | None, end: str | None) -> bool:
@@ -196,7 +171,7 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "layer_frequency": _layer_frequency,
     "rope_type": lambda yarn, _: "rope" if yarn is None else "yarn",
     "less_one": lambda value, _: value - 1,
-    "whole": lambda value, _: int(value) if value == int(value) else value,
+    "integer": lambda value, _: int(value) if value == int(value) else value,
     "padding_unit": lambda rows, e: rows // e.layout.tensor_model_parallel_size,
     "layer_frequency_text": lambda first, e: f"([0]*{first}+[1]*{e.model.num_layers - first})" if first else 1,
     "is_bf16": lambda name, _: name == "bfloat16",
@@ -205,4 +180,15 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "attention_backend_name": lambda name, _: "auto" if name == "sdpa" else name,
     "attention_backend": lambda name, _: {"enum": f"AttnBackend.{'auto' if name == 'sdpa' else 'unfused'}"},
 }
-_CONSTANTS = ("always", "always_if_there", "without_accelerator", "without_transformer_engine")
+
+
+def _kernel(name: Any, e: Experiment) -> tuple[str, str]:
+    """attention_backend as Megatron-Core's own stacks have it; without a GPU there is no TransformerEngine."""
+    if e.accelerator is None:
+        return "unfused", "without TransformerEngine the stack has Megatron's own attention only"
+    reason = "TransformerEngine chooses its attention kernel itself, and none is torch's"
+    return "auto" if name == "sdpa" else "unfused", reason
+
+
+RUNS: Mapping[str, Callable[[Any, Experiment], tuple[Any, str]]] = {"kernel": _kernel}
+"""Name in the column `write` → what runs in place of the requested value, and the reason."""

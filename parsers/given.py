@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
@@ -48,26 +48,10 @@ def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Probl
 
 
 def _setting_problems(setting: Setting, value: Any) -> Iterator[Problem]:
-    """A count is a whole number, a precision one that conf/ knows: what is no value of a setting would be believed."""
-    from conf.schema import Precision
-
-    if setting.unit != "-" and value is not None and (type(value) is not int or value < 0):
-        yield Problem(setting.name, f"is no number of {setting.unit}", str(value), "a whole number, or null")
-    kind, _, name = (setting.request or "").partition(".")
-    allowed = [*_literals(get_type_hints(Precision)[name])] if kind == "precision" else []
-    if allowed and value not in allowed:
-        yield Problem(setting.name, "no such value", str(value), listed(allowed), "precision=bf16 gives all at once")
-
-
-def _literals(hint: Any) -> Iterator[Any]:
-    """The values that an annotation allows: Literal["e4m3"] | None."""
-    if hint is bool:
-        yield from (True, False)
-    elif hint in (None, type(None)) or not get_args(hint):
-        yield hint if isinstance(hint, str) else None
-    else:
-        for part in get_args(hint):
-            yield from _literals(part)
+    """What is no value of a setting would be believed."""
+    if not setting.accepts(value):
+        hint = "precision=bf16 gives all at once" if setting.kind == "precision" else ""
+        yield Problem(setting.name, "no such value", str(value), setting.allowed, hint)
 
 
 def with_given(record: Record, given: Mapping[str, Any]) -> Record:

@@ -10,34 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from conf.vocabulary import switched_off
 from parsers.record import Reading
 from parsers.values import integer
 
 FRAMEWORKS = ("megatron", "primus")
-
-# Where this setting has this value, those settings are without effect.
-_SWITCHES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    (
-        "num_experts",
-        None,
-        (
-            "moe_router_topk",
-            "moe_ffn_hidden_size",
-            "moe_shared_expert_intermediate_size",
-            "moe_first_dense_layers",
-            "moe_router_load_balancing_type",
-            "moe_aux_loss_coeff",
-        ),
-    ),
-    (
-        "multi_latent_attention",
-        False,
-        ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
-    ),
-    ("use_rope_scaling", False, ("rope_scaling_factor",)),
-    ("fp8", None, ("fp8_recipe",)),
-)
-
 
 _WHOLE = 50  # arguments; the shortest dump seen has 190
 # What a complete dump that lacks the argument says by that: it is older than the feature.
@@ -61,9 +38,8 @@ def in_effect(
     last = max((reading.line for reading in arguments.values()), default=1)
     if complete and len(arguments) >= _WHOLE:
         settings = {**{name: Reading(value, last) for name, value in _OLDER.items()}, **settings}
-    for switch, off, names in _SWITCHES:
-        if switch in settings and settings[switch].value is off:
-            settings.update({name: replace(settings[name], value=None) for name in names if name in settings})
+    off = set(switched_off({name: reading.value for name, reading in settings.items()}))
+    settings.update({name: replace(settings[name], value=None) for name in off & settings.keys()})
     if "padded_vocab_size" in settings and settings["padded_vocab_size"].value is None:
         del settings["padded_vocab_size"]  # padded after the dump was printed: not told by it
     epsilon, saved, tokenizer = (arguments.get(name) for name in ("layernorm_epsilon", "save", "tokenizer_type"))

@@ -11,8 +11,7 @@ from typing import Any
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
-from conf.vocabulary import program_settings
-from launchers import corpus
+from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
 from launchers.torchrun import machine, torchrun
@@ -55,7 +54,8 @@ class Megatron(Framework):
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """Return the engine's settings file: every requested setting by canonical name, and the device it is meant for."""
-    return {**program_settings(experiment), "device": vendor_of(experiment.accelerator).torch_device}
+    assigned = attribute_settings.assignments(experiment, attribute_settings.table("megatron"))
+    return {**assigned.set, "device": vendor_of(experiment.accelerator).torch_device}
 
 
 def _refusals(e: Experiment) -> Iterator[Problem]:

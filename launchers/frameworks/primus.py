@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +190,7 @@ def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
 
 def releases() -> Mapping[str, Mapping[str, Any]]:
     """Return what is known of each release, oldest first."""
-    known: Mapping[str, Mapping[str, Any]] = _raw()["releases"]
+    known: Mapping[str, Mapping[str, Any]] = attribute_settings.table("primus").more["releases"]
     return known
 
 
@@ -234,11 +233,12 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
 
 def _preset_refused(e: Experiment, release: str) -> Iterator[Problem]:
     presets = e.framework.recipes
-    known = {model for model, preset in presets.items() if in_range(release, _raw()["presets_from"].get(preset), None)}
+    since = attribute_settings.table("primus").more["presets_from"]
+    known = {model for model, preset in presets.items() if in_range(release, since.get(preset), None)}
     if e.model.name not in known:
         preset = presets.get(e.model.name)
-        since = f": {preset} came with {_raw()['presets_from'][preset]}" if preset else ""
-        what = f"Primus {release} has no preset for {e.model.name}{since}"
+        came = f": {preset} came with {since[preset]}" if preset else ""
+        what = f"Primus {release} has no preset for {e.model.name}{came}"
         yield Problem("model", what, e.model.name, listed(sorted(known)), "a newer release, another model")
     if e.model.yarn and not e.model.mla:
         yield Problem("model", "Primus takes YaRN for latent attention alone", e.model.name, hint="another model")
@@ -256,7 +256,7 @@ def _precision_refused(e: Experiment) -> Iterator[Problem]:
 def _options_refused(e: Experiment) -> Iterator[Problem]:
     release, ours = e.framework.release, attribute_settings.table("primus")
     written = {key: row.of for row in (*ours.settings.values(), *ours.parts) for key in row.paths(None)}
-    older = {entry["path"]: name for name, entries in _raw()["options"].items() for entry in _listed(entries)}
+    older = {entry["path"]: name for name, entries in ours.more["options"].items() for entry in _listed(entries)}
     for name in e.framework.options:
         where = f"framework.options.{name}"
         if "-" in name or "." in name or not name.isidentifier():
@@ -274,9 +274,10 @@ def _options_refused(e: Experiment) -> Iterator[Problem]:
 
 def _keys_of_option(name: str, release: str | None) -> list[str]:
     """What `release` calls an option; none if it is known not to have it."""
-    if name not in _raw()["options"]:
+    options = attribute_settings.table("primus").more["options"]
+    if name not in options:
         return [name]
-    entries = _listed(_raw()["options"][name])
+    entries = _listed(options[name])
     return [entry["path"] for entry in entries if in_range(release, entry.get("from"), entry.get("before"))]
 
 
@@ -304,15 +305,6 @@ def _same_release(image: str, release: str) -> bool:
 
 def _listed(entries: Any) -> list[dict[str, str]]:
     return entries if isinstance(entries, list) else [entries]
-
-
-@cache
-def _raw() -> Mapping[str, Any]:
-    """The parts of the table that only Primus has."""
-    import yaml
-
-    table: Mapping[str, Any] = yaml.safe_load((attribute_settings.FOLDER / "primus.yaml").read_text(encoding="utf-8"))
-    return table
 
 
 def _checkout(e: Experiment) -> str:

@@ -73,7 +73,7 @@ def test_gbs_100_on_dp_8() -> None:
         (["layout=tp2", "optimizer.lr_decay_style=linear"], "cosine"),
         (["layout=tp2", "optimizer.min_lr=1"], "below optimizer.lr"),
         (["layout=tp2", "optimizer.adam_beta2=1"], "below 1"),
-        (["layout=tp2", "optimizer.clip_grad=-1"], "not be negative"),
+        (["layout=tp2", "optimizer.clip_grad=-1"], "must be at least 0"),
         (["layout=tp2", "training.recompute_granularity=full"], "full recompute needs it"),
         (["layout=tp2", "training.recompute_method=uniform"], "only for training.recompute_granularity=full"),
         (["layout=tp2", "training.overlap_param_gather=true"], "needs training.overlap_grad_reduce=true"),

@@ -13,7 +13,7 @@ import yaml
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from conf.vocabulary import program_settings, vocabulary
+from conf.vocabulary import Target, Write, program_settings, vocabulary
 from launchers import attribute_settings, make_plan
 from launchers.plan import Host, Plan
 
@@ -46,7 +46,7 @@ def test_every_setting_that_a_program_is_told_is_in_the_table(framework: str) ->
     table = attribute_settings.table(framework)
     assert set(table.settings) == set(program_settings(load_experiment("platform=cpu")))
     rows = (*table.settings.values(), *table.parts)
-    assert all(row.to or row.program or row.derived or row.cannot for row in rows)
+    assert all(row.write.to or row.write.program or row.write.derived or row.write.cannot for row in rows)
 
 
 def test_a_path_is_given_one_value_only() -> None:
@@ -121,9 +121,8 @@ def test_a_wrong_interpreter_is_told_before_anything_is_started(python: str, sai
 
 
 def test_releases_choose_among_paths() -> None:
-    row = attribute_settings.Row(
-        name="x", of="x", to=["always", {"path": "old", "before": "0.6"}, {"path": "new", "from": "0.6"}]
-    )
+    targets = (Target(path="always"), Target(path="old", before="0.6"), Target(path="new", since="0.6"))
+    row = attribute_settings.Row(name="x", of="x", write=Write(to=targets))
     assert list(row.paths("0.3.1")) == ["always", "old"]
     assert list(row.paths("0.6.0")) == ["always", "new"]
 

@@ -96,7 +96,7 @@ def rendered(made: tuple[Experiment, Plan] | str) -> Iterator[tuple[str, str]]:
         row = table.settings[name]
         found = [written[path] for path in row.paths(e.framework.release) if path in written]
         if found:
-            shown = shown_value(not found[0] if row.convert == "opposite" else found[0])
+            shown = shown_value(not found[0] if row.write.convert == "opposite" else found[0])
         else:
             shown = f"[{declared[name]}]" if name in declared else f"({shown_value(asked)})"
         yield name, shown
