@@ -110,7 +110,7 @@ class Primus(Framework):
 
     def not_rehearsed(self) -> Mapping[str, Any]:
         """See Framework."""
-        rows: Mapping[str, Any] = _raw()["not_rehearsed"]
+        rows: Mapping[str, Any] = attribute_settings.table("primus").more["not_rehearsed"]
         return rows
 
     def bundle(self, e: Experiment, plan: Plan, told: Told) -> dict[str, str]:
