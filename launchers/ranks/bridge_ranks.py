@@ -1,4 +1,4 @@
-"""NVIDIA Megatron-Bridge: builds a recipe, sets what the settings file says, and trains. One process of it is one rank.
+"""Train with NVIDIA Megatron-Bridge: build a recipe and set what the settings file says. One process is one rank.
 
     python -m torch.distributed.run --standalone --nproc-per-node N bridge_ranks.py --settings settings.yaml
     python bridge_ranks.py --settings settings.yaml … --check    build and check each, print what is configured
@@ -70,7 +70,8 @@ def _stack(settings: Settings, folder: str, check: bool) -> tuple[str | None, An
 
 
 def _check_installed(planned: str) -> None:
-    """The plan's attribute paths are of one release; a checkout on the path has no metadata, and is checked by _stack.
+    """Check the installed release, whose attribute paths the plan has; a checkout on the path has no metadata, and is
+    checked by _stack.
 
     Raises:
         Refused: another one is installed, or none.
@@ -94,7 +95,7 @@ def _minor(release: str) -> list[str]:
 
 
 def seed_cache(folder: str, answer: Mapping[str, Any]) -> None:
-    """Make `folder` an offline cache of the Hugging Face hub that holds `answer`: {id, revisions, config}.
+    """Make `folder` an offline cache of the Hugging Face hub with `answer`: {id, revisions, config}.
 
     Every recipe reads config.json of its model when it is built: from the network, and some repositories are gated. The
     answer is ours (launchers/hugging_face.py), so it checks nothing. Call it before huggingface_hub is imported, which

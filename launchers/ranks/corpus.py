@@ -47,7 +47,7 @@ _QUANTILES = 2**20
 
 @dataclass(frozen=True)
 class Spec:
-    """All that decides the bytes of a corpus of ours: either tokens or documents is a number."""
+    """Everything that decides the bytes of a corpus of ours: either tokens or documents is a number."""
 
     vocab_size: int
     eod: int
@@ -68,8 +68,8 @@ def provide(prefix: str, spec: Spec) -> None:
         return
     there = [suffix for suffix in (".bin", ".idx", ".json") if Path(prefix + suffix).exists()]
     if there and not ours:
-        found = f"{' and '.join(there)} of another corpus"
-        raise Refused.of(prefix, "is not overwritten", found, "", "remove them, or data.path=/another/prefix")
+        others = f"{' and '.join(there)} of another corpus"
+        raise Refused.of(prefix, "is not overwritten", others, "", "remove them, or data.path=/another/prefix")
     dtype = np.dtype("<u2" if spec.vocab_size < 65500 else "<i4")  # Megatron's DType.optimal_dtype
     draw = np.random.RandomState(spec.seed)  # numpy guarantees this stream for all its versions
     lengths = _lengths(draw, spec)
@@ -129,7 +129,7 @@ def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec)
     """Yield the tokens of all documents, some millions at a time.
 
     Every token has a fixed successor, which follows it three times in four; else comes one drawn from a Zipf-like
-    distribution over the whole vocabulary, from which the successors were drawn, too. So there is something to learn
+    distribution over the complete vocabulary, from which the successors were drawn, too. So there is something to learn
     in ten steps (which tokens are frequent) and in hundreds (what follows what). Integers only: a corpus must not
     depend on how a processor rounds.
     """
@@ -189,7 +189,7 @@ def check(prefix: str, vocab_size: int, reading: Reading | None) -> dict[str, An
     """Return facts of the corpus at `prefix` for the record.
 
     Raises:
-        Refused: it is damaged, holds ids beyond the vocabulary, or is too short for the run.
+        Refused: it is damaged, has ids beyond the vocabulary, or is too short for the run.
     """
     corpus = open_corpus(prefix)
     described = describe(corpus)

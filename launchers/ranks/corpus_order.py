@@ -69,27 +69,27 @@ def open_corpus(prefix: str) -> Corpus:
             attempt = prefix[:-4]
         raise Refused.of(prefix, "no corpus is here", f"no {' and no '.join(missing)}", "P.bin and P.idx", attempt)
     corpus = _read_index(prefix, index.read_bytes())
-    found, expected = binary.stat().st_size, corpus.tokens * corpus.dtype.itemsize
-    if found != expected:
-        what = "is truncated" if found < expected else "does not belong to this .idx, or another one wrote into it"
+    size, expected = binary.stat().st_size, corpus.tokens * corpus.dtype.itemsize
+    if size != expected:
+        what = "is truncated" if size < expected else "does not belong to this .idx, or another one wrote into it"
         allowed = f"{expected:,} bytes, as {index.name} says"
-        raise Refused.of(str(binary), what, f"{found:,} bytes", allowed, "copy both files again, or preprocess again")
+        raise Refused.of(str(binary), what, f"{size:,} bytes", allowed, "copy both files again, or preprocess again")
     return corpus
 
 
 def _read_index(prefix: str, raw: bytes) -> Corpus:
     where, attempt = f"{prefix}.idx", "copy both files again, or preprocess again"
     if len(raw) < HEAD_BYTES or not raw.startswith(HEADER):
-        found = f"{len(raw):,} bytes that begin with {raw[:9]!r}"
-        raise Refused.of(where, "is no index of Megatron", found, f"a file that begins with {HEADER!r}", attempt)
+        begin = f"{len(raw):,} bytes that begin with {raw[:9]!r}"
+        raise Refused.of(where, "is no index of Megatron", begin, f"a file that begins with {HEADER!r}", attempt)
     version, code, sequences, boundaries = struct.unpack_from("<QBQQ", raw, len(HEADER))
     if version != 1 or code not in TYPES:
-        found = f"version {version}, type {code}"
-        raise Refused.of(where, "cannot be read", found, f"version 1, types {', '.join(map(str, TYPES))}", attempt)
+        kind = f"version {version}, type {code}"
+        raise Refused.of(where, "cannot be read", kind, f"version 1, types {', '.join(map(str, TYPES))}", attempt)
     size = HEAD_BYTES + 12 * sequences + 8 * boundaries
     if len(raw) != size or not sequences:
-        found = f"{len(raw):,} bytes"
-        raise Refused.of(where, "is damaged", found, f"{size:,} bytes for {sequences:,} sequences", attempt)
+        length = f"{len(raw):,} bytes"
+        raise Refused.of(where, "is damaged", length, f"{size:,} bytes for {sequences:,} sequences", attempt)
     lengths = np.frombuffer(raw, "<i4", sequences, HEAD_BYTES)
     offsets = np.frombuffer(raw, "<i8", sequences, HEAD_BYTES + 4 * sequences)
     limits = np.frombuffer(raw, "<i8", boundaries, HEAD_BYTES + 12 * sequences)
@@ -135,32 +135,32 @@ def id_range(corpus: Corpus, complete: bool = False) -> tuple[int, int]:
 def check_ids(corpus: Corpus, vocab_size: int, least: int, most: int) -> None:
     """Refuse an id outside of the model's vocabulary."""
     if least < 0 or most >= vocab_size:
-        what, allowed = "holds ids that the model does not have", f"0 to {vocab_size - 1:,} (vocab_size {vocab_size:,})"
+        what, allowed = "has ids that the model does not have", f"0 to {vocab_size - 1:,} (vocab_size {vocab_size:,})"
         attempt = "the model whose tokenizer made this corpus, or preprocess with this model's"
         raise Refused.of(f"{corpus.prefix}.bin", what, f"ids {least:,} to {most:,}", allowed, attempt)
 
 
 def check_length(corpus: Corpus, reading: Reading) -> None:
-    """Refuse a run that needs more samples than one epoch holds: every stack would then shuffle over several
+    """Refuse a run that needs more samples than one epoch has: every stack would then shuffle over several
     epochs, and already its first batch would be another one."""
     tokens, length = corpus.tokens, reading.seq_length
     samples = max(0, tokens - 1) // length
     if samples == 0:
-        found = f"{tokens:,} tokens"
+        here = f"{tokens:,} tokens"
         allowed, attempt = f"at least {length + 1:,}", f"training.seq_length={max(1, tokens - 1)} or less"
-        raise Refused.of(corpus.prefix, f"is shorter than a sequence of {length:,}", found, allowed, attempt)
+        raise Refused.of(corpus.prefix, f"is shorter than a sequence of {length:,}", here, allowed, attempt)
     if reading.samples > samples:
         what = f"a run of {reading.samples:,} samples of {length:,} tokens is more than one epoch"
-        found = f"{samples:,} samples in {tokens:,} tokens"
+        here = f"{samples:,} samples in {tokens:,} tokens"
         steps = samples // reading.global_batch_size
         attempt = f"training.train_iters={steps} or fewer" if steps else "a smaller batch, shorter sequences"
-        raise Refused.of(corpus.prefix, what, found, f"at most {samples:,} samples", f"{attempt}, or a larger corpus")
+        raise Refused.of(corpus.prefix, what, here, f"at most {samples:,} samples", f"{attempt}, or a larger corpus")
 
 
 def batches(corpus: Corpus, reading: Reading) -> Iterator[NDArray[np.int32]]:
     """Yield the global batches [global_batch_size, seq_length + 1] that every stack will see, from the first on.
 
-    Micro-batch j of data parallel rank r holds the samples from (j * DP + r) * micro_batch_size on. As
+    Micro-batch j of data parallel rank r has the samples from (j * DP + r) * micro_batch_size on. As
     `_build_document_sample_shuffle_indices` in megatron/core/datasets/gpt_dataset.py: numpy guarantees RandomState.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The embedded engine: pre-trains a GPT with Megatron-Core on CPU, CUDA or ROCm. One process of it is one rank.
+"""Pre-train a GPT with Megatron-Core on CPU, CUDA or ROCm: the embedded engine. One process is one rank.
 
     python -m torch.distributed.run --standalone --nproc-per-node N engine.py --settings FILE.json
 
@@ -66,7 +66,7 @@ def _quiet() -> None:
     # and for what checkpoints are read with
     for message in ("`load_state_dict` is deprecated", "Please use DTensor instead"):
         warnings.filterwarnings("ignore", message=message, category=FutureWarning)
-    # megatron/core/optimizer/optimizer.py:65 looks for gradients in all it holds
+    # megatron/core/optimizer/optimizer.py:65 looks for gradients in all its parameters
     warnings.filterwarnings(
         "ignore", message="The .grad attribute of a Tensor that is not a leaf", category=UserWarning
     )

@@ -180,7 +180,7 @@ def _check_settings(path: Path, saved: dict[str, Any], wanted: dict[str, Any]) -
     if (saved["expert_model_parallel_size"] > 1) != (wanted["expert_model_parallel_size"] > 1):
         names.append("expert_model_parallel_size")  # above 1, and only then, experts have an optimizer of their own
     if names:
-        lines = [f"  {name}: found {saved.get(name)!r}; requested {wanted[name]!r}" for name in names]
+        lines = [f"  {name}: found: {saved.get(name)!r}; requested: {wanted[name]!r}" for name in names]
         raise CheckpointError("\n".join([f"{path} is of another run; try: another directory", *lines]))
 
 

@@ -29,7 +29,7 @@ class TokenData:
     def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
         """Return tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
 
-        Micro-batch j of rank r holds samples (j * data_size + r) * micro_batch_size onwards, so the samples of a step,
+        Micro-batch j of rank r has samples (j * data_size + r) * micro_batch_size onwards, so the samples of a step,
         and their split into micro-batches, are the same in every layout.
         """
         first = step * self.global_batch_size
@@ -60,7 +60,7 @@ class TokenData:
 
 
 class _Tokenizer:
-    """Be what GPTDataset needs of a tokenizer where the corpus holds ids already."""
+    """Be what GPTDataset needs of a tokenizer where the corpus is ids already."""
 
     def __init__(self, vocab_size: int) -> None:
         self.eod = vocab_size - 1

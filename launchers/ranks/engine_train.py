@@ -36,7 +36,7 @@ class DeviceError(Exception):
 
 
 def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
-    """Run the whole training in this rank; `stand_in` says whether torch.cuda is the CPU stand-in.
+    """Run the complete training in this rank; `stand_in` says whether torch.cuda is the CPU stand-in.
 
     Goes on from the newest checkpoint in the folder `checkpoints`, where there is one.
 

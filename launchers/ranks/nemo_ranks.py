@@ -1,5 +1,5 @@
-"""NVIDIA NeMo 2.x: builds a recipe of its llm collection, sets what the settings file says, and trains. One process of
-it is one rank.
+"""Train with NVIDIA NeMo 2.x: build a recipe of its llm collection and set what the settings file says. One process is
+one rank.
 
     python -m torch.distributed.run --standalone --nproc-per-node N nemo_ranks.py --settings settings.yaml
     python nemo_ranks.py --settings settings.yaml … --check      build and check each, print what is configured

@@ -78,7 +78,8 @@ def seed_everything(seed: int) -> None:
 
 
 def names_of(parent: Any) -> set[str]:
-    """The names that a Buildable's class really has; **kwargs take any other silently (MegatronStrategy and more)."""
+    """Return the names that a Buildable's class really has; **kwargs take any other silently (MegatronStrategy and
+    more)."""
     if not isinstance(parent, fdl.Buildable):
         return set(dir(parent))
     made = fdl.get_callable(parent)

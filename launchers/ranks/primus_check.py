@@ -69,21 +69,20 @@ def findings(
 
 
 def _tree(checkout: Path, release: str, image: str | None, said: str | None) -> Iterator[Problem]:
-    found = release_of(checkout) or said
-    if not found:
+    actual = release_of(checkout) or said
+    if not actual:
         what = f"the experiment was written for {release}, and git knows no release of this checkout"
         commit = git(checkout, "describe", "--tags", "--always") or "no git history"
         hint = f"PRIMUS_RELEASE={release} bash run.sh, if that is what it is"
         yield Problem("PRIMUS_PATH", what, f"{checkout}: {commit}", release, hint)
-    elif found != release:
+    elif actual != release:
         what = f"the experiment was written for {release}, whose keys this checkout may ignore"
-        yield Problem(
-            "PRIMUS_PATH", what, f"{checkout} is {found}", release, f"framework.release={found}, or the other checkout"
-        )
+        hint = f"framework.release={actual}, or the other checkout"
+        yield Problem("PRIMUS_PATH", what, f"{checkout} is {actual}", release, hint)
     tag = RELEASE.search((image or "").rpartition("/")[2])
-    if tag and found and f"v{tag[1]}" != found:
+    if tag and actual and f"v{tag[1]}" != actual:
         what = "tree and image are of different releases, which AMD's notes warn of"
-        yield Problem("image", what, f"{image} with {found}", f"rocm/primus:{found}")
+        yield Problem("image", what, f"{image} with {actual}", f"rocm/primus:{actual}")
     if not (checkout / MEGATRON / "megatron").is_dir():
         what = f"{MEGATRON} is empty: the checkout was made without its submodules"
         yield Problem("PRIMUS_PATH", what, str(checkout), hint=f"git -C {checkout} submodule update --init --recursive")

@@ -24,22 +24,22 @@ LIMIT_S = 20.0
 
 def facts(environment_script: str | None = None) -> dict[str, Any]:
     """Return versions, driver, devices, image and Primus commit."""
-    found: dict[str, Any] = {f"{name}_version": version for name, version in installed(*PACKAGES).items()}
-    found |= {"rccl_version": _rccl()}
+    values: dict[str, Any] = {f"{name}_version": version for name, version in installed(*PACKAGES).items()}
+    values |= {"rccl_version": _rccl()}
     if path := os.environ.get("PRIMUS_PATH"):
         checkout = Path(path)
-        found |= {
+        values |= {
             "framework_version": version_of(checkout),
             "primus_commit": git(checkout, "rev-parse", "HEAD") or None,
         }
-    found |= {"image": os.environ.get("PRIMUS_IMAGE"), "slurm_job_id": os.environ.get("SLURM_JOB_ID")}
+    values |= {"image": os.environ.get("PRIMUS_IMAGE"), "slurm_job_id": os.environ.get("SLURM_JOB_ID")}
     if os.environ.get("TPRIMAT_REHEARSE"):
-        found["stand_in"] = "torch.cuda"
+        values["stand_in"] = "torch.cuda"
     if environment_script is not None:
         lines = _output("bash", environment_script).splitlines()
-        found |= dict(line.split("=", 1) for line in lines if "=" in line)
-        found |= {} if found.get("stand_in") else _devices()
-    return {name: value for name, value in found.items() if value is not None}
+        values |= dict(line.split("=", 1) for line in lines if "=" in line)
+        values |= {} if values.get("stand_in") else _devices()
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _rccl() -> str | None:

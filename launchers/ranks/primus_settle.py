@@ -97,7 +97,7 @@ def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpu
         f"micro-batch × DP = {step} does not divide the batch of {batch}": batch % step,
         f"{micro_batches} micro-batches are no multiple of PP {stages}": virtual and micro_batches % stages,
     }
-    why = [reason for reason, holds in reasons.items() if holds]
+    why = [reason for reason, applies in reasons.items() if applies]
     if why:
         yield Problem("NNODES × GPUS_PER_NODE", why[0], hint=again)
     requested |= {"world_size": world, "data_parallel_size": data_parallel, "num_micro_batches": micro_batches}

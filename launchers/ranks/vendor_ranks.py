@@ -37,7 +37,8 @@ FUNCTIONS = {
     "quick_gelu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
     "local_layer_spec": ("megatron.bridge.models.gpt_provider", "local_layer_spec"),
 }
-"""What {enum: AttnBackend.flash} and {function: silu} in a settings file may name: no other code is ever reached."""
+"""All that {enum: AttnBackend.flash} and {function: silu} in a settings file may name: no other code is ever
+reached."""
 
 
 def main(program: str, check: Callable[[Settings], None], train: Callable[[Settings], None]) -> int:
@@ -173,8 +174,7 @@ def needs_transformer_engine(settings: Settings, context_path: str) -> Iterator[
 
 
 def changed(path: str, value: Any, now: Any, who: str) -> Iterator[Problem]:
-    """Yield a problem where `path` was set to `value` and is something else now. A null asks a question: any answer is
-    right."""
+    """Yield a problem where `path` was set to `value` and is something else now. After a null anything is right."""
     if value is not None and plain(now) != plain(real_value(value)):
         yield Problem(path, f"was set, and {who} has changed it", str(plain(now)), str(plain(value)))
 
@@ -196,12 +196,12 @@ def stand_in_for(device: str, check: bool = False) -> str | None:
 
     if check and not torch.cuda.is_available():
         return tprimat_standin.install()
-    found, ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    devices, ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if not torch.cuda.is_available() or torch.version.hip:
-        here = f"torch {torch.__version__} finds no NVIDIA GPU here"
+        here = f"torch {torch.__version__} sees no NVIDIA GPU here"
         raise Refused.of("platform", here, "", "", "a torch built for CUDA, or platform=cpu")
-    if ranks > found:
-        raise Refused.of("gpus_per_node", "more ranks than visible GPUs", str(ranks), f"1 to {found}")
+    if ranks > devices:
+        raise Refused.of("gpus_per_node", "more ranks than visible GPUs", str(ranks), f"1 to {devices}")
     return None
 
 

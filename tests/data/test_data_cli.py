@@ -98,7 +98,7 @@ def test_a_corpus_that_is_here_is_looked_at_before_anything_starts(tmp_path: Pat
     prefix = make(tmp_path / "c")
     assert [p for p in preflight.problems(load_experiment(CPU, f"data={prefix}")) if prefix in p.where] == []
     cases = {
-        "model.vocab_size=500": "holds ids that the model does not have",
+        "model.vocab_size=500": "has ids that the model does not have",
         "training.train_iters=30": "more than one epoch",
         "data.path=/nowhere/c": "no corpus is here",
     }

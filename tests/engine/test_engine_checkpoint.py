@@ -160,8 +160,8 @@ def test_another_run_and_a_damaged_file_are_refused(start: Callable[..., Run], k
     other = start(killed, hidden_size=96, lr=0.1)
     assert "(exitcode: 2)" in other.err
     assert "is of another run; try: another directory" in other.err
-    assert "hidden_size: found 64; asked for 96" in other.err
-    assert "lr: found 0.003; asked for 0.1" in other.err
+    assert "hidden_size: found: 64; requested: 96" in other.err
+    assert "lr: found: 0.003; requested: 0.1" in other.err
     (folder / f"iter_{SAVED:07d}" / "__0_0.distcp").write_bytes(b"cut short")
     damaged = start(killed)
     assert "(exitcode: 2)" in damaged.err

@@ -67,7 +67,7 @@ def test_a_rank_that_is_none_is_refused(rank: str, world: str) -> None:
     asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": rank, "TPRIMAT_PLAY_WORLD": world}
     done = started("print('went on')", **asked)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"whole numbers, rank below world: {rank}, {world}" in done.stderr
+    assert f"integers, rank below world: {rank}, {world}" in done.stderr
 
 
 def test_a_played_rank_is_told_as_torchrun_would() -> None:

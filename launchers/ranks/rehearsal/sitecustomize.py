@@ -1,7 +1,7 @@
-"""Found by Python at its start through PYTHONPATH, in every process of the vendor's: sets up what is asked for by the
-variables below, and hands over to the sitecustomize that would have been found without it. It imports no torch.
+"""Set up what the variables below request, in every process of the vendor's: Python imports this at its start through
+PYTHONPATH. Then hand over to the sitecustomize that would have been imported without it. No torch is imported.
 
-TPRIMAT_REHEARSE=train|layout   a stand-in for torch.cuda where no accelerator is found (tprimat_standin.py)
+TPRIMAT_REHEARSE=train|layout   a stand-in for torch.cuda where there is no accelerator (tprimat_standin.py)
 TPRIMAT_PLAY_RANK=R, TPRIMAT_PLAY_WORLD=W   this one process plays rank R of W (tprimat_fake_world.py)
 TPRIMAT_EQUAL_INIT=SEED         weights by global name (tprimat_equal_init.py)
 TPRIMAT_PROBE=DIR               what is built and stepped is read into DIR (tprimat_probe.py)
@@ -32,7 +32,7 @@ def _set_up() -> None:
 
 
 def _set_up_probe() -> None:
-    """What it needs torch has loaded by then: before, each start of Python would pay for it."""
+    """Install the probe after torch, which has loaded what it needs: before, each start of Python would pay for it."""
     started, spent_s = time.perf_counter(), 0.0
     from tprimat_after_import import after
 
@@ -63,7 +63,7 @@ def _hand_over() -> None:
 
 
 _RUN = vars(sys).setdefault("_tprimat_sitecustomize", set())
-"""The files that have run, kept where another copy of this one finds it."""
+"""The files that have run, kept where another copy of this one can read it."""
 _FIRST = not _RUN
 _RUN.add(os.path.abspath(__file__))  # noqa: PTH100 - pathlib would cost each start of Python more than all else here
 try:

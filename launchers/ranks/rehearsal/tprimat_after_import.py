@@ -1,7 +1,7 @@
-"""Post-import hooks: a function that is called once, right after the vendor's own code has imported a module.
+"""Call a function once, right after the vendor's own code has imported a module.
 
 Nothing is imported for it: a module that no one imports costs nothing. A hook that fails never takes the vendor down:
-it is kept in FAULTS and said on stderr.
+it is kept in FAULTS and printed on stderr.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     Hook = Callable[[types.ModuleType], object]
 
 FAULTS: list[tuple[str, str, str]] = []
-"""Of each hook that failed: the module, its own name, what was raised."""
+"""Hooks that failed: the module, the hook's name, what was raised."""
 _HOOKS: dict[str, list[Hook]] = {}
 
 
 def after(module: str) -> Callable[[Hook], Hook]:
-    """Decorator: call the function with `module` once it is imported, at once where it is already."""
+    """Decorate a function: call it with `module` once it is imported, at once where it is already."""
 
     def register(hook: Hook) -> Hook:
         if module in sys.modules:
@@ -47,7 +47,7 @@ def _call(hook: Hook, module: types.ModuleType) -> None:
 
 
 class _Finder:
-    """Finds what the finders behind it find, with a loader that calls the hooks. No subclass of
+    """Find what the finders behind it find, with a loader that calls the hooks. No subclass of
     importlib.abc's, which brings importlib.resources, pathlib and more into each start of Python."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -71,7 +71,7 @@ class _Loader:
         return self.inner.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # the module gets its own loader back: resources and inspect ask it
+        # the module gets its own loader back: resources and inspect read it
         module.__loader__ = self.inner
         if module.__spec__ is not None:
             module.__spec__.loader = self.inner
@@ -79,7 +79,7 @@ class _Loader:
         for hook in _HOOKS.pop(module.__name__, ()):
             _call(hook, module)
 
-    def __getattr__(self, name: str) -> Any:  # what is asked of it before: is_package, get_filename …
+    def __getattr__(self, name: str) -> Any:  # what is read of it before: is_package, get_filename …
         return getattr(self.inner, name)
 
 

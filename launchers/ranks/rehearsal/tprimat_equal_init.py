@@ -1,4 +1,5 @@
-"""Equal initial weights in every stack and layout: each matrix is a function of its global name, shape and the seed.
+"""Set equal initial weights in every stack and layout: each matrix is a function of its global name, shape and the
+seed.
 
 Not of any parallel size, the device or torch's generators. Biases and norm weights keep Megatron's constants (0 and 1),
 which are equal anyway. TPRIMAT_EQUAL_INIT=SEED: installed by sitecustomize.py, for a vendor's own program.
@@ -64,7 +65,7 @@ def set_weights(model: Any, seed: int) -> None:
 
 
 def full_matrix(name: str, shape: tuple[int, ...], std: float, seed: int) -> NDArray[Any]:
-    """The whole matrix [shape], float32, of the parameter with this global name.
+    """Return the complete matrix [shape], float32, of the parameter with this global name.
 
     RandomState is a stream that numpy guarantees for all its versions. Row-major order: more padding rows at the end
     of an embedding change nothing before them.
@@ -97,15 +98,16 @@ def _part(values: NDArray[Any], name: str, config: Any, split: Any) -> NDArray[A
     import numpy as np
 
     if config.gated_linear_unit and name.endswith("linear_fc1.weight"):
-        # [gate; up]: every rank holds its part of both halves
+        # [gate; up]: every rank has its part of both halves
         halves = np.split(values, 2, split.dim)
         return np.concatenate([np.split(half, split.size, split.dim)[split.rank] for half in halves], split.dim)
     return np.ascontiguousarray(np.split(values, split.size, split.dim)[split.rank])
 
 
 def _set_experts(parameter: Any, name: str, config: Any, seed: int) -> None:
-    """GroupedMLP's weight1 is [experts, hidden, fc1 of this rank] in memory, its weight2 [experts, fc2 of this rank,
-    hidden], whatever their shapes say (megatron/core/transformer/moe/experts.py, GroupedMLP.forward)."""
+    """Set the fused matrices of a rank's experts. GroupedMLP's weight1 is [experts, hidden, fc1 of this rank] in
+    memory, its weight2 [experts, fc2 of this rank, hidden], whatever their shapes say
+    (megatron/core/transformer/moe/experts.py, GroupedMLP.forward)."""
     import torch
     from tprimat_names import first_expert, local_experts
 
@@ -118,7 +120,7 @@ def _set_experts(parameter: Any, name: str, config: Any, seed: int) -> None:
 
 
 def _experts(parameter: Any, name: str, config: Any, seed: int, experts: range) -> Iterator[NDArray[Any]]:
-    """This rank's part of each expert's matrix, [outputs, inputs] as in a model that keeps them apart."""
+    """Yield this rank's part of each expert's matrix, [outputs, inputs] as in a model that keeps them apart."""
     from tprimat_names import split_of
 
     split = split_of(parameter, name)

@@ -1,9 +1,9 @@
-"""One process plays rank R of a job of W: torch's fake process group, whose collectives return at once.
+"""Play rank R of a job of W in one process: torch's fake process group, whose collectives return at once.
 
-The model, the layout and every rule of the stack that is asked before the first forward pass are real, at true size.
+The model, the layout and every rule that the stack checks before the first forward pass are real, at true size.
 The process ends there, with exit code 0 and a mark: what would follow has no meaning (a receive leaves a tensor as it
-was). Only a rank whose place in its tensor parallel group is 0 gets that far: the others are told by a broadcast
-whether they train.
+was). Only a rank whose place in its tensor parallel group is 0 gets that far: the others learn from a
+broadcast whether they train.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from tprimat_after_import import after
 RANK, WORLD = "TPRIMAT_PLAY_RANK", "TPRIMAT_PLAY_WORLD"
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 _FILLERS = ("normal_", "uniform_", "trunc_normal_", "xavier_normal_", "xavier_uniform_", "kaiming_uniform_")
-"""Of torch.nn.init: they would take minutes, and nothing reads the weights."""
+"""Functions of torch.nn.init: they would take minutes, and nothing reads the weights."""
 
 
 def install() -> None:
     """Make this process rank RANK of WORLD; before torch is imported."""
     tprimat_standin.arm()  # whose process groups these stand on
-    rank, world = _asked(os.environ)
+    rank, world = _requested(os.environ)
     os.environ.update(_as_launched(rank, world, int(os.environ.get("LOCAL_WORLD_SIZE") or min(8, world))))
     after("torch")(_play)
     after(_SCHEDULES)(_end_at_the_first_forward)
 
 
-def _asked(environment: Mapping[str, str]) -> tuple[int, int]:
+def _requested(environment: Mapping[str, str]) -> tuple[int, int]:
     try:
         rank, world = int(environment[RANK]), int(environment[WORLD])
     except (KeyError, ValueError):
         rank, world = -1, 0
     if not 0 <= rank < world:
-        found = f"{environment.get(RANK)}, {environment.get(WORLD)}"
-        _refuse(f"{RANK} and {WORLD} must be whole numbers, rank below world: {found}")
+        values = f"{environment.get(RANK)}, {environment.get(WORLD)}"
+        _refuse(f"{RANK} and {WORLD} must be integers, rank below world: {values}")
     return rank, world
 
 
 def _as_launched(rank: int, world: int, local_world: int) -> dict[str, str]:
-    """What torchrun sets, and what Primus and Lightning read besides."""
+    """Return what torchrun sets, and what Primus and Lightning read besides."""
     node = str(rank // local_world)
     return {
         "RANK": str(rank),
@@ -69,7 +69,7 @@ def _play(torch: types.ModuleType) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend "fake"
     except ImportError as error:
         _refuse(f"torch {torch.__version__} has no fake process group where it was ({error})")
-    rank, world = _asked(os.environ)
+    rank, world = _requested(os.environ)
     begin, new_group = torch.distributed.init_process_group, torch.distributed.new_group
 
     def init_process_group(*_: Any, **__: Any) -> Any:
@@ -79,7 +79,7 @@ def _play(torch: types.ModuleType) -> None:
         return new_group(*arguments, **{**options, "backend": "fake"})
 
     def as_it_is(objects: list[Any], *_: Any, **__: Any) -> None:
-        """A broadcast: what this process would have sent."""
+        """Broadcast nothing: the objects stay what this process would have sent."""
 
     torch.distributed.init_process_group, torch.distributed.new_group = init_process_group, fake_group
     torch.distributed.broadcast_object_list = as_it_is
@@ -88,14 +88,14 @@ def _play(torch: types.ModuleType) -> None:
 
 
 def _end_at_the_first_forward(schedules: Any) -> None:
-    """Where the schedules call the model: they have checked their own rules by then."""
+    """End where the schedules call the model: they have checked their own rules by then."""
     if not hasattr(schedules, "forward_step"):
         _refuse(f"{_SCHEDULES} has no forward_step in this release: the training would not end before it")
     schedules.forward_step = _end
 
 
 def _end(*_: Any, **__: Any) -> None:
-    rank, world = _asked(os.environ)
+    rank, world = _requested(os.environ)
     _finish_the_probe()
     sys.stdout.write(f"[tprimat] rehearsed {json.dumps({'rank': rank, 'world': world})}\n")
     sys.stdout.flush()

@@ -56,7 +56,7 @@ def local_experts(config: Any) -> int:
 
 
 def is_fused(name: str) -> bool:
-    """Return whether this parameter holds all experts of a rank (GroupedMLP)."""
+    """Return whether this parameter is all experts of a rank (GroupedMLP)."""
     return name.endswith(_FUSED)
 
 

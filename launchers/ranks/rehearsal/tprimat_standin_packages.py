@@ -1,4 +1,4 @@
-"""Packages of a GPU machine: installed ones are hidden, missing ones are served hollow to those that cannot do without.
+"""Hide installed packages of a GPU machine, and serve missing ones hollow to those that cannot do without.
 
 Hidden, a package looks as if it were not installed, and a stack takes its own way around it: most of these load a
 library of CUDA's or ROCm's when they are imported, and die. Hollow, every name of it can be imported and does nothing;
@@ -34,23 +34,23 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
     # of Megatron-Core 0.16.1, for inference alone
     "megatron.core.inference.": ("triton",),
     "nemo.": ("modelopt",),
-    # v25.9 imports it whatever is asked for
+    # v25.9 imports it whatever it trains
     "primus.": ("transformer_engine",),
 }
-"""Who imports at its top what is only used by parts that are not rehearsed."""
+"""Modules that import at their top what only parts use that are not rehearsed."""
 
 
 def install(is_active: Callable[[], bool]) -> None:
-    """Hide and hollow from now on, where `is_active` says so when a package is first asked for."""
+    """Hide and hollow from now on, where `is_active` says so when a package is first requested."""
     guard = _Guard(is_active)
     sys.meta_path.insert(0, guard)
     original, original_find = builtins.__import__, importlib.util.find_spec
 
     def guarded(name: str, *rest: Any, **named: Any) -> Any:
         if name.partition(".")[0] in _TOPS:
-            told = dict(zip(("globals", "locals", "fromlist", "level"), rest, strict=False)) | named
-            if not told.get("level"):
-                guard.refuse_hollow(name, (told.get("globals") or {}).get("__name__", ""))
+            call = dict(zip(("globals", "locals", "fromlist", "level"), rest, strict=False)) | named
+            if not call.get("level"):
+                guard.refuse_hollow(name, (call.get("globals") or {}).get("__name__", ""))
         return original(name, *rest, **named)
 
     def guarded_import(name: str, package: str | None = None) -> Any:
@@ -81,12 +81,13 @@ class _Hidden(ModuleNotFoundError):
 
 
 class _HollowModule(types.ModuleType):
-    """Any lower-case name is a module of the same kind, any other an empty Module; called, it decorates nothing."""
+    """Make any name importable: a lower-case one is a module of the same kind, any other an empty Module; called, it
+    decorates nothing."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__path__: list[str] = []
-        self.__version__ = "2.14.0"  # Bridge asks TransformerEngine for 2.10 or newer
+        self.__version__ = "2.14.0"  # Bridge requires TransformerEngine 2.10 or newer
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if len(arguments) == 1 and callable(arguments[0]) and not options:
@@ -114,7 +115,7 @@ def _same(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds hollow packages for those that are served them, and hidden ones for no one."""
+    """Find hollow packages for those that are served them, and hidden ones for no one."""
 
     def __init__(self, is_active: Callable[[], bool]) -> None:
         self.is_active = is_active
@@ -133,7 +134,7 @@ class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def refuse_hollow(self, name: str, caller: str) -> None:
-        """For one that is not served: raise what it would see without us, where the hollow package is loaded already.
+        """Raise for one that is not served what it would see without us, where the hollow package is loaded already.
 
         Raises:
             ModuleNotFoundError: as for a package that is not installed.
@@ -173,14 +174,15 @@ def _root(name: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _serves(caller: str, root: str) -> bool:
-    """Whether `caller`, a module's name, is served the hollow `root`; a hollow module is served its own parts."""
+    """Return whether `caller`, a module's name, is served the hollow `root`; a hollow module is served its own
+    parts."""
     if _root(caller, (root,)):
         return True
     return any(f"{caller}.".startswith(who) and root in roots for who, roots in HOLLOW.items())
 
 
 def _is_served(root: str) -> bool:
-    """The same of whoever is importing now: the first caller outside the import machinery and this file."""
+    """Return the same of whoever is importing now: the first caller outside the import machinery and this file."""
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
