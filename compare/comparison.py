@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import to_builtins
 
 from compare.audit import Audit, audit
 from compare.checks import Check
@@ -154,7 +156,7 @@ def _known(quantities: Sequence[Quantity]) -> list[float] | None:
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """compare.json (compare.schema.json)."""
+    """Return compare.json (compare.schema.json)."""
     audited = comparison.audit
     return {
         "schema_version": SCHEMA_VERSION,
@@ -162,25 +164,18 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "vary": list(audited.varied.keys),
         "vary_reason": audited.varied.reason,
         "baseline": comparison.baseline,
-        "audit": [
-            {
-                "setting": row.setting,
-                "kind": row.kind,
-                "state": row.state,
-                "values": {label: None if v is None else list(v) for label, v in row.values.items()},
-                "reason": row.reason,
-                "decides": row.decides,
-            }
-            for row in audited.rows
-        ],
-        "requested_not_effective": [asdict(item) for item in audited.deviations],
-        "checks": [asdict(check) for check in comparison.checks],
+        "audit": to_builtins(audited.rows),
+        "requested_not_effective": to_builtins(audited.deviations),
+        "checks": to_builtins(comparison.checks),
         "rehearsed": audited.rehearsed,
         "difference": comparison.difference,
         "groups": [_group_json(comparison, group_) for group_ in comparison.groups],
         "ratios": [_ratio_json(item, comparison.baseline) for item in comparison.ratios],
         "terms": _terms_json(comparison.terms),
-        "break_even": [_even_json(even) for even in comparison.break_evens],
+        "break_even": [
+            {"option": even.option, "rival": even.rival, "price": even.up_to.to_json()}
+            for even in comparison.break_evens
+        ],
         "scaling": [scaled_json(scaled) for scaled in comparison.scaling],
     }
 
@@ -195,10 +190,6 @@ def _terms_json(terms: Terms) -> dict[str, Any]:
         "prices_date": prices.date,
         "prices_source": prices.source,
     }
-
-
-def _even_json(even: BreakEven) -> dict[str, Any]:
-    return {"option": even.option, "rival": even.rival, "price": even.up_to.to_json()}
 
 
 def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:

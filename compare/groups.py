@@ -61,13 +61,10 @@ def sides(groups: Sequence[Group]) -> tuple[tuple[Side, ...], bool]:
     real = tuple(Side(g.label, g.usable, g.runs) for g in groups if g.usable)
     if real:
         return real, False
-    done = [(g, tuple(run for run in g.runs if _rehearsed(run.record))) for g in groups]
+    known = ("completed", "rehearsed")
+    done = [(g, tuple(r for r in g.runs if (r.record.status, r.record.provenance) == known)) for g in groups]
     rehearsed = tuple(Side(g.label, runs, g.runs) for g, runs in done if runs)
     return rehearsed, bool(rehearsed)
-
-
-def _rehearsed(record: Record) -> bool:
-    return record.status == "completed" and record.provenance == "rehearsed"
 
 
 def group(runs: Sequence[Run]) -> tuple[Group, ...]:

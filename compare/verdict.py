@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from compare.checks import Check
 from compare.deviations import Deviation
@@ -32,6 +32,9 @@ class Row:
     values: Values
     reason: str
     decides: bool
+
+
+_Item = TypeVar("_Item", Row, Check, Deviation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,25 +162,17 @@ def accepted(
     reasons: Mapping[str, str], rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
 ) -> tuple[tuple[Row, ...], tuple[Check, ...], tuple[Deviation, ...]]:
     """Return all three with what `reasons` accepts declared."""
+
+    def declared(item: _Item, name: str) -> _Item:
+        if name not in reasons or not item.decides:
+            return item
+        text = f"accepted: {reasons[name]}"
+        if isinstance(item, Deviation):
+            return replace(item, declared=text, decides=False)
+        return replace(item, state="declared", reason=f"{text} ({item.reason})" if item.reason else text, decides=False)
+
     return (
-        tuple(_accepted_row(row, reasons.get(row.setting)) for row in rows),
-        tuple(_accepted_check(check, reasons.get(check.name)) for check in checks),
-        tuple(_accepted_deviation(item, reasons.get(item.setting)) for item in deviations),
+        tuple(declared(row, row.setting) for row in rows),
+        tuple(declared(check, check.name) for check in checks),
+        tuple(declared(item, item.setting) for item in deviations),
     )
-
-
-def _accepted_row(row: Row, reason: str | None) -> Row:
-    if reason is None or not row.decides:
-        return row
-    what = f"accepted: {reason}" + (f" ({row.reason})" if row.reason else "")
-    return replace(row, state="declared", reason=what, decides=False)
-
-
-def _accepted_check(check: Check, reason: str | None) -> Check:
-    if reason is None or not check.decides:
-        return check
-    return replace(check, state="declared", reason=f"accepted: {reason} ({check.reason})", decides=False)
-
-
-def _accepted_deviation(item: Deviation, reason: str | None) -> Deviation:
-    return item if reason is None or not item.decides else replace(item, declared=f"accepted: {reason}", decides=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, TypeAlias
@@ -17,7 +17,7 @@ from compare.statistics import Ratio, of_no_interest
 from conf.errors import listed
 from metrics import Quantity
 from metrics.step_times import step_times
-from parsers import Record, Run, Step
+from parsers import Record, Run
 
 _NAMED = 3
 _DRAWN = 24  # lines that an eye, and a page that opens at once, can take in
@@ -221,21 +221,19 @@ def scaling_chart(comparison: Comparison) -> Spots:
 
 
 _One: TypeAlias = tuple[int, str, Run]  # place and label of its group
-_Where: TypeAlias = Callable[[Record, Step], "float | None"]
 
 
 def curve_charts(comparison: Comparison) -> tuple[Curves, ...]:
     """Return loss, learning rate and step time, in this order, without those of which nothing is known."""
     runs, hidden = _drawn(comparison)
     groups = len(comparison.groups)
-    tokens = all(_sample_tokens(run.record) for _, _, run in runs)
-    at = _at_tokens if tokens else _at_iteration
+    tokens = all(_reports_tokens(run.record) for _, _, run in runs)
     x = "tokens seen" if tokens else "iteration"
     used = all(any(s.lr_used is not None for s in r.record.steps) for _, _, r in runs if _reports(r, "lr"))
     printed = "" if used else "as printed: in some logs that of the next step"
     loss = "Loss at equal tokens" if tokens else "Loss by iteration"
-    losses = tuple(_series(one, "loss", at) for one in runs)
-    rates = tuple(_series(one, "lr_used" if used else "lr", at) for one in runs)
+    losses = tuple(_series(one, "loss", tokens) for one in runs)
+    rates = tuple(_series(one, "lr_used" if used else "lr", tokens) for one in runs)
     charts = (
         Curves(loss, x, "nats per token", losses, groups, from_zero=False),
         Curves("Learning rate used" if used else "Learning rate", x, "learning rate", rates, groups, note=printed),
@@ -270,20 +268,20 @@ def _drawn(comparison: Comparison) -> tuple[list[_One], str]:
     return read, "" if len(runs) == total else f"{len(runs)} of {total} runs drawn, the first {each} of every group"
 
 
-def _series(one: _One, name: str, at: _Where) -> Series:
+def _series(one: _One, name: str, tokens: bool) -> Series:
     place, label, run = one
-    steps = run.record.steps
+    steps, length = run.record.steps, run.record.setting("seq_length")
     usual = _usual_distance([step.step for step in steps])
     points: list[tuple[float, float] | None] = []
     broken: list[tuple[float, str]] = []
     for before, step in pairwise((None, *steps)):
         if step is None:
             continue
-        x, y = at(run.record, step), getattr(step, name)
+        x, y = float(length * (step.consumed_samples or 0) if tokens else step.step + 1), getattr(step, name)
         if before is not None and step.step - before.step > usual:
             points.append(None)
-        points.append(None if x is None or y is None else (x, y))
-        if name in step.nonfinite and x is not None:
+        points.append(None if y is None else (x, y))
+        if name in step.nonfinite:
             broken.append((x, f"{label}, {run.record.id}: {name} of iteration {step.step + 1} is nan or inf"))
     known = any(point is not None for point in points)
     return Series(place, label, run.record.id, tuple(points) if known else (), tuple(broken))
@@ -311,16 +309,6 @@ def _usual_distance(steps: Sequence[int]) -> int:
     return max(distances, key=lambda distance: (distances[distance], -distance), default=1)
 
 
-def _sample_tokens(record: Record) -> int | None:
-    length = record.setting("seq_length")
+def _reports_tokens(record: Record) -> bool:
     known = all(step.consumed_samples is not None for step in record.steps)
-    return length if type(length) is int and known else None
-
-
-def _at_tokens(record: Record, step: Step) -> float | None:
-    length = record.setting("seq_length")
-    return None if step.consumed_samples is None else float(length * step.consumed_samples)
-
-
-def _at_iteration(record: Record, step: Step) -> float | None:
-    return float(step.step + 1)
+    return known and type(length := record.setting("seq_length")) is int and length > 0

@@ -15,7 +15,7 @@ from parsers.text import plain
 
 COLOURS, DASHES, MARKERS = 7, 4, 7
 WIDTH, HEIGHT = 520.0, 280.0  # of a chart, and the ends of its axes
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 506.0, 26.0, 236.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 498.0, 26.0, 236.0
 _ROW = 46.0  # of a strip
 _BAR, _BAR_HEIGHT, _BAR_EDGE = 170.0, 20.0, 16  # of a ratio; the edge is half of a tick's text
 _FACTORS = (10.0, 5.0, 2.0, 1.25, 1.1, 1.05, 1.02)

@@ -61,14 +61,12 @@ def figures_section(comparison: Comparison) -> tuple[Section, ...]:
     """Return every part of FIGURES of which something is known; no section without a group that counts."""
     if not comparison.group_figures:
         return ()
-    parts = tuple(_part(comparison, part) for part in dict.fromkeys(figure.part for figure in FIGURES))
+    parts = []
+    for part in dict.fromkeys(figure.part for figure in FIGURES):
+        numbers = figures_blocks(comparison, part.capitalize(), [f for f in FIGURES if f.part == part], titled=True)
+        parts.append(Section(part.capitalize(), (*numbers, *_extras(comparison, part))))
     blocks = (Paragraph(line(_HOW_TO_READ)), *parts, *_notes(comparison))
     return (Section("Figures", blocks, "figures", beside=len(comparison.group_figures) <= _NARROW),)
-
-
-def _part(comparison: Comparison, part: str) -> Section:
-    blocks = [*figures_blocks(comparison, part.capitalize(), [f for f in FIGURES if f.part == part], titled=True)]
-    return Section(part.capitalize(), (*blocks, *_extras(comparison, part)))
 
 
 def figures_blocks(

@@ -65,14 +65,14 @@ _FEW = 4  # groups whose ratios a page shows in the open
 _TITLES = {figure.metric: figure.title for figure in FIGURES}
 _FIRST = frozenset(figure.metric for figure in FIGURES if figure.table)
 _TRAINED = ("num_layers", "hidden_size", "seq_length", "global_batch_size", "train_iters", "params_dtype", "fp8")
-_Found: TypeAlias = tuple[str, Compared]  # with its place in compare.json
+_Entry: TypeAlias = tuple[str, Compared]  # with its place in compare.json
 
 
 def report(comparison: Comparison, launched: Mapping[str, Launched], command: str) -> Report:
     """Return the full report. launched: by run path, how it was started; command: the one that asked for this."""
     return _report(
         comparison,
-        _verdict_section(comparison),
+        Section("Verdict", (*_verdict_blocks(comparison), *_ratio_blocks(comparison), *_groups(comparison)), "verdict"),
         _audit_section(comparison),
         *figures_section(comparison),
         *curve_sections(comparison),
@@ -110,11 +110,6 @@ def _report(comparison: Comparison, *sections: Section) -> Report:
     return Report(title, word, TONES.get(word, "plain"), headline(comparison), sections)
 
 
-def _verdict_section(comparison: Comparison) -> Section:
-    blocks = [*_verdict_blocks(comparison), *_ratio_blocks(comparison), _groups_table(comparison), *_alike(comparison)]
-    return Section("Verdict", tuple(blocks), "verdict")
-
-
 def _verdict_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the reasons, what to do next, and what is compared."""
     verdict, varied = comparison.audit.verdict, comparison.audit.varied
@@ -125,15 +120,8 @@ def _verdict_blocks(comparison: Comparison) -> Iterator[Block]:
         yield Paragraph(("What is compared: ", Tag(listed(varied.keys), "plain"), f" ({varied.reason})."))
 
 
-def _alike(comparison: Comparison) -> Iterator[Paragraph]:
-    """Yield what was trained, as far as all groups report it alike."""
-    rows = {row.setting: row for row in comparison.audit.rows if row.state == "identical"}
-    known = [(name, next(iter(rows[name].values.values()))) for name in _TRAINED if name in rows]
-    if texts := [f"{name} {listed(values)}" for name, values in known if values and values != (None,)]:
-        yield Paragraph(line(f"Trained by all: {listed(texts)}."))
-
-
-def _groups_table(comparison: Comparison) -> Table:
+def _groups(comparison: Comparison) -> Iterator[Block]:
+    """Yield what each group ran on, and what was trained, as far as all groups report it alike."""
     devices = next((row.values for row in comparison.audit.rows if row.setting == "world_size"), {})
     counting = {side.label: len(side.usable) for side in sides(comparison.groups)[0]}
     rows: list[tuple[Cell, ...]] = []
@@ -146,7 +134,11 @@ def _groups_table(comparison: Comparison) -> Table:
         counted = f"{counting.get(group.label, 0)} of {len(group.runs)}"
         rows.append(((line(group.label), mark), *known, ((provenance,),), cell(counted)))
     heads = ("group", "platform", "hardware", "devices", "framework", "image", "provenance", "runs that count")
-    return table("Groups", heads, rows)
+    yield table("Groups", heads, rows)
+    alike = {row.setting: row for row in comparison.audit.rows if row.state == "identical"}
+    trained = [(name, next(iter(alike[name].values.values()))) for name in _TRAINED if name in alike]
+    if texts := [f"{name} {listed(values)}" for name, values in trained if values and values != (None,)]:
+        yield Paragraph(line(f"Trained by all: {listed(texts)}."))
 
 
 def _ratio_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -161,7 +153,7 @@ def _ratio_blocks(comparison: Comparison) -> Iterator[Block]:
 
 def _ratios_of(comparison: Comparison, metrics: Set[str], few: bool, of: str = "") -> Iterator[Block]:
     """Yield tables: of few groups one each, with a line a figure; of many one for each figure, with a line a group."""
-    parts: dict[str, list[_Found]] = {}
+    parts: dict[str, list[_Entry]] = {}
     for index, item in enumerate(comparison.ratios):
         if item.metric in metrics and item.result:
             parts.setdefault(item.group if few else _TITLES[item.metric], []).append((f"/ratios/{index}", item))
@@ -170,14 +162,14 @@ def _ratios_of(comparison: Comparison, metrics: Set[str], few: bool, of: str = "
         yield Bullets(tuple(map(line, why)))
 
 
-def _ratio_table(comparison: Comparison, name: str, of: str, found: Sequence[_Found], few: bool) -> Table:
-    scale, bars = ratio_bars([item.result for _, item in found if item.result], comparison.difference)
-    reasons = {item.reason for _, item in found}
+def _ratio_table(comparison: Comparison, name: str, of: str, entries: Sequence[_Entry], few: bool) -> Table:
+    scale, bars = ratio_bars([item.result for _, item in entries if item.result], comparison.difference)
+    reasons = {item.reason for _, item in entries}
     heads = [*map(line, ("figure" if few else "group", "ratio", "95 % interval")), ("drawn", scale)]
     heads += map(line, ("result", name if few else "group's", comparison.baseline, "why"))
     at, figures = group_pointers(comparison), comparison.group_figures
     rows: list[tuple[Cell, ...]] = []
-    for (pointer, item), bar in zip(found, bars, strict=True):
+    for (pointer, item), bar in zip(entries, bars, strict=True):
         assert item.result is not None
         pair = {label: figures[label][item.metric] for label in (item.group, comparison.baseline)}
         unit = common_unit(list(pair.values()))
@@ -246,7 +238,7 @@ def _settings(caption: str, rows: Sequence[Row], with_reasons: bool = True) -> I
         (
             (line(row.setting), line(row.reason if with_reasons else "")),
             _state(row.state, row.decides),
-            *(_values(row) if beside else (_by_value(row),)),
+            *(map(_value, row.values.values()) if beside else (_by_value(row),)),
         )
         for row in rows
     ]
@@ -258,8 +250,8 @@ def _state(state: str, decides: bool) -> Cell:
     return ((Tag(state, STATES.get(state, "plain")), *mark),)
 
 
-def _values(row: Row) -> Iterator[Cell]:
-    return ((UNKNOWN,) if values is None else cell(listed(values)) for values in row.values.values())
+def _value(values: tuple[object, ...] | None) -> Cell:
+    return (UNKNOWN,) if values is None else cell(listed(values))
 
 
 def _by_value(row: Row) -> Cell:

@@ -44,7 +44,7 @@ def runs_section(comparison: Comparison) -> Section:
     """Return runs without numbers in the open; the figures of the others folded."""
     blocks: list[Block] = [*runs_without_numbers(comparison)]
     blocks += [
-        _last_lines(run.record)
+        _folded(f"Last lines of {run.record.id}", "\n".join(run.record.last_lines[-_LAST_LINES:]))
         for group in comparison.groups
         for run in group.runs
         if run.path not in comparison.run_figures and run.record.last_lines
@@ -70,11 +70,6 @@ def _status(record: Record) -> Cell:
     known = "running (or its launcher died)" if record.status == "running" else record.status
     tone: Tone = "quiet" if record.status == "completed" else "bad"
     return ((Tag(known, tone), f" {record.provenance}"),)
-
-
-def _last_lines(record: Record) -> Details:
-    lines = record.last_lines[-_LAST_LINES:]
-    return Details(f"Last lines of {record.id}", (Code("\n".join(lines), f"last lines of the log of {record.id}"),))
 
 
 def _figures(comparison: Comparison, group: Group) -> Details:
@@ -104,41 +99,32 @@ def reproduce_section(comparison: Comparison, launched: Mapping[str, Launched], 
 def _group(group: Group, launched: Mapping[str, Launched]) -> Section:
     first = group.runs[0]
     how = launched.get(first.path, Launched())
-    blocks: list[Block] = [_runs_table(group)]
+    heads = ("run", "seed", "started", "commit", "image", "framework", "directory")
+    rows = [[cell(f"{f}") if f not in (None, "") else (NOT_REPORTED,) for f in _facts(run)] for run in group.runs]
+    blocks: list[Block] = [table(f"Runs of {group.label}", heads, rows)]
     if how.command:
         blocks.append(Code(how.command, f"how the first run of {group.label} was started"))
     elif first.record.provenance == "imported":
         blocks.append(Paragraph(line("Read from a log that was brought:")))
-        blocks.append(Code(_read(first.record), f"how the first run of {group.label} was read"))
+        stated = [f"{name}={value}" for name, value in typed(first.record.given).items()]
+        read = shlex.join(["python", "-m", "parsers", first.record.log or "LOG", "--save", *stated])
+        blocks.append(Code(read, f"how the first run of {group.label} was read"))
     else:
         blocks.append(Paragraph(line("How it was started is not known: there is no plan.json in its directory.")))
     if how.experiment:
-        blocks.append(_config(f"Config of {group.label} (experiment.yaml of its first run)", how.experiment))
-    elif settings := {**asked(first.record), **_given(first.record)}:
+        blocks.append(_folded(f"Config of {group.label} (experiment.yaml of its first run)", how.experiment))
+    elif settings := {
+        **asked(first.record),
+        **{name: f"{value} (given)" for name, value in first.record.given.items()},
+    }:
         text = "\n".join(f"{name}: {value}" for name, value in settings.items())
-        blocks.append(_config(f"Settings of {group.label}, as the record has them", text))
+        blocks.append(_folded(f"Settings of {group.label}, as the record has them", text))
     blocks += _places(group)
     return Section(group.label, tuple(blocks))
 
 
-def _config(summary: str, text: str) -> Details:
+def _folded(summary: str, text: str) -> Details:
     return Details(summary, (Code(text, summary),))
-
-
-def _read(record: Record) -> str:
-    """Return the command, with all that was given beside the log."""
-    given = [f"{name}={value}" for name, value in typed(record.given).items()]
-    return shlex.join(["python", "-m", "parsers", record.log or "LOG", "--save", *given])
-
-
-def _given(record: Record) -> Mapping[str, str]:
-    """Return what the user stated beside the log, which says nothing of it."""
-    return {name: f"{value} (given)" for name, value in record.given.items()}
-
-
-def _runs_table(group: Group) -> Table:
-    heads = ("run", "seed", "started", "commit", "image", "framework", "directory")
-    return table(f"Runs of {group.label}", heads, [tuple(map(_fact, _facts(run))) for run in group.runs])
 
 
 def _facts(run: Run) -> Sequence[object]:
@@ -154,10 +140,6 @@ def _facts(run: Run) -> Sequence[object]:
         framework,
         run.path,
     )
-
-
-def _fact(fact: object) -> Cell:
-    return (NOT_REPORTED,) if fact in (None, "") else cell(f"{fact}")
 
 
 def _places(group: Group) -> Iterator[Details]:

@@ -25,19 +25,19 @@ _SPELLED = 3  # keys that a command is spelled out for
 
 def headline(comparison: Comparison) -> tuple[Line, ...]:
     """Return a sentence for each of the first groups: how fast, how sure, how dear; or why there is no number."""
-    found = [(i, item) for i, item in enumerate(comparison.ratios) if item.metric == SPEED and item.result]
-    if not found and _deciding(comparison) == ["loss"]:
+    known = [(i, item) for i, item in enumerate(comparison.ratios) if item.metric == SPEED and item.result]
+    if not known and _deciding(comparison) == ["loss"]:
         return (line("No ratio is given: the groups train to other losses, and a speed counts at equal loss."),)
-    if not found:
+    if not known:
         if (stray := _stray(comparison)) and set(stray) == set(_deciding(comparison)):
             return (line("No ratio is given: not all that was requested ran."),)
         measured = any(group.usable for group in comparison.groups)
         no_ratio = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
         return (line(_NO_NUMBER.get(comparison.audit.verdict.word, no_ratio)),)
     said = tuple(
-        (*_speed(item, i, comparison.baseline), *_cost(comparison, item.group), ".") for i, item in found[:_SAID]
+        (*_speed(item, i, comparison.baseline), *_cost(comparison, item.group), ".") for i, item in known[:_SAID]
     )
-    more = len(found) - _SAID
+    more = len(known) - _SAID
     beside = "1 more group is" if more == 1 else f"{more} more groups are"
     return (*said, line(f"{beside} in the table.")) if more > 0 else said
 
@@ -148,10 +148,10 @@ def _prices(comparison: Comparison) -> Iterator[Line]:
         yield line(f"Give your own prices, of which ours are an example: {' '.join(options)}")
 
 
-def no_ratio(found: Iterable[Compared], metrics: Collection[str]) -> list[str]:
+def no_ratio(known: Iterable[Compared], metrics: Collection[str]) -> list[str]:
     """Return why there is none, a sentence a reason."""
     why: dict[str, dict[str, None]] = {}
-    for item in found:
+    for item in known:
         if item.result is None and item.metric in metrics:
             why.setdefault(item.reason, {})[_TITLES[item.metric]] = None
     return [f"No ratio of {listed(list(titles))}: {reason}." for reason, titles in why.items()]
