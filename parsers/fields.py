@@ -49,7 +49,7 @@ def number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if value - value == 0.0 and "_" not in text else None
+    return value if value - value == 0.0 and text.isascii() and "_" not in text else None
 
 
 def whole(text: str) -> int | None:

@@ -5,31 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from parsers.events import Event
 from parsers.text import body
 
 _MOST_PIECES = 6
-_CUT = re.compile(r"\S{0,64}\s*$")
+_LAST_WORD = re.compile(r"\S{0,64}\s*$")
 
 
-def glued(starts: re.Pattern[str], text: str) -> list[str]:
-    """`text` cut before every step line but the first: two processes may have written into one line."""
-    cuts = [found.start() for found in starts.finditer(text)][1:]
+def glued(head: re.Pattern[str], text: str) -> list[str]:
+    """Return `text` cut before every step line but the first: two processes may have written into one line."""
+    cuts = [match.start() for match in head.finditer(text)][1:]
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 class WrappedLines:
-    """Feed it lines; it gives them back, the pieces of a wrapped step line as one. starts: how a step line begins.
-    is_whole: whether nothing is missing at the end of a step line.
+    """Puts the pieces of a broken step line together. head: how one begins. is_complete: whether it lacks nothing.
 
     Where a line stays incomplete (the log was cut there) it comes without its last word, which may be half a number,
-    and what followed comes as it was. `wants`: see `parsers.events.Reader`.
+    and what followed comes as it was.
     """
 
-    def __init__(self, starts: re.Pattern[str], is_whole: Callable[[str], bool]) -> None:
-        self.wants = 0
-        self._starts = starts
-        self._is_whole = is_whole
+    def __init__(self, head: re.Pattern[str], is_complete: Callable[[str], bool]) -> None:
+        self._head = head
+        self._is_complete = is_complete
         self._pieces: list[tuple[int, str]] = []
 
     @property
@@ -37,74 +34,27 @@ class WrappedLines:
         """Whether the beginning of a step line waits for the rest."""
         return bool(self._pieces)
 
-    def feed(self, number: int, text: str) -> Iterable[tuple[int, str]]:
-        """The lines that are ready, each with the number of its first piece."""
-        parts = glued(self._starts, text)
-        return (
-            self._line(number, text)
-            if len(parts) < 2
-            else [line for part in parts for line in self._line(number, part)]
-        )
+    def feed(self, number: int, text: str) -> list[tuple[int, str]]:
+        """Return the lines that are ready, each with the number of its first piece."""
+        return [line for part in glued(self._head, text) for line in self._feed(number, part)]
 
-    def _line(self, number: int, text: str) -> Iterable[tuple[int, str]]:
-        begins = self._starts.search(text) is not None
+    def end(self) -> list[tuple[int, str]]:
+        """Return what is held, as it is."""
+        pieces, self._pieces = self._pieces, []
+        return [(number, text if at else _LAST_WORD.sub("", text)) for at, (number, text) in enumerate(pieces)]
+
+    def _feed(self, number: int, text: str) -> Iterable[tuple[int, str]]:
+        if self._head.search(text) is not None:
+            before = self.end()
+            if self._is_complete(text):
+                return (*before, (number, text))
+            self._pieces = [(number, text)]
+            return before
         if not self._pieces:
-            if not begins or self._is_whole(text):
-                return ((number, text),)
-            self._hold(number, text)
-            return ()
-        if begins:
-            return (*self.end(), *self._line(number, text))
-        self._hold(number, text)
+            return ((number, text),)
+        self._pieces.append((number, text))
         joined = "".join([self._pieces[0][1], *(body(piece) for _, piece in self._pieces[1:])])
-        if self._is_whole(joined):
+        if self._is_complete(joined):
             first, self._pieces = self._pieces[0][0], []
-            self.wants = 0
             return ((first, joined),)
         return self.end() if len(self._pieces) >= _MOST_PIECES else ()
-
-    def end(self) -> Iterable[tuple[int, str]]:
-        """What was held back, as it is."""
-        pieces, self._pieces = self._pieces, []
-        self.wants = 0
-        if not pieces:
-            return ()
-        (number, text), *others = pieces
-        return ((number, _CUT.sub("", text)), *others)
-
-    def _hold(self, number: int, text: str) -> None:
-        self._pieces.append((number, text))
-        self.wants = 1
-
-
-class WrappedReader:
-    """A dialect's reader (`parsers.events.Reader`) that gets its step lines whole, in `read`."""
-
-    def __init__(self, starts: re.Pattern[str], is_whole: Callable[[str], bool]) -> None:
-        self._lines = WrappedLines(starts, is_whole)
-
-    @property
-    def wants(self) -> int:
-        """See `parsers.events.Reader`."""
-        return self._lines.wants
-
-    @wants.setter
-    def wants(self, count: int) -> None:
-        self._lines.wants = count
-
-    def feed(self, number: int, text: str) -> Iterable[Event]:
-        """See `parsers.events.Reader`."""
-        return [event for line in self._lines.feed(number, text) for event in self.read(*line)]
-
-    def end(self) -> Iterable[Event]:
-        """See `parsers.events.Reader`."""
-        told = [event for line in self._lines.end() for event in self.read(*line)]
-        return [*told, *self.finish()]
-
-    def read(self, number: int, text: str) -> Iterable[Event]:
-        """The events of one whole line."""
-        raise NotImplementedError
-
-    def finish(self) -> Iterable[Event]:
-        """What the dialect itself has held back."""
-        return ()

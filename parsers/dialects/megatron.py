@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Argument, Event, Fact, Resumed
-from parsers.fields import Column
+from parsers.fields import Column, number
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
-from parsers.values import integer, is_nonfinite, literal, number
+from parsers.values import integer, is_nonfinite, literal
 
 # NeMo 2 writes "Training epoch 0, iteration 1/7 |".
 _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
@@ -172,10 +172,11 @@ def read_line(line_number: int, text: str) -> Line | None:
     for part in fields:
         _read_field(line, part)
     # No bar closes what was cut short, and a number cut short is a wrong number.
-    name = re.split(r"[:=]", last, maxsplit=1)[0]
-    closed = not last.strip() or last.rstrip().endswith("%") or _target(name) is None
+    last = last.strip()
+    name = re.split(r"[:=]", last, maxsplit=1)[0] if last else ""
+    closed = last.endswith("%") or _target(name) is None
     line.is_complete = (closed and "nan" in line.values) or _plain(name) == _LAST_FIELD
-    if line.is_complete and last.strip():
+    if line.is_complete and last:
         _read_field(line, last)
     return line
 
@@ -189,57 +190,53 @@ def _read_field(line: Line, part: str) -> None:
     if target is None:
         return
     printed = printed.strip()
-    value = target.convert(printed)
-    if value is not None:
-        _put(line, target, value)
-    elif "/" in printed or "(" in printed:
-        for number_of, text in _compound(name, target, printed):
-            _put(line, number_of, number_of.convert(text), text)
+    if "/" in printed or "(" in printed:
+        _put_several(line, name, target, printed)
     else:
-        _put(line, target, None, printed)
+        _put(line, target, printed)
 
 
-def _put(line: Line, target: _Target, value: Any, printed: str = "") -> None:
+def _put(line: Line, target: _Target, printed: str) -> None:
+    name, convert, is_metric = target
+    value = convert(printed)
     if value is None and is_nonfinite(printed):
-        line.nonfinite.append(target.name)
-    if not target.is_metric:
-        line.values[target.name] = value
-    elif value is not None and (value != 0 or target.name not in _ZERO_IS_UNKNOWN):
-        line.metrics[target.name] = value
-    if target.name == "hip_memory_used_bytes" and value is not None:
-        line.values.update(memory_bytes=value, memory_kind="hip")
+        line.nonfinite.append(name)
+    if not is_metric:
+        line.values[name] = value
+    elif value is not None and (value != 0 or name not in _ZERO_IS_UNKNOWN):
+        line.metrics[name] = value
 
 
-def _compound(name: str, target: _Target, printed: str) -> Iterator[tuple[_Target, str]]:
+def _put_several(line: Line, name: str, target: _Target, printed: str) -> None:
     """Primus: "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
     kind = next((kind for label, kind in _MEMORY.items() if label in name), None)
     if kind is not None:
-        yield from _memory(kind, printed)
+        _put_memory(line, kind, printed)
         return
     match = _COMPOUND.fullmatch(printed)
     if match is not None and not target.is_metric:
-        yield target, match[1].strip()
-        yield _Target(f"{target.name}_running_mean", target.convert, True), (match[2] or match[3]).strip()
+        _put(line, target, match[1].strip())
+        _put(line, _running_mean(target), (match[2] or match[3]).strip())
 
 
-def _memory(kind: str, printed: str) -> Iterator[tuple[_Target, str]]:
+@lru_cache(maxsize=64)
+def _running_mean(target: _Target) -> _Target:
+    return _Target(f"{target.name}_running_mean", target.convert, True)
+
+
+def _put_memory(line: Line, kind: str, printed: str) -> None:
     match = _GB.fullmatch(printed)
     if match is None:
         return
-    unit = gigabyte(number(match[2] or ""))
-    if unit is not None:
-        yield _Target(f"{kind}_memory_used_bytes", _bytes_of(unit), True), match[1]
-        yield _Target(f"{kind}_memory_total_bytes", _bytes_of(unit), True), match[2]
-    yield _Target(f"{kind}_memory_used_percent", number, True), match[3]
-
-
-@lru_cache(maxsize=4)
-def _bytes_of(unit: int) -> Callable[[str], int | None]:
-    def convert(text: str) -> int | None:
-        value = number(text)
-        return None if value is None else round(value * unit)
-
-    return convert
+    unit, used = gigabyte(number(match[2] or "")), number(match[1])
+    if unit is not None and used is not None:
+        line.metrics[f"{kind}_memory_used_bytes"] = round(used * unit)
+        line.metrics[f"{kind}_memory_total_bytes"] = round(float(match[2]) * unit)
+        if kind == "hip":
+            line.values.update(memory_bytes=round(used * unit), memory_kind="hip")
+    percent = number(match[3])
+    if percent is not None:
+        line.metrics[f"{kind}_memory_used_percent"] = percent
 
 
 def gigabyte(total: float | None) -> int | None:
