@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from compare.groups import SEED
 from parsers import Record, Run
+from parsers.dialects import DIALECTS, load
 from parsers.record import columns
 
 TOKENS_CHECKSUM = "tokens_checksum"
@@ -20,13 +21,6 @@ _LOOKED_AT = (
     *("end_monotonic_s", "step_time_s", "consumed_samples"),
 )
 _MOST_DIGITS, _FEWEST_DIGITS = 8, 3
-# Whose timer a printed step time comes from: a difference of clocks is no difference of machines.
-_CLOCKS: Mapping[str, str] = dict.fromkeys(("megatron", "megatron_bridge", "primus"), "megatron")
-# Which step's rate a dialect prints, from its own on (parsers/README.md).
-_PRINTS: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(("megatron", "megatron_bridge", "megatron_deepspeed", "primus", "nanotron"), (1,)),
-    **dict.fromkeys(("nemo1", "nemo2"), (0,)),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ def curve_of(record: Record) -> Curve:
     return Curve(
         tuple(at),
         rates,
-        (0,) if is_used else _PRINTS.get(dialect, (0, 1)),
+        (0,) if is_used else load(dialect).rate_of if dialect in DIALECTS else (0, 1),
         None if exact else _digits(rates),
         _numbers(loss),
         tuple(step for step, names in zip(at, nonfinite, strict=True) if "loss" in names),
@@ -104,7 +98,8 @@ def _clock(record: Record, ends: Sequence[float | None], times: Sequence[float |
     if all(time is None for time in times):
         return None
     name = next((name for name in (*record.dialects, record.framework) if name), None)
-    return f"log of {_CLOCKS.get(name, name)}" if name else "log"
+    clock = load(name).clock if name in DIALECTS else ""
+    return f"log of {clock or name}" if name else "log"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from parsers.dialects import DIALECTS
 from parsers.importers import is_record
 from parsers.reader import Parser
 from parsers.scan import read_blocks
@@ -84,7 +85,7 @@ def _looked_at(path: Path, passed: list[Passed]) -> tuple[Found, Parsed, int] | 
             if why is None:
                 return Found(path, parsed.dialect or "our own marks", facts.st_mtime), parsed, facts.st_size
         if why == "a record":
-            return Found(path, why, facts.st_mtime), Parser("megatron").result(), facts.st_size
+            return Found(path, why, facts.st_mtime), Parser(DIALECTS[0]).result(), facts.st_size
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error}"
     passed.append(Passed(path, why))

@@ -71,6 +71,10 @@ class Dialect:
     covers its own step only."""
     prints_next_rate: bool = False
     """The printed learning rate is the next step's: the one that a step used stands in the line before."""
+    rate_of: tuple[int, ...] = (0, 1)
+    """Which step's rate a line prints, from its own on; several where that is not known. It is the audit's."""
+    clock: str = ""
+    """Whose timer the printed step times come from, where it is another framework's."""
     adjust: Callable[[Values, str], Values | None] | None = None
     """What the values of a line (its text follows) mean together; None where it is no step."""
     complete: str = ""

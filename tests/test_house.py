@@ -96,3 +96,25 @@ def test_the_environment_script_prints_key_value_lines() -> None:
     done = subprocess.run(["bash", str(ROOT / "shell" / "environment.sh")], check=True, capture_output=True, text=True)
     assert all("=" in line for line in done.stdout.splitlines())
     assert "kernel=" in done.stdout
+
+
+OWN = ("conf/vendors/", "launchers/frameworks/", "launchers/ranks/", "parsers/dialects/")
+MAY_NAME = {
+    "launchers/nvidia.py": {"nvidia"},  # the base of two frameworks: whose devices they run on
+    "parsers/megatron_dump.py": {"megatron", "primus"},  # whose dumps are Megatron's, which state what is switched off
+}
+
+
+def test_only_the_module_of_a_vendor_or_a_framework_knows_its_name() -> None:
+    """So none elsewhere can branch on it: what depends on it is an attribute of the object, or data in conf/."""
+    modules = [*(ROOT / "conf" / "vendors").glob("[!_]*.py"), *(ROOT / "launchers" / "frameworks").glob("[!_]*.py")]
+    names = {path.stem for path in modules} - {"cpu"}  # torch's device is called so, too
+    assert {"nvidia", "amd", "nemo", "megatron_bridge", "primus", "megatron"} <= names
+    named: dict[str, set[str]] = {}
+    for path in sources():
+        where = path.relative_to(ROOT).as_posix()
+        if not where.startswith(OWN):
+            constants = (n.value for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Constant))
+            if found := {value for value in constants if isinstance(value, str) and value in names}:
+                named[where] = found
+    assert named == MAY_NAME

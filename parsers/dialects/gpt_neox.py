@@ -38,6 +38,8 @@ class _Driver(MegatronDriver):
 DIALECT = replace(
     megatron.DIALECT,
     framework="gpt_neox",
+    clock="",
+    rate_of=(0, 1),
     looks_for="GPT-NeoX: 'samples/sec: ' before Megatron's iteration line, 'NeoXArgs'",
     signs=(b"NeoXArgs", b"| approx flops per GPU: ", b"| lm_loss: "),
     marks=(*megatron.DIALECT.marks, b"save-checkpoint "),

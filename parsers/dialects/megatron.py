@@ -476,6 +476,8 @@ def _parse(text: str) -> Values | None:
 _WORLD = r"using world size: .{0,300}?"
 DIALECT = Dialect(
     framework="megatron",
+    rate_of=(1,),
+    clock="megatron",  # of all that print its own timer
     looks_for="Megatron: lines 'iteration N/ TOTAL | consumed samples: … |', or its '---- arguments ----' dump",
     signs=(b"iteration ", b"iteration=", b" arguments --"),
     marks=(b"iteration",),

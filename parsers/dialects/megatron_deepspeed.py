@@ -21,6 +21,7 @@ class _Driver(MegatronDriver):
 DIALECT = replace(
     megatron.DIALECT,
     framework="megatron_deepspeed",
+    clock="",
     looks_for="Megatron-DeepSpeed: 'samples per second: ' or 'samples_per_second=' in Megatron's iteration line",
     signs=(b"samples per second: ", b"samples_per_second=", b"| consumed tokens: ", b"| consumed_tokens="),
     marks=(*megatron.DIALECT.marks, b"save-checkpoint "),

@@ -50,6 +50,7 @@ def _batch(values: Values, text: str) -> Values | None:
 
 DIALECT = Dialect(
     framework="nanotron",
+    rate_of=(1,),
     looks_for="nanotron: lines 'iteration: 10 / 100 | consumed_tokens: … | time_per_iteration_ms: …'",
     signs=(b" | consumed_tokens: ",),
     marks=(b"consumed_tokens: ", b"Saving checkpoint at "),

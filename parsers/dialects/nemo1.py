@@ -315,6 +315,7 @@ def _parse(text: str) -> Values | None:
 
 DIALECT = Dialect(
     framework="nemo",
+    rate_of=(0,),
     looks_for="NeMo 1: bars 'Epoch 0: … 1/20 [… reduced_train_loss=…, global_step=…, train_step_timing in s=…]'",
     signs=(b"reduced_train_loss=", b"reduced_train_loss : ", b"train_step_timing in s="),
     marks=(b"reduced_train_loss", b", global step "),

@@ -254,6 +254,7 @@ def _parse(text: str) -> Values | None:
 
 DIALECT = Dialect(
     framework="nemo",
+    rate_of=(0,),
     looks_for="NeMo 2: lines 'Training epoch 0, iteration 1/7 | lr: … | global_step: … | reduced_train_loss: …'",
     signs=(b"Training epoch ",),
     marks=(b"Training epoch ", b"heckpoint save for step", b"Global Checkpoint Save"),
