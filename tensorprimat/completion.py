@@ -69,7 +69,7 @@ def _pattern(name: str) -> str:
 def _candidates(one: Command) -> Iterator[str]:
     """Yield all that may be typed behind `one`: its commands, keys, choices and switches."""
     yield from (other.name.split()[1] for other in commands() if other.name.startswith(f"{one.name} "))
-    for key in one.keys:
+    for key in (*one.keys, *one.known):
         if key.name.endswith(".*"):
             yield f"{key.name[:-1]}"
         else:
