@@ -18,8 +18,7 @@ from compare.statistics import Ratio, ratio_of
 from compare.tracing import trace
 from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity
-from metrics.bill import TRILLION, Terms
-from metrics.options import option_of
+from metrics.bill import TRILLION, Terms, option_of
 from metrics.price import EXAMPLE, read_prices
 from metrics.whatif import BreakEven, break_evens
 from parsers.find import copies

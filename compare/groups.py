@@ -9,7 +9,7 @@ from conf.resolve import SHORT_SIZES
 from conf.vocabulary import vocabulary
 from metrics.peak import hardware_of
 from metrics.repeats import SEED as SEED
-from metrics.repeats import asked, experiment_key
+from metrics.repeats import experiment_key, requested_of
 from parsers import Record, Run
 
 _READABLE = 60  # characters of a label
@@ -94,7 +94,7 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
 
 
 def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:
-    varying = [name for name in SHORT_SIZES if len({repr(asked(record).get(name)) for record in firsts}) > 1]
+    varying = [name for name in SHORT_SIZES if len({repr(requested_of(record).get(name)) for record in firsts}) > 1]
     names = [name for name in vocabulary() if name not in (*SHORT_SIZES, *_LAST, SEED)]
     settings = [_setting(name) for name in (*names, *_LAST)]
     facts = [_fact(name) for name in ("image", "provenance")]
@@ -106,13 +106,13 @@ def _place(record: Record) -> str:
 
 
 def _layout(record: Record, varying: Sequence[str]) -> str:
-    sizes = [(SHORT_SIZES[name], asked(record).get(name)) for name in varying]
+    sizes = [(SHORT_SIZES[name], requested_of(record).get(name)) for name in varying]
     large = [f"{short}{size}" for short, size in sizes if type(size) is int and size > 1]
     return " ".join(large) or ("no parallelism" if varying else "")
 
 
 def _setting(name: str) -> Callable[[Record], str]:
-    return lambda record: f"{name}={asked(record)[name]}" if name in asked(record) else f"{name} unknown"
+    return lambda record: f"{name}={requested_of(record)[name]}" if name in requested_of(record) else f"{name} unknown"
 
 
 def _fact(name: str) -> Callable[[Record], str]:

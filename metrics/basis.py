@@ -1,4 +1,4 @@
-"""What every metric of a run is made of, worked out once."""
+"""The facts that every metric of a run is made of, worked out once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from parsers.record import Record, columns
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """device: what the run ran on, precision: what it multiplied in; None where unknown. memory: the largest figure
-    of each kind that the steps tell (allocated, max_memory_reserved_bytes …), in bytes."""
+    """device: the hardware it ran on, precision: that of its matrix products; None where unknown. memory: the largest
+    figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
 
     record: Record
     times: StepTimes
@@ -33,28 +33,28 @@ Metrics = Mapping[str, Metric]
 
 
 def basis(record: Record) -> Basis:
-    """Of a record."""
+    """Return the basis of a record's metrics."""
     facts = facts_of(record)
     device, precision = device_of(record), precision_of(facts)
     return Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))
 
 
 def _memory(record: Record) -> Mapping[str, float]:
-    """Of a rehearsal none: it runs at toy size, on the wrong machine."""
+    """Return nothing of a rehearsal: it runs at toy size, on the wrong machine."""
     if record.provenance == "rehearsed":
         return {}
     sizes, kinds, metrics = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
-    told: dict[str, list[float]] = {}
+    sizes_by_kind: dict[str, list[float]] = {}
     for size, kind in zip(sizes, kinds, strict=True):
         if size:  # a build without the vendor's library prints 0
-            told.setdefault(kind or "", []).append(size)
+            sizes_by_kind.setdefault(kind or "", []).append(size)
     for name, value in chain.from_iterable(values.items() for values in metrics if values):
         if value and "memory" in name:
-            told.setdefault(name, []).append(value)
-    return {kind: max(values) for kind, values in told.items()}
+            sizes_by_kind.setdefault(name, []).append(value)
+    return {kind: max(values) for kind, values in sizes_by_kind.items()}
 
 
 def count(record: Record, setting: str) -> int | None:
-    """A setting that was read back as a positive whole number, else None."""
+    """Return a setting that was read back as a positive integer, else None."""
     value = record.setting(setting)
     return value if type(value) is int and value > 0 else None

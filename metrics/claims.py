@@ -31,7 +31,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """A claimed speed. left_out: parts of the model that are not told: what is judged is then a lower bound."""
+    """A claimed speed. left_out: unknown parts of the model: a lower bound is judged then."""
 
     shape: Shape
     seq_length: int
@@ -78,8 +78,8 @@ def judge_peak(tflops: float, device: Hardware | None, precision: str) -> Judgem
     if _same(tflops, peak.value):
         return Judgement("possible", f"the dense {precision} peak of {device.name}")
     known = f"the dense {precision} peak of {device.name} is {shown(float(peak.value))} TFLOP/s"
-    taken = [name for name, found in device.peak_dense_tflops.items() if _same(tflops, found)]
-    doubled = [name for name, found in device.peak_dense_tflops.items() if _same(tflops, 2 * found)]
+    taken = [name for name, known_peak in device.peak_dense_tflops.items() if _same(tflops, known_peak)]
+    doubled = [name for name, known_peak in device.peak_dense_tflops.items() if _same(tflops, 2 * known_peak)]
     is_of = [f"of {name}, dense" for name in taken] + [f"of {name} with sparsity" for name in doubled]
     other = f"; {shown(tflops)} is that {' and that '.join(is_of)}" if is_of else ""
     return Judgement("impossible", known + other)
@@ -87,9 +87,9 @@ def judge_peak(tflops: float, device: Hardware | None, precision: str) -> Judgem
 
 def judge_ratio(ratio: float, value: float, other: float) -> Judgement:
     """A claimed ratio against the two numbers that it is of, in either order, to the digits it is quoted in."""
-    found = value / other
-    known = f"{value:,.10g} / {other:,.10g} = {shown(found, 3)}"
-    if _same(ratio, found) or _same(ratio, 1 / found):
+    true_ratio = value / other
+    known = f"{value:,.10g} / {other:,.10g} = {shown(true_ratio, 3)}"
+    if _same(ratio, true_ratio) or _same(ratio, 1 / true_ratio):
         return Judgement("possible", known)
     return Judgement("impossible", f"{known}, not {ratio:g}")
 
@@ -104,13 +104,13 @@ def _causes(claim: Speed, device: Hardware | None, precision: str) -> Iterator[C
     if device is not None:
         yield Cause("a node's tokens taken as one GPU's", float(device.gpus_per_node * device.devices_per_package))
     yield from causes_in_a_run(device, precision)
-    whole = flops_per_token(claim.shape, claim.seq_length)
+    total = flops_per_token(claim.shape, claim.seq_length)
     linear = flops_per_token(claim.shape, 1)
-    if whole > 2 * linear:
-        yield Cause("whether attention really spans the whole sequence (packed or short samples)", whole / linear)
+    if total > 2 * linear:
+        yield Cause("whether attention really spans all of the sequence (packed or short samples)", total / linear)
 
 
 def _of_a_rate(device: Hardware | None, precision: str) -> Iterator[Cause]:
-    """Of TFLOP/s that others worked out."""
+    """Yield the causes of TFLOP/s that others computed."""
     yield Cause(f"how FLOPs were counted ({listed(tuple(CONVENTIONS))})", 2.0)
     yield from causes_in_a_run(device, precision)

@@ -9,8 +9,7 @@ from typing import Any
 
 from conf.arguments import Command
 from conf.errors import InputError, Problem, command, listed
-from metrics.bill import Bill, Terms, bill
-from metrics.options import Option, options
+from metrics.bill import Bill, Option, Terms, bill, options
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, OLD, terms_of
 from metrics.whatif import ENERGY, MONEY, BreakEven, Swing, break_evens, swings
@@ -98,16 +97,16 @@ def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[B
         f"{terms.tokens:g} tokens, goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}, "
         f"hosts {100 * terms.host_share:g} % of the GPUs' power"
     ]
-    for option, found in bills:
+    for option, figures in bills:
         lines += ["", f"{option.label} ({option.runs} run{'s' if option.runs > 1 else ''})"]
-        lines += [f"  {name:<26} {_cell(quantity)}" for name, quantity in found.items()]
+        lines += [f"  {name:<26} {_cell(quantity)}" for name, quantity in figures.items()]
     if evens:
         lines += ["", "break-even"]
         wins = "costs less than" if of == MONEY else "takes less energy than"
         lines += [f"  {even.option} {wins} {even.rival} {_even(even.up_to)}" for even in evens]
         lines.append("  not audited here: python -m compare says whether these runs may be compared")
-    for option, found in bills:
-        lines += _sensitivity(option, found, terms, of)
+    for option, figures in bills:
+        lines += _sensitivity(option, figures, terms, of)
     return lines
 
 
@@ -128,11 +127,11 @@ def _cell(quantity: Quantity) -> str:
 
 
 def _sensitivity(option: Option, figures: Bill, terms: Terms, of: str) -> list[str]:
-    total, found = figures[of], swings(option, terms, of)
-    if not total.value or not found:
+    total, moved = figures[of], swings(option, terms, of)
+    if not total.value or not moved:
         return []
     lines = ["", f"what moves {option.label}: {shown(total.value)} {total.unit}"]
-    ends = [(s.cause, (s.low.value or 0.0) / total.value - 1, (s.high.value or 0.0) / total.value - 1) for s in found]
+    ends = [(s.cause, (s.low.value or 0.0) / total.value - 1, (s.high.value or 0.0) / total.value - 1) for s in moved]
     widest = max(max(-low, high) for _, low, high in ends) or 1.0
     for cause, low, high in ends:
         left, right = (round(_BAR / 2 * max(0.0, change) / widest) for change in (-low, high))
@@ -149,10 +148,10 @@ def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[
             {
                 "option": option.label,
                 "runs": option.runs,
-                "figures": {name: quantity.to_json() for name, quantity in found.items()},
+                "figures": {name: quantity.to_json() for name, quantity in figures.items()},
                 "sensitivity": [_swing(swing) for swing in swings(option, terms, of)],
             }
-            for option, found in bills
+            for option, figures in bills
         ],
         "sensitivity_of": of,
         "break_even": [_even_json(even, "price" if of == MONEY else "power_w_per_gpu") for even in evens],
@@ -170,7 +169,7 @@ def _swing(swing: Swing) -> dict[str, Any]:
 def _write_csv(bills: Sequence[tuple[Option, Bill]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("option", "runs", "figure", "value", "unit", "source", "low", "high", "note"))
-    for option, found in bills:
-        for name, q in found.items():
+    for option, figures in bills:
+        for name, q in figures.items():
             ends = q.interval or (None, None)
             writer.writerow((plain(option.label), option.runs, name, q.value, q.unit, q.source, *ends, q.note))

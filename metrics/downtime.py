@@ -1,4 +1,4 @@
-"""What a run lost: time without steps, and the share of its wall time that made progress."""
+"""The time that a run lost: time without steps, and the share of its wall time that made progress."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def _wall_time(basis: Basis) -> Quantity:
 
 
 def _goodput(basis: Basis) -> Quantity:
-    """Steps that were kept, at their steady pace, over the wall time from start to end: start-up, warm-up, stalls and
-    redone steps are lost. A short benchmark is mostly start-up; a long run tells what its stack is worth."""
+    """Return steps that were kept, at their steady pace, over the wall time: start-up, warm-up, stalls and
+    redone steps are lost. A short benchmark is mostly start-up; a long run shows what its stack is worth."""
     iterations, wall_s = basis.times.iterations, basis.record.wall_time_s
     if not iterations or not wall_s or basis.times.iterations_a_line is None:
         return Quantity(None, "%", basis.times.clock)
@@ -29,7 +29,7 @@ def _goodput(basis: Basis) -> Quantity:
 
 
 def _stall_time(basis: Basis) -> Quantity:
-    """Time that the log tells of checkpoints, evaluation and the like. None told is not none: then unknown."""
+    """Return the time that the log reports for checkpoints, evaluation and the like; unknown where it reports none."""
     stalls = [stall for stall in basis.record.stalls if stall.seconds is not None]
     if not stalls:
         return Quantity(None, "s", "log")
@@ -37,8 +37,10 @@ def _stall_time(basis: Basis) -> Quantity:
     for stall in stalls:
         by_kind[stall.kind] += stall.seconds or 0.0  # type: ignore[assignment]  # a Counter of seconds
     parts = ", ".join(f"{kind} {shown(float(seconds))} s" for kind, seconds in by_kind.most_common())
-    untold = len(basis.record.stalls) - len(stalls)
-    return Quantity.of(sum(by_kind.values()), "s", "log", parts + (f", {untold} without a time" if untold else ""))
+    unreported = len(basis.record.stalls) - len(stalls)
+    return Quantity.of(
+        sum(by_kind.values()), "s", "log", parts + (f", {unreported} without a time" if unreported else "")
+    )
 
 
 def _restarts(basis: Basis) -> Quantity:

@@ -39,10 +39,10 @@ def _unmeasured(basis: Basis) -> str:
 def measured_power(basis: Basis) -> Quantity:
     """Mean power of one device while it trained, W; what its own sensor saw before what its board's did."""
     windows = [_of_the_job(window, basis) for window in basis.record.power]
-    told = [window for window in windows if window.gpus and window.seconds and _energy_j(window) is not None]
+    usable = [window for window in windows if window.gpus and window.seconds and _energy_j(window) is not None]
     for kind in ("gpu", "board"):
-        if found := [window for window in told if window.kind == kind]:
-            return _mean_power(_steady(found, basis.times.warmup.count), basis.times.warmup.count)
+        if chosen := [window for window in usable if window.kind == kind]:
+            return _mean_power(_steady(chosen, basis.times.warmup.count), basis.times.warmup.count)
     return Quantity(None, "W/GPU", "measured")
 
 

@@ -103,7 +103,7 @@ class Work:
         return self.layers + self.output + self.joints
 
     def again(self, recompute: Recompute) -> float:
-        """What of it is done a second time."""
+        """Return the work that is done a second time."""
         parts = ((recompute.core, self.core), (recompute.mlp, self.mlp), (recompute.moe, self.moe))
         chosen = sum(work for done, work in parts if done)
         return recompute.layers * self.layers + (1 - recompute.layers) * chosen
@@ -119,7 +119,7 @@ def flops_per_token(
     """Operations for one token of a sequence of `seq_length` tokens. passes: FORWARD or TRAINING.
 
     `recompute` counts only where the convention counts it. ValueError: the convention counts the embedding table, and
-    the shape does not tell whether there is one beside the output matrix.
+    the shape does not say whether there is one beside the output matrix.
     """
     if convention.weights == "all":
         work = _all_weights(shape, seq_length, convention)
@@ -129,27 +129,29 @@ def flops_per_token(
     return 2 * (passes * work.total + again)
 
 
-def convert(tflops: float, shape: Shape, seq_length: int, found: Convention, wanted: Convention = DEFAULT) -> float:
-    """A printed TFLOP/s that was counted by `found`, as `wanted` counts it. Neither may count recomputation.
+def convert(
+    tflops: float, shape: Shape, seq_length: int, counted_by: Convention, wanted: Convention = DEFAULT
+) -> float:
+    """A printed TFLOP/s that was counted by `counted_by`, as `wanted` counts it. Neither may count recomputation.
 
     Raises:
         ValueError: a convention that depends on what was recomputed.
     """
-    if found.recompute or wanted.recompute:
+    if counted_by.recompute or wanted.recompute:
         raise ValueError("TFLOP/s with recomputation cannot be converted without knowing what was recomputed")
-    return tflops * flops_per_token(shape, seq_length, wanted) / flops_per_token(shape, seq_length, found)
+    return tflops * flops_per_token(shape, seq_length, wanted) / flops_per_token(shape, seq_length, counted_by)
 
 
 def explaining(ratio: float, shape: Shape, seq_length: int, tolerance: float = 0.015) -> tuple[str, ...]:
-    """Conventions that count `ratio` times what the default counts; none that needs what the shape does not tell."""
+    """Conventions that count `ratio` times what the default counts; none that needs what the shape lacks."""
     ours = flops_per_token(shape, seq_length)
-    told = shape.untie_embeddings_and_output_weights is not None
-    plain = [c for c in _CONVENTIONS if not c.recompute and (told or c.weights != "all")]
+    tied_known = shape.untie_embeddings_and_output_weights is not None
+    plain = [c for c in _CONVENTIONS if not c.recompute and (tied_known or c.weights != "all")]
     return tuple(c.name for c in plain if abs(flops_per_token(shape, seq_length, c) / ours / ratio - 1) <= tolerance)
 
 
 def recompute_of(facts: Facts) -> Recompute | None:
-    """What Megatron recomputes under a run's settings; None where they do not say.
+    """Return what Megatron recomputes under a run's settings; None where they do not say.
 
     `uniform` does every layer again in units of recompute_num_layers; `block` the first recompute_num_layers of each
     chunk of each pipeline stage (Megatron-LM@d98e8a6 megatron/core/recompute.py:170-180), taken here as that share of
@@ -175,8 +177,8 @@ def recompute_of(facts: Facts) -> Recompute | None:
 
 
 def _selected(modules: Any) -> Recompute | None:
-    """Of recompute_modules (megatron/core/transformer/transformer_config.py:1313); norms and activations count nothing
-    here. None: a module that is part of a matrix product that is not taken apart here (mla_up_proj, shared_experts)."""
+    """Read recompute_modules (megatron/core/transformer/transformer_config.py:1313); norms and activations count
+    nothing here. None: a module that is part of a matrix product not taken apart here (mla_up_proj, shared_experts)."""
     named = set(re.findall(r"[a-z_]+", str(modules))) if modules is not None else {"core_attn"}
     if not named <= {"core_attn", "mlp", "moe", *_NOT_COUNTED}:
         return None
@@ -202,7 +204,7 @@ def _work(shape: Shape, seq_length: int, causal: bool = True, mtp: bool = True) 
 def _all_weights(shape: Shape, seq_length: int, convention: Convention) -> Work:
     """Every active parameter but norms and biases (below 0.1 %) as if it were multiplied."""
     if shape.untie_embeddings_and_output_weights is None:
-        raise ValueError(f"{convention.name} counts the embedding table; whether it is tied is not told")
+        raise ValueError(f"{convention.name} counts the embedding table; whether it is tied is unknown")
     work = _work(shape, seq_length, causal=False, mtp=False)
     table = shape.hidden_size * shape.vocabulary if shape.untie_embeddings_and_output_weights else 0
     experts = shape.experts.num_experts if shape.experts else 0

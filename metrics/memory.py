@@ -1,4 +1,4 @@
-"""Memory at its peak, of each kind that was told, and what of the device that is."""
+"""Memory at its peak, of each kind that was reported, and its share of the device."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def _headroom(basis: Basis) -> Quantity:
 
 
 def _fullest(basis: Basis) -> tuple[str, float | None]:
-    """The kind that tells most of what is taken, and its peak; or why there is none."""
+    """Return the kind that covers most of what is taken, and its peak; or why there is none."""
     for kind, names in _KINDS.items():
         if (peak := _largest(basis, names)) is not None:
             return kind, peak
-    return "host memory" if _peak_memory(basis).value is not None else "no memory told", None
+    return "host memory" if _peak_memory(basis).value is not None else "no memory reported", None
 
 
 def _device_memory(basis: Basis) -> Quantity:
-    """What the driver says that one device has, or the log; else its data sheet (the driver may find a little more)."""
-    told = basis.record.environment.get("device_memory_bytes")
-    if type(told) is int and told > 0:
-        return Quantity.of(told, "bytes", "log", "by the driver")
+    """Return the memory of one device by the driver or the log, else by its data sheet (a little less, it may be)."""
+    reported = basis.record.environment.get("device_memory_bytes")
+    if type(reported) is int and reported > 0:
+        return Quantity.of(reported, "bytes", "log", "by the driver")
     if total := _largest(basis, _TOTALS):
         return Quantity.of(total, "bytes", "log", "by the log")
     sheet = basis.device.memory_gb if basis.device else None

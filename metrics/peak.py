@@ -30,13 +30,13 @@ class Cause:
 
 
 def device_of(record: Record) -> Hardware | None:
-    """The hardware that the driver named, else the one that was asked for or stated; None if no file describes it."""
+    """Return the hardware that the driver named, else the one requested or stated; None if no file describes it."""
     name = record.environment.get("device_name")
     return (named_by_driver(name) if isinstance(name, str) else None) or hardware(record.hardware)
 
 
 def hardware_of(record: Record) -> str | None:
-    """What it ran on, by name: of `device_of`, else as it was asked for or stated, else as the driver spells it."""
+    """Return the name of the hardware: of `device_of`, else as requested or stated, else as the driver spells it."""
     device = device_of(record)
     return device.name if device else record.hardware or record.environment.get("device_name")
 
@@ -50,20 +50,20 @@ def hardware(name: str | None) -> Hardware | None:
         return None
     entry = yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text(encoding="utf-8"))
     problems: list[Problem] = []
-    found = freeze(Hardware, entry, f"hardware {name}", problems)
+    device = freeze(Hardware, entry, f"hardware {name}", problems)
     problems += check_hardware(entry)
     if problems:
         raise ConfigError(*problems)
-    return found  # type: ignore[no-any-return]
+    return device  # type: ignore[no-any-return]
 
 
 @cache
 def named_by_driver(device_name: str) -> Hardware | None:
     """The hardware whose file lists `device_name`, as the driver spells it."""
     for name in choices("hardware"):
-        found = hardware(name)
-        if found and device_name.strip().lower() in (known.lower() for known in found.device_names):
-            return found
+        device = hardware(name)
+        if device and device_name.strip().lower() in (known.lower() for known in device.device_names):
+            return device
     return None
 
 
@@ -122,7 +122,7 @@ def check(share: float, causes: tuple[Cause, ...]) -> str:
 
 
 def causes_in_a_run(device: Hardware | None, precision: str | None) -> tuple[Cause, ...]:
-    """What makes our own figure of a run too high."""
+    """Return what makes our own figure of a run too high."""
     return (
         Cause("step times that end before the GPU does (asynchronous timing)"),
         Cause("tokens counted twice (batch size, sequence length, number of GPUs)", 2.0),

@@ -16,7 +16,7 @@ _LEAST, _MOST = 1e-100, 1e100
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """interval: 95 %, where there is one. note: what it was held against, or why it is not known."""
+    """interval: 95 %, where there is one. note: what it is a share of, or why it is unknown."""
 
     value: float | int | None
     unit: str
@@ -92,7 +92,7 @@ def weakest(*sources: Source) -> Source:
 
 
 def shown(value: float | int | None, digits: int = 4) -> str:
-    """To `digits` significant digits, thousands apart: 12,350 and 0.01235; whole numbers whole."""
+    """Return the value to `digits` significant digits, thousands apart: 12,350 and 0.01235; integers in full."""
     if value is None or not math.isfinite(value):
         return "unknown"
     if isinstance(value, int) or value == 0:

@@ -20,8 +20,8 @@ SEED = "seed"
 FACTS = ("provenance", "platform", "hardware", "framework", "image")
 
 
-def asked(record: Record) -> Mapping[str, Any]:
-    """What was asked for; of a log from elsewhere, where nobody knows, what it says that it ran, or who brought it."""
+def requested_of(record: Record) -> Mapping[str, Any]:
+    """Return what was requested; of a log from elsewhere what it says that it ran, and what was stated of it."""
     if record.requested:
         return record.requested
     given = {name: value for name, value in record.given.items() if name in vocabulary()}
@@ -29,9 +29,9 @@ def asked(record: Record) -> Mapping[str, Any]:
 
 
 def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str, ...]:
-    """Equal for runs that repeat each other: all that was asked alike, but for the facts and settings in `but`."""
+    """Return a key that is equal for repeats: everything requested alike, but for the facts and settings in `but`."""
     facts = [repr(_fact(record, name)) for name in FACTS if name not in but]
-    settings = [f"{name}={value!r}" for name, value in sorted(asked(record).items()) if name not in but]
+    settings = [f"{name}={value!r}" for name, value in sorted(requested_of(record).items()) if name not in but]
     return (*facts, *settings)
 
 
@@ -65,13 +65,13 @@ def _centre(values: Sequence[float]) -> tuple[float, float]:
     return centre, t_quantile(len(values) - 1) * math.sqrt(variance / len(values)) if variance else 0.0
 
 
-def pooled(found: Sequence[Quantity]) -> Quantity:
+def pooled(figures: Sequence[Quantity]) -> Quantity:
     """One figure of several runs. Unknown where one run does not know: the mean of the others would be selected."""
-    first = found[0]
-    source = weakest(*(quantity.source for quantity in found))
-    values = [float(q.value) for q in found if q.value is not None and q.value > 0 and q.unit == first.unit]
-    if len(values) < len(found):
-        note = next((q.note for q in found if q.value is None and q.note), "")
+    first = figures[0]
+    source = weakest(*(quantity.source for quantity in figures))
+    values = [float(q.value) for q in figures if q.value is not None and q.value > 0 and q.unit == first.unit]
+    if len(values) < len(figures):
+        note = next((q.note for q in figures if q.value is None and q.note), "")
         return Quantity(None, first.unit, source, note=note)
     mean, interval = mean_of(values)
     return Quantity(mean, first.unit, source, interval, first.note)

@@ -27,7 +27,7 @@ class Experts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes in elements. vocabulary: rows of the output matrix, padded where that is known. window_size and
-    window_attn_skip_freq as in conf.architecture.Model. untie_embeddings_and_output_weights: None where it is not told;
+    window_attn_skip_freq as in conf.architecture.Model. untie_embeddings_and_output_weights: None where it is unknown;
     it adds no operation."""
 
     num_layers: int
@@ -53,50 +53,50 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Settings of a run by canonical name. asked: those that nobody read back, only asked for or stated. other_layers:
-    what says that there are layers that no formula here counts (Mamba, Hyena, linear attention)."""
+    """Settings of a run by canonical name. requested: those that nobody read back, only requested or stated.
+    other_layers: what says that there are layers that no formula here counts (Mamba, Hyena, linear attention)."""
 
     settings: Mapping[str, Any]
-    asked: frozenset[str] = frozenset()
+    requested: frozenset[str] = frozenset()
     other_layers: str | None = None
 
     def size(self, name: str) -> int | None:
-        """A setting that is a positive whole number, else None."""
+        """A setting that is a positive integer, else None."""
         value = self.settings.get(name)
         return value if type(value) is int and value > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeOrMissing:
-    """shape is None exactly where something is missing. asked: settings in it that nobody read back."""
+    """shape is None exactly where something is missing. requested: settings in it that nobody read back."""
 
     shape: Shape | None
     missing: tuple[str, ...]
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
 
 
 def facts_of(record: Record) -> Facts:
-    """What ran where the log says so, else what the user stated of it, else what was asked for."""
-    told = {name: reading.value for name, reading in record.effective.items()}
-    asked = {name: value for name, value in {**record.requested, **record.given}.items() if name not in told}
-    if told.get("num_query_groups") == 1 and record.requested.get("num_query_groups") != 1:
+    """Return what ran where the log says so, else what the user stated of it, else what was requested."""
+    ran = {name: reading.value for name, reading in record.effective.items()}
+    others = {name: value for name, value in {**record.requested, **record.given}.items() if name not in ran}
+    if ran.get("num_query_groups") == 1 and record.requested.get("num_query_groups") != 1:
         # Megatron prints 1 also for plain multi-head attention: arguments.py --num-query-groups counts only with
         # --group-query-attention.
-        del told["num_query_groups"]
+        del ran["num_query_groups"]
     other, modules = (record.environment.get(name) for name in ("other_layers", "recompute_modules"))
     if modules is not None:
-        told["recompute_modules"] = modules
+        ran["recompute_modules"] = modules
     precision = str(record.environment.get("precision"))  # of Lightning's trainer: 32-true, bf16, bf16-mixed, 16 …
     if (compute := _LIGHTNING.get(precision.partition("-")[0])) is not None:
-        told["compute_dtype"] = compute
-    return Facts({**asked, **told}, frozenset(asked), None if other is None else str(other))
+        ran["compute_dtype"] = compute
+    return Facts({**others, **ran}, frozenset(others), None if other is None else str(other))
 
 
 def shape_of_model(model: Model) -> Shape:
     """The shape of a model of conf/model."""
-    found = shape_from(Facts(requested(_Holder(model), partial=True)))
-    assert found.shape is not None, found.missing
-    return found.shape
+    known = shape_from(Facts(requested(_Holder(model), partial=True)))
+    assert known.shape is not None, known.missing
+    return known.shape
 
 
 def shape_of_record(record: Record) -> ShapeOrMissing:
@@ -111,7 +111,7 @@ def shape_from(facts: Facts) -> ShapeOrMissing:
     reader = _Reader(facts)
     shape = reader.shape()
     missing = tuple(dict.fromkeys(reader.missing))
-    return ShapeOrMissing(None if missing else shape, missing, tuple(sorted(facts.asked & reader.used)))
+    return ShapeOrMissing(None if missing else shape, missing, tuple(sorted(facts.requested & reader.used)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,13 @@ class _Reader:
 
     def size(self, name: str) -> int:
         self.used.add(name)
-        found = self.facts.size(name)
-        if found is None:
+        size = self.facts.size(name)
+        if size is None:
             self.missing.append(name)
-        return found or 1
+        return size or 1
 
     def size_or_none(self, name: str) -> int | None:
-        """A part that a model may lack: told as None (or 0), not merely untold."""
+        """A part that a model may lack: reported as None (or 0), not merely missing."""
         if name in self.facts.settings and not self.facts.settings[name]:
             self.used.add(name)
             return None
@@ -183,7 +183,7 @@ class _Reader:
         return self.size_or_none("kv_channels") or self.size("hidden_size") // self.size("num_attention_heads")
 
     def gated(self) -> bool:
-        """swiglu tells where it is on; where it is off another gate may be there, as in gpt-oss."""
+        """Return swiglu where it is on; where it is off another gate may be there, as in gpt-oss."""
         if self.facts.settings.get("swiglu") is True:
             self.used.add("swiglu")
             return True
@@ -191,9 +191,9 @@ class _Reader:
 
     def vocabulary(self) -> int:
         """Megatron multiplies with the padded matrix; TorchTitan has no other than vocab_size rows. What was read back
-        comes before what was asked for."""
+        comes before what was requested."""
         names = [name for name in ("padded_vocab_size", "vocab_size") if self.facts.size(name)]
-        names.sort(key=lambda name: name in self.facts.asked)
+        names.sort(key=lambda name: name in self.facts.requested)
         return self.size(names[0] if names else "vocab_size")
 
     def experts(self) -> Experts | None:

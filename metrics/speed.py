@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from metrics.basis import Basis, Metrics, count
+from metrics.basis import Basis, Metric, Metrics, count
 from metrics.quantity import Quantity
 from metrics.step_times import executed, find_warmup
 
@@ -35,33 +35,29 @@ def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
 
 
 def token_rate(basis: Basis) -> float | None:
-    """Tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
+    """Return tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
     samples, length = basis.times.samples, count(basis.record, "seq_length")
     return None if samples is None or length is None else samples * length / basis.times.seconds
 
 
 def _printed_rate(basis: Basis) -> float | None:
-    """What the framework prints; of a rehearsal nonsense."""
+    """Return the rate that the framework prints; None of a rehearsal, which has no speed."""
     if basis.record.provenance == "rehearsed":
         return None
     return steady_mean(executed(basis.record.steps, "tokens_per_s_per_gpu"))
 
 
 def steady_mean(printed: Iterable[float | None]) -> float | None:
-    """Harmonic mean of the positive ones of printed rates, warm-up left out: over equal work, not over equal time."""
+    """Return the harmonic mean of printed rates above 0 without the warm-up: a mean over equal work, not equal time."""
     times = [1 / rate for rate in printed if rate is not None and rate > 0]
     counted = times[find_warmup(times).count :]
     total = sum(counted)
     return len(counted) / total if total else None
 
 
-def _steps_per_s(basis: Basis) -> Quantity:
-    mean = _mean(basis)
-    return Quantity.of(1 / mean if mean else None, "steps/s", basis.times.clock)
-
-
-def _step_time_mean(basis: Basis) -> Quantity:
-    return Quantity.of(_mean(basis), "s", basis.times.clock)
+def _figure(unit: str, value: Callable[[Basis], float | None], note: str = "") -> Metric:
+    """Return the metric that `value` makes of the steps' times."""
+    return lambda basis: Quantity.of(value(basis), unit, basis.times.clock, note)
 
 
 def _mean(basis: Basis) -> float | None:
@@ -69,57 +65,51 @@ def _mean(basis: Basis) -> float | None:
     return basis.times.seconds / iterations if iterations else None
 
 
-def _step_time_median(basis: Basis) -> Quantity:
+def _steps_per_s(basis: Basis) -> float | None:
+    mean = _mean(basis)
+    return 1 / mean if mean else None
+
+
+def _median(basis: Basis) -> float | None:
     times = _ordered(basis)
-    return Quantity.of(statistics.median(times) if times else None, "s", basis.times.clock)
+    return statistics.median(times) if times else None
 
 
-def _step_time_p95(basis: Basis) -> Quantity:
-    return Quantity.of(_upper(basis, 20), "s", basis.times.clock)
-
-
-def _step_time_p99(basis: Basis) -> Quantity:
-    return Quantity.of(_upper(basis, 100), "s", basis.times.clock)
-
-
-def _step_time_stdev(basis: Basis) -> Quantity:
+def _stdev(basis: Basis) -> float | None:
     times = single_steps(basis)
     if len(times) < 2:
-        return Quantity(None, "s", basis.times.clock)
+        return None
     mean = sum(times) / len(times)  # statistics.stdev works in fractions, for a tenth of all figures' time
-    squares = sum((time - mean) * (time - mean) for time in times)
-    return Quantity.of(math.sqrt(squares / (len(times) - 1)), "s", basis.times.clock)
+    return math.sqrt(sum((time - mean) * (time - mean) for time in times) / (len(times) - 1))
 
 
-def _step_time_tail(basis: Basis) -> Quantity:
-    """How many times the median the slowest twentieth takes at least."""
-    times, upper = _ordered(basis), _upper(basis, 20)
-    return Quantity.of(
-        upper / statistics.median(times) if upper else None, "× median", basis.times.clock, "95th of 100"
-    )
+def _tail(basis: Basis) -> float | None:
+    """Return how many times the median the slowest twentieth takes at least."""
+    median, upper = _median(basis), _upper(basis, 20)
+    return upper / median if upper and median else None
 
 
-def _step_time_jitter(basis: Basis) -> Quantity:
-    """Median distance from one step to the next, against the median: a drift does not count, an outlier hardly."""
-    times = single_steps(basis)
-    changes = [abs(b - a) for a, b in pairwise(times)]
-    value = 100 * statistics.median(changes) / statistics.median(_ordered(basis)) if changes else None
-    return Quantity.of(value, "%", basis.times.clock, "step to step")
+def _jitter(basis: Basis) -> float | None:
+    """Return the median change from one step to the next, in % of the median: a drift does not count, an outlier
+    hardly."""
+    changes = [abs(b - a) for a, b in pairwise(single_steps(basis))]
+    median = _median(basis)
+    return 100 * statistics.median(changes) / median if changes and median else None
 
 
 def _upper(basis: Basis, parts: int) -> float | None:
-    """The highest of the quantiles that cut the counted steps into `parts`."""
+    """Return the highest of the quantiles that cut the counted steps into `parts`."""
     times = _ordered(basis)
     return statistics.quantiles(times, n=parts, method="inclusive")[-1] if len(times) >= _ENOUGH[parts] else None
 
 
 def single_steps(basis: Basis) -> Sequence[float]:
-    """Times of single steps in s, warm-up left out: none where a line prints the mean over several."""
+    """Return the times of single steps in s, warm-up left out: none where a line prints the mean over several."""
     return basis.times.times if basis.times.iterations_a_line == 1 else []
 
 
 def _ordered(basis: Basis) -> list[float]:
-    """The same, the shortest first: medians and quantiles sort what is sorted in no time."""
+    """Return the same, the shortest first: medians and quantiles sort what is sorted in no time."""
     return basis.times.ordered if basis.times.iterations_a_line == 1 else []
 
 
@@ -132,7 +122,7 @@ def _warmup_steps(basis: Basis) -> Quantity:
 
 def _counted_steps(basis: Basis) -> Quantity:
     if not basis.times.ends:
-        return Quantity(None, "steps", "computed", note="no step times told")
+        return Quantity(None, "steps", "computed", note="no step times reported")
     return Quantity.of(basis.times.iterations, "steps", "computed", _left_out(basis))
 
 
@@ -145,14 +135,14 @@ SPEED: Metrics = {
     "tokens_per_s": _tokens_per_s,
     "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,
     "tokens_per_s_per_gpu_framework": _tokens_per_s_per_gpu_framework,
-    "steps_per_s": _steps_per_s,
-    "step_time_mean_s": _step_time_mean,
-    "step_time_median_s": _step_time_median,
-    "step_time_p95_s": _step_time_p95,
-    "step_time_p99_s": _step_time_p99,
-    "step_time_stdev_s": _step_time_stdev,
-    "step_time_tail": _step_time_tail,
-    "step_time_jitter_percent": _step_time_jitter,
+    "steps_per_s": _figure("steps/s", _steps_per_s),
+    "step_time_mean_s": _figure("s", _mean),
+    "step_time_median_s": _figure("s", _median),
+    "step_time_p95_s": _figure("s", lambda basis: _upper(basis, 20)),
+    "step_time_p99_s": _figure("s", lambda basis: _upper(basis, 100)),
+    "step_time_stdev_s": _figure("s", _stdev),
+    "step_time_tail": _figure("× median", _tail, "95th of 100"),
+    "step_time_jitter_percent": _figure("%", _jitter, "step to step"),
     "warmup_steps": _warmup_steps,
     "counted_steps": _counted_steps,
 }

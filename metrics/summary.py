@@ -21,10 +21,10 @@ def summarise(record: Record) -> dict[str, Quantity]:
     are lost, so are its figures.
     """
     known = basis(record)
-    found = {name: metric(known) for name, metric in METRICS.items()}
+    figures = {name: metric(known) for name, metric in METRICS.items()}
     if record.provenance != "estimated" or record.steps:
-        return found
-    return {**found, **{name: Quantity.from_json(entry) for name, entry in record.summary.items()}}
+        return figures
+    return {**figures, **{name: Quantity.from_json(entry) for name, entry in record.summary.items()}}
 
 
 def summary_json(record: Record) -> dict[str, dict[str, Any]]:

@@ -1,21 +1,69 @@
-"""The terms on which a training is paid for, as KEY=VALUE of `metrics cost`, `metrics energy` and `compare`."""
+"""The terms on which a training is paid for, as KEY=VALUE of `metrics cost`, `metrics energy` and `compare`: tokens,
+prices, power, and how much CO2 a kilowatt-hour stands for."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 
-from conf.arguments import Arguments, Key, between
-from conf.errors import InputError, Problem, listed
+from conf.arguments import Arguments, Key, between, number
+from conf.compose import CONF
+from conf.errors import InputError, Problem, closest, listed
 from metrics.bill import Embodied, Terms, owned
-from metrics.carbon import intensity
 from metrics.price import EXAMPLE, Prices, from_experiment, joined, read_prices, typed_prices
+from metrics.quantity import Quantity
 from parsers import Run
 from parsers.storage import experiment_of
 
 _SHARE = "above 0, at most 1 or 100%"
 _BUILDING = "1 or more: 1 is a building that needs nothing for itself"
+_CARBON_UNIT = "gCO2e/kWh"
+_CODECARBON = Path("data") / "private_infra" / "global_energy_mix.json"
+
+
+def intensity(text: str) -> Quantity:
+    """Read a number (the user's own, in gCO2e/kWh) or a country's ISO code (USA, FRA) of conf/carbon, else of
+    codecarbon where that is installed. InputError: neither."""
+    try:
+        value = number(text, (_CARBON_UNIT,))
+    except ValueError:
+        return _country(text.strip().upper())
+    if value < 0:
+        raise InputError(Problem("carbon", "is no carbon intensity", text, "0 gCO2e/kWh or more"))
+    return Quantity(value, _CARBON_UNIT, "computed", note="yours")
+
+
+def _country(code: str) -> Quantity:
+    import yaml
+
+    table = yaml.safe_load((CONF / "carbon" / "countries.yaml").read_text(encoding="utf-8"))
+    if code in table["g_co2e_per_kwh"]:
+        note = f"{code}, average of {table['date']}: {table['source'].split(',')[0]}"
+        return Quantity(table["g_co2e_per_kwh"][code], _CARBON_UNIT, "assumed", note=note)
+    more = _codecarbon()
+    if code in more:
+        value, year = more[code]
+        return Quantity(
+            value, _CARBON_UNIT, "assumed", note=f"{code}, average of {year}: codecarbon's {_CODECARBON.name}"
+        )
+    known = sorted({*table["g_co2e_per_kwh"], *more})
+    hint = closest(code, known) or "yours, carbon=120" + ("" if more else "; pip install codecarbon knows 200 more")
+    raise InputError(Problem("carbon", "no such country in the tables", code, listed(known), hint))
+
+
+def _codecarbon() -> Mapping[str, tuple[float, int]]:
+    """codecarbon's table, read without importing it: that takes seconds and looks for GPUs. Empty if not installed."""
+    spec = find_spec("codecarbon")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    files = [file for place in places if (file := Path(place) / _CODECARBON).is_file()]
+    if not files:
+        return {}
+    countries = json.loads(files[0].read_text(encoding="utf-8"))
+    return {code: (c["carbon_intensity"], c["year"]) for code, c in countries.items() if c.get("carbon_intensity")}
+
 
 KEYS = (
     Key("tokens", "to train on (default: 1T)", between(1, inf, "1 or more", "tokens"), 1e12, "15T"),

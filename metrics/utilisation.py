@@ -1,4 +1,4 @@
-"""What a run computed: FLOPs by one formula for every vendor, and their share of what the device can do."""
+"""The work of a run: FLOPs by one formula for every vendor, and their share of what the device can do."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ def _flops_per_token(basis: Basis) -> Quantity:
 
 
 def _counted(basis: Basis, convention: Convention, recompute: Recompute | None = None) -> Quantity:
-    """One token's operations; assumed where a part of the shape was only asked for and never read back."""
-    found, length = basis.shape, count(basis.record, "seq_length")
-    missing = [*found.missing, *([] if length else ["seq_length"])]
-    if found.shape is None or length is None:
+    """One token's operations; assumed where a part of the shape was only requested and never read back."""
+    known, length = basis.shape, count(basis.record, "seq_length")
+    missing = [*known.missing, *([] if length else ["seq_length"])]
+    if known.shape is None or length is None:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        return Quantity(None, "FLOP/token", "computed", note=f"not told: {listed(missing[:_NAMED])}{more}")
-    value = flops_per_token(found.shape, length, convention, recompute)
-    if found.asked and basis.record.provenance in ("measured", "imported"):
-        return Quantity.of(value, "FLOP/token", "assumed", f"{convention.name}; not read back: {listed(found.asked)}")
+        return Quantity(None, "FLOP/token", "computed", note=f"unknown: {listed(missing[:_NAMED])}{more}")
+    value = flops_per_token(known.shape, length, convention, recompute)
+    if known.requested and basis.record.provenance in ("measured", "imported"):
+        return Quantity.of(
+            value, "FLOP/token", "assumed", f"{convention.name}; not read back: {listed(known.requested)}"
+        )
     return Quantity.of(value, "FLOP/token", "computed", convention.name)
 
 
@@ -46,7 +48,7 @@ def _rate(basis: Basis, per_token: Quantity) -> Quantity:
 
 
 def _tflops_per_gpu_framework(basis: Basis) -> Quantity:
-    """What the framework prints, and which way of counting would explain how far it is from ours."""
+    """Return what the framework prints, and which way of counting would explain how far it is from ours."""
     if basis.record.provenance == "rehearsed":
         return Quantity(None, "TFLOP/s/GPU", "log")
     value = steady_mean(executed(basis.record.steps, "tflops_per_gpu"))
@@ -75,10 +77,10 @@ def _mfu_achievable(basis: Basis) -> Quantity:
 
 
 def _hfu(basis: Basis) -> Quantity:
-    """With what is recomputed. Unknown where the settings do not tell what is."""
+    """With what is recomputed. Unknown where the settings do not say."""
     again = recompute_of(basis.facts)
     if again is None:
-        return Quantity(None, "%", basis.times.clock, note="not told: what is recomputed")
+        return Quantity(None, "%", basis.times.clock, note="unknown: what is recomputed")
     causes = causes_in_a_run(basis.device, basis.precision)
     done = _rate(basis, _counted(basis, CONVENTIONS["hardware"], again))
     return utilisation(done, peak_tflops(basis.device, basis.precision), causes)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from metrics.bill import Bill, Terms, bill
-from metrics.options import Option
+from metrics.bill import Bill, Option, Terms, bill
 from metrics.price import Prices
 from metrics.quantity import Quantity, Source, weakest
 from metrics.repeats import exp
@@ -15,7 +14,7 @@ from metrics.repeats import exp
 SWING = 0.2
 GOODPUT = (0.90, 0.98)
 MONEY, ENERGY = "total", "energy_kwh"
-"""Figures of a bill that can be asked for what moves them."""
+"""Figures of a bill whose causes can be examined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """What `cause` does to a figure of an option: its lowest and highest value."""
+    """The effect of `cause` on to a figure of an option: its lowest and highest value."""
 
     cause: str
     low: Quantity
@@ -40,18 +39,18 @@ class Swing:
         return (self.high.value or 0.0) - (self.low.value or 0.0)
 
 
-def break_evens(asked: Sequence[Option], terms: Terms, of: str = MONEY) -> tuple[BreakEven, ...]:
+def break_evens(options: Sequence[Option], terms: Terms, of: str = MONEY) -> tuple[BreakEven, ...]:
     """Every option against the one of the others that takes least. An option needs a speed, its rival a total: at which
-    price, or power, I would win can be told without knowing mine."""
-    bills = {option.label: bill(option, terms) for option in asked}
-    known = sorted((value, label) for label, found in bills.items() if (value := found[of].value) is not None)
-    found = []
-    for option in asked:
+    price, or power, I would win is known without knowing mine."""
+    bills = {option.label: bill(option, terms) for option in options}
+    known = sorted((value, label) for label, figures in bills.items() if (value := figures[of].value) is not None)
+    evens = []
+    for option in options:
         rival = next((label for _, label in known[:2] if label != option.label), None)
         if rival is not None and bills[option.label]["gpu_hours"].value is not None:
             meet = break_even if of == MONEY else power_break_even
-            found.append(BreakEven(option.label, rival, meet(option, bills[rival], terms)))
-    return tuple(found)
+            evens.append(BreakEven(option.label, rival, meet(option, bills[rival], terms)))
+    return tuple(evens)
 
 
 def break_even(option: Option, theirs: Bill, terms: Terms) -> Quantity:
@@ -97,11 +96,11 @@ def swings(option: Option, terms: Terms, of: str = MONEY) -> tuple[Swing, ...]:
     """What moves a figure of the bill, the strongest first. Empty where it is unknown."""
     if bill(option, terms)[of].value is None:
         return ()
-    found = []
+    swings_of = []
     for cause, changed in _changes(option, terms):
         ends = sorted((bill(o, on)[of] for o, on in changed), key=lambda end: end.value or 0.0)
-        found.append(Swing(cause, ends[0], ends[-1]))
-    return tuple(sorted((swing for swing in found if swing.width > 0), key=lambda swing: -swing.width))
+        swings_of.append(Swing(cause, ends[0], ends[-1]))
+    return tuple(sorted((swing for swing in swings_of if swing.width > 0), key=lambda swing: -swing.width))
 
 
 def _changes(option: Option, terms: Terms) -> Iterator[tuple[str, list[tuple[Option, Terms]]]]:

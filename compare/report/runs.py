@@ -31,7 +31,7 @@ from compare.report.blocks import (
 from compare.report.figures import group_pointers
 from compare.report.words import cause
 from conf.compose import SECRET
-from metrics.repeats import asked
+from metrics.repeats import requested_of
 from parsers import Record, Run
 from parsers.given import typed
 
@@ -114,7 +114,7 @@ def _group(group: Group, launched: Mapping[str, Launched]) -> Section:
     if how.experiment:
         blocks.append(_folded(f"Config of {group.label} (experiment.yaml of its first run)", how.experiment))
     elif settings := {
-        **asked(first.record),
+        **requested_of(first.record),
         **{name: f"{value} (given)" for name, value in first.record.given.items()},
     }:
         text = "\n".join(f"{name}: {value}" for name, value in settings.items())

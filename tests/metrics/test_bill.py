@@ -14,11 +14,10 @@ from metrics_made import made, repeats, settings
 from msgspec import structs
 
 from metrics import Quantity
-from metrics.bill import Embodied, Terms, bill, owned
-from metrics.carbon import intensity
-from metrics.options import Option, option_of, options
+from metrics.bill import Embodied, Option, Terms, bill, option_of, options, owned
 from metrics.price import Prices, read_prices
 from metrics.repeats import mean_of
+from metrics.terms import intensity
 from metrics.whatif import ENERGY, break_evens, swings
 from parsers import find_runs, write
 

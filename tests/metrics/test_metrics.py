@@ -111,7 +111,7 @@ def test_a_log_that_prints_speeds_and_no_times_counts_no_steps() -> None:
     """As TorchTitan's: 0 steps would say that its speed is of none."""
     found = summarise(record([step(i, None, tokens_per_s_per_gpu=128.0) for i in range(1, 9)]))
     assert found["tokens_per_s_per_gpu"] == Quantity(128.0, "tokens/s/GPU", "log")
-    assert found["counted_steps"] == Quantity(None, "steps", "computed", note="no step times told")
+    assert found["counted_steps"] == Quantity(None, "steps", "computed", note="no step times reported")
 
 
 def test_our_clock_is_preferred_to_the_printed_time() -> None:

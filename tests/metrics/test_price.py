@@ -10,8 +10,8 @@ import pytest
 from conf.compose import choices
 from conf.errors import InputError
 from metrics import Quantity
-from metrics.carbon import intensity
 from metrics.price import Prices, from_experiment, joined, read_prices, typed_prices
+from metrics.terms import intensity
 
 
 @pytest.mark.parametrize("name", [name for name in choices("price") if name != "none"])

@@ -46,7 +46,7 @@ def test_hfu_counts_what_is_recomputed() -> None:
     assert full["mfu_percent"].value == plain["mfu_percent"].value
     assert 1.3 < (full["hfu_percent"].value or 0) / (plain["hfu_percent"].value or 1) < 4 / 3
     untold = {k: v for k, v in settings().items() if k != "recompute_granularity"}
-    assert figures(made(settings=untold))["hfu_percent"].note == "not told: what is recomputed"
+    assert figures(made(settings=untold))["hfu_percent"].note == "unknown: what is recomputed"
 
 
 def test_an_unknown_gpu_has_no_mfu_and_says_so() -> None:
@@ -125,7 +125,7 @@ def test_megatrons_one_query_group_means_nothing_unless_it_was_asked_for() -> No
     of = made()
     told = {**of.effective, "num_query_groups": Reading(1, 1)}
     imported = replace(of, effective=told, requested={}, provenance="imported")
-    assert figures(imported)["flops_per_token"].note == "not told: num_query_groups"
+    assert figures(imported)["flops_per_token"].note == "unknown: num_query_groups"
     asked = replace(imported, requested={**of.requested, "num_query_groups": 1})
     assert figures(asked)["flops_per_token"].value is not None
 
