@@ -1,4 +1,4 @@
-"""Whether groups of runs may be compared at all: every setting that decides it, as it really ran. Pure."""
+"""The audit: every setting that decides whether groups of runs may be compared, as it really ran. Pure."""
 
 from __future__ import annotations
 

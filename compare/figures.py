@@ -1,4 +1,4 @@
-"""What a comparison shows of each run and group. To add a figure: its line here, and its metric in metrics/."""
+"""The figures of each run and group. To add a figure: its line here, and its metric in metrics/."""
 
 from __future__ import annotations
 

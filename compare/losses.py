@@ -1,4 +1,4 @@
-"""Whether losses are equivalent at equal tokens. Pure.
+"""The test that losses are equivalent at equal tokens. Pure.
 
 The tokens that all runs saw are cut into eight blocks, the first of which, where a loss falls fastest, is left out; a
 run's value is its mean loss in a block, a seed's that of its runs. Groups whose means stay in the band that another

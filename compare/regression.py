@@ -1,4 +1,4 @@
-"""Whether a candidate is worse than its baseline by a limit: for a new container or driver on one platform. Pure.
+"""The gate: is a candidate, a new container or driver on one platform, worse than its baseline by a limit? Pure.
 
 The interval of the ratio decides, never the ratio alone: wholly beyond the limit is a regression, wholly on this side
 of it is none, and all else is open. With fewer than three runs a side there is no interval, and
@@ -28,7 +28,7 @@ State = Literal["ok", "regression", "cannot tell", ""]
 Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
 
 BUMPED = ("image", "framework_version")
-"""What differs between baseline and candidate, where no vary= says otherwise."""
+"""Keys that differ between baseline and candidate, where no vary= says otherwise."""
 _FACTS = ("framework", "framework_version", "image", "hardware")
 # Of a place or of the data, not of the software.
 _NOT_A_VERSION = ("host", "data_", "launcher_pid", "parameters", "probe_", "max_allocated_bytes", "max_reserved_bytes")
@@ -38,7 +38,7 @@ _FAILED = ("failed", "killed", "out_of_memory", "diverged", "hung")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much worse `metric` may be, as a share."""
+    """A limit to how much worse `metric` may be, as a share."""
 
     metric: str
     share: float

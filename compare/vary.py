@@ -1,4 +1,4 @@
-"""What a comparison is of: the settings that may differ without an explanation, and why those. Pure."""
+"""The subject of a comparison: the settings that may differ without an explanation, and why those. Pure."""
 
 from __future__ import annotations
 

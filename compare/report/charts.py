@@ -79,7 +79,7 @@ class Curves:
 
     @property
     def alternative(self) -> str:
-        """What the chart shows, for a reader who does not see it."""
+        """Return what the chart shows, for a reader who does not see it."""
         labels = listed(list(dict.fromkeys(series.label for series in self.series)))
         nan = sum(len(series.broken) for series in self.series)
         crosses = f" Crosses mark where the value is nan or inf: {nan}." if nan else ""
@@ -87,7 +87,7 @@ class Curves:
 
     @property
     def caption(self) -> str:
-        """What is not drawn, and where a value was no number."""
+        """Return what is not drawn, and where a value was no number."""
         broken = [series for series in self.series if series.broken]
         count = sum(len(series.broken) for series in broken)
         steps = "1 step is" if count == 1 else f"{count} steps are"
@@ -108,7 +108,7 @@ class Strip:
 
     @property
     def alternative(self) -> str:
-        """What the chart shows, for a reader who does not see it."""
+        """Return what the chart shows, for a reader who does not see it."""
         return f"{self.title} of every run, in {self.unit}, and each group's mean with its 95 % interval: {_NUMBERS}"
 
 

@@ -117,7 +117,7 @@ def _extras(comparison: Comparison, part: str) -> Iterator[Block]:
 def break_evens(comparison: Comparison) -> Iterator[Table]:
     """Yield the table of the prices up to which a group costs less than another, where one is known."""
     rows = [
-        (cell(even.option), Measured(even.up_to, f"/break_even/{i}/price"), cell(even.rival))
+        (cell(even.option), Measured(even.up_to, f"/break_even/{i}/price"), (line(even.rival), line(even.up_to.note)))
         for i, even in enumerate(comparison.break_evens)
         if even.up_to.value is not None
     ]

@@ -52,10 +52,10 @@ def png(comparison: Comparison) -> bytes:
         "svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width:g} {y:g}", width=width, height=y
     )
     fonts = [str(path) for path in sorted((HERE / "fonts").glob("*.ttf"))]
-    return resvg_py.svg_to_bytes(drawing, style_sheet=_style(), background="#ffffff", zoom=_ZOOM, font_files=fonts)
+    return resvg_py.svg_to_bytes(drawing, style_sheet=style(), background="#ffffff", zoom=_ZOOM, font_files=fonts)
 
 
-def _style() -> str:
+def style() -> str:
     """Return the page's rules for drawings, with its light colours in place of their names, which resvg lacks."""
     page, rules = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "drawing.css"))
     light = dict(re.findall(r"--([\w-]+): (#\w+);", page.partition("@media")[0]))

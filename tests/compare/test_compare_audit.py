@@ -37,30 +37,6 @@ def test_layouts_of_one_platform_are_comparable_out_of_the_box() -> None:
     assert all(row.state == "identical" for row in found.rows if row.setting not in TP2 and row.kind != "fact")
 
 
-def test_one_other_learning_rate_is_not_comparable() -> None:
-    found = audited(made("a"), made("b", asked={**TP2, "lr": 0.004}))
-    assert found.verdict.word == "not comparable"
-    assert any(reason.startswith("lr: ") for reason in found.verdict.reasons)
-
-
-def test_what_is_named_as_varied_is_no_objection() -> None:
-    pair = made("a"), made("b", asked={"lr": 0.004, "lr_warmup_init": 2})
-    assert audited(*pair, vary=("lr",)).verdict.word == "comparable"
-    assert audited(*pair, vary=("optimizer",)).verdict.word == "comparable"
-    assert audited(made("a"), made("b", asked=TP2), vary=("lr",)).verdict.word == "not comparable"
-
-
-def test_a_setting_that_a_side_does_not_tell_leaves_it_open() -> None:
-    found = audited(made("a"), silent(made("b", asked=TP2), "norm_epsilon"))
-    assert found.verdict.word == "cannot tell"
-    assert found.verdict.reasons == ("norm_epsilon: unknown, not reported by TP2",)
-
-
-@pytest.mark.parametrize("name", ["attention_backend", "num_micro_batches", "fp8_recipe"])
-def test_kernels_layout_and_settings_without_effect_may_be_unknown(name: str) -> None:
-    assert audited(made("a"), silent(made("b", asked=TP2), name)).verdict.word == "comparable"
-
-
 def test_another_kernel_is_allowed_and_shown() -> None:
     found = audited(made("a"), ran(made("b", asked={**TP2, "attention_backend": "flash"})))
     assert (state(found, "attention_backend"), found.verdict.word) == ("allowed", "comparable")
@@ -88,24 +64,11 @@ def test_what_did_not_run_as_requested_decides() -> None:
     assert audited(*allowed).verdict.word == "comparable"
 
 
-def test_true_is_not_one() -> None:
-    assert audited(made("a"), made("b", asked={"swiglu": True})).verdict.word == "not comparable"
-
-
 def test_repeats_that_ran_differently_are_no_repeats() -> None:
     unasked = [made("a"), ran(made("b", asked={"seed": 2}), overlap_grad_reduce=0)]
     requests = [{k: v for k, v in r.requested.items() if k != "overlap_grad_reduce"} for r in unasked]
     found = audited(*(replace(r, requested=q) for r, q in zip(unasked, requests, strict=True)))
     assert found.verdict.reasons == ("overlap_grad_reduce: cpu 0, 1 (differs between the repeats of cpu)",)
-
-
-def test_the_sets_of_seeds_are_held_against_each_other() -> None:
-    left = [made(f"a{s}", asked={"seed": s}) for s in (1, 2)]
-    right = [made(f"b{s}", asked={**TP2, "seed": s}) for s in (1, 2)]
-    assert audited(*left, *right).verdict.word == "comparable"
-    failed = replace(silent(right[1], *right[1].effective), status="failed")
-    assert audited(*left, right[0], failed).verdict.word == "comparable"
-    assert audited(*left, right[0]).verdict.word == "not comparable"
 
 
 def test_other_clocks_are_not_comparable() -> None:
@@ -232,11 +195,6 @@ def test_only_completed_runs_carry_numbers(status: str) -> None:
     assert "TP2" in found.verdict.reasons[0]
 
 
-def test_one_group_alone_and_none_at_all() -> None:
-    assert audited(made("a"), made("b", asked={"seed": 2})).verdict.word == "nothing to compare"
-    assert audited(made("a", status="failed")).verdict.word == "cannot tell"
-
-
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(InputError, match="did you mean layout"):
         expand(["layouts"])
@@ -264,34 +222,8 @@ def test_runs_brought_from_elsewhere_group_by_what_they_ran() -> None:
     assert labels(*logs) == ["DP2", "TP2"]
 
 
-def test_a_reason_that_only_one_repeat_gives_is_none() -> None:
-    declared = (Declaration("adam_eps", 2, "the recipe's own"),)
-    other = {**TP2, "adam_eps": 2}
-    left = [made(f"a{s}", asked={"seed": s}) for s in (1, 2)]
-    right = [made(f"b{s}", asked={**other, "seed": s}, declared=declared if s == 1 else ()) for s in (1, 2)]
-    assert audited(*left, *right).verdict.word == "not comparable"
-
-
-def test_a_setting_whose_switch_is_on_decides() -> None:
-    on = {"fp8": "e4m3", "fp8_recipe": "delayed"}
-    assert audited(made("a", asked=on), made("b", asked={**on, **TP2})).verdict.word == "comparable"
-    assert (
-        audited(made("a", asked=on), silent(made("b", asked={**on, **TP2}), "fp8_recipe")).verdict.word == "cannot tell"
-    )
-    assert audited(made("a", asked=on), made("b", asked={**on, "fp8_recipe": "mxfp8"})).verdict.word == "not comparable"
-
-
 def reading(record: Record, tokens: str) -> Record:
     return replace(record, environment={**record.environment, "data_first_batch": tokens})
-
-
-def test_other_tokens_are_not_comparable_and_unknown_ones_decide_nothing() -> None:
-    one, other = made("a"), made("b", asked=TP2)
-    assert audited(reading(one, "1f"), reading(other, "1f")).verdict.word == "comparable"
-    assert audited(reading(one, "1f"), other).verdict.word == "comparable"
-    found = audited(reading(one, "1f"), reading(other, "2e"))
-    assert found.verdict.word == "not comparable"
-    assert any(reason.startswith("data_first_batch: ") for reason in found.verdict.reasons)
 
 
 def test_every_seed_has_tokens_of_its_own() -> None:
@@ -318,11 +250,6 @@ def test_the_same_tokens_excuse_another_path_but_not_another_batch_size() -> Non
     assert audited(reading(one, "1f"), changed).verdict.word == "not comparable"
 
 
-def test_tokens_follow_from_what_is_varied() -> None:
-    one, other = reading(made("a"), "1f"), reading(made("b", asked={"seq_length": 50}), "2e")
-    assert audited(one, other, vary=("seq_length",)).verdict.word == "comparable"
-
-
 def test_a_difference_is_accepted_with_a_reason() -> None:
     pair = made("a"), made("b", asked={**TP2, "adam_eps": 2})
     assert audited(*pair).verdict.word == "not comparable"
@@ -333,14 +260,6 @@ def test_a_difference_is_accepted_with_a_reason() -> None:
         "declared",
         "accepted: the recipe of both vendors",
     )
-
-
-def test_what_is_not_told_or_not_effective_may_be_accepted_too() -> None:
-    untold = made("a"), silent(made("b", asked=TP2), "norm_epsilon")
-    assert audited(*untold, accept={"norm_epsilon": "in the source"}).verdict.word == "comparable"
-    ignored = made("a"), ran(made("b", asked=TP2), clip_grad=0)
-    assert audited(*ignored, accept={"clip_grad": "off on both"}).verdict.word == "comparable"
-    assert audited(*ignored, accept={"adam_eps": "something else"}).verdict.word == "not comparable"
 
 
 def test_accepting_what_is_not_there_is_refused() -> None:
@@ -380,13 +299,6 @@ def test_each_setting_of_the_list_decides(name: str) -> None:
     told = {k: v for k, v in other.effective.items() if k != name}
     untold = replace(other, effective=told, requested={k: v for k, v in other.requested.items() if k != name})
     assert audited(made("a"), untold).verdict.word == "cannot tell"
-
-
-@pytest.mark.parametrize("name", ["tokenizer_type", "eod_mask_loss", "dataloader_type"])
-def test_what_nobody_asks_for_decides_where_it_differs(name: str) -> None:
-    assert audited(made("a"), ran(made("b", asked=TP2), **{name: 77})).verdict.word == "not comparable"
-    brought = [replace(r, requested={}) for r in (made("a"), silent(made("b", asked=TP2), name))]
-    assert audited(*brought).verdict.word == "comparable"
 
 
 @pytest.mark.parametrize("name", ["parameters", "parameters_decayed", "parameters_undecayed"])
@@ -471,19 +383,6 @@ def test_what_many_settings_lack_is_one_sentence() -> None:
     assert found.verdict.reasons == ("norm_epsilon, seq_length, clip_grad: unknown, not reported by TP2",)
 
 
-def test_settings_of_a_part_that_no_model_has_are_without_effect() -> None:
-    dense = {"num_experts": None, "multi_latent_attention": False}
-    other = {**TP2, **dense, "moe_aux_loss_coeff": 0.0, "q_lora_rank": None}
-    assert audited(made("a", asked=dense), made("b", asked=other)).verdict.word == "comparable"
-    assert audited(made("a"), made("b", asked={**TP2, "moe_aux_loss_coeff": 0.0})).verdict.word == "not comparable"
-
-
-@pytest.mark.parametrize(("interval", "word"), [(12, "comparable"), (500, "comparable"), (6, "not comparable")])
-def test_saving_after_the_end_is_without_effect(interval: int, word: str) -> None:
-    never = {"save_interval": None}
-    assert audited(made("a", asked=never), made("b", asked={**TP2, "save_interval": interval})).verdict.word == word
-
-
 def test_groups_of_two_frameworks_are_named_by_them() -> None:
     brought = {"platform": None, "hardware": None, "requested": {}}
     pair = made("a", framework="nemo", **brought), silent(made("b", framework="primus", **brought), "num_layers")
@@ -495,3 +394,77 @@ def test_a_tokenizer_that_reads_nothing_is_without_effect() -> None:
     pair = ran(made("a"), **null), ran(made("b", asked=TP2), **{**null, "tokenizer_model": "meta-llama/Llama-3.1-8B"})
     found = audited(*(replace(r, requested={}) for r in pair))
     assert (found.verdict.word, state(found, "tokenizer_model")) == ("comparable", "allowed")
+
+
+A, B = made("a"), made("b", asked=TP2)
+LR = made("b", asked={"lr": 0.004, "lr_warmup_init": 2})
+FP8, DENSE = {"fp8": "e4m3", "fp8_recipe": "delayed"}, {"num_experts": None, "multi_latent_attention": False}
+EPS = (Declaration("adam_eps", 2, "the recipe's own"),)
+SEEDS = [made(f"a{seed}", asked={"seed": seed}) for seed in (1, 2)]
+OTHER_SEEDS = [made(f"b{seed}", asked={**TP2, "seed": seed}) for seed in (1, 2)]
+PART_DECLARED = [made(f"b{s}", asked={**TP2, "adam_eps": 2, "seed": s}, declared=EPS * (2 - s)) for s in (1, 2)]
+DEAD_SEED = replace(silent(OTHER_SEEDS[1], *OTHER_SEEDS[1].effective), status="failed")
+YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
+NEVER_SAVED = made("a", asked={"save_interval": None})
+WORDS: dict[str, tuple[list[Record], dict[str, Any], str]] = {
+    "another rate": ([A, made("b", asked={**TP2, "lr": 0.004})], {}, NO),
+    "a rate that is compared": ([A, LR], {"vary": ("lr",)}, YES),
+    "a kind that is compared": ([A, LR], {"vary": ("optimizer",)}, YES),
+    "a layout where rates are compared": ([A, B], {"vary": ("lr",)}, NO),
+    "an unknown kernel": ([A, silent(B, "attention_backend")], {}, YES),
+    "an unknown size of the layout": ([A, silent(B, "num_micro_batches")], {}, YES),
+    "an unknown setting without effect": ([A, silent(B, "fp8_recipe")], {}, YES),
+    "an unknown setting": ([A, silent(B, "norm_epsilon")], {}, OPEN),
+    "true against 1": ([A, made("b", asked={"swiglu": True})], {}, NO),
+    "the same seeds": ([*SEEDS, *OTHER_SEEDS], {}, YES),
+    "a seed whose run died": ([*SEEDS, OTHER_SEEDS[0], DEAD_SEED], {}, YES),
+    "one seed fewer": ([*SEEDS, OTHER_SEEDS[0]], {}, NO),
+    "a reason that only one repeat gives": ([*SEEDS, *PART_DECLARED], {}, NO),
+    "fp8 on both sides": ([made("a", asked=FP8), made("b", asked={**FP8, **TP2})], {}, YES),
+    "fp8, one recipe unknown": (
+        [made("a", asked=FP8), silent(made("b", asked={**FP8, **TP2}), "fp8_recipe")],
+        {},
+        OPEN,
+    ),
+    "fp8, another recipe": ([made("a", asked=FP8), made("b", asked={**FP8, "fp8_recipe": "mxfp8"})], {}, NO),
+    "the same tokens": ([reading(A, "1f"), reading(B, "1f")], {}, YES),
+    "tokens of one side alone": ([reading(A, "1f"), B], {}, YES),
+    "other tokens": ([reading(A, "1f"), reading(B, "2e")], {}, NO),
+    "tokens that follow from what is compared": (
+        [reading(A, "1f"), reading(made("b", asked={"seq_length": 50}), "2e")],
+        {"vary": ("seq_length",)},
+        YES,
+    ),
+    "an unknown setting that is accepted": ([A, silent(B, "norm_epsilon")], {"accept": {"norm_epsilon": "known"}}, YES),
+    "a deviation that is accepted": ([A, ran(B, clip_grad=0)], {"accept": {"clip_grad": "off on both"}}, YES),
+    "another key that is accepted": ([A, ran(B, clip_grad=0)], {"accept": {"adam_eps": "something else"}}, NO),
+    "a part that no model has": (
+        [made("a", asked=DENSE), made("b", asked={**TP2, **DENSE, "moe_aux_loss_coeff": 0.0, "q_lora_rank": None})],
+        {},
+        YES,
+    ),
+    "a part that a model has": ([A, made("b", asked={**TP2, "moe_aux_loss_coeff": 0.0})], {}, NO),
+    "saved at the end": ([NEVER_SAVED, made("b", asked={**TP2, "save_interval": 12})], {}, YES),
+    "saved after the end": ([NEVER_SAVED, made("b", asked={**TP2, "save_interval": 500})], {}, YES),
+    "saved before the end": ([NEVER_SAVED, made("b", asked={**TP2, "save_interval": 6})], {}, NO),
+    "one group": (SEEDS, {}, "nothing to compare"),
+    "no completed run": ([made("a", status="failed")], {}, OPEN),
+    **{
+        f"{name}, which nobody can request, differs": ([A, ran(B, **{name: 77})], {}, NO)
+        for name in ("tokenizer_type", "eod_mask_loss", "dataloader_type")
+    },
+    **{
+        f"{name}, which nobody can request, is unknown": (
+            [replace(r, requested={}) for r in (A, silent(B, name))],
+            {},
+            YES,
+        )
+        for name in ("tokenizer_type", "eod_mask_loss", "dataloader_type")
+    },
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_the_word(case: str) -> None:
+    records, question, word = WORDS[case]
+    assert audited(*records, **question).verdict.word == word

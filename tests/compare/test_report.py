@@ -26,7 +26,7 @@ from compare.figures import FIGURES
 from compare.question import Question
 from compare.report.files import texts
 from compare.report.page import summary
-from compare.report.picture import png
+from compare.report.picture import png, style
 from compare.report.runs import launched
 from compare.report.terminal import print_report
 from metrics import shown
@@ -301,6 +301,7 @@ def test_the_picture_takes_any_text(tmp_path: Path) -> None:
     runs = [Run("a", made("a")), Run("b", replace(made("b", asked=TP2), name=EVIL, hardware="$x_1$ \x07"))]
     for found in (compare(runs), compare([Run("c", made("c", steps=(), status="failed"))])):
         assert png(found).startswith(b"\x89PNG")
+    assert "var(" not in style() and "#004f97" in style(), "a name of a colour would be drawn black"
 
 
 def test_how_a_log_was_read_is_told_with_what_was_given() -> None:
