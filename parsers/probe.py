@@ -219,7 +219,7 @@ def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
     first = seeing.get(0)
     if first is None or len(seeing) != first.settings.get("data_parallel_size"):
         return {}
-    of_ranks = [_by_number(file, lambda step: (step.tokens, step.samples)) for file in seeing.values()]
+    of_ranks = [_by_number(file, lambda step: (step.tokens_checksum, step.samples)) for file in seeing.values()]
     sums: dict[int, int] = {}
     for number in set.intersection(*(set(of_rank) for of_rank in of_ranks)):
         told = [of_rank[number] for of_rank in of_ranks]

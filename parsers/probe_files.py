@@ -1,13 +1,15 @@
-"""What the probe left of each rank (launchers/ranks/rehearsal/tprimat_probe.py), read as a stranger's input: sizes
-bounded, types checked, and what is wrong is told, never raised."""
+"""What the probe left of each rank (launchers/ranks/rehearsal/tprimat_probe.py), read as a stranger's input: of bounded
+size, checked by the structs below; what is wrong with a file is reported, never raised."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from parsers.text import json_object
 
@@ -15,37 +17,57 @@ LARGEST_FILE = 64 << 20
 MOST_FILES = 8192
 _MOST_TEXTS = 200
 _PLACES = ("tensor", "pipeline", "data", "context", "expert")
+_Count = Annotated[int, Meta(ge=0, lt=2**53)]  # a larger one would not survive as a JSON number elsewhere
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True, array_like=True):
     """One parameter, or a rank's part of it. name: in the whole model. shape: on this rank. whole: elements in the
-    whole model. decays: by weight decay; None is not told."""
+    whole model. decays: by weight decay; None is not known."""
 
     name: str
-    shape: tuple[int, ...]
-    whole: int
+    shape: Annotated[tuple[_Count, ...], Meta(max_length=8)]
+    whole: _Count
     decays: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProbedStep:
-    """One optimizer step. rates: each parameter group's learning rate. forwards, samples: of this rank, since the step
-    before. tokens: the sum of the hashes of its samples, modulo 2**52. loss_sum: of the mean losses of its `losses`
-    micro-batches."""
+class ProbedStep(Struct, frozen=True):
+    """One optimizer step. groups: a list of each parameter group, the learning rate first. forwards, samples: of this
+    rank, since the step before. tokens_checksum: the sum of the hashes of its samples, modulo 2**52. loss_sum: of the
+    mean losses of its `losses` micro-batches."""
 
-    rates: tuple[float | None, ...]
-    forwards: int | None
-    samples: int | None
-    tokens: int | None
+    groups: tuple[tuple[Any, ...], ...] = ()
+    forwards: _Count | None = None
+    samples: _Count | None = None
+    tokens_checksum: _Count | None = None
     loss_sum: float | None = None
-    losses: int | None = None
+    losses: _Count | None = None
+
+    @property
+    def rates(self) -> tuple[float | None, ...]:
+        """Return each parameter group's learning rate."""
+        return tuple(group[0] if group and type(group[0]) in (int, float) else None for group in self.groups)
+
+
+class _Chunk(Struct, frozen=True):
+    parameters: tuple[Parameter, ...] | None = None
+    layers: tuple[_Count, ...] = ()
+
+
+class _File(Struct, frozen=True):
+    rank: _Count
+    ranks: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
+    chunks: tuple[_Chunk | None, ...] = ()
+    steps: tuple[ProbedStep, ...] = ()
+    never_read: Mapping[str, tuple[str, ...]] | None = None
+    faults: tuple[str, ...] = ()
+    probe_time_total_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
     """A rank's file. world: number of ranks. places: this one's index among those that split the same thing. layers:
-    global numbers from 1. never_read: names that were set, by who takes them silently. own_time_s: what
+    global numbers from 1. never_read: names that were set and that whoever takes them never looked at. own_time_s: what
     the probe took of the rank's time, all in all."""
 
     file: str
@@ -62,8 +84,8 @@ class RankFile:
 
 
 def read_files(folder: Path) -> tuple[list[RankFile], list[str]]:
-    """The files of `folder`, by rank, and what is wrong with those that cannot be used."""
-    found: dict[int, RankFile] = {}
+    """Return the files of `folder`, by rank, and what is wrong with those that cannot be used."""
+    files: dict[int, RankFile] = {}
     wrong: list[str] = []
     try:
         paths = sorted(folder.glob("rank*.json"))
@@ -72,103 +94,51 @@ def read_files(folder: Path) -> tuple[list[RankFile], list[str]]:
     if len(paths) > MOST_FILES:
         wrong.append(f"{len(paths)} files; the first {MOST_FILES} are read")
     for path in paths[:MOST_FILES]:
-        told = _read(path)
-        if isinstance(told, str):
-            wrong.append(f"{path.name}: {told}")
+        result = _read(path)
+        if isinstance(result, str):
+            wrong.append(f"{path.name}: {result}")
         else:
-            found[told.rank] = told
-    return [found[rank] for rank in sorted(found)], wrong[:_MOST_TEXTS]
+            files[result.rank] = result
+    return [files[rank] for rank in sorted(files)], wrong[:_MOST_TEXTS]
 
 
 def _read(path: Path) -> RankFile | str:
-    """The file, or why it cannot be used."""
+    """Return the file, or why it cannot be used."""
     try:
         if not path.is_file():
             return "is no file"
         if path.stat().st_size > LARGEST_FILE:
             return f"is larger than {LARGEST_FILE >> 20} MiB"
-        entry = json_object(path.read_text(encoding="utf-8", errors="replace"))
+        entry = json_object(path.read_text(encoding="utf-8", errors="replace"), constant=lambda _: None)
     except OSError as error:
         return error.strerror or str(error)
-    if entry is None or _count(entry.get("rank")) is None:
-        return "is no file of the probe, or not a whole one"
-    if entry.get("version") != 1:
-        return f"is of version {entry.get('version')}, which is not known here"
-    ranks, chunks = _object(entry.get("ranks")), _list(entry.get("chunks"))
+    try:
+        content = msgspec.convert(entry, _File)
+    except msgspec.ValidationError as error:
+        return f"is no file of the probe, or not a complete one: {error}"
+    if entry is None or entry.get("version") != 1:
+        return f"is of version {(entry or {}).get('version')}, which is not known here"
+    return _rank_file(f"{path.parent.name}/{path.name}", content)
+
+
+def _rank_file(name: str, content: _File) -> RankFile:
+    ranks, chunks = content.ranks or {}, [chunk or _Chunk() for chunk in content.chunks]
+    parameters = [parameter for chunk in chunks for parameter in chunk.parameters or ()]
+    complete = all(chunk.parameters is not None for chunk in chunks)  # a part of them is no count
     return RankFile(
-        file=f"{path.parent.name}/{path.name}",
-        rank=entry["rank"],
+        file=name,
+        rank=content.rank,
         world=_count(ranks.get("world")),
-        places={name: place for name in _PLACES if (place := _count(ranks.get(name))) is not None},
-        settings={name: value for name, value in _object(entry.get("settings")).items() if _is_scalar(value)},
-        parameters=_parameters(chunks),
-        layers=[n for chunk in chunks for n in _list(_object(chunk).get("layers")) if _count(n) is not None],
-        steps=[_step(_object(row)) for row in _list(entry.get("steps"))],
-        never_read=list(_never_read(sources)) if (sources := _object(entry.get("never_read"))) else None,
-        own_time_s=own_time_s if _is_number(own_time_s := entry.get("probe_time_total_s")) else None,
-        faults=[text for text in _list(entry.get("faults")) if isinstance(text, str)][:_MOST_TEXTS],
+        places={kind: place for kind in _PLACES if (place := _count(ranks.get(kind))) is not None},
+        settings={key: value for key, value in (content.settings or {}).items() if not isinstance(value, dict | list)},
+        parameters=parameters if parameters and complete else None,
+        layers=[number for chunk in chunks for number in chunk.layers],
+        steps=content.steps,
+        never_read=[key for keys in content.never_read.values() for key in keys] if content.never_read else None,
+        faults=content.faults[:_MOST_TEXTS],
+        own_time_s=content.probe_time_total_s,
     )
-
-
-def _parameters(chunks: Sequence[Any]) -> list[Parameter] | None:
-    """None where one cannot be read: a part of them is no count."""
-    found = []
-    for chunk in chunks:
-        rows = _object(chunk).get("parameters")
-        if not isinstance(rows, list):
-            return None
-        for row in rows:
-            parameter = _parameter(row)
-            if parameter is None:
-                return None
-            found.append(parameter)
-    return found or None
-
-
-def _parameter(row: Any) -> Parameter | None:
-    if not isinstance(row, list) or len(row) < 4:
-        return None
-    name, shape, whole, decays = row[:4]
-    if not isinstance(name, str) or not isinstance(shape, list) or len(shape) > 8 or _count(whole) is None:
-        return None
-    if any(_count(size) is None for size in shape) or not (decays is None or isinstance(decays, bool)):
-        return None
-    return Parameter(name, tuple(shape), whole, decays)
-
-
-def _step(row: Mapping[str, Any]) -> ProbedStep:
-    rates = (group[0] if isinstance(group, list) and group else None for group in _list(row.get("groups")))
-    return ProbedStep(
-        rates=tuple(float(rate) if _is_number(rate) else None for rate in rates),
-        forwards=_count(row.get("forwards")),
-        samples=_count(row.get("samples")),
-        tokens=_count(row.get("tokens_checksum")),
-        loss_sum=float(row["loss_sum"]) if _is_number(row.get("loss_sum")) else None,
-        losses=_count(row.get("losses")) or None,
-    )
-
-
-def _never_read(sources: Mapping[str, Any]) -> Iterator[str]:
-    for names in sources.values():
-        yield from [name for name in _list(names) if isinstance(name, str)][:_MOST_TEXTS]
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _count(value: Any) -> int | None:
-    """A whole number from 0 below 2**53: a larger one would not survive as a JSON number elsewhere."""
     return value if type(value) is int and 0 <= value < 2**53 else None
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool | int | float)

@@ -22,6 +22,7 @@ BARE = Record(
     name="a",
     provenance="rehearsed",
     status="completed",
+    framework="primus",
     requested={"num_layers": 2, "lr": 0.5, "data": "mock"},
     effective={"num_layers": Reading(2, 7), "lr": Reading(0.25, 8)},
     dumped={"num_layers": Reading(2, 7), "lr": Reading(0.25, 8)},
@@ -273,7 +274,7 @@ def test_files_that_are_none_of_the_probe(tmp_path: Path, content: bytes) -> Non
     probe = left(tmp_path)
     (probe / "rank0.json").write_bytes(content)
     record = with_probe(BARE, probe)
-    assert "probe: rank0.json: is no file of the probe, or not a whole one" in record.notes
+    assert any("probe: rank0.json: is no file of the probe, or not a complete one" in note for note in record.notes)
     assert record.effective == BARE.effective
 
 
