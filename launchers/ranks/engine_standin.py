@@ -21,7 +21,7 @@ import torch
 sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
 import tprimat_standin
 from tprimat_after_import import FAULTS, after
-from tprimat_standin import Replacement, set_state
+from tprimat_standin import Replacement, replacement, set_state
 
 MEGATRON_VERSION = "0.15.3"
 _CPU = torch.device("cpu")
@@ -53,8 +53,8 @@ def install() -> bool:
         raise _refusal("it is not installed") from error
     if installed != MEGATRON_VERSION:
         raise _refusal(f"this is {installed}")
-    for row in rows():
-        after(row.module)(functools.partial(tprimat_standin.replace, row))
+    for entry in rows():
+        after(entry.module)(functools.partial(tprimat_standin.replace, entry))
     for name in DEVICE_LITERALS:
         after(name)(lambda module: setattr(module, "torch", _TorchOnCpu()))
     logging.getLogger("megatron.core.tensor_parallel.random").addFilter(_is_no_rng_warning)
@@ -80,7 +80,8 @@ def _refusal(why: str) -> StandInError:
 
 def rows() -> tuple[Replacement, ...]:
     """Return all rows that are replaced here."""
-    shared = [row for row in (*tprimat_standin.CUDA, *tprimat_standin.MEGATRON) if row.full_name in _SHARED]
+    tables = (*tprimat_standin.CUDA, *tprimat_standin.MEGATRON)
+    shared = [entry for entry in tables if entry.full_name in _SHARED]
     return (*shared, *OWN)
 
 
@@ -135,40 +136,35 @@ _START = "tests/engine/test_engine_standin.py::test_every_name_is_replaced_and_e
 _DRAWS = "tests/engine/test_engine_standin.py::test_each_region_draws_from_its_own_seed"
 
 OWN = (
-    Replacement(
-        "torch",
-        "compile",
+    replacement(
+        "torch.compile",
         _no_compile,
         "decorates fused functions at import (jit.py:12), none of which is used on the CPU: importing torch._inductor "
         "for them takes 2 to 3 seconds in every rank",
         _START,
     ),
-    Replacement(
-        "torch.cuda",
-        "current_device",
+    replacement(
+        "torch.cuda.current_device",
         lambda _: lambda: _CPU,
         "passed as device=: distributed/param_and_grad_buffer.py:702, tensor_parallel/layers.py:544, "
         "tensor_parallel/mappings.py:91, pipeline_parallel/p2p_communication.py:313",
         _DENSE,
     ),
-    Replacement(
-        "megatron.core.tensor_parallel.random",
-        "_set_cuda_rng_state",
+    replacement(
+        "megatron.core.tensor_parallel.random._set_cuda_rng_state",
         set_state,
         "it queues a call for CUDA's start, which never comes: tensor_parallel/random.py:106",
         _DRAWS,
     ),
-    Replacement(
-        "torch:Tensor",
-        "cuda",
+    replacement(
+        "torch:Tensor.cuda",
         lambda _: lambda tensor, *_, **__: tensor,
         "tied embeddings over pipeline stages: models/common/language_module/language_module.py:233; positions of a "
         "context parallel rank: models/common/embeddings/rope_utils.py:64",
         _DENSE,
     ),
-    Replacement(
-        "torch:Tensor",
-        "type",
+    replacement(
+        "torch:Tensor.type",
         _type_as_cuda,
         "the optimizers take only tensors whose type() reads torch.cuda.*, and only they get that answer: "
         "optimizer/clip_grads.py:167, optimizer/optimizer.py:667, optimizer/distrib_optimizer.py:357",

@@ -70,12 +70,12 @@ def _install(torch: types.ModuleType) -> None:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Megatron compiles its fused functions, which takes minutes here
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it with sequence parallelism
     os.environ["NEMO_LOG_MEMORY_USAGE"] = "0"  # torch.cuda's counters read 0 here, which is no measurement
-    for row in (*CUDA, *TORCH):
-        replace(row)
+    for entry in (*CUDA, *TORCH):
+        replace(entry)
     tensor_mode(torch)().__enter__()
     torch.distributed.init_process_group = _announced(torch.distributed.init_process_group)
-    for row in MEGATRON:
-        after(row.module)(functools.partial(replace, row))
+    for entry in MEGATRON:
+        after(entry.module)(functools.partial(replace, entry))
 
 
 def replace(row: Replacement, _: object = None) -> None:
@@ -160,6 +160,10 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
+Make = Callable[[Any], Any]
+"""original → what stands in for it"""
+
+
 class Replacement(NamedTuple):
     """Name what is replaced: `owner` is a module, or a class as `module:Class`; `make`: original → its replacement.
 
@@ -168,7 +172,7 @@ class Replacement(NamedTuple):
 
     owner: str
     name: str
-    make: Callable[[Any], Any]
+    make: Make
     reason: str
     test: str = ""
     added: bool = False
@@ -180,6 +184,12 @@ class Replacement(NamedTuple):
     @property
     def full_name(self) -> str:
         return f"{self.owner.replace(':', '.')}.{self.name}"
+
+
+def replacement(full_name: str, make: Make, reason: str, test: str, added: bool = False) -> Replacement:
+    """Return the row of `full_name`: `module.name`, or `module:Class.name`."""
+    owner, _, name = full_name.rpartition(".")
+    return Replacement(owner, name, make, reason, test, added)
 
 
 class Stream:
@@ -314,56 +324,40 @@ def _a(value: Any) -> Any:
 
 
 # M: megatron/core of 0.15.3, B: megatron/bridge of 0.3.1, L: lightning of 2.4.0, N: nemo of 2.7.3
-_ROWS: tuple[tuple[str, str, Any, str], ...] = (
-    ("torch.cuda", "is_available", answer(True), "read by all: Lightning's accelerator, Megatron's initialisation"),
-    ("torch.cuda", "is_initialized", answer(True), "torch's own calls begin a driver that is not there"),
-    ("torch.cuda", "device_count", _a(_devices), "a rank's GPU is its number modulo this"),
+_ROWS: tuple[tuple[str, Make, str], ...] = (
+    ("torch.cuda.is_available", answer(True), "read by all: Lightning's accelerator, Megatron's initialisation"),
+    ("torch.cuda.is_initialized", answer(True), "torch's own calls begin a driver that is not there"),
+    ("torch.cuda.device_count", _a(_devices), "a rank's GPU is its number modulo this"),
+    ("torch.cuda.current_device", _a(lambda: int(os.environ.get("LOCAL_RANK") or 0)), "passed as device= all over M"),
+    ("torch.cuda.set_device", answer(None), "the first thing that each rank does"),
+    ("torch.cuda.get_device_properties", _a(_Properties), "switches by architecture, name and memory"),
+    ("torch.cuda.mem_get_info", answer((_MEMORY_BYTES, _MEMORY_BYTES)), "Primus' memory line"),
     (
-        "torch.cuda",
-        "current_device",
-        _a(lambda: int(os.environ.get("LOCAL_RANK") or 0)),
-        "passed as device= all over M",
-    ),
-    ("torch.cuda", "set_device", answer(None), "the first thing that each rank does"),
-    ("torch.cuda", "get_device_properties", _a(_Properties), "switches by architecture, name and memory"),
-    ("torch.cuda", "mem_get_info", answer((_MEMORY_BYTES, _MEMORY_BYTES)), "Primus' memory line"),
-    (
-        "torch.cuda",
-        "memory_stats",
+        "torch.cuda.memory_stats",
         _a(lambda: collections.defaultdict(int)),
         "B:training/utils/train_utils.py, its report",
     ),
-    ("torch.cuda", "utilization", answer(0), "M:utils.py:1416, StragglerDetector"),
-    (
-        "torch.cuda.memory",
-        "_record_memory_history",
-        answer(None),
-        "N:lightning/pytorch/callbacks/memory_profiler.py:74",
-    ),
-    ("torch.cuda", "Stream", lambda _: Stream, "M:distributed/param_and_grad_buffer.py, token_dispatcher.py and more"),
-    ("torch.cuda", "Event", lambda _: Event, "M:pipeline_parallel/utils.py:122; timers"),
-    ("torch.cuda", "stream", _a(contextlib.nullcontext), "the same places"),
-    ("torch.cuda", "current_stream", _a(Stream), "the same places"),
-    ("torch.cuda", "default_stream", _a(Stream), "M:distributed/param_and_grad_buffer.py:422"),
-    ("torch.cuda", "set_stream", answer(None), "B:training/initialize.py:560"),
-    ("torch.cuda", "synchronize", answer(None), "timers; M:pipeline_parallel/p2p_communication.py:398"),
-    (
-        "torch.cuda",
-        "manual_seed",
-        _manual_seed,
-        "M:tensor_parallel/random.py:198: dropout draws from the CPU's generator",
-    ),
-    ("torch.cuda", "default_generators", _generators, "M:tensor_parallel/random.py:103, its tracker and recomputation"),
-    ("torch.cuda", "get_rng_state", get_state, "the same, M:rerun_state_machine.py:915, checkpoints"),
-    ("torch.cuda", "set_rng_state", set_state, "the same"),
-    ("torch.cuda", "get_rng_state_all", _a(lambda: [get_state(None)()]), "L:fabric/utilities/seed.py:134"),
-    ("torch.cuda.random", "get_rng_state", get_state, "M:tensor_parallel/random.py:55, by the second name"),
-    ("torch.cuda.random", "set_rng_state", set_state, "torch.cuda.set_rng_state_all calls it"),
-    ("torch.cuda.nvtx", "range_push", answer(None), "M:pipeline_parallel/utils.py:174, N:utils/nvtx.py:42"),
-    ("torch.cuda.nvtx", "range_pop", answer(None), "the same"),
+    ("torch.cuda.utilization", answer(0), "M:utils.py:1416, StragglerDetector"),
+    ("torch.cuda.memory._record_memory_history", answer(None), "N:lightning/pytorch/callbacks/memory_profiler.py:74"),
+    ("torch.cuda.Stream", lambda _: Stream, "M:distributed/param_and_grad_buffer.py, token_dispatcher.py and more"),
+    ("torch.cuda.Event", lambda _: Event, "M:pipeline_parallel/utils.py:122; timers"),
+    ("torch.cuda.stream", _a(contextlib.nullcontext), "the same places"),
+    ("torch.cuda.current_stream", _a(Stream), "the same places"),
+    ("torch.cuda.default_stream", _a(Stream), "M:distributed/param_and_grad_buffer.py:422"),
+    ("torch.cuda.set_stream", answer(None), "B:training/initialize.py:560"),
+    ("torch.cuda.synchronize", answer(None), "timers; M:pipeline_parallel/p2p_communication.py:398"),
+    ("torch.cuda.manual_seed", _manual_seed, "M:tensor_parallel/random.py:198: dropout draws from the CPU's generator"),
+    ("torch.cuda.default_generators", _generators, "M:tensor_parallel/random.py:103, its tracker and recomputation"),
+    ("torch.cuda.get_rng_state", get_state, "the same, M:rerun_state_machine.py:915, checkpoints"),
+    ("torch.cuda.set_rng_state", set_state, "the same"),
+    ("torch.cuda.get_rng_state_all", _a(lambda: [get_state(None)()]), "L:fabric/utilities/seed.py:134"),
+    ("torch.cuda.random.get_rng_state", get_state, "M:tensor_parallel/random.py:55, by the second name"),
+    ("torch.cuda.random.set_rng_state", set_state, "torch.cuda.set_rng_state_all calls it"),
+    ("torch.cuda.nvtx.range_push", answer(None), "M:pipeline_parallel/utils.py:174, N:utils/nvtx.py:42"),
+    ("torch.cuda.nvtx.range_pop", answer(None), "the same"),
 )
 
-CUDA = tuple(Replacement(owner, name, make, reason, _NAMES) for owner, name, make, reason in _ROWS)
+CUDA = tuple(replacement(name, make, reason, _NAMES) for name, make, reason in _ROWS)
 
 
 def tensor_mode(torch: Any) -> Any:
@@ -451,26 +445,23 @@ def _cpu_mesh(original: Callable[..., None]) -> Callable[..., None]:
 _GROUPS = "the stacks request nccl, with a device and options that gloo does not take"
 
 TORCH = (
-    Replacement(
-        "torch.distributed",
-        "ProcessGroupNCCL",
+    replacement(
+        "torch.distributed.ProcessGroupNCCL",
         lambda original: original or _NoNccl,
         "CPU builds lack the class, whose Options Megatron fills in (M:parallel_state.py, get_nccl_options)",
         _NAMES,
         added=True,
     ),
-    Replacement("torch.distributed", "init_process_group", _on_gloo, _GROUPS, _NAMES),
-    Replacement("torch.distributed", "new_group", _group_on_gloo, _GROUPS, _NAMES),
-    Replacement(
-        "torch.distributed.device_mesh:DeviceMesh",
-        "__init__",
+    replacement("torch.distributed.init_process_group", _on_gloo, _GROUPS, _NAMES),
+    replacement("torch.distributed.new_group", _group_on_gloo, _GROUPS, _NAMES),
+    replacement(
+        "torch.distributed.device_mesh:DeviceMesh.__init__",
         _cpu_mesh,
         "FSDP2 and DTensor: a mesh of cuda devices is one of cpu devices",
         _NAMES,
     ),
-    Replacement(
-        "torch.autograd",
-        "_engine_run_backward",
+    replacement(
+        "torch.autograd._engine_run_backward",
         _in_mode,
         "torch leaves the mode inside backward, where recomputation runs the stack's code",
         _NAMES,
@@ -546,69 +537,60 @@ _ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttentio
 _SPLIT = "it asserts that the sequence is not split (M:transformer/dot_product_attention.py), which is "
 
 MEGATRON = (
-    Replacement(
-        "megatron.core.transformer.torch_norm:WrappedTorchNorm",
-        "__new__",
+    replacement(
+        "megatron.core.transformer.torch_norm:WrappedTorchNorm.__new__",
         _norm_of_a_shard,
         "asserts that the sequence is not parallel, which TransformerEngine's may be (M:transformer/torch_norm.py)",
         _STACKS + "tp2_sp_recomputed",
     ),
-    Replacement(
-        "megatron.core.pipeline_parallel.schedules",
-        "deallocate_output_tensor",
+    replacement(
+        "megatron.core.pipeline_parallel.schedules.deallocate_output_tensor",
         answer(None),
         "gloo sends from host memory in the background: freed before that, an output is NaN at the next stage",
         _STACKS + "pp2_vp2",
     ),
-    Replacement(
-        "megatron.core.pipeline_parallel.schedules",
-        "custom_backward",
+    replacement(
+        "megatron.core.pipeline_parallel.schedules.custom_backward",
         _backward,
         "asserts that the output was freed as above",
         _STACKS + "pp2_vp2",
     ),
-    Replacement(
-        "megatron.core.optimizer",
-        "_get_param_groups",
+    replacement(
+        "megatron.core.optimizer._get_param_groups",
         decayed_first,
         "0.15 begins with the group of the rank's first parameter (M:optimizer/__init__.py:147), 0.16 with the decayed "
         "one (:189): a later stage's is linear_proj with TransformerEngine's layers, and here a norm, so that the "
         "gradient norm was summed in another order, and losses parted by 1e-4 in bf16",
         _STACKS + "tied_pp2_vp2",
     ),
-    Replacement(_ATTENTION, "__init__", _attention_without_cp, _SPLIT + "TransformerEngine's part", _STACKS + "cp2"),
-    Replacement(
-        _ATTENTION,
-        "forward",
+    replacement(_ATTENTION + ".__init__", _attention_without_cp, _SPLIT + "TransformerEngine's part", _STACKS + "cp2"),
+    replacement(
+        _ATTENTION + ".forward",
         _attention_on_the_shard,
         _SPLIT + "done there: each rank attends to its own shard, so the loss is not context parallelism's",
         _STACKS + "cp2",
     ),
-    Replacement(
-        "megatron.core.transformer.moe.moe_utils",
-        "te_general_gemm",
+    replacement(
+        "megatron.core.transformer.moe.moe_utils.te_general_gemm",
         lambda original: original,
         "RouterGatingLinearFunction reads this name, which only TransformerEngine defines",
         _STACKS + "moe_ep2",
         added=True,
     ),
-    Replacement(
-        "megatron.core.transformer.moe.moe_utils",
-        "maybe_move_tensor_to_cpu",
+    replacement(
+        "megatron.core.transformer.moe.moe_utils.maybe_move_tensor_to_cpu",
         counts_as_numpy,
         "a CPU tensor is left a tensor, and gloo's all_to_all_single takes no tensors as split sizes",
         _STACKS + "moe_ep2",
     ),
-    Replacement(
-        "megatron.core.datasets.utils",
-        "compile_helpers",
+    replacement(
+        "megatron.core.datasets.utils.compile_helpers",
         _built_helpers,
         "the wheels hold helpers_cpp built and no Makefile, and Bridge and Primus run `make` whatever is there",
         _STACKS + "a_users_own_script_of_bridge",
     ),
-    Replacement(
-        "nemo.collections.llm.gpt.data.mock:_MockGPTDataset",
-        "__init__",
+    replacement(
+        "nemo.collections.llm.gpt.data.mock:_MockGPTDataset.__init__",
         _mock_arguments,
         "NeMo 2.7.3 passes create_attention_mask in the place of seed (mock.py:110 against :184), and Megatron's own "
         "attention needs the mask",
