@@ -69,7 +69,7 @@ def test_a_whole_log() -> None:
         "clip_grad": 1.0,
     }
     assert run.effective["padded_vocab_size"].line == 14
-    assert run.facts["device_name"] == "NVIDIA H100 80GB HBM3"
+    assert (run.facts["device_name"], run.facts["vendor"]) == ("NVIDIA H100 80GB HBM3", "nvidia")
     assert run.facts["parameters_by_rank"] == {"0,0": 278848}
 
 
