@@ -1,4 +1,8 @@
-"""A comparison as one picture of the shape of a slide: the page's charts, by resvg and with the fonts beside this."""
+"""A comparison as one picture of the shape of a slide: the page's charts, drawn by resvg.
+
+fonts/: DejaVu 2.37, cut to Latin, Greek, Cyrillic and signs by pyftsubset, for machines without any font. Other scripts
+come from the machine's own fonts; a character that none has is a box.
+"""
 
 from __future__ import annotations
 
