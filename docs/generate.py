@@ -18,7 +18,6 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-COMMANDS = ("parsers", "metrics", "metrics cost", "metrics energy", "metrics check", "metrics flops", "compare")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -114,12 +113,16 @@ def gpus() -> str:
 
 def commands() -> str:
     """Return the page of every command's own help."""
+    from tensorprimat.cli import COMMANDS
+
+    names = [*COMMANDS, "metrics cost", "metrics energy", "metrics check", "metrics flops"]
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    text = "# Commands\n\n`python launch.py --help` names the keys of an experiment.\n"
-    for name in COMMANDS:
-        command = [sys.executable, "-m", *name.split(), "--help"]
+    text = "# Commands\n\nIn a checkout also `python launch.py` and `python -m parsers`, `metrics` and `compare`.\n"
+    for name in sorted(names):
+        command = [sys.executable, "-m", "tensorprimat", *name.split(), "--help"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        text += f"\n## {name}\n\n```text\n{done.stdout.rstrip()}\n```\n"
+        shown = done.stdout.rstrip().replace("python -m tensorprimat", "tprimat")
+        text += f"\n## tprimat {name}\n\n```text\n{shown}\n```\n"
     return text
 
 

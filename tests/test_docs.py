@@ -58,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = place / "bin"
     programs.mkdir()
     (programs / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    (programs / "tprimat").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tprimat "$@"\n')
+    (programs / "tprimat").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tensorprimat "$@"\n')
     for program in programs.iterdir():
         program.chmod(0o755)
     return place
