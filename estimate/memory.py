@@ -43,19 +43,19 @@ def model_states(e: Experiment) -> ModelStates:
     18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP. Experts are on EP times
     fewer ranks, so their optimizer states are sharded over DP/EP.
     """
-    held = per_rank(
+    on_rank = per_rank(
         e.model,
         tensor_model_parallel_size=e.layout.tensor_model_parallel_size,
         pipeline_model_parallel_size=e.layout.pipeline_model_parallel_size,
         expert_model_parallel_size=e.layout.expert_model_parallel_size,
     )
-    n = held.total
+    n = on_rank.total
     half = e.precision.params_dtype == "bfloat16"
     gradient = 4 if e.precision.accumulate_allreduce_grads_in_fp32 or not half else 2
     shards = e.layout.data_parallel_size * e.layout.context_parallel_size if e.training.use_distributed_optimizer else 1
     expert_shards = max(1, shards // e.layout.expert_model_parallel_size)
     state = 12 if half else 8
-    optimizer = state * held.dense // shards + state * held.experts // expert_shards
+    optimizer = state * on_rank.dense // shards + state * on_rank.experts // expert_shards
     return ModelStates(n, (2 if half else 4) * n, gradient * n, optimizer)
 
 

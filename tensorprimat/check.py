@@ -1,4 +1,4 @@
-"""`tprimat check KEY=VALUE …`: can this experiment run here, and would it run as asked? It leaves nothing behind.
+"""`tprimat check KEY=VALUE …`: can this experiment run here, and would it run as requested? It leaves nothing behind.
 
 Rules of the config, this machine, the corpus, and, inside the environment that would train (framework.python, or the
 container of cluster.container), the versions, the recipe and every setting's place in it, without a training step;
@@ -38,7 +38,7 @@ LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold dis
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the environment that would train says. configured: settings of the recipe that was built, by canonical
+    """The answer of the environment that would train. configured: settings of the recipe that was built, by canonical
     name; nothing of it ran. facts: versions and devices there."""
 
     problems: tuple[Problem, ...]
@@ -75,11 +75,11 @@ def ask_target(e: Experiment, plan: Plan) -> Target | None:
 
 
 def read_answer(code: int, out: str, err: str) -> Target:
-    """What the check printed, as a Target."""
-    told: dict[str, dict[str, Any]] = {"configured": {}, "facts": {}}
+    """Return what the check printed as a Target."""
+    marked: dict[str, dict[str, Any]] = {"configured": {}, "facts": {}}
     refused = []
     for line in out.splitlines():
-        for kind, values in told.items():
+        for kind, values in marked.items():
             values.update(marks.read_settings(kind, line) or {})
         refusal = marks.read_settings("refused", line)
         if refusal is not None:
@@ -87,21 +87,21 @@ def read_answer(code: int, out: str, err: str) -> Target:
     if code != 0 and not refused:
         last = " | ".join(line.strip() for line in err.splitlines()[-3:]) or "nothing was printed"
         refused.append(Problem("framework", f"the check in the target environment ended with exit code {code}", last))
-    if code == 0 and not told["configured"]:
-        refused.append(Problem("framework", "the check in the target environment told no settings"))
-    return Target(tuple(refused), told["configured"], told["facts"])
+    if code == 0 and not marked["configured"]:
+        refused.append(Problem("framework", "the check in the target environment reported no settings"))
+    return Target(tuple(refused), marked["configured"], marked["facts"])
 
 
 def undeclared(e: Experiment, plan: Plan, configured: Mapping[str, Any]) -> Iterator[Problem]:
-    """Settings that would run otherwise than asked, and that the plan does not declare."""
+    """Yield the settings that would run otherwise than requested, and that the plan does not declare."""
     declared = {d.key for d in (*e.declared, *plan.declared)}
-    for name, asked in requested(e).items():
-        if name in configured and name not in declared and not same(asked, configured[name]):
-            yield Problem(name, f"asked for {asked}, and {e.framework.name} would run", str(configured[name]))
+    for name, wanted in requested(e).items():
+        if name in configured and name not in declared and not same(wanted, configured[name]):
+            yield Problem(name, f"{wanted} is requested, and {e.framework.name} would run", str(configured[name]))
 
 
 def target_problems(e: Experiment, plan: Plan) -> list[Problem]:
-    """All that keeps `plan` from running as asked in its own environment."""
+    """Return all that keeps `plan` from running as requested in its own environment."""
     target = ask_target(e, plan)
     return [] if target is None else [*target.problems, *undeclared(e, plan, target.configured)]
 
@@ -141,17 +141,18 @@ def _row(asked_for: Experiment, rehearsing: bool) -> dict[str, Any]:
         _machine(e, any(not text.startswith(NOT_DONE) for _, text, _ in rehearsed)),
     ]
     if target is None:
-        parts.append(("target", "asked when it starts: the stack checks its settings before the first step", []))
+        parts.append(("target", "checked when it starts: the stack checks its settings before the first step", []))
     else:
         versions = ", ".join(f"{name} {value}" for name, value in sorted(target.facts.items()) if value)
-        parts.append(("target", versions or "nothing told", list(target.problems)))
-        asked, built = requested(e), target.configured
-        equal = sum(name in built and same(value, built[name]) for name, value in asked.items())
-        untold = sum(name not in built for name in asked)
-        text = f"{equal} of {len(asked)} are built as asked, {len(plan.declared)} declared, {untold} seen only in a run"
+        parts.append(("target", versions or "nothing reported", list(target.problems)))
+        wanted, built = requested(e), target.configured
+        equal = sum(name in built and same(value, built[name]) for name, value in wanted.items())
+        unseen = sum(name not in built for name in wanted)
+        counts = f"{len(plan.declared)} declared, {unseen} seen only in a run"
+        text = f"{equal} of {len(wanted)} are built as requested, {counts}"
         parts.append(("settings", text, list(undeclared(e, plan, target.configured))))
     parts += rehearsed
-    shown = [{"part": part, "says": text, "problems": [asdict(p) for p in found]} for part, text, found in parts]
+    shown = [{"part": part, "says": text, "problems": [asdict(p) for p in wrong]} for part, text, wrong in parts]
     only_gpu = rehearse.not_rehearsed(replace(e, rehearse="train")) if e.platform.vendor else {}
     about = {"experiment": e.name, "framework": e.framework.name, "platform": e.platform.name}
     return {**about, "parts": shown, "only_a_gpu_can_show": only_gpu}
@@ -163,7 +164,7 @@ def _machine(e: Experiment, rehearsed: bool) -> tuple[str, str, list[Problem]]:
     gpus = [problem for problem in problems if problem.where == "platform"]
     if rehearsed and gpus and devices.find().vendor is None:
         return "machine", f"{NOT_DONE}: {gpus[0].what}", [problem for problem in problems if problem not in gpus]
-    return "machine", "what it asks for is here", problems
+    return "machine", "all that it needs is here", problems
 
 
 def _rehearsed(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Problem]]]:
@@ -174,7 +175,7 @@ def _rehearsed(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Probl
 
 def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Problem]]]:
     try:
-        small, told = rehearsal(e)
+        small, rehearsed = rehearsal(e)
     except ConfigError as error:
         yield "rehearsal", "", list(error.problems)
         return
@@ -185,10 +186,10 @@ def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Pr
     if missing:
         yield "rehearsal", f"{NOT_DONE}: {missing[0].what}", []
         return
-    record, _ = run_once(small, plan, told)
+    record, _ = run_once(small, plan, rehearsed)
     declared = {d.key for d in record.declared}
     problems = [
-        Problem(d.setting, f"asked for {d.requested}, and in the rehearsal ran", str(d.effective))
+        Problem(d.setting, f"{d.requested} is requested, and in the rehearsal ran", str(d.effective))
         for d in record.differences
         if d.setting not in declared and d.setting not in record.not_rehearsed
     ]

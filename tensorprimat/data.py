@@ -72,21 +72,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _inspection(prefix: str, as_json: bool) -> str:
     order = rank_module("corpus_order")
     try:
-        found = order.describe(order.open_corpus(prefix), complete=True)
+        facts = order.describe(order.open_corpus(prefix), complete=True)
     except order.Refused as error:
         raise InputError(*(Problem(*problem) for problem in error.problems)) from error
-    sums = f"{found['bin_sha256']} {found['idx_sha256']}"
-    found = {"prefix": prefix, **found, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
+    sums = f"{facts['bin_sha256']} {facts['idx_sha256']}"
+    facts = {"prefix": prefix, **facts, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
     if as_json:
-        return json.dumps(found, indent=2)
+        return json.dumps(facts, indent=2)
     rows = {
-        "documents": f"{found['documents']:,}",
-        "tokens": f"{found['tokens']:,}",
-        "ids": f"{found['least_id']:,} to {found['largest_id']:,}, so vocab_size {found['largest_id'] + 1:,} or more",
-        "type": found["dtype"],
-        ".bin": f"{found['bin_bytes']:,} bytes, sha256 {found['bin_sha256']}",
-        ".idx": f"{found['idx_bytes']:,} bytes, sha256 {found['idx_sha256']}",
-        "fingerprint": f"{found['fingerprint']} (of both sums)",
+        "documents": f"{facts['documents']:,}",
+        "tokens": f"{facts['tokens']:,}",
+        "ids": f"{facts['least_id']:,} to {facts['largest_id']:,}, so vocab_size {facts['largest_id'] + 1:,} or more",
+        "type": facts["dtype"],
+        ".bin": f"{facts['bin_bytes']:,} bytes, sha256 {facts['bin_sha256']}",
+        ".idx": f"{facts['idx_bytes']:,} bytes, sha256 {facts['idx_sha256']}",
+        "fingerprint": f"{facts['fingerprint']} (of both sums)",
     }
     return "\n".join(f"{name:<14}{value}" for name, value in rows.items())
 
@@ -129,9 +129,9 @@ def _first_batch(e: Experiment) -> tuple[Any, str]:
     assert e.data.path is not None
     t = e.training
     try:
-        found = order.open_corpus(e.data.path)
+        tokens = order.open_corpus(e.data.path)
         reading = order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed)
-        batch = next(order.batches(found, reading))
+        batch = next(order.batches(tokens, reading))
     except order.Refused as error:
         raise InputError(*(Problem(*problem) for problem in error.problems)) from error
     return batch, order.fingerprint(batch)

@@ -64,33 +64,33 @@ LAUNCH = Command(
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code of the command line `argv` (sys.argv without the program by default)."""
+    """Run the command line `argv` (sys.argv without the program by default); return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if any(a.split("=")[0] in HYDRA_FLAGS for a in arguments):
         return _show_config(arguments)
     typed = LAUNCH.parse(arguments)
     as_json = "--json" in typed.switches
-    asked = experiments(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"}))
-    planned, runs = [e for e in asked if e.dry_run], [e for e in asked if not e.dry_run and e.bundle is None]
+    requested = experiments(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"}))
+    planned, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if planned:
         _show_plans([rehearsal(e) for e in planned], as_json)
-    left = [rehearsal(e) for e in asked if e.bundle is not None and not e.dry_run]
-    bundle.leave([(e, make_plan(e, _host()), told) for e, told in left])
+    left = [rehearsal(e) for e in requested if e.bundle is not None and not e.dry_run]
+    bundle.leave([(e, make_plan(e, _host()), rehearsed) for e, rehearsed in left])
     return _run_all(runs, as_json) if runs else 0
 
 
-def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
+def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
     """Check every experiment, then run each; one that fails does not keep the others from running, a signal does.
 
     A rehearsal is checked when its turn comes: one that cannot be is a failed record, and the others run.
     """
     host = _host()
-    _check([e for e in asked if not e.rehearse], host)
+    _check([e for e in requested if not e.rehearse], host)
     runs: list[Callable[[], tuple[Record, Path]]] = []
-    for e in asked:
+    for e in requested:
         real = [] if e.rehearse else [partial(run_once, run, _plan(run, host)) for run in _repeats(e)]
         runs += real or [partial(rehearse_once, e, host)]
-    for warning in dict.fromkeys(w for e in asked for w in e.warnings):
+    for warning in dict.fromkeys(w for e in requested for w in e.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     try:
@@ -103,19 +103,19 @@ def _run_all(asked: Sequence[Experiment], as_json: bool) -> int:
     return 0 if all(row["status"] == "completed" for row in rows) else 1
 
 
-def _check(asked: Sequence[Experiment], host: Host) -> None:
+def _check(requested: Sequence[Experiment], host: Host) -> None:
     """Raises ConfigError with all that keeps any of them from running."""
     memory = devices.host_memory_bytes()
-    problems = [p for e in asked for p in (*preflight.problems(e), *memory_problems(e, memory))]
+    problems = [p for e in requested for p in (*preflight.problems(e), *memory_problems(e, memory))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    refused = [p for e in asked for p in target_problems(e, make_plan(e, host))]
+    refused = [p for e in requested for p in target_problems(e, make_plan(e, host))]
     if refused:
         raise ConfigError(*dict.fromkeys(refused))
 
 
 def _plan(e: Experiment, host: Host) -> Plan:
-    """What a run of `e` executes, in its container if it asks for one."""
+    """Return what a run of `e` executes, in its container if it has one."""
     plan = make_plan(e, host)
     if e.cluster.container == "none":
         return plan
@@ -128,11 +128,11 @@ def _row(record: Record, path: Path) -> dict[str, Any]:
     declared = {d.key for d in record.declared}
     words = {**dict.fromkeys(record.not_rehearsed, " (not rehearsed)"), **dict.fromkeys(declared, " (declared)")}
     different = [
-        f"{d.setting}: asked {d.requested}, ran {d.effective}{words.get(d.setting, '')}" for d in record.differences
+        f"{d.setting}: requested {d.requested}, ran {d.effective}{words.get(d.setting, '')}" for d in record.differences
     ]
     about = {"run": str(path), "status": record.status, "framework": record.framework, "provenance": record.provenance}
-    told = {"shrunk": len(record.shrunk), "not_rehearsed": len(record.not_rehearsed)}
-    return {**about, "cause": record.cause, "differences": different, **told}
+    counts = {"shrunk": len(record.shrunk), "not_rehearsed": len(record.not_rehearsed)}
+    return {**about, "cause": record.cause, "differences": different, **counts}
 
 
 def _repeats(e: Experiment) -> Iterator[Experiment]:
@@ -162,31 +162,31 @@ def _host() -> Host:
     return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
 
 
-def _show_plans(asked: Sequence[tuple[Experiment, Told]], as_json: bool) -> None:
-    planned = [(e, _plan(e, _host()), told) for e, told in asked]
+def _show_plans(requested: Sequence[tuple[Experiment, Told]], as_json: bool) -> None:
+    planned = [(e, _plan(e, _host()), rehearsed) for e, rehearsed in requested]
     if as_json:
         print(json.dumps([_plan_json(*one) for one in planned], indent=2))
     else:
         print("\n\n".join(_plan_text(*one) for one in planned))
 
 
-def _plan_json(e: Experiment, p: Plan, told: Told) -> dict[str, Any]:
-    said = {"shrunk": told.shrunk, "not_rehearsed": told.not_rehearsed, "notes": told.notes}
+def _plan_json(e: Experiment, p: Plan, rehearsed: Told) -> dict[str, Any]:
+    said = {"shrunk": rehearsed.shrunk, "not_rehearsed": rehearsed.not_rehearsed, "notes": rehearsed.notes}
     return {"experiment": plain(asdict(e)), "plan": asdict(p), **({"rehearsal": plain(said)} if e.rehearse else {})}
 
 
-def _plan_text(e: Experiment, p: Plan, told: Told) -> str:
+def _plan_text(e: Experiment, p: Plan, rehearsed: Told) -> str:
     states = model_states(e)
     lines = [summary(e), f"{'memory':<14}{states}"]
     lines += [f"{'does not fit':<14}{problem.what}" for problem in memory_problems(e, devices.host_memory_bytes())]
-    lines += [f"{'warning':<14}{note}" for note in told.notes]
-    lines += [f"{'shrunk':<14}{name}: {one['asked']}, here {one['ran']}" for name, one in told.shrunk.items()]
-    lines += [f"{'not rehearsed':<14}{name}: {why}" for name, why in told.not_rehearsed.items()]
+    lines += [f"{'warning':<14}{note}" for note in rehearsed.notes]
+    lines += [f"{'shrunk':<14}{name}: {one['asked']}, here {one['ran']}" for name, one in rehearsed.shrunk.items()]
+    lines += [f"{'not rehearsed':<14}{name}: {why}" for name, why in rehearsed.not_rehearsed.items()]
     lines += [f"{'not here':<14}{problem.where}: {problem.what}" for problem in preflight.problems(e)]
     lines += [f"{'environment':<14}{k}={v}  ({p.env_reasons[k]})" for k, v in sorted(p.env.items())]
     lines += [f"{'passed on':<14}{name}" for name in p.forward_env]
     lines += [f"{'declared':<14}{d.key} = {d.value} ({d.reason})" for d in p.declared]
-    folder = run_dir.directory(told.asked or e, where.commit())
+    folder = run_dir.directory(rehearsed.asked or e, where.commit())
     lines += [f"{'folder':<14}{folder}: the files below; the command starts there"]
     lines += [f"{'command':<14}{p.command()}", *_container_commands(e), f"{'log':<14}{p.log}"]
     for name, text in sorted(p.files.items()):
@@ -210,7 +210,7 @@ def _show_config(arguments: list[str]) -> int:
 
     flags = [a for a in arguments if a.startswith("-") or "=" not in a]
     common, side, _ = settle([a for a in arguments if a not in flags])
-    compose([*common, *side])  # a bad one is told in our words
+    compose([*common, *side])  # a bad one is refused in our words
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = [sys.argv[0], *flags, *checked_overrides([*common, *side])]
     try:

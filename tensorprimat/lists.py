@@ -26,8 +26,8 @@ def _list(called: Command, rows: Callable[[], Iterable[Row]]) -> Callable[[Seque
     @command
     def main(argv: Sequence[str] | None = None) -> int:
         arguments = called.parse(argv)
-        found = list(rows())
-        print(json.dumps(found, indent=1) if arguments.switches else table(found))
+        listed = list(rows())
+        print(json.dumps(listed, indent=1) if arguments.switches else table(listed))
         return 0
 
     return main
@@ -82,9 +82,9 @@ def _prices() -> Iterable[Row]:
     for name in choices("price"):
         if name == "none":
             continue
-        found = read_prices(name)
-        for gpu, amount in found.per_gpu_hour.items():
-            about = {"unit": f"{found.currency}/gpu-hour", "date": found.date, "source": found.source}
+        prices_of = read_prices(name)
+        for gpu, amount in prices_of.per_gpu_hour.items():
+            about = {"unit": f"{prices_of.currency}/gpu-hour", "date": prices_of.date, "source": prices_of.source}
             yield {"price": name, "hardware": gpu, "amount": amount, **about}
 
 

@@ -30,20 +30,20 @@ from parsers.probe import FOLDER, with_files
 from parsers.probe_files import RankFile, read_files
 
 REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
-"""Of a whole rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""
+"""Of one rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""
 MOST_NAMED = 4
 """Ranks whose parameters are not ours, and parameters of each that are named."""
 SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
-def run_once(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> tuple[Record, Path]:
-    """Run `e` (one seed) unless it is done already; the record that came of it and its directory. told: of a rehearsal.
+def run_once(e: Experiment, plan: Plan, rehearsed: Told = NOTHING_TOLD) -> tuple[Record, Path]:
+    """Run `e` (one seed) unless it is done already; return its record and its directory.
 
     Raises:
         InputError: the directory cannot be written, or another process is running this very run.
     """
     commit = where.commit()
-    path = run_dir.directory(told.asked or e, commit)
+    path = run_dir.directory(rehearsed.asked or e, commit)
     with run_dir.claimed(path):
         earlier = _earlier(path)
         if earlier and earlier.id != path.name:
@@ -58,7 +58,7 @@ def run_once(e: Experiment, plan: Plan, told: Told = NOTHING_TOLD) -> tuple[Reco
             print(f"{path}: no checkpoint to resume from; begins anew", file=sys.stderr)
         run_dir.prepare(path, e, plan, go_on)
         about = _about(e, plan, path, commit)
-        about = replace(about, shrunk=told.shrunk, not_rehearsed=told.not_rehearsed, notes=told.notes)
+        about = replace(about, shrunk=rehearsed.shrunk, not_rehearsed=rehearsed.not_rehearsed, notes=rehearsed.notes)
         return _run(e, plan, path, about, go_on), path
 
 
@@ -69,19 +69,19 @@ def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
         InputError: as run_once.
     """
     try:
-        small, told = rehearsal(e)
+        small, rehearsed = rehearsal(e)
         plan = make_plan(small, host)
         if problems := preflight.problems(small):
             raise ConfigError(*problems)
     except ConfigError as error:
         return _refuse_once(e, error.problems)
-    for note in told.notes:
+    for note in rehearsed.notes:
         print(f"warning: {e.framework.name}: {note}", file=sys.stderr)
-    return run_once(small, plan, told)
+    return run_once(small, plan, rehearsed)
 
 
 def rehearsal(e: Experiment) -> tuple[Experiment, Told]:
-    """What is run in place of `e` on this machine: itself where no rehearsal is asked for.
+    """Return what is run in place of `e` on this machine: itself where it is no rehearsal.
 
     Raises:
         ConfigError: rehearse=layout, and no rank of it fits.
@@ -89,15 +89,15 @@ def rehearsal(e: Experiment) -> tuple[Experiment, Told]:
     if not e.rehearse:
         return e, NOTHING_TOLD
     memory_bytes = SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
-    small, told = rehearse.prepared(e, memory_bytes)
+    small, rehearsed = rehearse.prepared(e, memory_bytes)
     # Primus' torchrun meets at a port that is fixed: a colleague's rehearsal on this machine would be there already.
-    return changed(small, cluster=changed(small.cluster, master_port=_free_port())), told
+    return changed(small, cluster=changed(small.cluster, master_port=_free_port())), rehearsed
 
 
 def _free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("", 0))
-        return int(held.getsockname()[1])
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        return int(taken.getsockname()[1])
 
 
 def _refuse_once(e: Experiment, problems: Iterable[Problem]) -> tuple[Record, Path]:
@@ -189,7 +189,7 @@ def _close(  # noqa: PLR0913
 
 
 def _read_back(record: Record, e: Experiment, path: Path) -> Record:
-    """`record` with what its probe read, held against our own count."""
+    """Return `record` with what its probe read, compared with our own count."""
     if e.probe:
         files, wrong = read_files(path / FOLDER)
         ran = rehearse.played(e) if e.rehearse == "layout" else None
@@ -200,19 +200,19 @@ def _read_back(record: Record, e: Experiment, path: Path) -> Record:
 
 def with_own_power(record: Record, path: Path) -> Record:
     """`record` with the energy in power.jsonl of its directory. On a machine with more GPUs than trained the sampler
-    sees those of others, too, and which are ours nobody tells: a note then, and no energy."""
+    sees those of others, too, and which are ours is unknown: a note then, and no energy."""
     samples, gpus = path / power.FILE, record.requested.get("world_size")
     if not samples.exists() or record.provenance != "measured":
         return record
     try:
-        found = with_power(record, samples)
+        measured = with_power(record, samples)
     except InputError as error:
         return replace(record, notes=(*record.notes, f"power: {error}"))
-    sampled = {one.gpus for one in found.power}
+    sampled = {one.gpus for one in measured.power}
     if sampled - {gpus}:
-        told = f"power: {listed(sorted(map(str, sampled)))} GPUs were sampled and {gpus} trained: not used"
-        return replace(record, notes=(*record.notes, told))
-    return found
+        note = f"power: {listed(sorted(map(str, sampled)))} GPUs were sampled and {gpus} trained: not used"
+        return replace(record, notes=(*record.notes, note))
+    return measured
 
 
 def _keep(record: Record, path: Path) -> None:
@@ -279,7 +279,7 @@ def _played(log: Path) -> Iterator[int]:
 
 def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> Record:
     """`record`, where a parameter that the probe has read in `files` is not, by name and shape, that of our own count
-    (conf/shapes.py): failed if it is a rehearsal's, else noted. So is a rehearsal of which a rank tells of none.
+    (conf/shapes.py): failed if it is a rehearsal's, else noted. So is a rehearsal of which a rank reports none.
     """
     local = record.setting("transformer_impl") == "local"
     wrong = list(islice(_miscounted(files, e, local), MOST_NAMED))
@@ -290,12 +290,12 @@ def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> R
 
 def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterator[str]:
     """One sentence for each rank."""
-    told = {file.rank: file for file in files if file.parameters is not None}
+    by_rank = {file.rank: file for file in files if file.parameters is not None}
     wanted = rehearse.played(e) if e.rehearse == "layout" else range(e.layout.world_size if e.rehearse else 0)
-    yield from (f"rank {rank} left no word of its parameters" for rank in wanted if rank not in told)
-    for rank, file in told.items():
+    yield from (f"rank {rank} reported no parameters" for rank in wanted if rank not in by_rank)
+    for rank, file in by_rank.items():
         if not {"pipeline", "expert"} <= file.places.keys():
-            yield f"rank {rank} does not tell its place in the layout: its parameters are held against nothing"
+            yield f"rank {rank} does not report its place in the layout: its parameters are compared with nothing"
             continue
         built = {shapes.usual_name(p.name): p.shape for p in file.parameters or ()}
         ours = _ours(e, file, local, fused=any(name.endswith(".experts.weight1") for name in built))

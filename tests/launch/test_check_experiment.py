@@ -52,7 +52,7 @@ def test_a_check_that_dies_or_says_nothing_is_a_problem() -> None:
     assert "exit code 1" in died.what
     assert "ImportError: no module" in died.found
     (silent,) = check.read_answer(0, "Training done\n", "").problems
-    assert "told no settings" in silent.what
+    assert "reported no settings" in silent.what
 
 
 def test_what_is_configured_is_held_against_the_request() -> None:
@@ -63,7 +63,7 @@ def test_what_is_configured_is_held_against_the_request() -> None:
     wrong = {**target.configured, "num_layers": 5, "max_position_embeddings": 128}
     (problem,) = check.undeclared(e, plan, wrong)
     assert problem.where == "num_layers", "max_position_embeddings is declared by the plan"
-    assert "asked for 4" in problem.what
+    assert "4 is requested" in problem.what
 
 
 def test_the_check_runs_in_a_folder_with_the_rendered_files_and_leaves_nothing(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def held(e: Experiment, *files: RankFile, **effective: str) -> Record:
 def test_a_rank_with_our_shapes_has_passed() -> None:
     e = toy_of()
     assert held(e, told(on_rank(e.model, Sizes(), Place()))) == DONE
-    assert held(e, told(None)).cause == held(e).cause == "rank 0 left no word of its parameters"
+    assert held(e, told(None)).cause == held(e).cause == "rank 0 reported no parameters"
 
 
 def test_each_parameter_that_is_not_ours_is_named() -> None:
@@ -73,7 +73,7 @@ def test_each_rank_is_held_at_its_own_place() -> None:
     files = [told(on_rank(e.model, sizes, Place(0, rank)), rank, expert=rank) for rank in range(2)]
     assert held(e, *files) == DONE
     assert held(e, files[0], replace(files[1], places=files[0].places)).status == "failed"
-    assert "does not tell its place" in str(held(e, replace(files[0], places={}), files[1]).cause)
+    assert "does not report its place" in str(held(e, replace(files[0], places={}), files[1]).cause)
 
 
 @pytest.mark.parametrize("impl", ["local", "transformer_engine"])

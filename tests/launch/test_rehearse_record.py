@@ -112,7 +112,7 @@ def test_a_played_rank_without_its_mark_has_failed(tmp_path: Path, capsys: pytes
 def test_a_layout_whose_ranks_left_no_count_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     what = """echo "[tprimat] rehearsed {\\"rank\\": $TPRIMAT_PLAY_RANK, \\"world\\": 64}"; exit 0"""
     code, record = launched(tmp_path, what, "rehearse=layout", *PIPELINED, capsys=capsys)
-    assert (code, record["status"]) == (1, "failed") and "left no word of its parameters" in record["cause"]
+    assert (code, record["status"]) == (1, "failed") and "reported no parameters" in record["cause"]
 
 
 def test_a_stack_that_its_plan_refuses_is_a_failed_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
