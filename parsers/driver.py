@@ -25,7 +25,7 @@ Values = dict[str, Any]
 """Keyword arguments of a Step but `line`."""
 _Make = Callable[["re.Match[str]", int, "int | None"], Iterable[Event]]
 
-# How the facts that several dialects state are converted; all others, and settings, are Python literals.
+# How the facts that several dialects state are read; all others, and settings, are Python literals.
 _CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
     "completed": bool,
     "framework_version": str,
@@ -83,16 +83,16 @@ class Dialect:
     """A step line with as many words as the one before is complete, too."""
 
     settings: tuple[str, ...] = ()
-    """What a line states of a setting: each named group is a canonical name."""
+    """Lines that state settings: each named group is a canonical name, its text a Python literal."""
     facts: tuple[str, ...] = ()
     """The same of facts, see `parsers.events.Fact`."""
     conversions: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
-    """Name of such a setting or fact to how its text is read; None as a result is not stated."""
+    """Such a setting's or fact's name to how its text is read instead; None as a result: not stated."""
     entry: str = ""
-    """A printed configuration's entries: two groups, key and value."""
+    """An entry of a printed configuration: two groups, key and value. A key that the `print` column of
+    conf/vocabulary.yaml has is that setting, where its value is a number from 0 on; anything else is not set."""
     printed_by: str = ""
-    """The framework whose `print` column in conf/vocabulary.yaml has these keys, where it is not `framework`. Numbers
-    from 0 on count; anything else is not set."""
+    """The framework of that column, where it is not `framework`."""
     printed_facts: Mapping[str, str] = field(default_factory=dict)
     """Key of such an entry to a fact, whatever its value."""
     zero_is_unset: bool = False
@@ -103,7 +103,7 @@ class Dialect:
     """What training waits for, such as "checkpoint", to the line that says so; groups, of which each may be missing:
     `iteration`, `seconds`."""
     validations: tuple[str, ...] = ()
-    """A validation point: groups `step` or `iteration`, `loss`; any other is one of its metrics."""
+    """A validation point: groups `iteration` and `loss`; any other is one of its metrics."""
 
     driver: Callable[[Dialect], Reader] | None = None
     """Reads a log where the table does not suffice: a subclass of `Driver`, or a reader of its own."""

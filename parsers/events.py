@@ -1,4 +1,4 @@
-"""What a dialect makes of a line, and what a dialect is. Steps, validation points and stalls are the record's own."""
+"""What a dialect makes of a line. Steps, validation points and stalls are the record's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that the log tells otherwise than by a dump, under its canonical name and in its canonical unit."""
+    """A setting that the log states otherwise than by a dump, under its canonical name and in its canonical unit."""
 
     name: str
     value: Any
@@ -72,5 +72,5 @@ class Reader(Protocol):
         ...
 
     def end(self) -> Iterable[Event]:
-        """What was held back. The log ends, or is asked for so far: it may go on."""
+        """Return what was held back. The log ends, or its events so far are wanted: it may go on."""
         ...

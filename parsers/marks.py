@@ -1,6 +1,6 @@
 """The lines that our own programs add to any framework's log, each `[tprimat] KIND {JSON}`:
 
-facts       what the program found out about its host, device and versions
+facts       what the program read of its host, device and versions
 effective   canonical setting to value, read from the built objects of the run: ahead of the log's own dump
 requested   the same of the experiment, where a rendered bundle ran without us
 configured  the same of objects that were built and not run: kept apart
@@ -29,17 +29,17 @@ _NUMBERS = ("lr_used", "loss", "grad_norm", "end_monotonic_s")
 
 
 def read_facts(text: str) -> Mapping[str, Any] | None:
-    """The facts in this line."""
+    """Return the facts in this line."""
     return _read("facts", text)
 
 
 def read_settings(kind: str, text: str) -> Mapping[str, Any] | None:
-    """The settings in this line. kind: one of SETTINGS."""
+    """Return the settings in this line. kind: one of SETTINGS."""
     return _read(kind, text)
 
 
 def read_step(text: str) -> tuple[int, Mapping[str, Any]] | None:
-    """The number of a step, from 0, and its fields in this line."""
+    """Return the number of a step, from 0, and its fields in this line."""
     values = _read("step", text) or {}
     for key, first in (("step", 0), ("iteration", 1)):
         if type(values.get(key)) is int and values[key] >= first:
@@ -48,13 +48,13 @@ def read_step(text: str) -> tuple[int, Mapping[str, Any]] | None:
 
 
 def read_resumed(text: str) -> int | None:
-    """The iterations that were done where the run goes on from a checkpoint."""
+    """Return the iterations that were done where the run goes on from a checkpoint."""
     done = (_read("resumed", text) or {}).get("iteration")
     return done if type(done) is int else None
 
 
 def refine(step: Step, mark: Mapping[str, Any]) -> Step:
-    """`step` with what `mark` says; a field that the mark lacks or holds in a wrong type stays as it was."""
+    """Return `step` with what `mark` says; a field that the mark lacks or holds in a wrong type stays as it was."""
     known: dict[str, Any] = {name: float(mark[name]) for name in _NUMBERS if _is_number(mark.get(name))}
     if type(mark.get("memory_bytes")) is int and mark["memory_bytes"] >= 0 and isinstance(mark.get("memory_kind"), str):
         known.update(memory_bytes=mark["memory_bytes"], memory_kind=mark["memory_kind"])
@@ -65,16 +65,14 @@ def refine(step: Step, mark: Mapping[str, Any]) -> Step:
 
 
 def step_of(number: int, mark: Mapping[str, Any], line: int) -> Step:
-    """The step that a mark tells on its own, where the framework's line is lost."""
+    """Return the step that a mark reports on its own, where the framework's line is lost."""
     iteration = mark.get("iteration")
     return refine(Step(step=number, line=line, iteration=iteration if type(iteration) is int else None), mark)
 
 
 def _read(kind: str, text: str) -> Mapping[str, Any] | None:
-    _, found, rest = text.partition(f"{_PREFIX}{kind} ")
-    if not found:
-        return None
-    return json_object(rest, constant=lambda _: None)
+    _, mark, rest = text.partition(f"{_PREFIX}{kind} ")
+    return json_object(rest, constant=lambda _: None) if mark else None
 
 
 def _is_number(value: Any) -> bool:

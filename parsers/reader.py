@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from parsers import marks
 from parsers.dialects import DIALECTS, load
 from parsers.events import Argument, Event, NewRun, Reader, Resumed
-from parsers.recognise import detect, makes, spoken
+from parsers.recognise import attributed, detect, makes
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
@@ -69,7 +69,7 @@ class LogReader:
         """The runs that were read so far, in the log's order; the last may go on. alone: no other program follows."""
         self._release()
         last = self._parsed()
-        return (*self._done, last if alone and not self._done else spoken(last, self._segment.head()))
+        return (*self._done, last if alone and not self._done else attributed(last, self._segment.head()))
 
     def since_last_step(self) -> tuple[bytes, int]:
         """What came after the last step, where it is not too long, and how many lines of the log stand before it."""
@@ -175,7 +175,7 @@ class LogReader:
             else:
                 self._held.append((event, framework))
         if len(self._done) < _MANY_RUNS:
-            self._done.append(spoken(self._parsed(line - 1), self._segment.head()))
+            self._done.append(attributed(self._parsed(line - 1), self._segment.head()))
         self._segment = Segment(line, self._segment.trail.newer)
 
     def _resumed(self, event: Resumed) -> None:

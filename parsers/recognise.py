@@ -1,4 +1,4 @@
-"""Which dialect a log is in, by its content."""
+"""Find out which dialect a log is in, by its content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from parsers.segment import Parsed
 
 
 def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
-    """The dialect of this part of a log, with its companions, and whether it makes steps; empty if there is none.
+    """Return the dialect of this part of a log with its companions, or nothing, and whether it makes steps.
+
     signed: the dialects whose signs stood in the parts before; this part's are added.
 
     Tried are the dialects with a sign in it. Of those that make a step the special ones come first, but where one makes
@@ -36,13 +37,13 @@ def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
 
 
 def _until(window: bytes, line: int) -> bytes:
-    """What stands before a line (from 1)."""
+    """Return what stands before a line (from 1)."""
     return window[: sum(len(text) + 1 for text in window.split(b"\n", line - 1)[: line - 1])]
 
 
-def spoken(run: Parsed, text: bytes) -> Parsed:
-    """One of several runs in a log, under the name of who made it: the dialect that the log is read in, or the relative
-    of it that alone left a sign in this part."""
+def attributed(run: Parsed, text: bytes) -> Parsed:
+    """Return one of several runs in a log under the dialect of its program: the one that the log is read in, or the
+    first of its family that left a sign in `text`, this run's part, where that one left none."""
     if run.dialect is None or _signed(run.dialect, text):
         return run
     family = load(run.dialect).family
@@ -56,7 +57,7 @@ def _signed(name: str, text: bytes) -> bool:
 
 
 def makes(name: str, window: bytes) -> tuple[bool, int]:
-    """Whether the dialect's reader makes anything of this, and the line of the first step that it makes, 0 if none."""
+    """Return whether the dialect makes anything of this, and the line of the first step that it makes, 0 if none."""
     reader, scanner, something = load(name).reader(), Scanner(load(name).marks, load(name).startup), False
     for number, start, end in scanner.feed(window + b"\n"):
         if reader.wants:

@@ -24,7 +24,7 @@ class _Driver(Driver):
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         if values["metrics"].keys() == {"skipped_total"} and "loss" not in values:
-            # Rate and skipped steps alone are no step: a trainer above DeepSpeed tells those. They add to one.
+            # Rate and skipped steps alone are no step: a trainer above DeepSpeed reports those. They add to one.
             self._report = values
             return ()
         if "loss" in values and values["interval_steps"] is None:

@@ -146,7 +146,7 @@ class Line:
 
     @property
     def time_s(self) -> float | None:
-        """Seconds of the day by the time stamp next to the iteration; one of whole seconds is too coarse."""
+        """Seconds of the day by the time stamp next to the iteration; one in full seconds is too coarse."""
         stamps = _TIME_OF_DAY.findall(self.text[: self.end])
         if not stamps:
             return None
@@ -255,7 +255,7 @@ def gigabyte(total: float | None) -> int | None:
 
 
 class MegatronDriver(Driver):
-    """Iteration lines, argument dump, validation, checkpoints, memory: what the whole family prints."""
+    """Iteration lines, argument dump, validation, checkpoints, memory: what all of the family print."""
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)

@@ -302,7 +302,7 @@ def _values(text: str) -> Values | None:
         return {**values, "iteration": drawn, "step": 0, "digits": None}
     iteration = int(global_step)
     # NeMo logs global_step before it counts up (bar 20, global_step 19); where both agree it was logged after, or
-    # 1999 was rounded to 2e+3: the bar's count tells the step.
+    # 1999 was rounded to 2e+3: the bar's count is the step.
     step = iteration - 1 if iteration == drawn and bar[1] == "0" and iteration else iteration
     return {**values, "iteration": iteration, "step": step, "digits": _TQDM_DIGITS}
 

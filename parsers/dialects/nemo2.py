@@ -222,7 +222,7 @@ def _values(text: str, head: re.Match[str]) -> Values | None:
     iteration = int(head[2])
     if values.get("step") is None:
         if head[1] != "0":
-            return None  # in a later epoch the iteration alone does not tell the step
+            return None  # in a later epoch the iteration alone does not give the step
         values["step"] = iteration
     values["iteration"] = iteration
     # The parameter groups' rate, logged before the scheduler steps: the one that this step uses (nvidia.md, section 4).
