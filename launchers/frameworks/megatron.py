@@ -74,9 +74,21 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
     if layout.virtual_pipeline_model_parallel_size == 1:
         key = "layout.virtual_pipeline_model_parallel_size"
         yield Problem(key, "one virtual stage is none", "1", f"{key}=null")
+    yield from _unfit(e)
     if e.training.attention == "unfused" and layout.context_parallel_size > 1:
         what = "Megatron's own attention cannot split a sequence"
         yield Problem("training.attention", what, "unfused", "sdpa", "training.attention=sdpa, or CP 1")
+
+
+def _unfit(e: Experiment) -> Iterator[Problem]:
+    """What Megatron-Core asserts of sizes that every other rule lets pass."""
+    if e.model.kv_channels % 2:
+        yield Problem("model.kv_channels", "RoPE turns pairs of channels", str(e.model.kv_channels), "an even number")
+    stages = e.layout.pipeline_model_parallel_size * (e.layout.virtual_pipeline_model_parallel_size or 1)
+    layers = e.model.num_layers // stages
+    if (e.training.recompute_num_layers or 0) > layers:
+        what, found = "one (virtual) pipeline stage has fewer layers", str(e.training.recompute_num_layers)
+        yield Problem("training.recompute_num_layers", what, found, f"1 to {layers}")
 
 
 def _missing_parts(e: Experiment) -> Iterator[Problem]:
@@ -87,6 +99,7 @@ def _missing_parts(e: Experiment) -> Iterator[Problem]:
         "multi-token prediction": bool(model.mtp_num_layers),
         "YaRN": model.yarn is not None,
         "clamped quick-GELU experts": model.quick_geglu is not None,
+        "an MLP other than gated SiLU": not model.swiglu and model.quick_geglu is None,
         "attention sinks": model.softmax_type != "vanilla",
         "sliding window attention": model.window_size is not None,
         "biases in experts": moe is not None and model.add_bias_linear,

@@ -16,15 +16,22 @@ import torch
 from corpus_order import fingerprint
 from megatron.bridge.training.callbacks import Callback
 from rank_program import is_first_rank, mark
-from tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
+from tprimat_settings import (
+    batch_settings,
+    built_settings,
+    ddp_settings,
+    megatron_schedule,
+    model_settings,
+    optimizer_settings,
+    planned_layout,
+    rope_scaling,
+)
 from vendor_ranks import peak_memory
 
 
 def configured(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Canonical settings of a validated ConfigContainer."""
     model, schedule, batch = config.model, config.scheduler, config.train.global_batch_size
-    data_size = config.data_parallel_size
-    pipeline = model.pipeline_model_parallel_size
     return {
         **model_settings(model),
         **optimizer_settings(config.optimizer),
@@ -42,40 +49,24 @@ def configured(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         "max_position_embeddings": model.seq_length,
         "untie_embeddings_and_output_weights": not model.share_embeddings_and_output_weights,
         "rotary_base": model.rotary_base,
-        **_rope_scaling(model.rope_scaling, model.rope_scaling_factor),
-        "tensor_model_parallel_size": model.tensor_model_parallel_size,
-        "pipeline_model_parallel_size": pipeline,
-        "virtual_pipeline_model_parallel_size": model.virtual_pipeline_model_parallel_size,
-        "context_parallel_size": model.context_parallel_size,
-        "expert_model_parallel_size": model.expert_model_parallel_size,
-        "data_parallel_size": data_size,
-        "world_size": data_size * model.tensor_model_parallel_size * pipeline * model.context_parallel_size,
-        "num_micro_batches": batch // (config.train.micro_batch_size * data_size),
+        **rope_scaling(model.rope_scaling_factor if model.rope_scaling else 1.0),
+        **planned_layout(model, config.data_parallel_size, config.train.micro_batch_size, batch),
     }
 
 
 def effective(context: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Canonical settings of a training that is about to take its first step, as rank 0 has them."""
-    from megatron.core import num_microbatches_calculator as batches
-
     config, scheduler, optimizer = context.state.cfg, context.scheduler, context.optimizer
     gpt = next(part for part in context.model[0].modules() if type(part).__name__ == "GPTModel")
-    batch = batches.get_current_global_batch_size()
+    batches = batch_settings()
     return {
         # the container was saved before setup replaced the vocabulary: what is built tells it
         **built_settings(gpt, context.model[0].ddp_config, _inner(optimizer).config, optimizer.param_groups),
         **_container(config, settings),
-        "lr": scheduler.max_lr,
-        "min_lr": scheduler.min_lr,
-        "lr_warmup_iters": scheduler.lr_warmup_steps // batch,
-        "lr_warmup_init": scheduler.init_lr,
-        "lr_decay_iters": scheduler.lr_decay_steps // batch,
-        "lr_decay_style": scheduler.lr_decay_style,
-        "global_batch_size": batch,
-        "micro_batch_size": batches.get_micro_batch_size(),
-        "num_micro_batches": batches.get_num_microbatches(),
+        **megatron_schedule(scheduler, batches["global_batch_size"]),
+        **batches,
         "vocab_size": config.dataset.tokenizer.vocab_size,
-        **_rope_scaling(gpt.rotary_scaling, config.model.rope_scaling_factor),
+        **rope_scaling(config.model.rope_scaling_factor if gpt.rotary_scaling else 1.0),
     }
 
 
@@ -106,10 +97,6 @@ def _first_batch(config: Any) -> str | None:
     data = get_dataset_provider(config.dataset)(get_train_valid_test_num_samples(config), config.dataset)[0]
     samples = (data[index] for index in range(config.train.global_batch_size))
     return fingerprint(np.stack([np.append(s["tokens"].numpy(), s["labels"][-1:].numpy()) for s in samples]))
-
-
-def _rope_scaling(scaled: bool, factor: float) -> dict[str, Any]:
-    return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
 
 
 def _inner(optimizer: Any) -> Any:

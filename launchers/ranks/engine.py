@@ -51,6 +51,8 @@ def _train(settings: Settings, checkpoints: Path) -> int:
 
     try:
         stopped = engine_train.train(settings, stand_in, checkpoints)
+    except SettingsError as refusal:
+        return stop(2, str(refusal))
     except (engine_train.DeviceError, CheckpointError) as error:
         return stop(2, f"engine: {error}", speaker="LOCAL_RANK")
     return stop(3, f"engine: {stopped}; try a smaller lr or a longer warm-up") if stopped else 0

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,7 +171,7 @@ def _check_files(path: Path, files: dict[str, int]) -> None:
 
 
 def _settings(built: Built) -> dict[str, Any]:
-    return {**asdict(built.settings), "data_first_batch": built.data.first_batch()}
+    return {**vars(built.settings), "data_first_batch": built.data.first_batch()}
 
 
 def _check_settings(path: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:

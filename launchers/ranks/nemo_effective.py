@@ -17,7 +17,16 @@ from corpus_order import fingerprint
 from lightning.pytorch.callbacks import Callback
 from nemo_recipe import HAS_TRANSFORMER_ENGINE
 from rank_program import Problem, Refused, is_first_rank, mark
-from tprimat_settings import built_settings, ddp_settings, model_settings, optimizer_settings
+from tprimat_settings import (
+    batch_settings,
+    built_settings,
+    ddp_settings,
+    model_settings,
+    nemo_schedule,
+    optimizer_settings,
+    planned_layout,
+    rope_scaling,
+)
 from vendor_ranks import changed, peak_memory, required
 
 _RESPECTED = ("model.config.", "optim.config.", "trainer.strategy.ddp.")
@@ -41,7 +50,9 @@ def configured(recipe: Any, settings: dict[str, Any]) -> dict[str, Any]:
     set_here = required(settings, HAS_TRANSFORMER_ENGINE)
     if problems := list(_changed(set_here, {**objects, "trainer.strategy.ddp.": strategy.ddp_config})):
         raise Refused(*problems)
-    ddp = strategy.ddp_config
+    ddp, world = strategy.ddp_config, recipe.trainer.devices * recipe.trainer.num_nodes
+    model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
+    data_size = world // (model_ranks * strategy.context_parallel_size)
     return {
         **model_settings(model.config),
         **optimizer_settings(optim.config),
@@ -52,8 +63,8 @@ def configured(recipe: Any, settings: dict[str, Any]) -> dict[str, Any]:
         "padded_vocab_size": model.config.vocab_size,
         "untie_embeddings_and_output_weights": not model.config.share_embeddings_and_output_weights,
         "rotary_base": model.config.rotary_base,
-        **_rope_scaling(getattr(model.config, "scale_factor", 1.0)),
-        **_configured_layout(recipe, strategy),
+        **rope_scaling(getattr(model.config, "scale_factor", 1.0)),
+        **planned_layout(strategy, data_size, recipe.data.micro_batch_size, recipe.data.global_batch_size),
         "seq_length": recipe.data.seq_length,
         "train_iters": recipe.trainer.max_steps,
         "lr_decay_iters": recipe.trainer.max_steps,
@@ -70,31 +81,6 @@ def _changed(values: dict[str, Any], objects: dict[str, Any]) -> Iterator[Proble
             yield from changed(path, value, getattr(objects[prefix], name), "NeMo")
 
 
-def _configured_layout(recipe: Any, strategy: Any) -> dict[str, Any]:
-    tp, pp = strategy.tensor_model_parallel_size, strategy.pipeline_model_parallel_size
-    world = recipe.trainer.devices * recipe.trainer.num_nodes
-    data_size = world // (tp * pp * strategy.context_parallel_size)
-    micro, batch = recipe.data.micro_batch_size, recipe.data.global_batch_size
-    return {
-        "tensor_model_parallel_size": tp,
-        "pipeline_model_parallel_size": pp,
-        "virtual_pipeline_model_parallel_size": strategy.virtual_pipeline_model_parallel_size,
-        "context_parallel_size": strategy.context_parallel_size,
-        "expert_model_parallel_size": strategy.expert_model_parallel_size,
-        "sequence_parallel": strategy.sequence_parallel,
-        "data_parallel_size": data_size,
-        "world_size": world,
-        "micro_batch_size": micro,
-        "global_batch_size": batch,
-        "num_micro_batches": batch // (micro * data_size),
-    }
-
-
-def _rope_scaling(factor: float) -> dict[str, Any]:
-    scaled = not math.isclose(factor, 1.0, rel_tol=1e-3)
-    return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
-
-
 def effective(trainer: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Canonical settings of a training that is about to take its first step, as rank 0 has them."""
     strategy, optimizer = trainer.strategy, trainer.optimizers[0]
@@ -102,39 +88,19 @@ def effective(trainer: Any, settings: dict[str, Any]) -> dict[str, Any]:
     groups = optimizer.param_groups
     return {
         **built_settings(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups),
-        **_schedule(trainer, groups[0]["lr"]),
+        **nemo_schedule(trainer.lr_scheduler_configs[0].scheduler, groups[0]["lr"]),
         **_data(trainer, settings),
-        **_rope_scaling(_rope_factor(gpt)),
+        **rope_scaling(_rope_factor(gpt)),
         "train_iters": trainer.max_steps,
         "save_interval": trainer.checkpoint_callback and trainer.checkpoint_callback._every_n_train_steps,
     }
 
 
-def _schedule(trainer: Any, first_lr: float) -> dict[str, Any]:
-    """first_lr: of the step that comes, the rate at which the warm-up begins."""
-    schedule = trainer.lr_scheduler_configs[0].scheduler
-    lr, steps = schedule.base_lrs[0], schedule.warmup_steps
-    start = lr / (steps + 1)
-    return {
-        "lr": lr,
-        "min_lr": schedule.min_lr,
-        "lr_warmup_iters": steps,
-        # NeMo's product rounds otherwise in the last digit
-        "lr_warmup_init": start if math.isclose(first_lr, start, rel_tol=1e-12) else first_lr,
-        "lr_decay_iters": schedule.max_steps - schedule.constant_steps,
-        "lr_decay_style": {"CosineAnnealing": "cosine"}.get(type(schedule).__name__, type(schedule).__name__),
-    }
-
-
 def _data(trainer: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    from megatron.core import num_microbatches_calculator as batches
-
     module = trainer.datamodule
     values = {
         "seq_length": module.data_sampler.seq_len,
-        "micro_batch_size": batches.get_micro_batch_size(),
-        "global_batch_size": batches.get_current_global_batch_size(),
-        "num_micro_batches": batches.get_num_microbatches(),
+        **batch_settings(),
         "vocab_size": module.tokenizer.vocab_size,
     }
     if not hasattr(module, "build_kwargs"):

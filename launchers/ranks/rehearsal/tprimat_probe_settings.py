@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from tprimat_settings import (
     attention,
+    batch_settings,
     ddp_settings,
     layout_settings,
+    megatron_schedule,
     model_settings,
+    nemo_schedule,
     optimizer_settings,
     padded_vocab_size,
+    rope_scaling,
 )
 
 if TYPE_CHECKING:
@@ -91,12 +95,10 @@ def _rope(probe: Probe) -> dict[str, Any]:
     count, told = len(probe.frequencies), float(probe.models[0].rotary_base)
     base = probe.frequencies[1] ** -count
     factor = told ** -((count - 1) / count) / probe.frequencies[-1]
-    scaled = not math.isclose(factor, 1.0, rel_tol=1e-3)
     return {
         # float32 keeps seven digits of a frequency: the attribute is exact where it is that of the frequencies
         "rotary_base": told if math.isclose(base, told, rel_tol=1e-3) else round(base, 3),
-        "use_rope_scaling": scaled,
-        "rope_scaling_factor": round(factor, 3) if scaled else None,
+        **rope_scaling(round(factor, 3)),
     }
 
 
@@ -125,52 +127,18 @@ def _batches(probe: Probe) -> dict[str, Any]:
             "global_batch_size": micro_batch * count * sizes["data_parallel_size"],
             "seq_length": part * sizes["context_parallel_size"],
         }
-    from megatron.core import num_microbatches_calculator as batches
-
-    if batches._GLOBAL_NUM_MICROBATCHES_CALCULATOR is None:  # its functions would raise
-        return {}
-    return {
-        "micro_batch_size": batches.get_micro_batch_size(),
-        "num_micro_batches": batches.get_num_microbatches(),
-        "global_batch_size": batches.get_current_global_batch_size(),
-    }
+    return batch_settings()
 
 
 def _schedule(probe: Probe) -> dict[str, Any]:
-    schedule = probe.schedule
-    if schedule is None:
+    if probe.schedule is None:
         return {}
-    if hasattr(schedule, "base_lrs"):
-        return _nemo_schedule(probe)
-    values = {
-        "lr": schedule.max_lr,
-        "min_lr": schedule.min_lr,
-        "lr_warmup_init": schedule.init_lr,
-        "lr_decay_style": schedule.lr_decay_style,
-    }
-    if len(probe.schedule_counts) < 2 or not (unit := probe.schedule_counts[1] - probe.schedule_counts[0]):
-        return values
+    if hasattr(probe.schedule, "base_lrs"):
+        known = bool(probe.steps and probe.steps[0]["groups"])
+        return nemo_schedule(probe.schedule, probe.steps[0]["groups"][0][0] if known else None)
     # Megatron-LM's schedule counts samples, the engine's steps
-    lengths = {"lr_warmup_iters": schedule.lr_warmup_steps / unit, "lr_decay_iters": schedule.lr_decay_steps / unit}
-    return values | {name: int(n) if n == int(n) else n for name, n in lengths.items()}
-
-
-def _nemo_schedule(probe: Probe) -> dict[str, Any]:
-    """NeMo's schedules begin at lr / (warm-up steps + 1), whatever they were told."""
-    schedule = probe.schedule
-    lr, steps = schedule.base_lrs[0], schedule.warmup_steps
-    values = {
-        "lr": lr,
-        "min_lr": schedule.min_lr,
-        "lr_warmup_iters": steps,
-        "lr_decay_iters": schedule.max_steps - (schedule.constant_steps or 0),
-        "lr_decay_style": {"CosineAnnealing": "cosine"}.get(type(schedule).__name__, type(schedule).__name__),
-    }
-    if probe.steps and probe.steps[0]["groups"]:
-        first, start = probe.steps[0]["groups"][0][0], lr / (steps + 1)
-        # its product rounds otherwise in the last digit
-        values["lr_warmup_init"] = start if math.isclose(first, start, rel_tol=1e-12) else first
-    return values
+    counts = probe.schedule_counts
+    return megatron_schedule(probe.schedule, counts[1] - counts[0] if len(counts) > 1 else None)
 
 
 def _data(probe: Probe) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Values are read, never echoed: a setting that no object here keeps is left out, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -119,6 +120,76 @@ def built_settings(
         "untie_embeddings_and_output_weights": not gpt.share_embeddings_and_output_weights,
         "rotary_base": gpt.rotary_base,
     }
+
+
+def planned_layout(sizes: Any, data_size: int, micro_batch: int, batch: int) -> dict[str, Any]:
+    """Of a config that no process group was made from yet. sizes: what holds the sizes of the model's parts;
+    data_size: replicas; micro_batch, batch: samples."""
+    tp, pp, cp = sizes.tensor_model_parallel_size, sizes.pipeline_model_parallel_size, sizes.context_parallel_size
+    return {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": sizes.virtual_pipeline_model_parallel_size,
+        "context_parallel_size": cp,
+        "expert_model_parallel_size": sizes.expert_model_parallel_size,
+        "sequence_parallel": sizes.sequence_parallel,
+        "data_parallel_size": data_size,
+        "world_size": data_size * tp * pp * cp,
+        "micro_batch_size": micro_batch,
+        "global_batch_size": batch,
+        "num_micro_batches": batch // (micro_batch * data_size),
+    }
+
+
+def batch_settings() -> dict[str, Any]:
+    """Of Megatron's calculator of micro-batches; empty where none was made."""
+    from megatron.core import num_microbatches_calculator as batches
+
+    if batches._GLOBAL_NUM_MICROBATCHES_CALCULATOR is None:  # its functions would raise
+        return {}
+    return {
+        "micro_batch_size": batches.get_micro_batch_size(),
+        "num_micro_batches": batches.get_num_microbatches(),
+        "global_batch_size": batches.get_current_global_batch_size(),
+    }
+
+
+def megatron_schedule(schedule: Any, unit: float | None = 1) -> dict[str, Any]:
+    """Of Megatron's OptimizerParamScheduler. unit: by how much it counts a step; without it, lengths are left out."""
+    values = {
+        "lr": schedule.max_lr,
+        "min_lr": schedule.min_lr,
+        "lr_warmup_init": schedule.init_lr,
+        "lr_decay_style": schedule.lr_decay_style,
+    }
+    if not unit:
+        return values
+    lengths = {"lr_warmup_iters": schedule.lr_warmup_steps / unit, "lr_decay_iters": schedule.lr_decay_steps / unit}
+    return values | {name: int(n) if n == int(n) else n for name, n in lengths.items()}
+
+
+def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
+    """Of a schedule of NeMo's, which begins at lr / (warm-up steps + 1), whatever it was given. first_lr: the rate of
+    the first step, where it is known."""
+    lr, steps = schedule.base_lrs[0], schedule.warmup_steps
+    values = {
+        "lr": lr,
+        "min_lr": schedule.min_lr,
+        "lr_warmup_iters": steps,
+        "lr_decay_iters": schedule.max_steps - (schedule.constant_steps or 0),
+        "lr_decay_style": {"CosineAnnealing": "cosine"}.get(type(schedule).__name__, type(schedule).__name__),
+    }
+    if first_lr is not None:
+        start = lr / (steps + 1)
+        # its product rounds otherwise in the last digit
+        values["lr_warmup_init"] = start if math.isclose(first_lr, start, rel_tol=1e-12) else first_lr
+    return values
+
+
+def rope_scaling(factor: float) -> dict[str, Any]:
+    """Of the factor that the low frequencies are divided by, 1 where they are not."""
+    scaled = not math.isclose(factor, 1.0, rel_tol=1e-3)
+    return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
 
 
 def padded_vocab_size(parameters: Iterable[tuple[str, Any]], tensor_size: int) -> int | None:
