@@ -73,6 +73,15 @@ def test_both_vendors_get_the_same_settings() -> None:
         (["layout.context_parallel_size=2", "training.attention=unfused"], "cannot split a sequence"),
         (["layout=pp2", "layout.virtual_pipeline_model_parallel_size=1"], "one virtual stage is none"),
         (["training.save_interval=0"], "must be at least 1"),
+        (["model.kv_channels=127"], "RoPE turns pairs of channels"),
+        (["model.swiglu=false"], "an MLP other than gated SiLU"),
+        (
+            [
+                "layout=pp2",
+                *(f"training.recompute_{x}" for x in ("granularity=full", "method=uniform", "num_layers=33")),
+            ],
+            "one .virtual. pipeline stage has fewer layers",
+        ),
     ],
 )
 def test_the_engine_refuses_what_it_cannot_do(overrides: list[str], said: str) -> None:
