@@ -39,7 +39,7 @@ class Outcome:
 
 
 def judge(ending: Ending, parsed: Parsed) -> Outcome:
-    """Completed only if every step was done and the loss stayed finite; else the first cause that is told."""
+    """Judge a run: completed if every step was done and the loss stayed finite; else by the first cause reported."""
     status, cause = _judge(ending, parsed)
     notes = _teardown(ending, parsed) if status == "completed" else _short(parsed)
     return Outcome(status, cause, (*notes, *_nan_notes(parsed)))
@@ -74,7 +74,7 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
 
 
 def _diverged(parsed: Parsed) -> str | None:
-    """A loss that is not finite where the log ends: earlier ones were overcome."""
+    """Return a loss that is not finite where the log ends: earlier ones were overcome."""
     at: Step | None = None
     for step in reversed(parsed.steps):
         if not _not_finite(step.nonfinite, step.loss, step.nan):

@@ -21,7 +21,7 @@ _HELD = 10_000
 
 
 class LogReader:
-    """A log whose dialects are known, or become known. names: the dialect, and companions that are read beside it."""
+    """Reads a log whose dialects are known, or become known. names: the dialect, and companions read beside it."""
 
     def __init__(self, names: Sequence[str] = (), lines: int = 0) -> None:
         self.names: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class LogReader:
         return self._changed
 
     def finish(self) -> None:
-        """The log has ended: its last line, and what was held back."""
+        """Read the last line, and what was held back: the log has ended."""
         self._read(self._scanner.finish())
         self._ended = True
         for name, reader in self._readers.items():
@@ -66,17 +66,17 @@ class LogReader:
                 self._take(event, name)
 
     def results(self, alone: bool = True) -> tuple[Parsed, ...]:
-        """The runs that were read so far, in the log's order; the last may go on. alone: no other program follows."""
+        """Return the runs read so far, in the log's order; the last may go on. alone: no other program follows."""
         self._release()
         last = self._parsed()
         return (*self._done, last if alone and not self._done else attributed(last, self._segment.head()))
 
     def since_last_step(self) -> tuple[bytes, int]:
-        """What came after the last step, where it is not too long, and how many lines of the log stand before it."""
+        """Return what came after the last step, where it is not too long, and how many lines of the log precede it."""
         return self._segment.trail.newer, self._last_line
 
     def made(self, name: str) -> bool:
-        """Whether this dialect, too, makes steps of what the run began with."""
+        """Return whether this dialect, too, makes steps of what the run began with."""
         return makes(name, self._segment.head())[1] > 0
 
     def _read(self, spans: Iterable[Span]) -> None:
@@ -102,9 +102,9 @@ class LogReader:
         self._release()
         if "[tprimat] resumed " in text:
             self._forget_faults()
-        told, new = self._segment.mark(text, number)
-        if told is not None:
-            self._stepped(told, new)
+        step, new = self._segment.mark(text, number)
+        if step is not None:
+            self._stepped(step, new)
 
     def _dispatch(self, number: int, text: str) -> None:
         wants = 0
@@ -156,14 +156,14 @@ class LogReader:
             self._steps_end.append(max(0, self._scanner.end - self._taken))
 
     def _release(self) -> None:
-        """What came since the last step belongs to the run that goes on."""
+        """Give what came since the last step to the run that goes on."""
         for event, framework in self._held:
             self._segment.take(event, framework)
         self._held.clear()
         self._held_dump = False
 
     def _split(self, line: int) -> None:
-        """Another run begins in this log; what came since the last step belongs to it, but what ends a run."""
+        """Begin another run; what came since the last step belongs to it, except what ends a run."""
         if not self._segment.steps:
             return
         self._cut()
@@ -179,7 +179,7 @@ class LogReader:
         self._segment = Segment(line, self._segment.trail.newer)
 
     def _resumed(self, event: Resumed) -> None:
-        """A checkpoint was loaded: of this run, or, where none of its steps lies before, of one that begins."""
+        """Take note of a loaded checkpoint: of this run, or of one that begins if no step lies before it."""
         steps = self._segment.steps
         if steps and event.done <= steps[0].step:
             self._split(event.line)
@@ -187,13 +187,13 @@ class LogReader:
             self._forget_faults()
 
     def _cut(self) -> None:
-        """What stands before the line in hand is over."""
+        """Close what stands before the line in hand."""
         start = max(self._scanner.block.rfind(b"\n", 0, max(0, self._scanner.end - 1)) + 1, self._taken)
         self._trail(self._scanner.block[self._taken : start])
         self._taken = start
 
     def _forget_faults(self) -> None:
-        """The run goes on all the same."""
+        """Forget the faults so far: the run goes on all the same."""
         self._cut()
         self._segment.trail.forget_faults()
 
@@ -209,7 +209,7 @@ class LogReader:
 
 
 class Parser:
-    """Feed it a log; `result` is what was read so far, at any time. dialect: None finds out from the content."""
+    """Reads a log that is fed in pieces; `result` is what was read so far. dialect: None recognises it by content."""
 
     def __init__(self, dialect: str | None = None) -> None:
         companions = [name for name in DIALECTS if load(name).companion and name != dialect]
@@ -222,12 +222,12 @@ class Parser:
         self._size, self._enough = 0, FIRST_WINDOW
 
     def feed(self, line: str | bytes) -> None:
-        """The next line."""
+        """Read the next line."""
         data = line if isinstance(line, bytes) else line.encode("utf-8", "replace")
         self.feed_bytes(data.rstrip(b"\r\n").replace(b"\n", b" ") + b"\n")
 
     def feed_bytes(self, data: bytes) -> None:
-        """The next bytes, cut anywhere."""
+        """Read the next bytes, cut anywhere."""
         if self._settled:
             self._quiet = 0 if self._reader.feed(data) else self._quiet + len(data)
             if self._quiet > FIRST_WINDOW and not self._quiet > FIRST_WINDOW + len(data):
@@ -239,7 +239,7 @@ class Parser:
             self._look()
 
     def finish(self) -> tuple[Parsed, ...]:
-        """The log has ended: its runs, at least one."""
+        """Return the runs of the log, which has ended: at least one."""
         self._look()
         self._reader.finish()
         while self._look_again():
@@ -247,7 +247,7 @@ class Parser:
         return (*self._done, *self._reader.results())
 
     def result(self) -> Parsed:
-        """The last run, so far. Until a dialect is settled, what was not looked at yet is read for this answer only."""
+        """Return the last run so far. Until a dialect is settled, what is left is read for this answer only."""
         if self._settled or self._reader.dialect is not None:
             return self._reader.results()[-1]
         window = b"".join(self._window)
@@ -256,7 +256,7 @@ class Parser:
         return reader.results()[-1]
 
     def _look_again(self) -> bool:
-        """Whether another program's run follows in this log, after the last step of the one that was read."""
+        """Begin the run of another program after the last step of this one. Return whether there is one."""
         rest, lines = self._reader.since_last_step()
         dialect = self._reader.dialect
         if not self._settled or self._forced or dialect is None or makes(dialect, rest)[1]:
@@ -278,6 +278,6 @@ class Parser:
             names, self._settled = detect(window, self._signed)
             if self._settled or self._reader.dialect is None:
                 self._reader.adopt(names)
-        told = [self._reader.feed(window[at : at + _BLOCK]) for at in range(0, len(window), _BLOCK)]
-        if any(told) and all(load(name).companion for name in self._signed):
+        changed = [self._reader.feed(window[at : at + _BLOCK]) for at in range(0, len(window), _BLOCK)]
+        if any(changed) and all(load(name).companion for name in self._signed):
             self._settled = True  # a companion's steps, and in all this no sign of another program: later, another run

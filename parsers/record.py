@@ -120,7 +120,7 @@ class Power(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Difference(Struct, frozen=True, gc=False):
-    """A setting that ran otherwise than it was asked for."""
+    """A setting that ran otherwise than requested."""
 
     setting: str
     requested: Any
@@ -211,7 +211,7 @@ class Record(RunFile, frozen=True, kw_only=True):
     steps: Sequence[Step] = ()
 
     def setting(self, name: str) -> Any:
-        """The effective value of a canonical setting, else what the user gave; None where neither says."""
+        """Return the effective value of a canonical setting, else what the user stated; None where neither is known."""
         reading = self.effective.get(name)
         return self.given.get(name) if reading is None else reading.value
 

@@ -1,4 +1,4 @@
-"""One run in a log: all that its lines told, gathered event by event. Memory does not grow with the log."""
+"""One run in a log: all that its lines say, gathered event by event. Of a long log only packed steps take memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from conf.vocabulary import vocabulary
 from parsers import marks
-from parsers.events import Argument, Event, Fact, NewRun, Resumed, Setting
+from parsers.events import Argument, Event, Fact, Resumed, Setting
 from parsers.faults import Faults, Trail
 from parsers.megatron_dump import FRAMEWORKS as MEGATRON
 from parsers.megatron_dump import in_effect
@@ -24,9 +24,9 @@ _TWINS_WITHIN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """What a log says of one run. dialect is None where nothing in it was recognised. arguments: the framework's names;
-    effective, dumped, configured: canonical ones. completed: the framework's own end marker was seen. tail: the last
-    lines. lines: of the whole log; first_line: where the run begins in it."""
+    """One run as its log reports it. dialect is None where nothing in it was recognised. arguments: by the framework's
+    names; effective, dumped, configured: by canonical ones. completed: the framework's own end marker was seen. tail: the
+    last lines. lines: of the whole log; first_line: where the run begins in it."""
 
     dialect: str | None
     dialects: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Parsed:
 
     @property
     def reached(self) -> int:
-        """How many iterations were done by the last step line; 0 if none."""
+        """Return how many iterations were done by the last step line; 0 if none."""
         return self.steps[-1].step + 1 if self.steps else 0
 
 
@@ -81,13 +81,13 @@ class Segment:
         self._shift_s = 0.0
 
     def take(self, event: Event, framework: str) -> None:
-        """Any event but a Step."""
+        """Take in any event but a Step."""
         if isinstance(event, Argument):
             self._state(self._arguments, (framework, event.name), event)
         elif isinstance(event, Setting):
             self._state(self._settings, event.name, event)
         elif isinstance(event, Fact):
-            self._learn(event)
+            self._take_fact(event)
         elif isinstance(event, Resumed):
             self.resume(event.done, event.line)
         elif isinstance(event, Validation):
@@ -96,17 +96,17 @@ class Segment:
             self._keep(self._stalls, event)
 
     def pass_by(self, block: bytes, steps_end: list[int]) -> None:
-        """All bytes of the run, in order; steps_end: see `Trail.take`."""
+        """Take in the next bytes of the run; steps_end: see `Trail.take`."""
         self.trail.take(block, steps_end)
         self._begins += block[: max(0, _HEAD - len(self._begins))]
         self._size += len(block)
 
     def head(self) -> bytes:
-        """How its part of the log begins, not beyond its last step: what follows may be another run's."""
+        """Return how its part of the log begins, not beyond its last step: what follows may be another run's."""
         return bytes(self._begins[: max(0, self._size - len(self.trail.newer))])
 
     def twin(self, step: Step) -> int | None:
-        """Where the same step stands already, printed by another rank or twice; an index from the end."""
+        """Return where the same step stands already, printed by another rank or twice, as an index from the end."""
         index = self._place(step.step)
         known = None if index is None else self.steps[index]
         return index if known and (known.step == self._mark_only or _alike(known, step)) else None
@@ -117,7 +117,7 @@ class Segment:
         return next((index for index in places if self.steps[index].step == number), None)
 
     def merge(self, index: int, step: Step) -> Step:
-        """The first line of a step counts, later ones fill in what it lacks; a mark keeps its own fields only."""
+        """Merge two reports of a step: the first counts, later ones add what it lacks; a mark keeps its own fields."""
         known = self.steps[index]
         if known.step == self._mark_only:
             self._mark_only = None
@@ -129,24 +129,24 @@ class Segment:
         return merged
 
     def add(self, step: Step) -> None:
-        """A step that follows; one that goes back takes back what it redoes."""
+        """Add a step that follows; one that goes back takes back what it redoes."""
         if step.step <= self.last_step:
             self._restart(step.step, step.line)
         self.steps.append(step)
         self.last_step = step.step
 
     def mark(self, text: str, line: int) -> tuple[Step | None, bool]:
-        """One of our own lines; the step that it tells or refines, and whether it is a new one."""
-        done, told = marks.read_resumed(text), marks.read_step(text)
+        """Read a line of our own programs. Return the step that it reports or refines, and whether it is a new one."""
+        done, reported = marks.read_resumed(text), marks.read_step(text)
         if done is not None:
             self.resume(done, line)
         for name, value in (marks.read_facts(text) or {}).items():
-            self._learn(Fact(name, value, line))
+            self._take_fact(Fact(name, value, line))
         for kind, into in self._marked.items():
             for name, value in (marks.read_settings(kind, text) or {}).items():
                 if len(into) < _MANY:
                     into[name] = Reading(value, line)
-        return (None, False) if told is None else self._mark_step(*told, line)
+        return (None, False) if reported is None else self._mark_step(*reported, line)
 
     def _mark_step(self, number: int, mark: Mapping[str, Any], line: int) -> tuple[Step, bool]:
         index = self._place(number)
@@ -160,7 +160,7 @@ class Segment:
         return step, True
 
     def resume(self, done: int, line: int) -> None:
-        """The run goes on in the same log: what came after its checkpoint is done again, and no fault ended it."""
+        """Go on after a checkpoint in the same log: what came after it is done again, and no fault ended the run."""
         self._restart(done, line)
 
     def _restart(self, done: int, line: int) -> None:
@@ -175,7 +175,7 @@ class Segment:
         self._keep(self._restarts, Restart(done, line))
 
     def _clocked(self, step: Step) -> Step:
-        """`step` on the clock of the log's first part: what lies between two parts is no training."""
+        """Return `step` on the clock of the log's first part: what lies between two parts is no training."""
         if step.end_monotonic_s is None:
             return step
         if self._joint_s is not None:
@@ -187,7 +187,7 @@ class Segment:
         known = point.step is not None or point.iteration is not None
         return point if known or not self.steps else replace(point, step=self.steps[-1].step)
 
-    def _learn(self, fact: Fact) -> None:
+    def _take_fact(self, fact: Fact) -> None:
         if fact.name == "train_iters":
             self._train_iters = fact.value
         elif fact.name == "completed":
@@ -214,14 +214,14 @@ class Segment:
             entries.append(entry)
 
     def parsed(self, dialect: str | None, framework: str | None, dialects: tuple[str, ...], lines: int) -> Parsed:
-        """What was told so far."""
-        sure = {key: at for key, at in self._arguments.items() if key[1] not in self._contradicted}
+        """Return the run as it was reported so far."""
+        stated = {key: at for key, at in self._arguments.items() if key[1] not in self._contradicted}
         dumped: dict[str, Reading] = {}
-        for column in dict.fromkeys((framework, *(column for column, _ in sure))):
-            own = {name: at for (of, name), at in sure.items() if of == column}
+        for column in dict.fromkeys((framework, *(column for column, _ in stated))):
+            own = {name: at for (of, name), at in stated.items() if of == column}
             if column:
-                told = canonical(own, column)
-                dumped = {**(in_effect(told, own, self._complete) if column in MEGATRON else told), **dumped}
+                named = canonical(own, column)
+                dumped = {**(in_effect(named, own, self._complete) if column in MEGATRON else named), **dumped}
         for name, at in self._settings.items():
             if name not in self._contradicted and (name not in dumped or dumped[name].value is None):
                 dumped[name] = at
@@ -231,7 +231,7 @@ class Segment:
             framework=framework,
             steps=self.steps.copy(),
             facts=dict(self._facts),
-            arguments={name: at for (column, name), at in sure.items() if column == framework},
+            arguments={name: at for (column, name), at in stated.items() if column == framework},
             effective={**dumped, **self._marked["effective"]},
             dumped=dumped,
             configured=dict(self._marked["configured"]),
@@ -259,12 +259,12 @@ class Segment:
 
 
 def ends_a_run(event: Event) -> bool:
-    """What a program tells after its last step, and none before its first."""
+    """Return whether an event comes after a program's last step, and never before its first."""
     return isinstance(event, (Validation, Stall)) or (isinstance(event, Fact) and event.name == "completed")
 
 
 def canonical(arguments: Mapping[str, Reading], framework: str) -> dict[str, Reading]:
-    """What a framework's argument dump says of the settings of our vocabulary."""
+    """Return the settings of our vocabulary that a framework's argument dump states."""
     settings = [setting for setting in vocabulary().values() if setting.dump]
     # A key with a dot is of a dump with sections, which its dialect reads itself.
     keys = ((s.name, key) for s in settings for key in s.keys(framework) or (s.name,) if "." not in key)
@@ -281,17 +281,13 @@ _FILLED = tuple(f.name for f in fields(Step) if f.default is None)
 
 def _filled(known: Step, other: Step) -> Step:
     lacks = {name: getattr(other, name) for name in _FILLED if getattr(known, name) is None}
-    said = {name: value for name, value in lacks.items() if value is not None and name not in known.nonfinite}
+    new: dict[str, Any] = {n: value for n, value in lacks.items() if value is not None and n not in known.nonfinite}
     more = {name: value for name, value in other.metrics.items() if name not in known.metrics}
     if more:
-        said["metrics"] = {**known.metrics, **more}
-    return replace(known, **said) if said else known
+        new["metrics"] = {**known.metrics, **more}
+    return replace(known, **new) if new else known
 
 
 def _over(step: Step, mark: Step) -> Step:
     names = ("lr_used", "loss", "grad_norm", "end_monotonic_s", "memory_bytes", "memory_kind")
-    said = {name: getattr(mark, name) for name in names if getattr(mark, name) is not None}
-    return replace(step, **said)
-
-
-__all__ = ["NewRun", "Parsed", "Segment", "canonical"]
+    return replace(step, **{name: getattr(mark, name) for name in names if getattr(mark, name) is not None})

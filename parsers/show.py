@@ -40,7 +40,7 @@ _BLOCK = 1 << 20
 
 
 def table(records: Sequence[Record]) -> None:
-    """A table a record, on stdout."""
+    """Print a table for each record."""
     for record in records:
         for label, text in rows(record):
             print(f"{label:<37} {plain(text)}".rstrip())
@@ -48,7 +48,7 @@ def table(records: Sequence[Record]) -> None:
 
 
 def as_json(records: Sequence[Record]) -> None:
-    """A list of the records with their steps, on stdout."""
+    """Print a list of the records with their steps, as JSON."""
     out = sys.stdout
     out.write("[")
     for index, record in enumerate(records):
@@ -62,7 +62,7 @@ def as_json(records: Sequence[Record]) -> None:
 
 
 def as_csv(records: Sequence[Record]) -> None:
-    """A line a step, of all records under one another, on stdout; an empty cell is unknown."""
+    """Print a line a step, of all records under one another, as CSV; an empty cell is unknown."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["log", "run", *STEP_FIELDS])
     for record in records:
@@ -79,7 +79,7 @@ def _cells(step: Step) -> Iterator[str]:
 
 
 def rows(record: Record) -> Iterator[tuple[str, str]]:
-    """What the table shows of a record, each with its label."""
+    """Yield what the table shows of a record, each with its label."""
     yield "log", record.log or "unknown"
     yield "status", record.status if record.cause is None else f"{record.status}: {record.cause}"
     yield "framework", " ".join(part for part in (record.framework, record.framework_version) if part) or "unknown"
@@ -119,7 +119,7 @@ def _points(record: Record) -> Iterator[tuple[str, str]]:
         yield f"{point.split} loss", _validation(point)
     seconds = [stall.seconds for stall in record.stalls if stall.seconds is not None]
     if record.stalls:
-        yield "stalls", f"{len(record.stalls)}, {sum(seconds):.1f} s where their time is told"
+        yield "stalls", f"{len(record.stalls)}, {sum(seconds):.1f} s where their time is reported"
     for power in record.power:
         yield "energy", _power(power)
 
@@ -142,7 +142,7 @@ def _or_unknown(value: float | None) -> str:
 
 
 def follow(path: Path, dialect: str | None = None, until_done: bool = False) -> Parsed:
-    """Print the steps of a growing log until Ctrl-C, or until the framework says that it is done; what it told then.
+    """Print the steps of a growing log until Ctrl-C, or until the framework says that it is done; return the run.
 
     A log that is replaced or cut short is read anew. InputError: it cannot be read.
     """
@@ -174,7 +174,7 @@ def _read_on(path: Path, offset: int, parser: Parser) -> int:
 
 
 def _print(parsed: Parsed, shown: int) -> int:
-    """The steps after line `shown` of the log; the last of their lines."""
+    """Print the steps after line `shown` of the log. Return the last of their lines."""
     for step in parsed.steps:
         if step.line > shown:
             print(_step_line(step), flush=True)

@@ -34,14 +34,14 @@ def is_plain(block: bytes) -> bool:
 
 
 def colourless(text: str) -> str:
-    """`text` without terminal colours (also those that lost their ESC byte) and NULs."""
+    """Return `text` without terminal colours (also those that lost their ESC byte) and NULs."""
     if "\0" in text:
         text = text.replace("\0", "")
     return _ANSI.sub("", text) if "\x1b" in text or ("m" in text and "[" in text) else text
 
 
 def body(text: str) -> str:
-    """`text` without what launchers put before it: rank, time, pod, task, quotation marks; its indentation stays."""
+    """Return `text` without what launchers put before it: rank, time, pod, task, quotation marks. It stays indented."""
     for _ in range(_MOST_PREFIXES):
         found = _PREFIXES.match(text)
         if found is None or not found[0].strip():
@@ -51,7 +51,7 @@ def body(text: str) -> str:
 
 
 def plain(text: str, keep: str = "") -> str:
-    """`text` that cannot steer the terminal and can be written as UTF-8. keep: control characters that may stay."""
+    """Return `text` that cannot steer the terminal and is valid UTF-8. keep: control characters that may stay."""
     if text.isprintable():
         return text
     kept = "".join(c if c.isprintable() or c in keep else "\ufffd" for c in text)
@@ -59,7 +59,7 @@ def plain(text: str, keep: str = "") -> str:
 
 
 def json_object(text: str, constant: Callable[[str], Any] = str) -> dict[str, Any] | None:
-    """The JSON object that `text` begins with, writable; None where it begins with none. constant: what NaN and
+    """Return the JSON object that `text` begins with, writable; None where it begins with none. constant: what NaN and
     Infinity become, by default their words."""
     try:
         value, _ = json.JSONDecoder(parse_constant=constant).raw_decode(text.lstrip())
@@ -69,8 +69,8 @@ def json_object(text: str, constant: Callable[[str], Any] = str) -> dict[str, An
 
 
 def writable(value: Any) -> Any:
-    """`value` without what cannot be written as UTF-8 JSON: lone surrogates, keys that are no text, numbers beyond a
-    float, whole numbers beyond 64 bits."""
+    """Return `value` without what UTF-8 JSON has no form for: lone surrogates, keys that are no text, numbers beyond
+    a float, whole numbers beyond 64 bits."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
