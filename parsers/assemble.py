@@ -13,8 +13,8 @@ from parsers.outcome import Outcome
 from parsers.record import Declaration, Difference, Reading, Record
 from parsers.segment import Parsed
 
-# What the launcher finds out as well as the log, and who told it.
-_TOLD_TWICE: Mapping[str, str] = {
+# What the launcher finds out as well as the log, and who reports it.
+_REPORTED_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("host", "os", "kernel", "cpu_model"), "the launcher"),
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
@@ -27,7 +27,7 @@ _SPEED_WORDS = ("mfu", "tflops", "tokens_per", "memory", "elapsed", "throughput"
 _SPEED_UNITS = ("_s", "_ms", "_mb", "_gb", "_bytes", "_w")
 _MEMORY_FACTS = ("max_allocated_bytes", "max_reserved_bytes")
 _USABLE_OF_TOTAL = 0.03
-"""A framework tells the memory that it can use, a driver all of it."""
+"""A framework reports the memory that it can use, a driver all of it."""
 
 
 _PRINTED: Mapping[str, type | tuple[type, ...]] = {
@@ -37,7 +37,7 @@ _PRINTED: Mapping[str, type | tuple[type, ...]] = {
 
 
 def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
-    """`about` (what was known beforehand: id, request, platform, times, exit code) with what the log tells."""
+    """Return `about` (what was known beforehand: id, request, platform, times, exit code) with what the log reports."""
     facts = parsed.facts
     requested = about.requested or parsed.requested
     declared = about.declared or _declared(facts.get("declared"))
@@ -83,7 +83,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
 
 
 def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that have no field of their own in a record."""
+    """Return the facts that have no field of their own in a record."""
     return {name: value for name, value in facts.items() if name not in _FIELDS}
 
 
@@ -111,18 +111,18 @@ def _reasons(entries: Any) -> dict[str, str]:
 
 
 def _shrunk(entries: Any) -> dict[str, dict[str, Any]]:
-    """What a rendered bundle says that its rehearsal has smaller."""
+    """Return what a rendered bundle says that its rehearsal has smaller."""
     rows = entries.items() if isinstance(entries, dict) else ()
     return {str(name): row for name, row in rows if isinstance(row, dict) and row.keys() == {"asked", "ran"}}
 
 
 def _cautions(entries: Any) -> tuple[str, ...]:
-    """What a rendered bundle says of its rehearsal beforehand."""
+    """Return what a rendered bundle says about its rehearsal beforehand."""
     return tuple(map(str, entries)) if isinstance(entries, list) else ()
 
 
 def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> dict[str, Reading]:
-    """The name of the corpus, which no log tells: the request's, where the log tells the path of the request."""
+    """Return the name of the corpus, which no log states: the request's, where the log states the requested path."""
     path, asked = effective.get("data_path"), requested.get("data_path")
     if "data" in effective or path is None or asked is None or "data" not in requested:
         return {}
@@ -136,7 +136,7 @@ def _version(facts: Mapping[str, Any]) -> str | None:
 
 
 def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> tuple[Difference, ...]:
-    """The settings that both sides state, and state otherwise."""
+    """Return the settings that request and run both state, and state differently."""
     both = (name for name in requested if name in effective)
     held = ((name, requested[name], effective[name].value) for name in both)
     return tuple(
@@ -154,27 +154,27 @@ def ignored(declared: Iterable[Declaration], arguments: Mapping[str, Reading]) -
 
 
 def untold(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> Iterator[str]:
-    """The program's settings that were asked for, and that a log which tells others does not tell."""
+    """Yield a note of the settings that were requested and that a log which reports others does not report."""
     known = vocabulary()
     asked = (name for name, value in requested.items() if value is not None and name in known and known[name].dump)
     missing = [name for name in asked if name not in effective] if effective else []
     if missing:
-        yield f"asked for, and not told by the log: {', '.join(missing)}"
+        yield f"requested, and not reported by the log: {', '.join(missing)}"
 
 
 def _below(name: str, asked: Any, ran: Any) -> bool:
-    """A path relative to the run's directory, which the log tells in full."""
+    """Return whether a path is the requested one, relative to the run's directory, which the log prints in full."""
     return name == "data_path" and isinstance(asked, str) and isinstance(ran, str) and ran.endswith(f"/{asked}")
 
 
 def _contradictions(before: Mapping[str, Any], log: Mapping[str, Any]) -> Iterator[str]:
-    for name, who in _TOLD_TWICE.items():
-        known, told = before.get(name), log.get(name)
-        if known is None or told is None or same(known, told):
+    for name, who in _REPORTED_TWICE.items():
+        known, printed = before.get(name), log.get(name)
+        if known is None or printed is None or same(known, printed):
             continue
-        if name == "device_memory_bytes" and _nearly(known, told):
+        if name == "device_memory_bytes" and _nearly(known, printed):
             continue
-        yield f"{name}: {who} says {known}, the log {told}"
+        yield f"{name}: {who} says {known}, the log {printed}"
 
 
 def _nearly(a: Any, b: Any) -> bool:
@@ -183,7 +183,7 @@ def _nearly(a: Any, b: Any) -> bool:
 
 
 def same(asked: Any, ran: Any) -> bool:
-    """Equality without Python's True == 1; numbers as numbers (500000 is 500000.0), exactly."""
+    """Return whether two values are equal, without Python's True == 1; numbers as numbers (500000 is 500000.0)."""
     if isinstance(asked, bool) or isinstance(ran, bool):
         return asked is ran
     return bool(asked == ran)

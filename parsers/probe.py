@@ -17,7 +17,7 @@ from parsers.record import Reading, Record, Step
 
 FOLDER = "probe"
 """Its files' place in a run directory."""
-UNTOLD = "asked for, and not told by the log"
+UNTOLD = "requested, and not reported by the log"
 _MEAN = "loss:interval_mean"
 _LOSS_PRINTED = 1e-5  # seven digits, or a mean taken in fp32
 _OVER = ("data", "context")  # the ranks that a batch is cut over

@@ -26,7 +26,7 @@ BARE = Record(
     requested={"num_layers": 2, "lr": 0.5, "data": "mock"},
     effective={"num_layers": Reading(2, 7), "lr": Reading(0.25, 8)},
     dumped={"num_layers": Reading(2, 7), "lr": Reading(0.25, 8)},
-    notes=("asked for, and not told by the log: data", "kept"),
+    notes=("requested, and not reported by the log: data", "kept"),
     steps=tuple(Step(step=k, line=k + 1, iteration=k + 1, lr_used=9.0) for k in range(3)),
 )
 MATRIX, NORM, EXPERT = ["w", [2, 4], 16, True], ["n", [4], 4, False], ["e0", [3], 3, True]
