@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from conf.check import check_layout, setting_problems
@@ -11,22 +11,7 @@ from conf.data_choice import settled
 from conf.errors import ConfigError, Problem
 from conf.facts import LayoutRow, find_row
 from conf.layout_check import Case
-from conf.schema import (
-    Cluster,
-    Data,
-    FrameworkChoice,
-    Grid,
-    Hardware,
-    LayoutChoice,
-    Model,
-    Optimizer,
-    Platform,
-    Precision,
-    Price,
-    Rehearsal,
-    Request,
-    Training,
-)
+from conf.schema import Common, Hardware, LayoutChoice, Request, Training
 
 SHORT_SIZES: Mapping[str, str] = {
     "tensor_model_parallel_size": "TP",
@@ -78,35 +63,12 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """The whole request, frozen and valid. `reasons` say why a derived value is what it is; `warnings` what to mind."""
+class Experiment(Common):
+    """The complete request, frozen and valid. reasons: why a derived value is what it is; warnings: what to mind."""
 
     name: str
-    model: Model
-    platform: Platform
-    hardware: Hardware
-    framework: FrameworkChoice
-    image: str | None
     layout: Layout
-    training: Training
-    precision: Precision
-    optimizer: Optimizer
-    data: Data
-    cluster: Cluster
-    price: Price
-    grid: Grid
-    nodes: int
     gpus_per_node: int
-    repeat: int
-    runs_dir: str
-    hang_after_s: float
-    dry_run: bool
-    bundle: str | None
-    rerun: bool
-    resume: bool
-    rehearse: Rehearsal | None
-    probe: bool
-    equal_init: bool
     declared: tuple[Declared, ...]
     reasons: tuple[str, ...]
     warnings: tuple[Problem, ...]
@@ -140,14 +102,11 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     case = Case(r.model, r.hardware, choice, training, optimizer, r.precision, r.nodes, gpus_per_node)
     data_parallel_size, warnings = _checked(case, row)
     layout = _layout(case, data_parallel_size, row)
-    same = {f: getattr(request, f) for f in _UNCHANGED}
+    filled_in = {"training": training, "optimizer": optimizer, "data": settled(request.data)}
     return Experiment(
-        **same,
+        **{field.name: getattr(request, field.name) for field in fields(Common)} | filled_in,
         name=request.name or f"{request.model.name}-{'rehearsal' if request.rehearse else request.platform.name}",
         layout=layout,
-        training=training,
-        optimizer=optimizer,
-        data=settled(request.data),
         gpus_per_node=gpus_per_node,
         declared=(),
         reasons=(*reasons, *_layout_reasons(case, layout, request), *_row_reasons(row, training)),
@@ -173,11 +132,6 @@ def _row_reasons(row: LayoutRow | None, training: Training) -> tuple[str, ...]:
     return (f"layout {row.table}: {note} [{row.source}]",)
 
 
-_UNCHANGED = (
-    *("model", "platform", "hardware", "framework", "image", "precision", "cluster", "price", "grid"),
-    *("nodes", "repeat", "runs_dir", "hang_after_s", "dry_run", "bundle", "rerun", "resume"),
-    *("rehearse", "probe", "equal_init"),
-)
 _TRAINING_DEFAULTS: Mapping[str, Any] = {
     "micro_batch_size": 1,
     "use_distributed_optimizer": True,

@@ -1,7 +1,7 @@
 """The shape of an experiment: one frozen dataclass a Hydra group. Field names are Megatron's, units are in the names.
 
 `Request` is what `conf/` composes to, with None where the layout table or the hardware decides; `Experiment`
-(`conf/resolve.py`) is the same with everything settled.
+(`conf/resolve.py`) is the same with everything settled: what both have is `Common`.
 """
 
 from __future__ import annotations
@@ -194,16 +194,15 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """All of conf/config.yaml, one field a group or a root key. per_platform: overrides for one side only."""
+class Common:
+    """All of conf/config.yaml that an Experiment keeps as it was requested, one field a group or a root key; only
+    training, optimizer and data have their null values filled in."""
 
-    name: str | None
     model: Model
     platform: Platform
     hardware: Hardware
     framework: FrameworkChoice
     image: str | None
-    layout: LayoutChoice
     training: Training
     precision: Precision
     optimizer: Optimizer
@@ -212,7 +211,6 @@ class Request:
     price: Price
     grid: Grid
     nodes: int
-    gpus_per_node: int | None
     repeat: int
     runs_dir: str
     hang_after_s: float
@@ -223,4 +221,13 @@ class Request:
     rehearse: Rehearsal | None
     probe: bool
     equal_init: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Common):
+    """What conf/ composes to. per_platform: overrides for one side only."""
+
+    name: str | None
+    layout: LayoutChoice
+    gpus_per_node: int | None
     per_platform: Mapping[str, Any]
