@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_experiment(*overrides: str) -> Experiment:
-    """The experiment that conf/ and `overrides` (Hydra's grammar, `model=llama`, `training.seed=1`) describe.
+    """Return the experiment that conf/ and `overrides` (Hydra's grammar, `model=llama`, `training.seed=1`) describe.
 
     Raises:
         conf.errors.ConfigError: with every problem found.
@@ -28,7 +28,7 @@ def load_experiment(*overrides: str) -> Experiment:
 
 
 def problems(*overrides: str) -> tuple[Problem, ...]:
-    """The check by itself: everything that is wrong with such an experiment, its layout above all; empty if nothing."""
+    """Check only: return everything that is wrong with such an experiment, its layout above all; empty if nothing."""
     from conf.errors import ConfigError
 
     try:
@@ -39,21 +39,21 @@ def problems(*overrides: str) -> tuple[Problem, ...]:
 
 
 def summary(experiment: Experiment) -> str:
-    """`experiment` on one screen, each derived number with its reason."""
+    """Return `experiment` on one screen, each derived number with its reason."""
     from conf.overview import summary as overview
 
     return overview(experiment)
 
 
 def models() -> tuple[str, ...]:
-    """What `model=` takes."""
+    """Return what `model=` takes."""
     from conf.compose import choices
 
     return choices("model")
 
 
 def platforms() -> tuple[str, ...]:
-    """What `platform=` takes."""
+    """Return what `platform=` takes."""
     from conf.compose import choices
 
     return choices("platform")

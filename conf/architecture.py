@@ -136,7 +136,7 @@ class Model:
 
 
 def tensor_widths(model: Model) -> dict[str, int]:
-    """What tensor parallelism cuts, so that its size must divide each, by field name."""
+    """Return what tensor parallelism cuts, so that its size must divide each, by field name."""
     widths = {"num_attention_heads": model.num_attention_heads, "num_query_groups": model.num_query_groups}
     if model.dense_layers:
         widths["ffn_hidden_size"] = model.ffn_hidden_size

@@ -16,7 +16,7 @@ MAY_BE_ZERO = {"moe_first_dense_layers"}
 
 
 def check_layout(case: Case) -> tuple[int, tuple[Problem, ...]]:
-    """data_parallel_size and the warnings.
+    """Apply every rule, and return data_parallel_size and the warnings.
 
     Raises:
         ConfigError: with every violated rule, its equation, its numbers and the nearest valid values.
@@ -31,12 +31,12 @@ def check_layout(case: Case) -> tuple[int, tuple[Problem, ...]]:
 
 
 def setting_problems(case: Case) -> list[Problem]:
-    """What is wrong whatever the layout."""
+    """Return what is wrong whatever the layout."""
     return list(positive(case)) or [problem for rule in SETTING_RULES for problem in rule(case)]
 
 
 def positive(case: Case) -> Iterator[Problem]:
-    """Counts and sizes below 1, which no rule could divide by."""
+    """Yield counts and sizes below 1, which no rule could divide by."""
     sizes = (name for name in case.layout.__slots__ if name.endswith("_parallel_size"))
     counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters", "save_interval")
     values = {f"layout.{name}": getattr(case.layout, name) for name in sizes}

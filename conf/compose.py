@@ -31,7 +31,7 @@ def _file(group: str, choice: str) -> Path:
 
 
 def choices(group: str) -> tuple[str, ...]:
-    """The names that `group=` takes, from the files in conf/GROUP."""
+    """Return the names that `group=` takes, from the files in conf/GROUP."""
     return tuple(sorted(p.stem for p in (CONF / group).glob("*.yaml")))
 
 
@@ -114,7 +114,7 @@ def _hydra_problem(text: str) -> Problem:
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
-    """`overrides` with `++` put before keys of open mappings (prices, per_platform), which Hydra wants there.
+    """Return `overrides` with `++` put before keys of open mappings (prices, per_platform), which Hydra wants there.
 
     Raises:
         ConfigError: with every key and choice that does not exist.
@@ -149,14 +149,14 @@ def _checked(override: str, problems: list[Problem]) -> str:
 
 
 def choice_problems(group: str, value: object) -> Iterator[Problem]:
-    """A choice that the group does not have. Sweeps (a,b) are Hydra's to refuse outside `-m`."""
+    """Yield the problem of a choice that the group does not have. Sweeps (a,b) are Hydra's to refuse outside `-m`."""
     if isinstance(value, str | bool | int) and str(value) not in choices(group):
         valid = choices(group)
         yield Problem(f"{group}={value}", "no such choice", allowed=listed(valid), hint=closest(str(value), valid))
 
 
 def key_problems(key: str) -> Iterator[Problem]:
-    """A dotted key that the schema does not have. Under per_platform.SIDE any key of the experiment is valid."""
+    """Yield the problem of a dotted key that the schema lacks. Under per_platform.SIDE any key is valid."""
     if key.startswith("per_platform."):
         _, side, *rest = key.split(".")
         sides = tuple(name for name in choices("platform") if name != AUTO)
@@ -192,7 +192,7 @@ def _is_open(key: str) -> bool:
 
 
 def flattened(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """A nested mapping as override strings, for per_platform.SIDE."""
+    """Yield a nested mapping as override strings."""
     for key, value in mapping.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{key}.")

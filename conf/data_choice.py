@@ -13,7 +13,7 @@ SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
 
 
 def spelled_out(overrides: Iterable[str]) -> list[str]:
-    """`overrides` with `data=/x/y` as what it stands for: `data=prefix` and `data.path=/x/y`."""
+    """Return `overrides` with `data=/x/y` as what it stands for: `data=prefix` and `data.path=/x/y`."""
     pairs = ((text, text.lstrip("+").partition("=")) for text in overrides)
     return [part for text, (key, _, value) in pairs for part in _parts(text, key, value)]
 
@@ -23,7 +23,7 @@ def _parts(text: str, key: str, value: str) -> tuple[str, ...]:
 
 
 def data_problems(data: Data) -> Iterator[Problem]:
-    """What in `data` contradicts itself."""
+    """Yield what in `data` contradicts itself."""
     if data.name == "mock" and data.path is not None:
         yield Problem("data.path", "data=mock reads no files", data.path, "null")
     if data.name != "mock" and not data.path:
@@ -42,5 +42,5 @@ def data_problems(data: Data) -> Iterator[Problem]:
 
 
 def settled(data: Data) -> Data:
-    """`data` with the path of the user's corpus from the root: a run happens in a directory of its own."""
+    """Return `data` with the path of the user's corpus from the root: a run happens in a directory of its own."""
     return replace(data, path=os.path.abspath(data.path)) if data.name == "prefix" and data.path else data  # noqa: PTH100

@@ -61,18 +61,18 @@ class InputError(UserError, ValueError):
 
 
 def closest(name: str, choices: Iterable[str]) -> str:
-    """A `try:` text naming the nearest of `choices`, or an empty string."""
+    """Return a `try:` text naming the nearest of `choices`, or an empty string."""
     match = get_close_matches(name, list(choices), n=1)
     return f"did you mean {match[0]}?" if match else ""
 
 
 def listed(choices: Sequence[object]) -> str:
-    """`choices` as one readable line."""
+    """Return `choices` as one readable line."""
     return ", ".join(str(c) for c in choices)
 
 
 def command(main: Main) -> Main:
-    """A command line's main(argv) that tells user errors without a traceback and returns their exit code.
+    """Return `main(argv)` so that it prints user errors without a traceback and returns their exit code.
 
     A reader that goes away (`| head -1`) is no error, and changes no exit code: a gate whose table nobody reads to its
     end still fails. A full disk behind stdout is one. Ctrl-C ends with 130, as in a shell.

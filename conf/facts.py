@@ -64,14 +64,14 @@ class LayoutRow:
 
 
 def check_hardware(mapping: Mapping[str, Any]) -> list[Problem]:
-    """What keeps a hardware entry (as YAML gives it) from being believed: no source, from memory, or no real figure."""
+    """Return why a hardware entry (as YAML gives it) is not believed: no source, from memory, or no real figure."""
     name = f"hardware {mapping.get('name') or 'without a name'}"
     return [*_sourced(name, mapping, ("source", "status", "note")), *_figures(name, mapping)]
 
 
 @cache
 def layout_rows() -> tuple[LayoutRow, ...]:
-    """All rows of conf/tables/layouts.csv.
+    """Return all rows of conf/tables/layouts.csv.
 
     Raises:
         ConfigError: with every row that has no source, a wrong cell, or a double.
@@ -81,7 +81,7 @@ def layout_rows() -> tuple[LayoutRow, ...]:
 
 
 def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
-    """The rows of a layout table given as CSV lines with a header. Raises as `layout_rows`."""
+    """Return the rows of a layout table given as CSV lines with a header. Raises as `layout_rows`."""
     reader = csv.DictReader(lines, restkey="a cell beyond the header")
     rows: list[LayoutRow] = []
     problems: list[Problem] = []
@@ -99,7 +99,7 @@ def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
 
 
 def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> LayoutRow:
-    """The row of `table` for this case; one that names the hardware and the precision beats one for any.
+    """Return the row of `table` for this case; one that names the hardware and the precision beats one for any.
 
     Raises:
         ConfigError: no such row; names the nearest ones.
@@ -118,7 +118,7 @@ def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -
 
 
 def has_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> bool:
-    """Whether `find_row` finds one."""
+    """Return whether `find_row` finds one."""
     try:
         return find_row(table, model, hardware, gpus, precision) is not None
     except ConfigError:

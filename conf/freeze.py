@@ -15,7 +15,7 @@ _MISSING = object()
 
 
 def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
-    """`value` (what YAML gives) as `kind` (a dataclass or any of its field types).
+    """Return `value` (what YAML gives) as `kind` (a dataclass or any of its field types).
 
     Appends to `problems` what does not fit and returns None in its place, so that one call finds all of them.
     """
@@ -54,7 +54,7 @@ def _freeze_dataclass(kind: Any, value: Any, where: str, problems: list[Problem]
 
 
 def field_types(kind: Any) -> Mapping[str, Any]:
-    """The fields of a dataclass with their resolved types."""
+    """Return the fields of a dataclass with their resolved types."""
     return _field_types(kind)
 
 
@@ -65,12 +65,12 @@ def _field_types(kind: Any) -> Mapping[str, Any]:
 
 
 def unknown_key(where: str, valid: Mapping[str, Any]) -> Problem:
-    """The problem of a key that its group does not have."""
+    """Return the problem of a key that its group does not have."""
     return Problem(where, "no such key", allowed=listed(sorted(valid)), hint=closest(where.rpartition(".")[2], valid))
 
 
 def required(kind: Any) -> Any:
-    """A type without its `| None`."""
+    """Return a type without its `| None`."""
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
     rest = tuple(a for a in get_args(kind) if a is not type(None))
@@ -92,7 +92,7 @@ def _wrong(kind: Any, value: Any, where: str, problems: list[Problem]) -> None:
 
 
 def described(kind: Any) -> str:
-    """A type as a user reads it: `int`, `one of full, selective, null`, `list of text`."""
+    """Return a type as a user reads it: `int`, `one of full, selective, null`, `list of text`."""
     words = {int: "a whole number", float: "a number that is finite", str: "text", bool: "true or false"}
     if kind in words:
         return words[kind]

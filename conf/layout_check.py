@@ -54,18 +54,18 @@ Rule = Callable[[Case], Iterator[Problem]]
 
 
 def data_parallel_size(case: Case) -> int | None:
-    """World size / (TP × PP × CP), None where that is no whole number."""
+    """Return world size / (TP × PP × CP), None where that is no whole number."""
     size, rest = divmod(case.world_size, case.tp * case.pp * case.cp)
     return size if rest == 0 and size > 0 else None
 
 
 def divisors(n: int) -> list[int]:
-    """All divisors of n, ascending."""
+    """Return all divisors of n, ascending."""
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
 def nearest(target: float, valid: list[int], count: int = 4) -> list[int]:
-    """The `count` values of `valid` that are nearest to `target`, ascending."""
+    """Return the `count` values of `valid` that are nearest to `target`, ascending."""
     return sorted(sorted(valid, key=lambda v: (abs(v - target), v))[:count])
 
 
@@ -93,7 +93,7 @@ def _nearest_splits(case: Case) -> list[tuple[int, int]]:
 
 
 def tensor_sizes(model: Model) -> list[int]:
-    """Tensor-parallel sizes that divide heads, KV groups, MLP and expert width and padded vocabulary of `model`."""
+    """Return the TP sizes that divide heads, KV groups, MLP and expert width and padded vocabulary of `model`."""
     widths = tensor_widths(model).values()
     return [tp for tp in divisors(model.num_attention_heads) if all(n % tp == 0 for n in widths)]
 

@@ -32,7 +32,7 @@ def load(overrides: Sequence[str]) -> Experiment:
 
 
 def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """The overrides with platform and hardware settled, those for this platform alone, and the reasons."""
+    """Return the overrides with platform and hardware settled, those for this platform alone, and the reasons."""
     settled, reasons = spelled_out(overrides), []
     if _platform_is_auto(settled):
         vendor, because = _platform(settled)

@@ -8,7 +8,7 @@ from conf.resolve import Experiment
 
 
 def summary(e: Experiment) -> str:
-    """What will be trained, where, and how it is cut."""
+    """Return what will be trained, where, and how it is cut."""
     t, o = e.training, e.optimizer
     model = f"{e.model.name}, {_parameters(e.model)} ({e.model.source.partition(';')[0]})"
     rows = [

@@ -44,7 +44,7 @@ class Parameters:
 
 
 def count(model: Model) -> Parameters:
-    """Parameters of `model`, from the shapes of its published checkpoint."""
+    """Count the parameters of `model`, from the shapes of its published checkpoint."""
     moe, moe_layers = model.moe, model.num_layers - model.dense_layers
     table, mtp = model.vocab_size * model.hidden_size, model.mtp_num_layers or 0
     parts: Counter[str] = Counter({"norms": shapes.final_norm(model).numel})
@@ -86,7 +86,7 @@ def per_rank(
     pipeline_model_parallel_size: int,
     expert_model_parallel_size: int = 1,
 ) -> Held:
-    """Parameters that the fullest rank holds. See `per_stage`."""
+    """Return the parameters that the fullest rank holds. See `per_stage`."""
     sizes = (tensor_model_parallel_size, pipeline_model_parallel_size, expert_model_parallel_size)
     return max(per_stage(model, *sizes), key=lambda held: held.total)
 
@@ -98,7 +98,7 @@ def per_stage(
     expert_model_parallel_size: int = 1,
     virtual_pipeline_model_parallel_size: int = 1,
 ) -> tuple[Held, ...]:
-    """Parameters of one rank in each pipeline stage, with the padded vocabulary.
+    """Return the parameters of one rank in each pipeline stage, with the padded vocabulary.
 
     Norms, routers and MLA's down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by
     TP; see conf/shapes.py.

@@ -80,7 +80,7 @@ class Experiment(Common):
 
 
 def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
-    """The experiment that `request` means; what one side declares is not known here.
+    """Return the experiment that `request` means; what one side declares is not known here.
 
     Raises:
         ConfigError: no row for the layout asked for, or everything that is wrong with layout, batch and schedule.
@@ -147,7 +147,7 @@ _LAYOUT_DEFAULTS: Mapping[str, Any] = {
 
 
 def default_gpus_per_node(hardware: Hardware) -> int:
-    """Devices that software sees in a standard node."""
+    """Return how many devices software sees in a standard node."""
     return hardware.gpus_per_node * hardware.devices_per_package
 
 

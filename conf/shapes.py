@@ -66,7 +66,7 @@ class Module(NamedTuple):
 
 
 def layer(model: Model, moe: MoE | None, local: bool = False) -> tuple[Role, ...]:
-    """A whole layer, routed experts excepted: with router and shared experts, or with an MLP.
+    """Return the parameters of a layer, routed experts excepted: with router and shared experts, or with an MLP.
 
     local: Megatron's own modules, not TransformerEngine's. They split MLA's down-projections, which TransformerEngine's
     keep whole (core/models/gpt/gpt_layer_specs.py: backend.column_parallel_linear, backend.linear).
@@ -81,29 +81,29 @@ def layer(model: Model, moe: MoE | None, local: bool = False) -> tuple[Role, ...
 
 
 def expert(model: Model, moe: MoE) -> tuple[Role, ...]:
-    """One routed expert."""
+    """Return one routed expert."""
     return _mlp(model, "", "experts", moe.moe_ffn_hidden_size)
 
 
 def embedding(model: Model) -> Role:
-    """Its rows are padded, and so are those of the output matrix."""
+    """Return the embedding. Its rows are padded, and so are those of the output matrix."""
     return Role(EMBEDDING, "embedding", (model.padded_vocab_size, model.hidden_size), 0)
 
 
 def final_norm(model: Model) -> Role:
-    """The norm after the last layer."""
+    """Return the norm after the last layer."""
     return Role("decoder.final_layernorm.weight", "norms", (model.hidden_size,))
 
 
 def mtp_joint(model: Model) -> tuple[Role, ...]:
-    """What a module for multi-token prediction has beside its layer: the joining matrix and three norms."""
+    """Return what a module for multi-token prediction has beside its layer: the joining matrix and three norms."""
     h = model.hidden_size
     norms = (Role(f"{name}.weight", "mtp", (h,)) for name in ("enorm", "hnorm", "final_layernorm"))
     return (Role("eh_proj.weight", "mtp", (h, 2 * h), 0), *norms)
 
 
 def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iterator[Module]:
-    """All that pipeline stage `stage`, from 0, holds.
+    """Yield all that pipeline stage `stage`, from 0, holds.
 
     The first has the embedding, the last the output matrix, the final norm and multi-token prediction; a last stage
     that is not also the first has its own copy of the embedding where it is tied or multi-token prediction looks it up.
@@ -133,7 +133,7 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
 
 
 def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fused: bool = False) -> dict[str, Shape]:
-    """Name in the whole model → shape of every parameter that a rank holds.
+    """Return shape by name in the uncut model of every parameter that a rank holds.
 
     local: as in `layer`. fused: all experts of a layer in two matrices (GroupedMLP of core/transformer/moe/experts.py).
 
@@ -153,7 +153,7 @@ def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fu
 
 
 def usual_name(name: str) -> str:
-    """The name here of a parameter that a stack calls `name`."""
+    """Return the name here of a parameter that a stack calls `name`."""
     end = next((end for end in OTHER_NAMES if name.endswith(f".{end}")), "")
     name = name.removesuffix(end) + OTHER_NAMES.get(end, "")
     return name.replace(".mtp_model_layer.", ".transformer_layer.")  # as newer Megatron-Core calls it

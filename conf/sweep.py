@@ -12,7 +12,7 @@ from conf.resolve import Experiment
 
 
 def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
-    """Every experiment that `overrides` ask for, in Hydra's order; sweeps are expanded where `multirun`.
+    """Return every experiment that `overrides` ask for, in Hydra's order; sweeps are expanded where `multirun`.
 
     Raises:
         ConfigError: with the problems of all of them.
@@ -45,7 +45,7 @@ def _cells(overrides: list[str]) -> Iterator[Experiment]:
 
 
 def expanded(overrides: Sequence[str]) -> list[list[str]]:
-    """`a=1,2 b=3,4` → the four lists of overrides.
+    """Return the lists of overrides that a sweep stands for: four of `a=1,2 b=3,4`.
 
     Raises:
         ConfigError: a sweep that cannot be listed, as an interval.

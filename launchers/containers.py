@@ -30,7 +30,7 @@ Mount = tuple[str, bool]
 
 
 def problems(e: Experiment) -> Iterator[Problem]:
-    """Why `e` cannot be started in a container as it asks."""
+    """Yield why `e` cannot be started in a container as it asks."""
     runtime, image = e.cluster.container, e.image
     if runtime == "none":
         return
@@ -44,7 +44,7 @@ def problems(e: Experiment) -> Iterator[Problem]:
 
 
 def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) -> Plan:
-    """`plan` in e.image by e.cluster.container; as it is where that is none.
+    """Return `plan` in e.image by e.cluster.container; as it is where that is none.
 
     directory: where the run happens. cache: the user's Hugging Face cache, where there is one. Both absolute.
 

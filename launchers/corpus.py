@@ -15,7 +15,7 @@ def samples(e: Experiment) -> int:
 
 
 def tokens(e: Experiment) -> int:
-    """Tokens of a corpus of which the run is one epoch: a run of more than one is shuffled otherwise by every stack.
+    """Return the tokens of a corpus of which the run is one epoch: every stack shuffles a longer run otherwise.
 
     One part in a hundred and one batch more than needed, for stacks that ask for a few samples more than they use.
     """
@@ -24,7 +24,7 @@ def tokens(e: Experiment) -> int:
 
 
 def setup(e: Experiment, python: str, program: str | Path = PROGRAM) -> tuple[tuple[str, ...], ...]:
-    """The commands of a Plan's `setup`. python, program: the interpreter and ranks/corpus.py as the run sees them."""
+    """Return a Plan's `setup`. python, program: the interpreter and ranks/corpus.py as the run sees them."""
     if e.data.path is None:
         return ()
     make = ("--tokens", str(tokens(e))) if e.data.name == "synthetic" else ("--check",)

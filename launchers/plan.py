@@ -37,7 +37,7 @@ class Plan:
     declared: tuple[Declared, ...] = ()
 
     def command(self) -> str:
-        """The plan as one line for a shell that is in a folder with its files: the same as launchers/runner.py does."""
+        """Return the plan as one line for a shell that is in a folder with its files; launchers/runner.py does the same."""
         env = " ".join(f"{name}={_quoted(name, value)}" for name, value in sorted(self.env.items()))
         commands = " && ".join(shlex.join(argv) for argv in (*self.setup, self.argv))
         return f"(export {env} && {commands})" if env and self.setup else f"{env} {commands}".lstrip()

@@ -19,7 +19,7 @@ from launchers.rank_modules import rank_module
 
 
 def problems(e: Experiment) -> list[Problem]:
-    """What keeps `e` from running on this machine; empty if nothing does."""
+    """Return what keeps `e` from running on this machine; empty if nothing does."""
     framework = framework_of(e.framework.name)
     packages = [] if e.cluster.container != "none" else _packages(e)  # what an image holds, nobody can see from here
     conflicts = variables.conflicts(e, os.environ) if framework.takes_environment else ()

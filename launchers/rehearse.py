@@ -50,7 +50,7 @@ NOTHING_TOLD = Told()
 
 
 def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
-    """What runs in place of `e`, and what is said of it; `e` itself where no rehearsal is asked for.
+    """Return what runs in place of `e`, and what is said of it; `e` itself where no rehearsal is asked for.
 
     memory_bytes: that a process may use, for rehearse=layout.
 
@@ -67,8 +67,8 @@ def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
 
 
 def shrunk(asked: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Every setting that `ran` has otherwise, by canonical name, parts of the model without one by their path. but:
-    names that are told of elsewhere."""
+    """Return every setting that `ran` has otherwise, by canonical name, or by its path where it has none. but: names
+    that are reported elsewhere."""
     values = [{**requested(e), **_unnamed(e), **_runs(e)} for e in (asked, ran)]
     before, after = values
     names = (name for name in before if before[name] != after.get(name) and name not in but)
@@ -100,7 +100,7 @@ def _without_kernels(e: Experiment) -> Experiment:
 
 
 def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
-    """`e` at full width, layout and world, with as many layers as fit into `memory_bytes`, and no corpus.
+    """Return `e` at full width, layout and world, with as many layers as fit into `memory_bytes`, and no corpus.
 
     Raises:
         ConfigError: not even one layer for each stage fits.
@@ -129,19 +129,19 @@ def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
 
 
 def rank_bytes(e: Experiment) -> int:
-    """Host memory that the larger of the two played ranks of `e` takes before its first step."""
+    """Return the host memory in bytes that the larger of the two played ranks of `e` takes before its first step."""
     return PROCESS_BYTES + round(BYTES_PER_PARAMETER * max(held.total for held in parameters(e).values()))
 
 
 def played(e: Experiment) -> tuple[int, ...]:
-    """The ranks of rehearse=layout: the first, and the first tensor rank of the last stage. A rank with another tensor
-    rank waits for one with 0 to tell it to train."""
+    """Return the ranks of rehearse=layout: the first, and the first tensor rank of the last stage. A rank with another
+    tensor rank waits for one with 0 to start it."""
     last = e.layout.world_size - e.layout.tensor_model_parallel_size
     return (0,) if e.layout.pipeline_model_parallel_size == 1 else (0, last)
 
 
 def parameters(e: Experiment) -> dict[int, Held]:
-    """Played rank → the parameters that it must hold, by our own count."""
+    """Return the parameters that each played rank must hold, by our own count."""
     layout = e.layout
     stages = per_stage(
         e.model,
@@ -154,7 +154,7 @@ def parameters(e: Experiment) -> dict[int, Held]:
 
 
 def attached(plan: Plan, e: Experiment) -> Plan:
-    """`plan` with what e.rehearse, e.probe and e.equal_init put in front of the stack.
+    """Return `plan` with what e.rehearse, e.probe and e.equal_init put in front of the stack.
 
     Of rehearse=layout, `plan` starts one process: here it is started once for each rank.
     """

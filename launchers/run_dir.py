@@ -28,7 +28,7 @@ DATA = "data"  # the corpus stays where it is: the next attempt finds it whole, 
 
 
 def identity(e: Experiment, commit: str | None) -> str:
-    """Hex digest of all that decides a run: settings, place, image, code. Not its name, price or repeats."""
+    """Return a hex digest of all that decides a run: settings, place, image, code. Not its name, price or repeats."""
     names = {"platform": e.platform.name, "hardware": e.hardware.name}
     place = {**names, "nodes": e.nodes, "gpus_per_node": e.gpus_per_node}
     stack = {"framework": e.framework.name, "release": e.framework.release, "options": e.framework.options}
@@ -48,7 +48,7 @@ def run_id(e: Experiment, commit: str | None) -> str:
 
 
 def directory(e: Experiment, commit: str | None) -> Path:
-    """Where the run of `e` lives."""
+    """Return the directory of the run of `e`."""
     return Path(e.runs_dir) / e.name / run_id(e, commit)
 
 
@@ -72,7 +72,7 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Whether the engine left a whole checkpoint (launchers/ranks/engine_checkpoint.py) in the run at `path`."""
+    """Return whether the engine left a complete checkpoint (launchers/ranks/engine_checkpoint.py) in the run at `path`."""
     return (path / "checkpoints" / "latest").is_file()
 
 
@@ -145,7 +145,7 @@ def _set_aside(path: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Tuples as lists, so that YAML stays plain."""
+    """Return `value` with tuples as lists, so that YAML stays plain."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     return [plain(v) for v in value] if isinstance(value, list | tuple) else value

@@ -122,7 +122,7 @@ def execute(  # noqa: PLR0913
 
 
 def oom_kills() -> int | None:
-    """Processes of this cgroup that the kernel has killed for want of memory so far; None if it does not tell."""
+    """Return how many processes of this cgroup the kernel has killed for want of memory; None if it does not say."""
     try:
         text = Path("/sys/fs/cgroup/memory.events").read_text(encoding="ascii")
     except OSError:
@@ -144,7 +144,7 @@ def _start(argv: tuple[str, ...], plan: Plan, directory: Path) -> subprocess.Pop
 
 
 def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The child's environment: what is inherited, then the plan's own; of PYTHONPATH, the plan's folder comes first."""
+    """Return the child's environment: the inherited one under the plan's; of PYTHONPATH, the plan's folder first."""
     paths = [paths for paths in (plan.env.get("PYTHONPATH"), inherited.get("PYTHONPATH")) if paths]
     return {**inherited, **plan.env, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 

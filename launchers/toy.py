@@ -25,7 +25,7 @@ CORPUS_HIDDEN = 64  # beside the whole vocabulary of a corpus of the user's own
 
 
 def toy(e: Experiment) -> Experiment:
-    """`e` shrunk: 1 to 4 processes of one node, 8 to 20 steps. What fp8 asks for runs in bf16: no CPU has it."""
+    """Return `e` shrunk to 1 to 4 processes of one node, 8 to 20 steps. bf16 runs in place of fp8, which no CPU has."""
     layout, training = _layout(e), _training(e)
     batch = min(BATCH, 1 << (e.training.global_batch_size.bit_length() - 1))
     micro = _micro_batch(e, batch // layout.data_parallel_size)
@@ -57,7 +57,7 @@ def toy(e: Experiment) -> Experiment:
 
 
 def case(e: Experiment) -> Case:
-    """What the rules of conf/check.py look at, of an experiment that is settled."""
+    """Return a settled experiment as the Case that the rules of conf/check.py look at."""
     layout = e.layout
     sizes = {name: getattr(layout, name) for name in LayoutChoice.__slots__ if name != "table"}
     choice = LayoutChoice(table=None, **sizes)

@@ -17,12 +17,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def now() -> str:
-    """The time as ISO 8601 in UTC."""
+    """Return the time as ISO 8601 in UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def commit() -> str | None:
-    """Git commit of our own code, with a hash of what is changed in it; else the installed version, else None."""
+    """Return the Git commit of our own code, with a hash of its changes; else the installed version, else None."""
     head = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else ""
     if head:
         changes = _git("diff", "HEAD")
@@ -34,7 +34,7 @@ def commit() -> str | None:
 
 
 def facts() -> dict[str, Any]:
-    """Host, operating system, and the accelerators as the driver's tool reports them."""
+    """Return host, operating system, and the accelerators as the driver's tool reports them."""
     found = devices.find()
     where: dict[str, Any] = {"host": socket.gethostname(), "os": platform.platform(), **_environment()}
     if found.vendor:

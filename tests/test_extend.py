@@ -211,7 +211,7 @@ def test_a_vendor(tree: Tree) -> None:
     assert (record["platform"], record["vendor"], record["hardware"]) == ("acme", "acme", "acme_one")
     assert record["summary"]["mfu_percent"]["value"] > 0
     (power,) = record["power"]
-    assert (power["gpus"], power["mean_power_w"]) == (1, 250.5)
+    assert (power["gpus"], power["mean_power_w"]) == (1, pytest.approx(250.5))
     other = tree.record(tree.run("launch.py", "--json", "platform=cpu", *SHORT))
     assert (other["platform"], other["vendor"]) == ("cpu", None)
     compared = tree.run("-m", "compare", "runs", "vary=platform", codes=(0, 3))
