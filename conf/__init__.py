@@ -1,4 +1,4 @@
-"""The Python door: the same frozen Experiment as the command line, and the lists of what can be asked for.
+"""The Python door: the same frozen Experiment as the command line, and the lists of what can be requested.
 
 from conf import load_experiment, problems, summary
 e = load_experiment("model=llama", "platform=nvidia")

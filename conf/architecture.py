@@ -115,7 +115,7 @@ class Model:
         """Rows of the embedding: vocab_size rounded up to make_vocab_size_divisible_by, the same in every layout.
 
         Megatron pads to a multiple of that times TP, so its model depends on the layout; ours does not, and the
-        layout check asks that TP divides it.
+        layout check requires that TP divides it.
         """
         return -(-self.vocab_size // self.make_vocab_size_divisible_by) * self.make_vocab_size_divisible_by
 

@@ -49,7 +49,7 @@ def positive(case: Case) -> Iterator[Problem]:
 
 
 def _counts(part: Any, where: str) -> dict[str, int | None]:
-    """Every whole number of a model and of its parts, by config key."""
+    """Every integer of a model and of its parts, by config key."""
     found: dict[str, int | None] = {}
     for field in fields(part):
         value = getattr(part, field.name)

@@ -53,7 +53,7 @@ class Answer(Exception):
 
 
 class ConfigError(UserError, ValueError):
-    """The experiment asked for is not valid, or cannot run here."""
+    """The requested experiment is not valid, or cannot run here."""
 
 
 class InputError(UserError, ValueError):

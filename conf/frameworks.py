@@ -51,7 +51,7 @@ def chosen(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the overrides that replace framework=auto in the composed `config`, and why; nothing where it is not auto.
 
     Raises:
-        ConfigError: what an image holds is not known, or an interpreter cannot be asked.
+        ConfigError: what an image holds is not known, or an interpreter cannot be run.
     """
     if config["framework"]["name"] != AUTO:
         return [], []
@@ -83,7 +83,7 @@ def checked_out(config: Mapping[str, Any], chosen: Sequence[str]) -> tuple[list[
     release = release_of_checkout(path)
     label = facts(name).get("label", name)
     if any(o.lstrip("+").startswith("framework.release=") for o in chosen):
-        return [], [] if requested == release else [f"{label} {requested}, as asked: checked out is {release}"]
+        return [], [] if requested == release else [f"{label} {requested}, as requested: checked out is {release}"]
     return _release(release), [f"{label} {release}: checked out at {path}"]
 
 
@@ -123,12 +123,12 @@ def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -
         return path, known["release"] if config["bundle"] is not None else None  # which finds its own elsewhere
     image = config["image"]
     if config["cluster"]["container"] != "none" and image is not None:
-        held = _in_image(image)
-        if held is None:
+        contents = _in_image(image)
+        if contents is None:
             what = f"what {image} holds is not in conf/tables/{IMAGES.name}, and nothing can look into it beforehand"
             allowed = listed(config["platform"]["frameworks"])
             raise ConfigError(Problem("framework", what, AUTO, allowed, f"framework={name}"))
-        return image, held.get(name)
+        return image, contents.get(name)
     python = given["python"] or known["python"]
     distributions = known["distributions"]
     installed = versions(distributions, python)

@@ -54,7 +54,7 @@ Rule = Callable[[Case], Iterator[Problem]]
 
 
 def data_parallel_size(case: Case) -> int | None:
-    """Return world size / (TP × PP × CP), None where that is no whole number."""
+    """Return world size / (TP × PP × CP), None where that is no integer."""
     size, rest = divmod(case.world_size, case.tp * case.pp * case.cp)
     return size if rest == 0 and size > 0 else None
 

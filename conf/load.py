@@ -102,7 +102,7 @@ def _declared(e: Experiment, request: Request, without: Request, reason: str) ->
     """The settings that the side's overrides changed, groups and derived values included."""
     try:
         before, after = requested(resolve(without, ())), requested(e)
-    except ConfigError:  # what all sides are asked for may not fit this one: hence the override
+    except ConfigError:  # what all sides share may not fit this one: hence the override
         before, after = requested(without, partial=True), requested(request, partial=True)
     changed = (name for name in after if name in before and before[name] != after[name])
     return tuple(Declared(name, after[name], reason) for name in changed)
@@ -198,4 +198,4 @@ def _seen() -> str:
     if found.vendor:
         return f"{found.count} × {found.names[0]} found"
     silent = devices.silent_tools()
-    return "no accelerator found" + (f" ({' and '.join(silent)} tell of none)" if silent else "")
+    return "no accelerator found" + (f" ({' and '.join(silent)} list none)" if silent else "")

@@ -50,6 +50,6 @@ def _data(e: Experiment) -> str:
 def _savers(e: Experiment) -> str:
     t = e.training
     recompute = f"recompute {t.recompute_granularity}" if t.recompute_granularity else "no recompute"
-    optimizer = "distributed optimizer" if t.use_distributed_optimizer else "whole optimizer on every rank"
+    optimizer = "distributed optimizer" if t.use_distributed_optimizer else "the complete optimizer on every rank"
     overlap = [name for name in ("overlap_grad_reduce", "overlap_param_gather") if getattr(t, name)]
     return ", ".join([recompute, optimizer, *(overlap or ["no overlap"])])

@@ -88,7 +88,7 @@ def per_rank(
 ) -> Held:
     """Return the parameters that the fullest rank holds. See `per_stage`."""
     sizes = (tensor_model_parallel_size, pipeline_model_parallel_size, expert_model_parallel_size)
-    return max(per_stage(model, *sizes), key=lambda held: held.total)
+    return max(per_stage(model, *sizes), key=lambda rank: rank.total)
 
 
 def per_stage(

@@ -83,7 +83,7 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     """Return the experiment that `request` means; what one side declares is not known here.
 
     Raises:
-        ConfigError: no row for the layout asked for, or everything that is wrong with layout, batch and schedule.
+        ConfigError: no row for the requested layout, or everything that is wrong with layout, batch and schedule.
     """
     per_node = request.gpus_per_node
     gpus_per_node = default_gpus_per_node(request.hardware) if per_node is None else per_node
@@ -115,12 +115,12 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
 
 
 def _checked(case: Case, row: LayoutRow | None) -> tuple[int, tuple[Problem, ...]]:
-    """check_layout; where a table's row does not fit the experiment, what the row was made for is told with it."""
+    """check_layout; where a table's row does not fit the experiment, what the row was made for is reported with it."""
     try:
         return check_layout(case)
     except ConfigError as error:
-        told = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row else []
-        raise ConfigError(*error.problems, *told) from None
+        row_says = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row else []
+        raise ConfigError(*error.problems, *row_says) from None
 
 
 def _row_reasons(row: LayoutRow | None, training: Training) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def _explicit(choice: LayoutChoice) -> LayoutChoice:
 
 
 def _row(request: Request, gpus_per_node: int) -> LayoutRow | None:
-    """The table's row. Where there is none, what else is wrong is told with it."""
+    """The table's row. Where there is none, what else is wrong is reported with it."""
     if request.layout.table is None:
         return None
     gpus = request.nodes * gpus_per_node

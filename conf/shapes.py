@@ -1,4 +1,4 @@
-"""The parameters of a model by name and shape, as Megatron-Core builds them: in the whole model, and on one rank.
+"""The parameters of a model by name and shape, as Megatron-Core builds them: in the uncut model, and on one rank.
 
 Names are those of a model that is cut nowhere: layers and experts are numbered through it. All from core/models/gpt,
 core/transformer and core/tensor_parallel/layers.py: ColumnParallelLinear splits weight and bias, RowParallelLinear its
@@ -26,7 +26,7 @@ OTHER_NAMES = {
 
 class Role(NamedTuple):
     """One parameter. name: within its layer or module. part: the field of conf.parameters.Parameters that counts it.
-    shape: in the whole model. cut: the dimension that tensor parallelism splits; None is whole on every rank."""
+    shape: in the uncut model. cut: the dimension that tensor parallelism splits; None is uncut on every rank."""
 
     name: str
     part: str
@@ -69,7 +69,7 @@ def layer(model: Model, moe: MoE | None, local: bool = False) -> tuple[Role, ...
     """Return the parameters of a layer, routed experts excepted: with router and shared experts, or with an MLP.
 
     local: Megatron's own modules, not TransformerEngine's. They split MLA's down-projections, which TransformerEngine's
-    keep whole (core/models/gpt/gpt_layer_specs.py: backend.column_parallel_linear, backend.linear).
+    keep uncut (core/models/gpt/gpt_layer_specs.py: backend.column_parallel_linear, backend.linear).
     """
     h = model.hidden_size
     norms = (Role(f"{name}_layernorm.weight", "norms", (h,)) for name in ("input", "pre_mlp"))

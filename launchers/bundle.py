@@ -14,15 +14,15 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers.frameworks import framework_of, frameworks
 from launchers.plan import Plan
-from launchers.rehearse import Told
+from launchers.rehearse import Scope
 
 
-def facts(e: Experiment, plan: Plan, told: Told) -> dict[str, Any]:
+def facts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, Any]:
     """Return bundle.json: the request, and what of it may follow another number of GPUs."""
     declared = [asdict(d) for d in (*e.declared, *plan.declared)]
     where = {"platform": e.platform.name, "vendor": e.platform.vendor, "hardware": e.hardware.name}
     known = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
-    rehearsed = {"not_rehearsed": told.not_rehearsed, "shrunk": told.shrunk, "cautions": told.notes}
+    rehearsed = {"not_rehearsed": scope.not_rehearsed, "shrunk": scope.shrunk, "cautions": scope.notes}
     facts = {name: value for name, value in known.items() if value is not None} | (rehearsed if e.rehearse else {})
     return {
         "requested": requested(e),
@@ -44,21 +44,21 @@ def env_sh(env: Mapping[str, str], reasons: Mapping[str, str], overridable: Cont
     return "\n".join(lines) + "\n"
 
 
-def leave(asked: Sequence[tuple[Experiment, Plan, Told]]) -> None:
+def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
     """Write the bundle of each experiment, and say where.
 
     Raises:
         ConfigError: a framework that needs our programs where it runs, or one folder for several runs.
         InputError: a folder that cannot be used.
     """
-    problems = [problem for e, *_ in asked for problem in _problems(e)]
-    if len({e.bundle for e, *_ in asked}) < len(asked):
+    problems = [problem for e, *_ in requested for problem in _problems(e)]
+    if len({e.bundle for e, *_ in requested}) < len(requested):
         problems.append(Problem("bundle", "one folder holds one experiment", hint="one call a bundle"))
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    for e, plan, told in asked:
-        write(Path(e.bundle or ""), framework_of(e.framework.name).bundle(e, plan, told))
-        for note in told.notes:
+    for e, plan, scope in requested:
+        write(Path(e.bundle or ""), framework_of(e.framework.name).bundle(e, plan, scope))
+        for note in scope.notes:
             print(f"warning: {note}", file=sys.stderr)
         print(f"{e.bundle}: copy it to where it is to run, then bash run.sh (README.txt says more)")
 

@@ -30,7 +30,7 @@ Mount = tuple[str, bool]
 
 
 def problems(e: Experiment) -> Iterator[Problem]:
-    """Yield why `e` cannot be started in a container as it asks."""
+    """Yield why `e` cannot be started in a container as it requests."""
     runtime, image = e.cluster.container, e.image
     if runtime == "none":
         return

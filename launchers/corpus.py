@@ -10,7 +10,7 @@ PROGRAM = Path(__file__).parent / "ranks" / "corpus.py"
 
 
 def samples(e: Experiment) -> int:
-    """Samples that the whole run trains on."""
+    """Return the samples that the run trains on."""
     return e.training.train_iters * e.training.global_batch_size
 
 

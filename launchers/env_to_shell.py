@@ -22,7 +22,7 @@ PREFIX = "TPRIMAT_"
 
 
 def exports(values: Mapping[str, Any]) -> str:
-    """Return a line `export NAME=VALUE` for each value; true, false, and nothing for None, as YAML and a shell both read them."""
+    """Return a line `export NAME=VALUE` for each value: true, false, and nothing for None."""
     return "".join(f"export {name}={shlex.quote(_text(value))}\n" for name, value in values.items())
 
 

@@ -23,7 +23,7 @@ class Plan:
     """files: path (relative to the run directory) → text. env: set on top of the environment, the reason of each in
     env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run directory, after
     the commands of `setup`, the first of which that fails is the end of the run. check: the command that finds out in
-    the target environment, without training, whether argv can run. declared: what the framework cannot be told, and
+    the target environment, without training, whether argv can run. declared: what the framework has no setting for, and
     has instead."""
 
     setup: tuple[tuple[str, ...], ...] = ()
@@ -37,7 +37,7 @@ class Plan:
     declared: tuple[Declared, ...] = ()
 
     def command(self) -> str:
-        """Return the plan as one line for a shell that is in a folder with its files; launchers/runner.py does the same."""
+        """Return one line for a shell in a folder with the plan's files, which does what launchers/runner.py does."""
         env = " ".join(f"{name}={_quoted(name, value)}" for name, value in sorted(self.env.items()))
         commands = " && ".join(shlex.join(argv) for argv in (*self.setup, self.argv))
         return f"(export {env} && {commands})" if env and self.setup else f"{env} {commands}".lstrip()

@@ -1,4 +1,4 @@
-"""rehearse=train|layout: what of an Experiment a CPU can run with the real stack, and what it cannot tell. Pure.
+"""rehearse=train|layout: what of an Experiment a CPU can run with the real stack, and what it cannot show. Pure.
 
 train runs the toy (launchers/toy.py) by the ordinary plan. layout keeps width, layout and world, cuts layers to the
 memory that is there, and starts one process for each of two ranks, which play them (launchers/ranks/rehearsal).
@@ -31,26 +31,26 @@ BYTES_PER_PARAMETER = 10.5
 PROCESS_BYTES = 1_200_000_000
 GB = 1e9
 _STILL_SO = ("platform ", "hardware ", "framework ")  # reasons of an experiment that hold of its toy
-NOTHING_ASKED = (None, False, 1)
+NOT_REQUESTED = (None, False, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a rehearsal's record says of itself. shrunk: setting → {"asked", "ran"}. not_rehearsed: setting or topic →
-    reason. notes: what is said before it starts, too. asked: the whole experiment, by which the run is named: two of
-    them may have the same toy."""
+class Scope:
+    """How far a rehearsal goes, as its record has it. shrunk: setting → {"asked", "ran"}. not_rehearsed: setting or
+    topic → reason. notes: printed before it starts, too. requested: the full experiment, by which the run is named: two
+    of them may have the same toy."""
 
     shrunk: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     not_rehearsed: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    asked: Experiment | None = None
+    requested: Experiment | None = None
 
 
-NOTHING_TOLD = Told()
+NO_REHEARSAL = Scope()
 
 
-def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
-    """Return what runs in place of `e`, and what is said of it; `e` itself where no rehearsal is asked for.
+def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Scope]:
+    """Return what runs in place of `e`, and what is said of it; `e` itself where no rehearsal is requested.
 
     memory_bytes: that a process may use, for rehearse=layout.
 
@@ -58,30 +58,30 @@ def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Told]:
         ConfigError: a rank of rehearse=layout does not fit, even with the fewest layers.
     """
     if e.rehearse is None:
-        return e, Told()
+        return e, Scope()
     small = toy(e) if e.rehearse == "train" else in_layout(e, memory_bytes)
     small, reasons = _without_kernels(framework_of(e.framework.name).rehearsed(small)), not_rehearsed(e)
     if e.rehearse == "train":  # how the full layout came about is no reason of the toy's
         small = replace(small, reasons=tuple(why for why in e.reasons if why.startswith(_STILL_SO)))
-    return small, Told(shrunk(e, small, reasons), reasons, tuple(_cautions(e, small)), e)
+    return small, Scope(shrunk(e, small, reasons), reasons, tuple(_cautions(e, small)), e)
 
 
-def shrunk(asked: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def shrunk(full: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return every setting that `ran` has otherwise, by canonical name, or by its path where it has none. but: names
     that are reported elsewhere."""
-    values = [{**requested(e), **_unnamed(e), **_runs(e)} for e in (asked, ran)]
+    values = [{**requested(e), **_unnamed(e), **_runs(e)} for e in (full, ran)]
     before, after = values
     names = (name for name in before if before[name] != after.get(name) and name not in but)
     return {name: {"asked": before[name], "ran": after.get(name)} for name in names}
 
 
 def not_rehearsed(e: Experiment) -> dict[str, str]:
-    """Setting or topic → why a rehearsal of `e` tells nothing of it."""
+    """Return setting or topic → why a rehearsal of `e` shows nothing of it."""
     table, own, found = _table(), framework_of(e.framework.name).not_rehearsed(), {}
     for row in (*table["settings"], *own.get("settings", ())):
-        asked = follow(e, row["of"])
-        asks = asked is True or asked not in row.get("unless", NOTHING_ASKED)  # True == 1
-        if asks and row.get("only", e.rehearse) == e.rehearse:
+        value = follow(e, row["of"])
+        is_requested = value is True or value not in row.get("unless", NOT_REQUESTED)  # True == 1
+        if is_requested and row.get("only", e.rehearse) == e.rehearse:
             found[row["name"]] = row["reason"]
     found |= {name: row["reason"] for name in e.framework.options if (row := _option(e, name))}
     return {**table["topics"], **found}
@@ -130,7 +130,7 @@ def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
 
 def rank_bytes(e: Experiment) -> int:
     """Return the host memory in bytes that the larger of the two played ranks of `e` takes before its first step."""
-    return PROCESS_BYTES + round(BYTES_PER_PARAMETER * max(held.total for held in parameters(e).values()))
+    return PROCESS_BYTES + round(BYTES_PER_PARAMETER * max(rank.total for rank in parameters(e).values()))
 
 
 def played(e: Experiment) -> tuple[int, ...]:
@@ -158,17 +158,17 @@ def attached(plan: Plan, e: Experiment) -> Plan:
 
     Of rehearse=layout, `plan` starts one process: here it is started once for each rank.
     """
-    told = {name: (value, why) for name, value, why in _variables(e)}
-    if not told:
+    added = {name: (value, why) for name, value, why in _variables(e)}
+    if not added:
         return plan
-    told["PYTHONPATH"] = (str(FOLDER), "whose sitecustomize puts the stand-in, the probe and equal weights in front")
+    added["PYTHONPATH"] = (str(FOLDER), "whose sitecustomize puts the stand-in, the probe and equal weights in front")
     if e.rehearse == "layout":
         *before, last = (("env", f"TPRIMAT_PLAY_RANK={rank}", *plan.argv) for rank in played(e))
         plan = replace(plan, setup=(*plan.setup, *before), argv=last)
     return replace(
         plan,
-        env={**plan.env, **{name: value for name, (value, _) in told.items()}},
-        env_reasons={**plan.env_reasons, **{name: why for name, (_, why) in told.items()}},
+        env={**plan.env, **{name: value for name, (value, _) in added.items()}},
+        env_reasons={**plan.env_reasons, **{name: why for name, (_, why) in added.items()}},
     )
 
 
@@ -196,9 +196,9 @@ def _with_layers(e: Experiment, layers: int) -> Experiment:
 
 
 def _too_large(e: Experiment, least: Experiment, memory_bytes: float) -> Problem:
-    held = max(parameters(least).values(), key=lambda one: one.total).total
+    size = max(parameters(least).values(), key=lambda one: one.total).total
     what = (
-        f"a rank of {e.layout} holds {held:,} parameters with {least.model.num_layers} of {e.model.num_layers} layers: "
+        f"a rank of {e.layout} holds {size:,} parameters with {least.model.num_layers} of {e.model.num_layers} layers: "
         f"{rank_bytes(least) / GB:,.1f} GB, and it may take {memory_bytes / GB:,.1f} GB of what is free here"
     )
     hint = "a machine with that much memory, more TP or EP, fewer virtual stages; or rehearse=train"
@@ -236,15 +236,15 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
     if e.precision.fp8:
         yield "fp8 is not rehearsed: bf16 runs in its place"
     for name, short in SHORT_SIZES.items():
-        asked, ran = getattr(e.layout, name), getattr(small.layout, name)
-        if (asked or 1) > 1 and (ran or 1) == 1:
+        full, ran = getattr(e.layout, name), getattr(small.layout, name)
+        if (full or 1) > 1 and (ran or 1) == 1:
             why = "gloo refuses TP with EP" if short == "TP" and small.layout.expert_model_parallel_size > 1 else _ROOM
-            yield f"{short} {asked} is not rehearsed: {why}"
+            yield f"{short} {full} is not rehearsed: {why}"
     if small.model.num_layers < e.model.num_layers and e.rehearse == "layout":
         yield f"{small.model.num_layers} of {e.model.num_layers} layers are built: more do not fit into this memory"
 
 
-_ROOM = "four processes hold no more; rehearse=layout shows it whole"
+_ROOM = "four processes hold no more; rehearse=layout shows all of it"
 
 
 @cache

@@ -24,7 +24,7 @@ ATTEMPTS = "attempts"
 PLAN = "plan.json"
 NEW = ".new"
 RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024
-DATA = "data"  # the corpus stays where it is: the next attempt finds it whole, or makes it again
+DATA = "data"  # the corpus stays where it is: the next attempt finds it complete, or makes it again
 
 
 def identity(e: Experiment, commit: str | None) -> str:
@@ -72,7 +72,7 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Return whether the engine left a complete checkpoint (launchers/ranks/engine_checkpoint.py) in the run at `path`."""
+    """Return whether the engine left a complete checkpoint (ranks/engine_checkpoint.py) in the run at `path`."""
     return (path / "checkpoints" / "latest").is_file()
 
 

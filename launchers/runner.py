@@ -29,7 +29,7 @@ FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks shou
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How the processes ended. exit_code is negative for a signal, None where nothing was started; signal: what we
-    passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not tell;
+    passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not say;
     over_limit: it was ended for taking longer than it might."""
 
     exit_code: int | None
@@ -190,8 +190,8 @@ def _signals(run: _Run) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = (s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN)
-    before = {s: signal.signal(s, note) for s in asked}  # ignored by nohup, a signal stays ignored
+    handled = (s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN)
+    before = {s: signal.signal(s, note) for s in handled}  # ignored by nohup, a signal stays ignored
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What every stack under torchrun gets: its arguments, and the environment that the machine asks for."""
+"""What every stack under torchrun gets: its arguments, and the environment that the machine needs."""
 
 from __future__ import annotations
 

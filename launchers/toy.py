@@ -1,4 +1,4 @@
-"""A toy of an Experiment, for rehearse=train: all that decides a comparison as asked, sizes as small as they can be.
+"""A toy of an Experiment, for rehearse=train: what decides a comparison as requested, sizes as small as they can be.
 
 Kept: optimizer, the schedule's shape, which sizes of the layout are above 1, the order of batch sizes, kinds of layer,
 RoPE, epsilon, ties, biases, gates, the ratio of heads to KV groups, data, seeds, recompute, overlap. What a layout cuts
@@ -21,7 +21,7 @@ BATCH, SEQ_LENGTH = 8, 64
 HIDDEN, FFN, HEAD, LOW_RANK, EXPERTS, TOPK = 128, 256, 16, 32, 4, 2
 VOCABULARY = 1024
 MOCK_VOCABULARY = 4096  # Megatron-Core 0.15.3's mock data holds ids up to 4094, whatever the vocabulary
-CORPUS_HIDDEN = 64  # beside the whole vocabulary of a corpus of the user's own
+CORPUS_HIDDEN = 64  # beside the full vocabulary of a corpus of the user's own
 
 
 def toy(e: Experiment) -> Experiment:
@@ -69,26 +69,26 @@ def _layout(e: Experiment) -> Layout:
 
     TP with EP gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks of DP and CP.
     """
-    asked, room = e.layout, PROCESSES
+    full, room = e.layout, PROCESSES
     sizes = dict.fromkeys(("data", "tensor_model", "pipeline_model", "context"), 1)
-    wanted = [name for name in ("tensor_model", "pipeline_model", "context", "data") if _size(asked, name) > 1]
-    experts = 2 if asked.expert_model_parallel_size > 1 else 1
+    wanted = [name for name in ("tensor_model", "pipeline_model", "context", "data") if _size(full, name) > 1]
+    experts = 2 if full.expert_model_parallel_size > 1 else 1
     if experts > 1:
-        carrier = "data" if _size(asked, "data") > 1 else "context"
+        carrier = "data" if _size(full, "data") > 1 else "context"
         wanted = [carrier, *(name for name in wanted if name not in (carrier, "tensor_model"))]
     for name in wanted:
         if room > 1:
             sizes[name], room = 2, room // 2
     stages = sizes["pipeline_model"]
     return replace(
-        asked,
+        full,
         data_parallel_size=sizes["data"],
         tensor_model_parallel_size=sizes["tensor_model"],
         pipeline_model_parallel_size=stages,
         context_parallel_size=sizes["context"],
-        virtual_pipeline_model_parallel_size=2 if stages > 1 and _virtual(asked) > 1 else None,
+        virtual_pipeline_model_parallel_size=2 if stages > 1 and _virtual(full) > 1 else None,
         expert_model_parallel_size=experts,
-        sequence_parallel=asked.sequence_parallel and sizes["tensor_model"] > 1,
+        sequence_parallel=full.sequence_parallel and sizes["tensor_model"] > 1,
         world_size=PROCESSES // room,
     )
 
@@ -165,7 +165,7 @@ def _model(e: Experiment, layout: Layout) -> Model:
 
 
 def _vocabulary(m: Model, mock: bool, cut: int) -> int:
-    """Padded where the asked one is: the end of a vocabulary is where stacks go apart. `cut` divides it, padded."""
+    """Padded where the requested one is: the end of a vocabulary is where stacks go apart. `cut` divides it, padded."""
     most, unit = MOCK_VOCABULARY if mock else VOCABULARY, m.make_vocab_size_divisible_by
     padding = m.padded_vocab_size - m.vocab_size
     size = m.vocab_size if m.vocab_size <= most else max(1, most // unit) * unit - min(padding, unit - 1, most // 8)
@@ -202,10 +202,10 @@ def _moe(moe: MoE, layers: int, layout: Layout) -> MoE:
     )
 
 
-def _even(asked: int, most: int, cut: int) -> int:
-    size = min(asked, most)
+def _even(size: int, most: int, cut: int) -> int:
+    size = min(size, most)
     return size - size % cut or cut
 
 
-def _at_most(asked: int | None, most: float = inf) -> int | None:
-    return None if asked is None else int(min(asked, most))
+def _at_most(size: int | None, most: float = inf) -> int | None:
+    return None if size is None else int(min(size, most))

@@ -36,7 +36,7 @@ from conf.sweep import experiments
 from estimate.memory import memory_problems, model_states
 from launchers import bundle, containers, make_plan, preflight, run_dir, where
 from launchers.plan import Host, Plan
-from launchers.rehearse import Told
+from launchers.rehearse import Scope
 from launchers.run_dir import plain
 from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
@@ -162,7 +162,7 @@ def _host() -> Host:
     return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
 
 
-def _show_plans(requested: Sequence[tuple[Experiment, Told]], as_json: bool) -> None:
+def _show_plans(requested: Sequence[tuple[Experiment, Scope]], as_json: bool) -> None:
     planned = [(e, _plan(e, _host()), rehearsed) for e, rehearsed in requested]
     if as_json:
         print(json.dumps([_plan_json(*one) for one in planned], indent=2))
@@ -170,12 +170,12 @@ def _show_plans(requested: Sequence[tuple[Experiment, Told]], as_json: bool) -> 
         print("\n\n".join(_plan_text(*one) for one in planned))
 
 
-def _plan_json(e: Experiment, p: Plan, rehearsed: Told) -> dict[str, Any]:
+def _plan_json(e: Experiment, p: Plan, rehearsed: Scope) -> dict[str, Any]:
     said = {"shrunk": rehearsed.shrunk, "not_rehearsed": rehearsed.not_rehearsed, "notes": rehearsed.notes}
     return {"experiment": plain(asdict(e)), "plan": asdict(p), **({"rehearsal": plain(said)} if e.rehearse else {})}
 
 
-def _plan_text(e: Experiment, p: Plan, rehearsed: Told) -> str:
+def _plan_text(e: Experiment, p: Plan, rehearsed: Scope) -> str:
     states = model_states(e)
     lines = [summary(e), f"{'memory':<14}{states}"]
     lines += [f"{'does not fit':<14}{problem.what}" for problem in memory_problems(e, devices.host_memory_bytes())]
@@ -186,7 +186,7 @@ def _plan_text(e: Experiment, p: Plan, rehearsed: Told) -> str:
     lines += [f"{'environment':<14}{k}={v}  ({p.env_reasons[k]})" for k, v in sorted(p.env.items())]
     lines += [f"{'passed on':<14}{name}" for name in p.forward_env]
     lines += [f"{'declared':<14}{d.key} = {d.value} ({d.reason})" for d in p.declared]
-    folder = run_dir.directory(rehearsed.asked or e, where.commit())
+    folder = run_dir.directory(rehearsed.requested or e, where.commit())
     lines += [f"{'folder':<14}{folder}: the files below; the command starts there"]
     lines += [f"{'command':<14}{p.command()}", *_container_commands(e), f"{'log':<14}{p.log}"]
     for name, text in sorted(p.files.items()):

@@ -22,7 +22,7 @@ from conf.vocabulary import requested
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
 from launchers.plan import Host, Plan
 from launchers.progress import Shown
-from launchers.rehearse import NOTHING_TOLD, Told
+from launchers.rehearse import NO_REHEARSAL, Scope
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record, marks
 from parsers.power_windows import with_power
@@ -36,14 +36,14 @@ MOST_NAMED = 4
 SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
-def run_once(e: Experiment, plan: Plan, rehearsed: Told = NOTHING_TOLD) -> tuple[Record, Path]:
+def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tuple[Record, Path]:
     """Run `e` (one seed) unless it is done already; return its record and its directory.
 
     Raises:
         InputError: the directory cannot be written, or another process is running this very run.
     """
     commit = where.commit()
-    path = run_dir.directory(rehearsed.asked or e, commit)
+    path = run_dir.directory(rehearsed.requested or e, commit)
     with run_dir.claimed(path):
         earlier = _earlier(path)
         if earlier and earlier.id != path.name:
@@ -80,14 +80,14 @@ def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
     return run_once(small, plan, rehearsed)
 
 
-def rehearsal(e: Experiment) -> tuple[Experiment, Told]:
+def rehearsal(e: Experiment) -> tuple[Experiment, Scope]:
     """Return what is run in place of `e` on this machine: itself where it is no rehearsal.
 
     Raises:
         ConfigError: rehearse=layout, and no rank of it fits.
     """
     if not e.rehearse:
-        return e, NOTHING_TOLD
+        return e, NO_REHEARSAL
     memory_bytes = SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
     small, rehearsed = rehearse.prepared(e, memory_bytes)
     # Primus' torchrun meets at a port that is fixed: a colleague's rehearsal on this machine would be there already.

@@ -21,7 +21,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "parsers" / "fixtures"
-PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell")
+PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell", "tensorprimat")
 SHORT = ("model=llama_tiny", "precision=fp32", "training.train_iters=6", "training.global_batch_size=4")
 SHORT = (*SHORT, "training.seq_length=64", "optimizer.lr_warmup_iters=2", "layout=data_parallel")
 

@@ -19,7 +19,7 @@ from conf.vendors import CPU
 if TYPE_CHECKING:
     from conf.resolve import Experiment
     from launchers.plan import Host, Plan
-    from launchers.rehearse import Told
+    from launchers.rehearse import Scope
 
 
 class Framework:
@@ -70,7 +70,7 @@ class Framework:
         """Return what a rehearsal of this stack shows nothing of: {settings, options}, as in launchers/rehearse.py."""
         return {}
 
-    def bundle(self, e: Experiment, plan: Plan, told: Told) -> Mapping[str, str]:
+    def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> Mapping[str, str]:
         """Return the files of bundle=DIR by name (`bundles`): a run that needs nothing of ours where it is started."""
         raise NotImplementedError
 

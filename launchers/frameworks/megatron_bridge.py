@@ -17,7 +17,7 @@ from conf.vocabulary import follow
 from launchers.attribute_settings import FOLDER
 from launchers.nvidia import RANKS, RecipeStack
 
-RELEASES = ("0.3", "0.4", "0.5", "0.6")  # whose attribute paths the table was held against
+RELEASES = ("0.3", "0.4", "0.5", "0.6")  # whose attribute paths the table was checked against
 
 
 class MegatronBridge(RecipeStack):

@@ -1,4 +1,4 @@
-"""framework=primus: AMD's Primus (its Megatron backend), told everything in one YAML file, on one node.
+"""framework=primus: AMD's Primus (its Megatron backend), configured by one YAML file, on one node.
 
 The rendered train.sh (shell/primus_train.sh) is what starts it, in a run of ours as in a bundle carried elsewhere
 (bundle=DIR), so that both do the same.
@@ -19,7 +19,7 @@ from launchers.attribute_settings import in_range
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
 from launchers.rank_modules import rank_module
-from launchers.rehearse import Told
+from launchers.rehearse import Scope
 from launchers.torchrun import machine
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ class Primus(Framework):
         rows: Mapping[str, Any] = attribute_settings.table("primus").more["not_rehearsed"]
         return rows
 
-    def bundle(self, e: Experiment, plan: Plan, told: Told) -> dict[str, str]:
+    def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
         """See Framework. Pure but for our own programs, which are read."""
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
         return {
@@ -121,8 +121,8 @@ class Primus(Framework):
             **(_rehearsal_programs() if e.rehearse else {}),
             **plan.files,
             "env.sh": bundle.env_sh(env, plan.env_reasons, OVERRIDABLE),
-            "bundle.json": json.dumps(bundle.facts(e, plan, told), indent=1, ensure_ascii=False) + "\n",
-            "README.txt": readme(e, plan, told),
+            "bundle.json": json.dumps(bundle.facts(e, plan, scope), indent=1, ensure_ascii=False) + "\n",
+            "README.txt": readme(e, plan, scope),
         }
 
 
@@ -179,7 +179,10 @@ def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     if e.framework.python is not None and e.bundle is None:
         places["PRIMUS_PYTHON"] = (e.framework.python, "whose environment Primus takes (framework.python)")
     if e.rehearse:
-        places["PRIMUS_GPU_MODEL"] = (e.hardware.name.upper(), "the GPU that the rehearsal's rocm-smi tells Primus of")
+        places["PRIMUS_GPU_MODEL"] = (
+            e.hardware.name.upper(),
+            "the GPU that the rehearsal's rocm-smi lists",
+        )
     if e.rehearse == "layout":
         places["PRIMUS_ENTRY"] = ("main", "one process, which plays a rank")
     if e.image is not None:
@@ -282,7 +285,7 @@ def _keys_of_option(name: str, release: str | None) -> list[str]:
 
 
 def _declared(e: Experiment) -> Iterator[Declared]:
-    """What runs otherwise than on NVIDIA or than all stacks were asked for."""
+    """What runs otherwise than on NVIDIA or than all stacks were requested to."""
     if e.model.rope_scaling_factor not in (None, ROPE_SCALING_FACTOR):
         why = "Primus builds every model with this factor: Megatron's --rope-scaling-factor does not reach it"
         yield Declared("rope_scaling_factor", ROPE_SCALING_FACTOR, why)
@@ -317,12 +320,12 @@ def _rehearsal_programs() -> dict[str, str]:
     return {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path.read_text(encoding="utf-8") for path in ours}
 
 
-def readme(e: Experiment, plan: Plan, told: Told) -> str:
+def readme(e: Experiment, plan: Plan, scope: Scope) -> str:
     """Return README.txt: what this is, how it is started, what may be changed, and how a record comes of it."""
     image = e.image or f"rocm/primus:{e.framework.release}"
     passed = ", ".join(plan.forward_env) or "none"
     inside = f"Start it inside {image}, with a checkout of the same release"
-    start = "\n".join([*told.notes, REHEARSED]) if e.rehearse else inside
+    start = "\n".join([*scope.notes, REHEARSED]) if e.rehearse else inside
     title = f"{e.name}: {e.model.name} on {e.nodes} x {e.gpus_per_node} {e.hardware.name}, Primus {e.framework.release}"
     return f"""{title}, {e.layout}
 
@@ -331,7 +334,7 @@ def readme(e: Experiment, plan: Plan, told: Told) -> str:
 
     PRIMUS_PATH=/path/to/Primus bash run.sh              DRY_RUN=1 bash run.sh  only says what it would do
 
-Several nodes: the same on each of them, with NODE_RANK=0, 1, ... (srun tells it) and MASTER_ADDR=HOST of node 0.
+Several nodes: the same on each of them, with NODE_RANK=0, 1, ... (srun sets it) and MASTER_ADDR=HOST of node 0.
 The last node's log is the one with the iteration lines.
 From outside a container: PRIMUS_ENTRY=container PRIMUS_IMAGE={image} bash run.sh
 
@@ -339,8 +342,8 @@ These may be set before it: TRAIN_ITERS, NNODES, GPUS_PER_NODE, NODE_RANK, MASTE
 PRIMUS_PATH, PRIMUS_ENTRY, PRIMUS_IMAGE, PRIMUS_CACHE_ROOT, DATA_PREFIX (a corpus elsewhere),
 RUN_DIR (where the run is kept), TRAIN_LOG (a file in a folder that exists).
 What follows from them is computed again; where more would have to change, run.sh refuses: render again.
-Before it starts, the checkout is asked for its release and for every key: PRIMUS_CHECK=0 leaves that out.
-Where its git does not tell the release, PRIMUS_RELEASE={e.framework.release} says that it is that one.
+Before it starts, its release and every key are looked up in the checkout: PRIMUS_CHECK=0 leaves that out.
+Where its git does not name the release, PRIMUS_RELEASE={e.framework.release} says that it is that one.
 Passed on by name if you have set them, never written down: {passed}.
 
 A run is a folder runs/TIME: primus.yaml as it ran, train.log, power.jsonl. Elsewhere, with TensorPrimat, its record is

@@ -22,7 +22,7 @@ from launch import main as launch
 from launchers import attribute_settings, bundle, corpus, env_to_shell, make_plan
 from launchers.frameworks import primus
 from launchers.rank_modules import rank_module
-from launchers.rehearse import NOTHING_TOLD
+from launchers.rehearse import NO_REHEARSAL
 from tests.launch.fake_rocm import checkout
 from tests.launch.primus_cases import HOST, overrides, planned, written
 
@@ -156,7 +156,7 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
     told = {"TRAIN_ITERS": str(iters), "NNODES": str(nodes), "GPUS_PER_NODE": str(gpus)}
     again = (f"training.train_iters={iters}", f"nodes={nodes}", f"gpus_per_node={gpus}")
     try:
-        settled = primus_settle.settle(json.loads(primus.FRAMEWORK.bundle(e, plan, NOTHING_TOLD)["bundle.json"]), told)
+        settled = primus_settle.settle(json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"]), told)
     except primus_settle.Refused:
         return  # what each refusal says: tests/launch/test_primus_box.py
     other, rendered = planned(*base, *again)
@@ -170,7 +170,7 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
 
 def test_a_layout_from_a_table_is_for_its_own_gpus() -> None:
     e, plan = planned(*AMD, "model=llama")
-    told = json.loads(primus.FRAMEWORK.bundle(e, plan, NOTHING_TOLD)["bundle.json"])
+    told = json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"])
     with pytest.raises(primus_settle.Refused, match=r"chosen for 1 × 8 GPUs; try: render again"):
         primus_settle.settle(told, {"NNODES": "2"})
 

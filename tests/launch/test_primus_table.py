@@ -21,7 +21,7 @@ from conf.errors import ConfigError
 from conf.vocabulary import program_settings
 from launchers import containers, corpus, make_plan
 from launchers.frameworks import primus
-from launchers.rehearse import NOTHING_TOLD
+from launchers.rehearse import NO_REHEARSAL
 from tests.launch import nvidia_cases
 from tests.launch.nvidia_cases import MODELS
 from tests.launch.primus_cases import HARDWARE, HOST, PRECISIONS, RELEASES, canonical, overrides, planned, written
@@ -52,7 +52,7 @@ WHOLE = ("llama_mi300x", "deepseek_v3_mi355x_v26.2")  # the other bundles are ke
 
 def bundle_texts(name: str) -> dict[str, str]:
     """Return what a bundle renders, by file; the programs that it carries are left out."""
-    texts = primus.FRAMEWORK.bundle(*planned(*BUNDLES[name]), NOTHING_TOLD)
+    texts = primus.FRAMEWORK.bundle(*planned(*BUNDLES[name]), NO_REHEARSAL)
     return {file: text for file, text in texts.items() if file not in {*primus.PROGRAMS, primus.TRAIN}}
 
 

@@ -45,7 +45,7 @@ def test_two_experiments_with_one_toy_are_two_runs() -> None:
     pair = [rehearsal("train", "nemo", f"training.global_batch_size={batch}") for batch in (128, 256)]
     (first, told), (second, of_other) = (prepared(e, 0) for e in pair)
     assert replace(first, reasons=()) == replace(second, reasons=())
-    assert run_dir.run_id(told.asked, None) != run_dir.run_id(of_other.asked, None)  # type: ignore[arg-type]
+    assert run_dir.run_id(told.requested, None) != run_dir.run_id(of_other.requested, None)  # type: ignore[arg-type]
 
 
 def test_what_was_shrunk_is_listed_with_both_values() -> None:
