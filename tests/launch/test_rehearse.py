@@ -113,7 +113,7 @@ def test_what_is_not_the_real_thing_is_said_beforehand() -> None:
     assert any("not CP's" in note for note in told.notes)
     sizes = ("nodes=8", "layout.tensor_model_parallel_size=4", "layout.pipeline_model_parallel_size=8")
     _, told = prepared(rehearsal("train", "nemo", *sizes), 0)
-    assert "DP 2 is not rehearsed: four processes hold no more; rehearse=layout shows it whole" in told.notes
+    assert "DP 2 is not rehearsed: four processes hold no more; rehearse=layout shows all of it" in told.notes
 
 
 def test_the_plan_puts_the_folder_in_front_of_what_is_inherited() -> None:
