@@ -190,10 +190,10 @@ class Dialect:
             yield Setting(name, value, line)
 
     def _facts(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
-        for name, value in self._stated(match):
+        facts = dict(self._stated(match))
+        vendor = maker_of(facts.get("device_name", ""))
+        for name, value in (facts if vendor is None else {**facts, "vendor": vendor}).items():
             yield Fact(name, value, line)
-            if name == "device_name" and maker_of(value) is not None:
-                yield Fact("vendor", maker_of(value), line)
 
     def _stated(self, match: re.Match[str]) -> Iterator[tuple[str, Any]]:
         for name, printed in match.groupdict().items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver
+from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, Setting
 from parsers.fields import commas, gibibytes, number
 
@@ -21,6 +21,14 @@ _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]
 
 def _percent(text: str) -> float | None:
     return number(text.rstrip("%"))
+
+
+def _share_last(values: Values, text: str) -> Values:
+    """Put the share of the memory last: a record's id follows from its text, and there it has always stood."""
+    share = values["metrics"].pop("memory_percent", None)
+    if share is not None:
+        values["metrics"]["memory_percent"] = share
+    return values
 
 
 class _Driver(Driver):
@@ -75,6 +83,7 @@ DIALECT = Dialect(
         "mfu": ("mfu_percent", _percent),
     },
     memory_kind="reserved",
+    adjust=_share_last,
     means={
         "tps: ": ("tokens_per_s_per_gpu", "tflops_per_gpu"),
         "wps: ": ("tokens_per_s_per_gpu", "tflops_per_gpu", "loss"),
