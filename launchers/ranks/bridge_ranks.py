@@ -30,23 +30,20 @@ _COMMIT = "0" * 40
 def _check(settings: Settings, folder: str) -> None:
     stand_in, bridge_config = _stack(settings, folder, check=True)
     config = bridge_config.validated(bridge_config.build(settings, stand_in), settings)
-    import bridge_effective
-
     mark("facts", facts(stand_in, "megatron-bridge", "transformers") | bridge_config.versions())
-    mark("configured", bridge_effective.configured(config, settings))
+    mark("configured", bridge_config.configured(config, settings))
 
 
 def _train(settings: Settings, folder: str) -> None:
     stand_in, bridge_config = _stack(settings, folder, check=False)
     config = bridge_config.build(settings, stand_in)
-    import bridge_effective
     from megatron.bridge.training.gpt_step import forward_step
     from megatron.bridge.training.pretrain import pretrain
 
     if is_first_rank():
         mark("facts", facts(stand_in, "megatron-bridge", "transformers") | bridge_config.versions())
     bridge_config.use_built_helpers()
-    pretrain(config, forward_step, callbacks=[bridge_effective.Marks(settings, stand_in)])
+    pretrain(config, forward_step, callbacks=[bridge_config.Marks(settings, stand_in)])
 
 
 def _stack(settings: Settings, folder: str, check: bool) -> tuple[str | None, Any]:

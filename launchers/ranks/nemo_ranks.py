@@ -20,16 +20,15 @@ from rank_program import is_first_rank, mark
 from vendor_ranks import Settings, facts, imported, main, stand_in_for
 
 
-def _recipe(settings: Settings) -> Any:
-    """Return the recipe with everything set.
+def _stack() -> Any:
+    """Return nemo_recipe, which imports NeMo.
 
     Raises:
-        Refused: NeMo, or a part of it, cannot be imported; or a setting is refused.
+        Refused: NeMo, or a part of it, cannot be imported.
     """
     what = "NeMo cannot be imported completely: its recipes are then silently absent"
     with _quiet():
-        nemo_recipe = imported("nemo_recipe", what, "install what is missing into it (make nemo has the tried lines)")
-    return nemo_recipe.build(settings)
+        return imported("nemo_recipe", what, "install what is missing into it (make nemo has the tried lines)")
 
 
 @contextmanager
@@ -43,10 +42,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _check(settings: Settings) -> None:
-    recipe = _recipe(settings)
-    import nemo_effective
-
-    configured = nemo_effective.configured(recipe, settings)
+    nemo_recipe = _stack()
+    configured = nemo_recipe.configured(nemo_recipe.build(settings), settings)
     if is_first_rank():
         mark("facts", facts(None, "nemo_toolkit", "lightning"))
         mark("configured", configured)
@@ -54,14 +51,12 @@ def _check(settings: Settings) -> None:
 
 def _train(settings: Settings) -> None:
     stand_in = stand_in_for(settings["device"])
-    recipe = _recipe(settings)
-    import nemo_effective
-    import nemo_recipe
-
+    nemo_recipe = _stack()
+    recipe = nemo_recipe.build(settings)
     if is_first_rank():
         mark("facts", facts(stand_in, "nemo_toolkit", "lightning"))
     nemo_recipe.seed_everything(settings["seed"])
-    run = nemo_recipe.ready(recipe, nemo_effective.marks(settings, stand_in))
+    run = nemo_recipe.ready(recipe, nemo_recipe.Marks(settings, stand_in))
     run()
 
 

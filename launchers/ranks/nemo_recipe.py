@@ -1,4 +1,6 @@
-"""Build a recipe of NeMo with every setting on it. Paths and traps: launchers/settings/nemo.yaml. N: nemo/ of 2.7.3."""
+"""Build a recipe of NeMo with every setting on it, and read back what it really has: `configured` of objects that were
+built and connected, `effective` of those that train, after strategy, optimizer and callbacks changed them. Paths and
+traps: launchers/settings/nemo.yaml. N: nemo/ of 2.7.3."""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import pkgutil
+from collections.abc import Iterator
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +18,7 @@ from typing import Any
 import fiddle as fdl
 import nemo_run
 import torch
+from lightning.pytorch.callbacks import Callback
 
 # explicit: the package itself imports without its recipes, and says so in a warning alone
 from nemo.collections import llm
@@ -26,8 +31,26 @@ from nemo.lightning.pytorch.callbacks.flops_callback import FLOPsMeasurementCall
 from nemo.lightning.pytorch.optim import CosineAnnealingScheduler
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.utils.exp_manager import TimingCallback
-from rank_program import Problem, Refused
-from vendor_ranks import Settings, assign, needs_transformer_engine, required
+from rank_program import Problem, Refused, is_first_rank, mark
+from tprimat_settings import (
+    batch_settings,
+    built_settings,
+    ddp_settings,
+    model_settings,
+    nemo_schedule,
+    optimizer_settings,
+    planned_layout,
+    rope_scaling,
+)
+from vendor_ranks import (
+    Settings,
+    assign,
+    changed,
+    first_batch,
+    mark_step,
+    needs_transformer_engine,
+    required,
+)
 
 try:
     import transformer_engine  # noqa: F401
@@ -154,3 +177,120 @@ def _callbacks(recipe: Any, formula: str | None) -> list[Any]:
         return [nemo_run.Config(TimingCallback)]
     flops = {"model_config": recipe.model.config, "data_config": recipe.data, "model_name": formula}
     return [nemo_run.Config(TimingCallback), nemo_run.Config(FLOPsMeasurementCallback, **flops)]
+
+
+_RESPECTED = ("model.config.", "optim.config.", "trainer.strategy.ddp.")
+
+
+def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
+    """Return canonical settings of the recipe, built and connected as llm.pretrain does it, without a trainer or data.
+
+    Raises:
+        Refused: NeMo's classes refuse it, or have changed what was set.
+    """
+    try:
+        model, optim = fdl.build(recipe.model), fdl.build(recipe.optim)
+        strategy, plugin = fdl.build(recipe.trainer.strategy), fdl.build(recipe.trainer.plugins)
+        strategy._precision_plugin = plugin
+        optim.connect(model)
+        strategy.connect(model)  # overwrites the model's, the optimizer's and DDP's config
+    except (AssertionError, ValueError, TypeError, AttributeError, ImportError, NotImplementedError) as error:
+        raise Refused.of("recipe", f"NeMo's own classes refuse it: {error}", settings["recipe"]) from error
+    objects = {"model.config.": model.config, "optim.config.": optim.config}
+    set_here = required(settings, HAS_TRANSFORMER_ENGINE)
+    if problems := list(_changed(set_here, {**objects, "trainer.strategy.ddp.": strategy.ddp_config})):
+        raise Refused(*problems)
+    ddp, world = strategy.ddp_config, recipe.trainer.devices * recipe.trainer.num_nodes
+    model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
+    data_size = world // (model_ranks * strategy.context_parallel_size)
+    return {
+        **model_settings(model.config),
+        **optimizer_settings(optim.config),
+        **ddp_settings(ddp),
+        "lr": optim.config.lr,
+        "min_lr": optim.lr_scheduler.min_lr,
+        "lr_warmup_iters": optim.lr_scheduler.warmup_steps,
+        "padded_vocab_size": model.config.vocab_size,
+        "untie_embeddings_and_output_weights": not model.config.share_embeddings_and_output_weights,
+        "rotary_base": model.config.rotary_base,
+        **rope_scaling(getattr(model.config, "scale_factor", 1.0)),
+        **planned_layout(strategy, data_size, recipe.data.micro_batch_size, recipe.data.global_batch_size),
+        "seq_length": recipe.data.seq_length,
+        "train_iters": recipe.trainer.max_steps,
+        "lr_decay_iters": recipe.trainer.max_steps,
+        "vocab_size": recipe.data.tokenizer.vocab_size + 1,
+        "max_position_embeddings": model.config.seq_length,
+    }
+
+
+def _changed(values: dict[str, Any], objects: dict[str, Any]) -> Iterator[Problem]:
+    for path, value in values.items():
+        prefix = next((p for p in _RESPECTED if path.startswith(p)), None)
+        name = path.removeprefix(prefix or "")
+        if prefix is not None and hasattr(objects[prefix], name):
+            yield from changed(path, value, getattr(objects[prefix], name), "NeMo")
+
+
+def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
+    """Return canonical settings of a training that is about to take its first step, as rank 0 has them."""
+    strategy, optimizer = trainer.strategy, trainer.optimizers[0]
+    gpt = next(part for part in strategy.model.modules() if type(part).__name__ == "GPTModel")
+    groups = optimizer.param_groups
+    return {
+        **built_settings(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups),
+        **nemo_schedule(trainer.lr_scheduler_configs[0].scheduler, groups[0]["lr"]),
+        **_data_settings(trainer, settings),
+        **rope_scaling(_rope_factor(gpt)),
+        "train_iters": trainer.max_steps,
+        "save_interval": trainer.checkpoint_callback and trainer.checkpoint_callback._every_n_train_steps,
+    }
+
+
+def _data_settings(trainer: Any, settings: Settings) -> dict[str, Any]:
+    module = trainer.datamodule
+    values = {
+        "seq_length": module.data_sampler.seq_len,
+        **batch_settings(),
+        "vocab_size": module.tokenizer.vocab_size,
+    }
+    if not hasattr(module, "build_kwargs"):
+        return {**values, "data": "mock", "data_path": None, "seed": settings["seed"]}
+    paths, _ = module.build_kwargs["blend"]
+    stated = {"data": settings["data"]["name"], "data_path": paths[0], "split": module.build_kwargs["split"]}
+    return {**values, **stated, "seed": module.seed}
+
+
+def _rope_factor(gpt: Any) -> float:
+    """Return what the lowest frequency of the rotary embedding is divided by; 1 where there is none of GPTModel's
+    own."""
+    embedding = getattr(gpt, "rotary_pos_emb", None)
+    if embedding is None:
+        return 1.0
+    frequencies = embedding.inv_freq
+    lowest = float(gpt.rotary_base) ** -((len(frequencies) - 1) / len(frequencies))
+    return float(round(lowest / float(frequencies[-1]), 3))
+
+
+class Marks(Callback):
+    """Print our marks on rank 0: `effective` once, `step` after each step; NeMo prints four digits."""
+
+    def __init__(self, settings: Settings, stand_in: str | None) -> None:
+        self.settings, self.stand_in = settings, stand_in
+        self.lr_used = math.nan
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if is_first_rank():
+            mark("effective", effective(trainer, self.settings))
+            module = trainer.datamodule
+            shared = hasattr(module, "build_kwargs")  # mock data no stack shares
+            samples = (module._train_ds[index] for index in range(module.data_sampler.global_batch_size))
+            mark("facts", {"data_first_batch": first_batch(samples) if shared else None})
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        self.lr_used = trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if is_first_rank():
+            metrics = trainer.callback_metrics
+            loss, norm = metrics.get("reduced_train_loss"), metrics.get("grad_norm")
+            mark_step(self.stand_in, trainer.global_step - 1, self.lr_used, loss, norm)

@@ -10,14 +10,16 @@ import argparse
 import dataclasses
 import gc
 import importlib
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rank_program import Problem, Refused, die_with_parent, installed, plain, stop
+from rank_program import Problem, Refused, die_with_parent, installed, mark, plain, stop
 
 # behind all else: where the plan put it on PYTHONPATH it is loaded already, and these are the same modules
 sys.path.append(str(Path(__file__).with_name("rehearsal")))
@@ -235,3 +237,30 @@ def peak_memory(stand_in: str | None) -> dict[str, Any]:
     if stand_in is not None or not torch.cuda.is_available():
         return {}
     return {"memory_bytes": torch.cuda.max_memory_allocated(), "memory_kind": "allocated"}
+
+
+def mark_step(stand_in: str | None, step: int, lr_used: float, loss: Any, grad_norm: Any) -> None:
+    """Print the mark of a finished step, from 0, in full precision and on a monotonic clock. loss, grad_norm: tensors,
+    numbers or None."""
+    values = {
+        "step": step,
+        "lr_used": lr_used,
+        "loss": _number(loss),
+        "grad_norm": _number(grad_norm),
+        "end_monotonic_s": time.monotonic(),  # reading the numbers above has waited for them
+        **peak_memory(stand_in),
+    }
+    bad = values["loss"] is not None and not math.isfinite(values["loss"])
+    mark("step", {**values, "nonfinite": True} if bad else values)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value.item() if hasattr(value, "item") else value)
+
+
+def first_batch(samples: Iterable[Mapping[str, Any]]) -> str:
+    """Return the fingerprint of a global batch of Megatron's samples."""
+    import numpy as np
+    from corpus_order import fingerprint
+
+    return fingerprint(np.stack([np.append(s["tokens"].numpy(), s["labels"][-1:].numpy()) for s in samples]))

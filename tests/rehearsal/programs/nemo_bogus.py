@@ -9,14 +9,21 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "launchers" / "ranks"))
 import nemo_ranks
 
-make = nemo_ranks._recipe
+stack = nemo_ranks._stack
 
 
-def with_bogus(settings: dict[str, Any]) -> Any:
-    recipe = make(settings)
-    recipe.trainer.strategy.bogus = 1
-    return recipe
+def with_bogus() -> Any:
+    module = stack()
+    make = module.build
+
+    def build(settings: dict[str, Any]) -> Any:
+        recipe = make(settings)
+        recipe.trainer.strategy.bogus = 1
+        return recipe
+
+    module.build = build
+    return module
 
 
-nemo_ranks._recipe = with_bogus
-sys.exit(nemo_ranks.main())
+nemo_ranks._stack = with_bogus
+sys.exit(nemo_ranks.main("nemo", nemo_ranks._check, nemo_ranks._train))

@@ -22,9 +22,8 @@ def fail(*_: object, **__: object) -> None:
 
 def break_all(_: object) -> None:
     import tprimat_probe
-    import tprimat_probe_settings
 
-    for holder in (tprimat_probe.Probe, tprimat_probe.Tokens, tprimat_probe, tprimat_probe_settings):
+    for holder in (tprimat_probe.Probe, tprimat_probe.Tokens, tprimat_probe):
         for name, value in list(vars(holder).items()):
             if isinstance(value, FunctionType) and name not in KEPT:
                 setattr(holder, name, fail)
