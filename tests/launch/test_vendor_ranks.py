@@ -66,7 +66,7 @@ def test_a_refusal_is_the_cause_that_the_record_gets(capsys: pytest.CaptureFixtu
     finder = FaultFinder()
     for line in err.splitlines():
         finder.feed(line)
-    root = finder.found().root or ""
+    root = finder.faults().root or ""
     assert "model.x: no such name; found: x" in root
     assert "data: not there" in root
     marks = [json.loads(line.partition("refused ")[2]) for line in out.splitlines()]
