@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conf.resolve import SHORT_SIZES
-from conf.vocabulary import vocabulary
+from conf.vocabulary import short_names, vocabulary
 from metrics.peak import hardware_of
 from metrics.repeats import SEED as SEED
 from metrics.repeats import experiment_key, requested_of
@@ -94,8 +93,8 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
 
 
 def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:
-    varying = [name for name in SHORT_SIZES if len({repr(requested_of(record).get(name)) for record in firsts}) > 1]
-    names = [name for name in vocabulary() if name not in (*SHORT_SIZES, *_LAST, SEED)]
+    varying = [name for name in short_names() if len({repr(requested_of(record).get(name)) for record in firsts}) > 1]
+    names = [name for name in vocabulary() if name not in (*short_names(), *_LAST, SEED)]
     settings = [_setting(name) for name in (*names, *_LAST)]
     facts = [_fact(name) for name in ("image", "provenance")]
     return [_place, _fact("framework"), lambda record: _layout(record, varying), *settings, *facts]
@@ -106,7 +105,7 @@ def _place(record: Record) -> str:
 
 
 def _layout(record: Record, varying: Sequence[str]) -> str:
-    sizes = [(SHORT_SIZES[name], requested_of(record).get(name)) for name in varying]
+    sizes = [(short_names()[name], requested_of(record).get(name)) for name in varying]
     large = [f"{short}{size}" for short, size in sizes if type(size) is int and size > 1]
     return " ".join(large) or ("no parallelism" if varying else "")
 

@@ -13,16 +13,6 @@ from conf.facts import LayoutRow, find_row
 from conf.layout_check import Case
 from conf.schema import Common, Hardware, LayoutChoice, Request, Training
 
-SHORT_SIZES: Mapping[str, str] = {
-    "tensor_model_parallel_size": "TP",
-    "pipeline_model_parallel_size": "PP",
-    "virtual_pipeline_model_parallel_size": "VP",
-    "context_parallel_size": "CP",
-    "expert_model_parallel_size": "EP",
-    "data_parallel_size": "DP",
-}
-"""The sizes of a layout as people write them: TP2 PP2."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:

@@ -55,6 +55,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     kind: str
     unit: str
+    short: str | None = None
     type: Literal["bool", "int", "float", "str"]
     above: float | None = None
     at_least: float | None = None
@@ -142,6 +143,12 @@ def written(name: str, entry: Any) -> Write:
         return msgspec.convert({**entry, "to": targets}, Write)
     except msgspec.ValidationError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+@cache
+def short_names() -> Mapping[str, str]:
+    """Return the settings that people write short, TP2 PP2, with that name."""
+    return MappingProxyType({name: setting.short for name, setting in vocabulary().items() if setting.short})
 
 
 @cache

@@ -15,9 +15,9 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem
 from conf.parameters import Held, per_stage
-from conf.resolve import SHORT_SIZES, Experiment
+from conf.resolve import Experiment
 from conf.schema import Data
-from conf.vocabulary import follow, requested, vocabulary
+from conf.vocabulary import follow, requested, short_names, vocabulary
 from launchers.frameworks import framework_of
 from launchers.plan import Plan
 from launchers.toy import toy
@@ -235,7 +235,7 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
         yield f"the stack installed on this machine is rehearsed, not that of image {e.image}"
     if e.precision.fp8:
         yield "fp8 is not rehearsed: bf16 runs in its place"
-    for name, short in SHORT_SIZES.items():
+    for name, short in short_names().items():
         full, ran = getattr(e.layout, name), getattr(small.layout, name)
         if (full or 1) > 1 and (ran or 1) == 1:
             why = "gloo refuses TP with EP" if short == "TP" and small.layout.expert_model_parallel_size > 1 else _ROOM

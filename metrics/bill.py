@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from conf.resolve import SHORT_SIZES
+from conf.vocabulary import short_names
 from metrics.basis import count
 from metrics.peak import device_of
 from metrics.price import Prices
@@ -55,9 +55,9 @@ def _distinct(option: Option, first: Record, alike: Sequence[Record]) -> Option:
     """Add to the label the first requested settings in which options of one label differ, as many as it takes."""
     if len(alike) == 1:
         return option
-    names = sorted({name for record in alike for name in requested_of(record)} - {*SHORT_SIZES, SEED})
+    names = sorted({name for record in alike for name in requested_of(record)} - {*short_names(), SEED})
     columns = {
-        **{short: [requested_of(record).get(name) for record in alike] for name, short in SHORT_SIZES.items()},
+        **{short: [requested_of(record).get(name) for record in alike] for name, short in short_names().items()},
         **{f"{name}=": [getattr(record, name) for record in alike] for name in FACTS},
         **{f"{name}=": [requested_of(record).get(name) for record in alike] for name in names},
     }

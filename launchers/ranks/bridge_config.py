@@ -1,5 +1,5 @@
 """Build Megatron-Bridge's ConfigContainer with every setting on it, and read back what it really has: `configured` of a
-validated one, `effective` of the objects that train. Traps: launchers/settings/megatron_bridge.yaml."""
+validated one, `effective` of the objects that train. Traps: conf/vocabulary.yaml."""
 
 from __future__ import annotations
 

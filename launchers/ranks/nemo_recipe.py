@@ -1,6 +1,6 @@
 """Build a recipe of NeMo with every setting on it, and read back what it really has: `configured` of objects that were
 built and connected, `effective` of those that train, after strategy, optimizer and callbacks changed them. Paths and
-traps: launchers/settings/nemo.yaml. N: nemo/ of 2.7.3."""
+traps: conf/vocabulary.yaml. N: nemo/ of 2.7.3."""
 
 from __future__ import annotations
 

@@ -68,7 +68,9 @@ def test_dump_is_effective_and_equals_the_settings(run: Callable[..., Any], chan
         "distributed_backend": "gloo",
         "moe_grouped_gemm": "None" if done.settings["num_experts"] is None else "False",
         "moe_token_dispatcher_type": "None" if done.settings["num_experts"] is None else "alltoall",
-        **dict.fromkeys(("attention_softmax_in_fp32", "average_in_collective", "gradient_accumulation_fusion"), "False"),
+        **dict.fromkeys(
+            ("attention_softmax_in_fp32", "average_in_collective", "gradient_accumulation_fusion"), "False"
+        ),
     }
     assert done.arguments == {**wanted, **extra}
 

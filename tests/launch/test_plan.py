@@ -15,7 +15,7 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from launchers import corpus
+from launchers import attribute_settings, corpus
 from launchers import make_plan as plan
 from launchers.frameworks import frameworks
 from launchers.frameworks.megatron import ENGINE
@@ -122,3 +122,26 @@ def test_a_run_id_can_be_read_and_is_one_file_name() -> None:
     assert made.startswith("tp2-dp2-sp-seed7-")
     assert "/" not in made
     assert " " not in made
+
+
+def test_a_framework_brings_its_column_in_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the file does not name is written under its canonical name; a wrong entry is named with its file."""
+    file = tmp_path / "toy.yaml"
+    file.write_text(
+        "settings:\n  lr: optim.rate\n  seed: {derived: of the clock}\n"
+        "parts:\n  - {of: model.mla, cannot: the toy has no latent attention, only_value: null}\n"
+        "always: {optim.fused: true}\n"
+    )
+    monkeypatch.setattr(attribute_settings, "FOLDER", tmp_path)
+    table = attribute_settings.table.__wrapped__("toy")
+    found = attribute_settings.assignments(load_experiment("platform=cpu"), table).set
+    assert (found["optim.rate"], found["adam_eps"], found["optim.fused"]) == (1e-3, 1e-8, True)
+    assert not {"lr", "seed"} & set(found)
+    refused = attribute_settings.problems(
+        load_experiment("platform=nvidia", "model=deepseek_v2_lite", "layout=data_parallel"), table
+    )
+    assert [problem.what for problem in refused] == ["the toy has no latent attention"]
+    for wrong, said in (("{lr: {too: x}}", "toy.yaml: lr: .*too"), ("{rate: x}", "no such setting: rate")):
+        file.write_text(f"settings: {wrong}\n")
+        with pytest.raises(ValueError, match=said):
+            attribute_settings.table.__wrapped__("toy")
