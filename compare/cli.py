@@ -14,7 +14,7 @@ from compare.question import Question
 from compare.regression import Gate, Outcome, judge
 from compare.report.regression import regression_report
 from compare.report.regression import to_json as regression_json
-from conf.arguments import Arguments, Command
+from conf.arguments import Arguments, Command, program
 from conf.errors import InputError, Problem, command
 from metrics import terms
 from metrics.bill import Terms
@@ -73,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     named = arguments.rest
     judging = gate.is_gate(arguments)
     if not named and not judging:
-        raise InputError(Problem("RUN", "none given", hint="python -m compare runs/ platform=amd,nvidia model=llama"))
+        raise InputError(
+            Problem("RUN", "none given", hint=f"{program('compare')} runs/ platform=amd,nvidia model=llama")
+        )
     with shown("reading runs", sys.stderr) as progress:
         runs = find_runs(named, progress, COMPARE.names) if named else ()
     asked, on = question.question_of(arguments), terms.terms_of(arguments, runs)

@@ -9,7 +9,7 @@ from pathlib import Path
 from compare.figures import FIGURES, SPEED
 from compare.groups import group
 from compare.regression import Limit, Side
-from conf.arguments import Arguments, Key, share
+from conf.arguments import Arguments, Key, program, share
 from conf.errors import InputError, Problem, closest, listed
 from parsers import Run, find_runs
 from parsers.find import matching
@@ -82,5 +82,5 @@ def _side(key: str, text: str, runs: Sequence[Run]) -> Side:
             raise InputError(Problem(key, "names no runs", text, allowed, closest(text, groups)))
         chosen = groups[text]
     if not chosen:
-        raise InputError(Problem(key, "fits none of the runs", text, hint="python -m compare RUNS lists them"))
+        raise InputError(Problem(key, "fits none of the runs", text, hint=f"{program('compare')} RUNS lists them"))
     return Side(text, chosen)

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from compare.checks import Check
 from compare.deviations import Deviation
 from compare.groups import Group, Side
+from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed
 
 # allowed: another kernel for the same mathematics, or a setting without effect. not rehearsed: what a rehearsal
@@ -18,7 +19,7 @@ State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexpl
 Values = Mapping[str, tuple[Any, ...] | None]
 Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
 _NAMED = 6
-_IF_KNOWN = "if you know: python -m parsers LOG --save status=completed"
+_IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def refuse_unknown(
     wrong = [key for key in reasons if key not in known] if rows else []
     allowed = f"{listed([check.name for check in checks])}, or a setting or fact of the audit"
     if wrong:
-        shown = "the keys are in the table of the audit: python -m compare RUNS -o DIR"
+        shown = f"the keys are in the table of the audit: {program('compare')} RUNS -o DIR"
         hints = {key: closest(key, known) or shown for key in wrong}
         raise InputError(
             *(Problem(f"accept.{k}", "nothing of that name", k, allowed, hint) for k, hint in hints.items())

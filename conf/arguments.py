@@ -138,7 +138,9 @@ def _row(name: str, text: str) -> list[str]:
 def program(name: str) -> str:
     """Return how the command `name` is called here: as `tprimat …` where that was typed, else as `python -m …`."""
     typed = _TYPED.match(sys.argv[0])
-    return f"{typed[1]} {name}" if typed else _IN_A_CHECKOUT.get(name) or f"python -m {name}"
+    if typed or __name__.startswith("tensorprimat."):  # installed: hatch_build.py
+        return f"{typed[1] if typed else 'tprimat'} {name}"
+    return _IN_A_CHECKOUT.get(name) or f"python -m {name}"
 
 
 _TYPED = re.compile(r"(tprimat|python -m tensorprimat) ")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from conf.arguments import Command
+from conf.arguments import Command, program
 from conf.errors import InputError, Problem, command
 from metrics.quantity import Quantity
 from metrics.summary import summarise, summary_json
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = METRICS.parse(words)
     named = arguments.rest
     if not named:
-        raise InputError(Problem("RUN", "none given", hint="python -m metrics runs/ platform=amd"))
+        raise InputError(Problem("RUN", "none given", hint=f"{program('metrics')} runs/ platform=amd"))
     runs = find_runs(named)
     if arguments.switches:
         print(dumps([_object(run) for run in runs], indent=1))

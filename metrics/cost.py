@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from conf.arguments import Command
+from conf.arguments import Command, program
 from conf.errors import InputError, Problem, command, listed
 from metrics.bill import Bill, Option, Terms, bill, options
 from metrics.quantity import Quantity, shown
@@ -74,7 +74,7 @@ def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
         raise InputError(*problems)
     ways = options(runs)
     if not ways:
-        hint = "python -m metrics RUN shows their state"
+        hint = f"{program('metrics')} RUN shows their state"
         raise InputError(Problem(listed(named), "has no run that completed with a speed", hint=hint))
     terms = terms_of(arguments, runs)
     bills = [(option, _shown(bill(option, terms), of)) for option in ways]
@@ -104,7 +104,7 @@ def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[B
         lines += ["", "break-even"]
         wins = "costs less than" if of == MONEY else "takes less energy than"
         lines += [f"  {even.option} {wins} {even.rival} {_even(even.up_to)}" for even in evens]
-        lines.append("  not audited here: python -m compare says whether these runs may be compared")
+        lines.append(f"  not audited here: {program('compare')} says whether these runs may be compared")
     for option, figures in bills:
         lines += _sensitivity(option, figures, terms, of)
     return lines

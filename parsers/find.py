@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from conf.arguments import is_pair
+from conf.arguments import is_pair, program
 from conf.errors import InputError, Problem, UserError
 from parsers.matching import matching as matching
 from parsers.matching import none_matches
@@ -22,7 +22,7 @@ RUNS = "runs"
 WHERE = "run directories, directories above them, globs"
 FILTERS = "filters of the runs: platform=amd model=llama31_8b, a setting, a fact of the environment"
 _INSTEAD = (
-    "give a run directory, one above runs, or a glob in quotes; a log becomes a run by python -m parsers LOG --save"
+    f"give a run directory, one above runs, or a glob in quotes; a log becomes a run by {program('parse')} LOG --save"
 )
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 import msgspec
 from msgspec.structs import asdict, replace
 
+from conf.arguments import program
 from conf.errors import InputError, Problem
 from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step
 from parsers.text import writable
@@ -116,7 +117,7 @@ def _unordered(path: Path, at: Sequence[int]) -> Problem:
     place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
     line = [number for number, line in enumerate(_text(path).split("\n"), start=1) if line][place]
     what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
-    return Problem(f"{path}:{line}", what, hint="make the record anew: python -m parsers LOG -o DIR")
+    return Problem(f"{path}:{line}", what, hint=f"make the record anew: {program('parse')} LOG -o DIR")
 
 
 def _fitting(entry: dict[str, Any], kind: type[T], where: str) -> T:
@@ -133,7 +134,7 @@ def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
     """Return `entry` in the current schema version. InputError: its version is missing, or newer than this program."""
     version = entry.get("schema_version")
     if type(version) is not int:
-        hint = "records are written by launch.py and by python -m parsers LOG -o DIR"
+        hint = f"records are written by {program('launch')} and by {program('parse')} LOG -o DIR"
         raise InputError(Problem(where, "is no record of ours: it has no schema_version", hint=hint))
     while version in UPGRADES:
         entry = UPGRADES[version](entry)

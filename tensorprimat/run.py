@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 import parsers
 from conf import devices, shapes
+from conf.arguments import program
 from conf.compose import SECRET
 from conf.errors import ConfigError, InputError, Problem, listed
 from conf.resolve import Experiment
@@ -221,9 +222,7 @@ def _keep(record: Record, path: Path) -> None:
     try:
         parsers.write(record, path)
     except OSError as error:
-        note = (
-            f"the steps could not be written ({error.strerror}): python -m parsers {record.log} reads them from the log"
-        )
+        note = f"the steps could not be written ({error.strerror}): {program('parse')} {record.log} reads them"
         try:
             parsers.write(replace(record, steps=(), notes=(*record.notes, note)), path)
         except OSError:

@@ -30,6 +30,7 @@ from compare.report.blocks import (
 )
 from compare.report.figures import group_pointers
 from compare.report.words import cause
+from conf.arguments import program
 from conf.compose import SECRET
 from metrics.repeats import requested_of
 from parsers import Record, Run
@@ -107,7 +108,7 @@ def _group(group: Group, launched: Mapping[str, Launched]) -> Section:
     elif first.record.provenance == "imported":
         blocks.append(Paragraph(line("Read from a log that was brought:")))
         stated = [f"{name}={value}" for name, value in typed(first.record.given).items()]
-        read = shlex.join(["python", "-m", "parsers", first.record.log or "LOG", "--save", *stated])
+        read = f"{program('parse')} {shlex.join([first.record.log or 'LOG', '--save', *stated])}"
         blocks.append(Code(read, f"how the first run of {group.label} was read"))
     else:
         blocks.append(Paragraph(line("How it was started is not known: there is no plan.json in its directory.")))

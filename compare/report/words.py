@@ -9,6 +9,7 @@ from compare.figures import COST, FIGURES, SPEED
 from compare.report.blocks import Line, Number, line, ratio_lines
 from compare.statistics import ENOUGH
 from compare.verdict import some
+from conf.arguments import program
 from conf.errors import listed
 from metrics import shown
 from parsers import Record
@@ -73,7 +74,7 @@ def advice(comparison: Comparison) -> tuple[Line, ...]:
         unlike = [key for key in keys if key not in stray]
         return tuple(map(line, (*_unlike(comparison, unlike), *_otherwise(stray))))
     if word == "cannot tell" and keys:
-        stated = "What is unknown can be stated of a log from elsewhere, python -m parsers LOG --save KEY=VALUE"
+        stated = f"What is unknown can be stated of a log from elsewhere, {program('parse')} LOG --save KEY=VALUE"
         return (line(f"{stated}; or accepted: {_accept(keys)}"),)
     if word == "cannot tell":
         return (line("Complete a run of each group."),)
