@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from parsers.given import given_of, with_given
 from parsers.importers import is_record, read_record
 from parsers.power_windows import with_power
 from parsers.probe import FOLDER, with_probe
+from parsers.progress import shown
 from parsers.reader import Parser
 from parsers.scan import STDIN, read_blocks, size_of
 from parsers.show import follow, rows
@@ -82,7 +83,9 @@ def imported(log: Path, dialect: str | None = None) -> Record:
     return imported_all(log, dialect)[-1]
 
 
-def imported_all(log: Path, dialect: str | None = None, progress: Progress | None = None) -> tuple[Record, ...]:
+def imported_all(
+    log: Path, dialect: str | None = None, progress: Callable[[int], None] = lambda size: None
+) -> tuple[Record, ...]:
     """The records of a log, one a run. InputError: not readable, or no training log (a dialect that is forced takes any
     text: a run that died at its start tells why, and no more)."""
     parser, first = Parser(dialect), True
@@ -91,8 +94,7 @@ def imported_all(log: Path, dialect: str | None = None, progress: Progress | Non
             return (read_record(log),)
         first = False
         parser.feed_bytes(block)
-        if progress is not None:
-            progress.advance(len(block))
+        progress(len(block))
     runs = parser.finish()
     if dialect is None and not any(run.dialect or run.steps or run.facts for run in runs):
         hint = "give the file that the training program's own output went to"
@@ -131,7 +133,14 @@ def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
     """The records of all logs; every one that cannot be read is told, together."""
     records: list[Record] = []
     problems: list[Problem] = []
-    with Progress(sum(map(size_of, logs)), shown=len(logs) > 1) as progress:
+    size, done = sum(map(size_of, logs)), 0
+    with shown("reading", sys.stderr) as report:
+
+        def progress(count: int) -> None:
+            nonlocal done
+            done += count
+            report(done, size)
+
         for log in logs:
             try:
                 records += imported_all(log, dialect, progress)
@@ -187,29 +196,3 @@ def _write(record: Record, directory: Path) -> None:
     except OSError as error:
         raise InputError(Problem(str(directory), "cannot be written", error.strerror or str(error))) from error
     print(f"wrote {directory}", file=sys.stderr)
-
-
-class Progress:
-    """A bar over the bytes of several logs, on a terminal only."""
-
-    def __init__(self, total: int, shown: bool) -> None:
-        self._bar = None
-        if shown and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("reading", total=total)
-
-    def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def advance(self, size: int) -> None:
-        if self._bar is not None:
-            self._bar.advance(self._task, size)

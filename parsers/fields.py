@@ -19,7 +19,7 @@ _BEHIND = re.compile(r"[\s\\\"',\[(]")
 
 
 def step_fields(pairs: Iterable[tuple[str, str]], columns: Mapping[str, Column]) -> dict[str, Any]:
-    """Keyword arguments of a Step. A name that Step lacks goes to `metrics`; names without a column are passed over;
+    """Return keyword arguments of a Step. A name that Step lacks goes to `metrics`; one without a column is skipped;
     what is printed as nan or inf is None and named in `nonfinite`."""
     values: dict[str, Any] = {}
     metrics: dict[str, float] = {}
@@ -44,7 +44,7 @@ def step_fields(pairs: Iterable[tuple[str, str]], columns: Mapping[str, Column])
 
 
 def number(text: str) -> float | None:
-    """The finite number that `text` is, as `parsers.values.number`; a third of its time, for numbers of step lines."""
+    """Return what `parsers.values.number` does, in a third of its time: for numbers of step lines."""
     try:
         value = float(text)
     except ValueError:
@@ -53,23 +53,17 @@ def number(text: str) -> float | None:
 
 
 def whole(text: str) -> int | None:
-    """A count, however it is printed: 256, 256.0, 2e+3, 1,024."""
+    """Return a count, however it is printed: 256, 256.0, 2e+3, 1,024."""
     value = number(text.replace(",", ""))
     return int(value) if value is not None and value.is_integer() else None
 
 
 def commas(text: str) -> float | None:
-    """A number with thousands separators: 59,202."""
+    """Return a number with thousands separators: 59,202."""
     return number(text.replace(",", ""))
 
 
 def gibibytes(text: str) -> int | None:
-    """Bytes of a printed number of GiB (1024**3)."""
+    """Return the bytes of a printed number of GiB (1024**3)."""
     value = number(text)
     return None if value is None else round(value * 1024**3)
-
-
-def milliseconds(text: str) -> float | None:
-    """Seconds of a printed number of milliseconds."""
-    value = number(text)
-    return None if value is None else value / 1000

@@ -13,13 +13,13 @@ _WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
 
 
 def integer(text: str) -> int | None:
-    """The whole number that `text` is."""
+    """Return the whole number that `text` is, None where it is none."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     return int(text) if digits.isdigit() and digits.isascii() and len(text) <= _LONGEST_INTEGER else None
 
 
 def number(text: str) -> float | None:
-    """The finite number that `text` is."""
+    """Return the finite number that `text` is, None where it is none."""
     # float() reads all that a number is and a little more: digits of other scripts, 1_000, spaces around it, nan.
     if len(text) > _LONGEST or not text.isascii() or "_" in text or text != text.strip():
         return None
@@ -30,19 +30,13 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def finite(digits: bytes) -> float | None:
-    """The number that plain digits with a point and an exponent are, where it is finite."""
-    value = float(digits)
-    return value if math.isfinite(value) else None
-
-
 def is_nonfinite(text: str) -> bool:
-    """Whether `text` is nan or an infinity."""
+    """Return whether `text` is nan or an infinity."""
     return bool(_NONFINITE.fullmatch(text))
 
 
 def literal(text: str) -> Any:
-    """A Python value as `print` shows it: None, bool, int, float, else the text; torch.bfloat16 is "bfloat16"."""
+    """Return the value that `print` shows: None, bool, int, float, else the text; torch.bfloat16 is "bfloat16"."""
     if text in _WORDS:
         return _WORDS[text]
     whole = integer(text)
@@ -53,7 +47,7 @@ def literal(text: str) -> Any:
 
 
 def yaml_literal(text: str) -> Any:
-    """A value as YAML writes it on one line: null, true, 3, 0.1, a word with or without quotation marks."""
+    """Return a value as YAML writes it on one line: null, true, 3, 0.1, a word with or without quotation marks."""
     words: dict[str, Any] = {"null": None, "~": None, "": None, "true": True, "false": False}
     bare = text.strip()
     if bare.lower() in words:
