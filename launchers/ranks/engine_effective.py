@@ -1,4 +1,4 @@
-"""The arguments a run really has: read back from the objects that were built, not echoed from the request."""
+"""Read back the arguments that a run really has, from the objects that were built, not echoed from the request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tprimat_settings import built_settings, megatron_schedule
 
 
 class Built(NamedTuple):
-    """What one rank trains with."""
+    """The objects that one rank trains with."""
 
     settings: Settings
     chunks: list[Any]
@@ -27,7 +27,7 @@ class Built(NamedTuple):
 def effective_arguments(built: Built) -> dict[str, Any]:
     """Return every argument under its Megatron name.
 
-    Read on rank 0, which holds the first pipeline stage. `train_iters`, `save_interval` and `rope_scaling_factor` are
+    Read on rank 0, which has the first pipeline stage. `train_iters`, `save_interval` and `rope_scaling_factor` are
     the request's: no object keeps them.
     """
     gpt, first = get_attr_wrapped_model(built.chunks[0], "decoder", return_model_obj=True), built.chunks[0]
@@ -48,7 +48,7 @@ def effective_arguments(built: Built) -> dict[str, Any]:
 
 
 def _experts(config: Any) -> dict[str, Any]:
-    """The coefficient as requested, where there are experts: Megatron's config holds it as corrected for its CP."""
+    """Return the coefficient as requested, where there are experts: Megatron's config has it corrected for its CP."""
     if config.num_moe_experts is None:
         return {}
     return {"moe_aux_loss_coeff": config.moe_aux_loss_coeff / aux_loss_correction(config.context_parallel_size)}

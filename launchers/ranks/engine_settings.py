@@ -56,7 +56,7 @@ def read_settings(path: str) -> Settings:
 
 
 def _data_problems(s: Settings) -> Iterator[Problem]:
-    """The corpus fits the run. Its ids are not looked at: corpus.py does that once, before the ranks start."""
+    """Check that the corpus fits the run. corpus.py has checked its ids once, before the ranks start."""
     if s.data == "mock":
         return
     from corpus_order import Reading, check_length, open_corpus

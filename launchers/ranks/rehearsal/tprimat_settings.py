@@ -1,4 +1,4 @@
-"""Megatron-Core's own config objects → canonical settings (conf/vocabulary.yaml), for every stack that builds on it.
+"""Read canonical settings (conf/vocabulary.yaml) off Megatron-Core's own objects, for every stack that builds on it.
 
 Values are read, never echoed: a setting that no object here keeps is left out, and the caller adds what it knows.
 """
@@ -24,7 +24,7 @@ _LATENT_NAMES = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_
 
 
 def model_settings(config: Any) -> dict[str, Any]:
-    """Of a TransformerConfig as it was built. Vocabulary, RoPE and seq_length are kept elsewhere by each stack."""
+    """Read a TransformerConfig as it was built. Vocabulary, RoPE and seq_length are kept elsewhere by each stack."""
     from torch.nn import functional
 
     latent = bool(getattr(config, "multi_latent_attention", False))
@@ -45,7 +45,7 @@ def model_settings(config: Any) -> dict[str, Any]:
 
 
 def first_dense_layers(config: Any) -> int | None:
-    """Layers before the first with experts; None where they do not all come first."""
+    """Return the layers before the first with experts; None where they do not all come first."""
     frequency = config.moe_layer_freq
     if isinstance(frequency, int):
         return 0 if frequency == 1 else None
@@ -55,7 +55,7 @@ def first_dense_layers(config: Any) -> int | None:
 
 
 def ddp_settings(config: Any) -> dict[str, Any]:
-    """Of Megatron's DistributedDataParallelConfig as the wrapped model has it."""
+    """Read Megatron's DistributedDataParallelConfig as the wrapped model has it."""
     return {
         "overlap_grad_reduce": config.overlap_grad_reduce,
         "overlap_param_gather": config.overlap_param_gather,
@@ -66,7 +66,7 @@ def ddp_settings(config: Any) -> dict[str, Any]:
 
 
 def optimizer_settings(config: Any, groups: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Of an OptimizerConfig; where the built optimizer's parameter groups are given, what steps is read from those.
+    """Read an OptimizerConfig; where the built optimizer's parameter groups are given, what steps is read from those.
 
     weight_decay is that of the groups that decay: the largest.
     """
@@ -87,7 +87,7 @@ def optimizer_settings(config: Any, groups: Iterable[Mapping[str, Any]] = ()) ->
 
 
 def layout_settings() -> dict[str, Any]:
-    """Of the process groups that were made."""
+    """Read the process groups that were made."""
     import torch
     from megatron.core import parallel_state as groups
 
@@ -106,8 +106,8 @@ def layout_settings() -> dict[str, Any]:
 def built_settings(
     gpt: Any, ddp_config: Any, optimizer_config: Any, groups: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Of a GPTModel and what trains it, all that Megatron-Core's own objects tell. Schedule, batches and data are each
-    stack's own."""
+    """Read a GPTModel and what trains it, all that Megatron-Core's own objects have. Schedule, batches and data are
+    each stack's own."""
     layout = layout_settings()
     return {
         **model_settings(gpt.config),
@@ -123,7 +123,7 @@ def built_settings(
 
 
 def planned_layout(sizes: Any, data_size: int, micro_batch: int, batch: int) -> dict[str, Any]:
-    """Of a config that no process group was made from yet. sizes: what holds the sizes of the model's parts;
+    """Read a config that no process group was made from yet. sizes: what has the sizes of the model's parts;
     data_size: replicas; micro_batch, batch: samples."""
     tp, pp, cp = sizes.tensor_model_parallel_size, sizes.pipeline_model_parallel_size, sizes.context_parallel_size
     return {
@@ -142,7 +142,7 @@ def planned_layout(sizes: Any, data_size: int, micro_batch: int, batch: int) -> 
 
 
 def batch_settings() -> dict[str, Any]:
-    """Of Megatron's calculator of micro-batches; empty where none was made."""
+    """Read Megatron's calculator of micro-batches; empty where none was made."""
     from megatron.core import num_microbatches_calculator as batches
 
     if batches._GLOBAL_NUM_MICROBATCHES_CALCULATOR is None:  # its functions would raise
@@ -155,7 +155,7 @@ def batch_settings() -> dict[str, Any]:
 
 
 def megatron_schedule(schedule: Any, unit: float | None = 1) -> dict[str, Any]:
-    """Of Megatron's OptimizerParamScheduler. unit: by how much it counts a step; without it, lengths are left out."""
+    """Read Megatron's OptimizerParamScheduler. unit: by how much it counts a step; without it, lengths are left out."""
     values = {
         "lr": schedule.max_lr,
         "min_lr": schedule.min_lr,
@@ -169,7 +169,7 @@ def megatron_schedule(schedule: Any, unit: float | None = 1) -> dict[str, Any]:
 
 
 def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
-    """Of a schedule of NeMo's, which begins at lr / (warm-up steps + 1), whatever it was given. first_lr: the rate of
+    """Read a schedule of NeMo's, which begins at lr / (warm-up steps + 1), whatever it was given. first_lr: the rate of
     the first step, where it is known."""
     lr, steps = schedule.base_lrs[0], schedule.warmup_steps
     values = {
@@ -187,21 +187,21 @@ def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
 
 
 def rope_scaling(factor: float) -> dict[str, Any]:
-    """Of the factor that the low frequencies are divided by, 1 where they are not."""
+    """Return the settings of a factor that the low frequencies are divided by, 1 where they are not."""
     scaled = not math.isclose(factor, 1.0, rel_tol=1e-3)
     return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
 
 
 def padded_vocab_size(parameters: Iterable[tuple[str, Any]], tensor_size: int) -> int | None:
-    """Rows of the embedding over all TP ranks; None on a rank that holds no embedding."""
+    """Return the rows of the embedding over all TP ranks; None on a rank without an embedding."""
     shapes = (parameter.shape for name, parameter in parameters if name.endswith("word_embeddings.weight"))
     first = next(shapes, None)
     return None if first is None else int(first[0]) * tensor_size
 
 
 def attention(modules: Iterable[Any]) -> dict[str, Any]:
-    """attention_backend and transformer_impl as the built modules show them: TransformerEngine's attention takes the
-    kernel that its config names, or chooses (auto); Megatron's own is "unfused"."""
+    """Return attention_backend and transformer_impl as the built modules show them: TransformerEngine's attention takes
+    the kernel that its config names, or chooses (auto); Megatron's own is "unfused"."""
     found = {type(module).__name__: module for module in modules}
     kind = "unfused" if "DotProductAttention" in found else None
     if "SDPACoreAttention" in found:  # the embedded engine's
@@ -213,5 +213,5 @@ def attention(modules: Iterable[Any]) -> dict[str, Any]:
 
 
 def plain_name(value: Any) -> Any:
-    """An enum's value, anything else as it is."""
+    """Return an enum's value, anything else as it is."""
     return getattr(value, "value", value)
