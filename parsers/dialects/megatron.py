@@ -107,11 +107,12 @@ _METRICS: Mapping[str, str] = {
 
 
 class _Target(NamedTuple):
-    """Where a field's number goes: a field of Step, or a metric."""
+    """Where a field's number goes: a field of Step, or a metric. memory: of which kind the field is four sizes."""
 
     name: str
     convert: Callable[[str], Any]
     is_metric: bool
+    memory: str = ""
 
 
 @lru_cache(maxsize=512)
@@ -122,7 +123,8 @@ def _target(name: str) -> _Target | None:
         return _Target(*_COLUMNS[plain], False)
     if plain in _METRICS:
         return _Target(_METRICS[plain], number, True)
-    return _Target(re.sub(r"\W+", "_", plain).strip("_"), number, True) if 0 < len(plain) <= 60 else None
+    memory = next((kind for label, kind in _MEMORY.items() if label in name), "")
+    return _Target(re.sub(r"\W+", "_", plain).strip("_"), number, True, memory) if 0 < len(plain) <= 60 else None
 
 
 def _plain(name: str) -> str:
@@ -191,13 +193,13 @@ def _read_field(line: Line, part: str) -> None:
         return
     printed = printed.strip()
     if "/" in printed or "(" in printed:
-        _put_several(line, name, target, printed)
+        _put_several(line, target, printed)
     else:
         _put(line, target, printed)
 
 
 def _put(line: Line, target: _Target, printed: str) -> None:
-    name, convert, is_metric = target
+    name, convert, is_metric, _ = target
     value = convert(printed)
     if value is None and is_nonfinite(printed):
         line.nonfinite.append(name)
@@ -207,11 +209,10 @@ def _put(line: Line, target: _Target, printed: str) -> None:
         line.metrics[name] = value
 
 
-def _put_several(line: Line, name: str, target: _Target, printed: str) -> None:
+def _put_several(line: Line, target: _Target, printed: str) -> None:
     """Primus: "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
-    kind = next((kind for label, kind in _MEMORY.items() if label in name), None)
-    if kind is not None:
-        _put_memory(line, kind, printed)
+    if target.memory:
+        _put_memory(line, target.memory, printed)
         return
     match = _COMPOUND.fullmatch(printed)
     if match is not None and not target.is_metric:
@@ -239,6 +240,7 @@ def _put_memory(line: Line, kind: str, printed: str) -> None:
         line.metrics[f"{kind}_memory_used_percent"] = percent
 
 
+@lru_cache(maxsize=64)
 def gigabyte(total: float | None) -> int | None:
     """Return the bytes of the "GB" in which a GPU's memory reads `total`; None where that does not show.
 
