@@ -12,7 +12,7 @@ from typing import Literal
 from compare.curve import Curve, Finding, Traced
 from compare.groups import SEED, Side
 from compare.losses import losses
-from compare.vary import TOKENS
+from compare.question import TOKENS
 from conf.vocabulary import vocabulary
 from parsers.storage import STEPS_FILE
 

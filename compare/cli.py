@@ -3,33 +3,66 @@
 from __future__ import annotations
 
 import gc
+import glob
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from compare import gate, question
-from compare.comparison import Comparison, compare, to_json
+from compare.comparison import compare, to_json
+from compare.figures import FIGURES, SPEED
+from compare.groups import Group, group
 from compare.question import Question
-from compare.regression import Gate, Outcome, judge
+from compare.regression import Outcome, judge
 from compare.report.regression import regression_report
 from compare.report.regression import to_json as regression_json
-from conf.arguments import Arguments, Command, program
-from conf.errors import InputError, Problem, command
+from compare.statistics import OF_INTEREST
+from conf.arguments import Arguments, Command, Key, names, program, reason, share
+from conf.errors import InputError, Problem, closest, command, listed
 from metrics import terms
 from metrics.bill import Terms
 from parsers import Run, find_runs
-from parsers.find import FILTERS, WHERE
+from parsers.find import FILTERS, WHERE, matching
 from parsers.progress import shown
 from parsers.storage import dumps, replace_file
 
 NOT_COMPARABLE = 3
+_PAIR = "baseline.image=primus:v26.4 candidate.image=primus:v26.5 fail_on.regression=2%"
+_QUESTION = (
+    Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
+    Key(
+        "vary",
+        "what is compared: settings, kinds (layout, precision …), platform, image … (default: platform where the runs "
+        "differ in it, else layout)",
+        names,
+        example="layout,precision",
+    ),
+    Key(
+        "accept.*",
+        "a difference that is meant, and why",
+        reason,
+        example="accept.adam_eps='the recipe of both vendors'",
+    ),
+    Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
+)
+_GATE = (
+    Key("candidate", "judged against baseline: a directory or glob, or the label of a group", example="runs/new"),
+    Key("candidate.*", "the same by a filter; baseline.KEY=VALUE likewise", example="candidate.image=primus:v26.5"),
+    Key("baseline.*", "the runs that a candidate is judged against", example="baseline.image=primus:v26.4"),
+    Key(
+        "fail_on.*",
+        "exit 1 where the candidate is worse by so much, 3 where nobody can tell: fail_on.regression (tokens/s/GPU, by "
+        "2% if nothing is given) or fail_on.METRIC",
+        share,
+        example="fail_on.regression=2%",
+    ),
+)
 COMPARE = Command(
     name="compare",
     summary="Compare training runs: first whether they may be compared, then by how much they differ.",
     words="RUN…",
     words_help=WHERE,
-    keys=(*question.KEYS, *gate.KEYS, *terms.KEYS),
+    keys=(*_QUESTION, *_GATE, *terms.KEYS),
     others=FILTERS,
     switches={
         "--json": "print what compare.json holds",
@@ -39,7 +72,7 @@ COMPARE = Command(
     examples=(
         "runs/nvidia runs/amd price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 -o out",
         "runs/ platform=amd model=llama vary=precision",
-        "runs/ baseline.image=primus:v26.4 candidate.image=primus:v26.5 fail_on.regression=2%",
+        f"runs/ {_PAIR}",
     ),
     old={
         **terms.OLD,
@@ -54,7 +87,7 @@ _OUTCOMES: Mapping[Outcome, int] = {"ok": 0, "regression": 1, "failed run": 1, "
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the garbage collector: a thousand records are half a million objects, none of which refers to itself,
+    """Suspend the garbage collector: a thousand records are half a million objects, none of which refers to itself,
     and it would go through all of them again and again."""
     was = gc.isenabled()
     gc.disable()
@@ -68,40 +101,47 @@ def _uncollected() -> Iterator[None]:
 @command
 @_uncollected()
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command; return its exit code."""
     arguments = COMPARE.parse(argv)
-    named = arguments.rest
-    judging = gate.is_gate(arguments)
-    if not named and not judging:
+    gate = any(map(arguments.values.get, ("candidate", "candidate.*", "baseline.*", "fail_on.*")))
+    gate = gate or "--markdown" in arguments.switches
+    if not arguments.rest and not gate:
         raise InputError(
             Problem("RUN", "none given", hint=f"{program('compare')} runs/ platform=amd,nvidia model=llama")
         )
     with shown("reading runs", sys.stderr) as progress:
-        runs = find_runs(named, progress, COMPARE.names) if named else ()
-    asked, on = question.question_of(arguments), terms.terms_of(arguments, runs)
-    if judging:
-        return _gate(arguments, runs, asked, on)
+        runs = find_runs(arguments.rest, progress, COMPARE.names) if arguments.rest else ()
+    known = {name: arguments[name] for name in ("vary", "baseline", "difference")}
+    question, on = Question(**known, accept=arguments["accept.*"]), terms.terms_of(arguments, runs)
+    if gate:
+        return _gate(arguments, runs, question, on)
     with shown("comparing runs", sys.stderr) as progress:
-        comparison = compare(runs, asked, on, progress)
+        comparison = compare(runs, question, on, progress)
     if arguments.output is not None:
-        _save(comparison, arguments.output, sys.argv[1:] if argv is None else argv)
-    _print(comparison, "--json" in arguments.switches)
+        from compare.report.files import files
+
+        _save(arguments.output, files(comparison, sys.argv[1:] if argv is None else argv))
+    if "--json" in arguments.switches:
+        print(dumps(to_json(comparison), indent=1))
+    else:
+        from compare.report.page import summary
+        from compare.report.terminal import print_report
+
+        print_report(summary(comparison), sys.stdout)
     return 0 if comparison.audit.verdict.word in ("comparable", "nothing to compare") else NOT_COMPARABLE
 
 
-def _gate(arguments: Arguments, runs: Sequence[Run], asked: Question, on: Terms) -> int:
-    sides = gate.sides_of(runs, arguments)
-    judged = judge(*sides, Gate(gate.limits_of(arguments["fail_on.*"]), asked, on))
+def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Terms) -> int:
+    """Judge a candidate against its baseline; return the exit code."""
     from compare.report.files import markdown
     from compare.report.terminal import print_report
 
-    content = regression_report(judged)
+    judged = judge(*_sides(runs, arguments), _limits(arguments["fail_on.*"]), question, on)
+    content, json = regression_report(judged), dumps(regression_json(judged), indent=1) + "\n"
     if arguments.output is not None:
-        with _writable(arguments.output) as directory:
-            replace_file(directory / "regression.json", dumps(regression_json(judged), indent=1) + "\n")
-            replace_file(directory / "regression.md", markdown(content))
+        _save(arguments.output, {"regression.json": json, "regression.md": markdown(content)})
     if "--json" in arguments.switches:
-        print(dumps(regression_json(judged), indent=1))
+        print(json, end="")
     elif arguments.switches:
         print(markdown(content), end="")
     else:
@@ -109,29 +149,58 @@ def _gate(arguments: Arguments, runs: Sequence[Run], asked: Question, on: Terms)
     return _OUTCOMES[judged.outcome]
 
 
-@contextmanager
-def _writable(directory: Path) -> Iterator[Path]:
+def _save(directory: Path, files: Mapping[str, str | bytes]) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        yield directory
-    except OSError as error:
-        found = error.strerror or str(error)
-        raise InputError(Problem(str(directory), "cannot be written", found, hint="-o out")) from error
-
-
-def _save(comparison: Comparison, directory: Path, argv: Sequence[str]) -> None:
-    from compare.report.files import files
-
-    with _writable(directory):
-        for name, content in files(comparison, argv).items():
+        for name, content in files.items():
             replace_file(directory / name, content)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(Problem(str(directory), "cannot be written", why, hint="-o out")) from error
 
 
-def _print(comparison: Comparison, as_json: bool) -> None:
-    if as_json:
-        print(dumps(to_json(comparison), indent=1))
-        return
-    from compare.report.page import summary
-    from compare.report.terminal import print_report
+def _limits(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits behind `fail_on.`; the default is a regression of 2 %. InputError: no such figure."""
+    known = {figure.metric for figure in FIGURES if figure.better}
+    names = ["regression", *sorted(known)]
+    limits = {
+        SPEED if name == "regression" else name: value for name, value in (shares or {"regression": 0.02}).items()
+    }
+    if unknown := [name for name in limits if name not in known]:
+        problems = [Problem(f"fail_on.{n}", "no such figure", n, listed(names), closest(n, names)) for n in unknown]
+        raise InputError(*problems)
+    return limits
 
-    print_report(summary(comparison), sys.stdout)
+
+def _sides(runs: Sequence[Run], arguments: Arguments) -> tuple[Group, Group]:
+    """Return the runs of baseline and candidate: among `runs`, or where they are paths, there. InputError."""
+
+    def text(name: str) -> str:
+        filters = [f"{key}={value}" for key, value in arguments[f"{name}.*"].items()]
+        return ",".join([*filter(None, [arguments[name]]), *filters])
+
+    baseline, candidate = text("baseline"), text("candidate")
+    if not candidate:
+        what = "need a candidate, judged against a baseline"
+        raise InputError(Problem("fail_on, --markdown", what, hint=_PAIR))
+    if not baseline or baseline == candidate:
+        raise InputError(Problem("candidate", "needs a baseline, and another one than itself", candidate, hint=_PAIR))
+    return _side("baseline", baseline, runs), _side("candidate", candidate, runs)
+
+
+def _side(key: str, text: str, runs: Sequence[Run]) -> Group:
+    if Path(text).exists() or glob.glob(text, recursive=True):  # noqa: PTH207
+        return Group(text, find_runs([text]))
+    if "=" in text:
+        chosen = matching(runs, text.split(","))
+    else:
+        groups = {one.label: one.runs for one in group(runs)} if runs else {}
+        if text not in groups:
+            allowed = (
+                f"a filter ({key}.image=…), a directory or glob, or one of: {listed(sorted(groups)) or 'no groups'}"
+            )
+            raise InputError(Problem(key, "names no runs", text, allowed, closest(text, groups)))
+        chosen = groups[text]
+    if not chosen:
+        raise InputError(Problem(key, "fits none of the runs", text, hint=f"{program('compare')} RUNS lists them"))
+    return Group(text, chosen)

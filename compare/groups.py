@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from conf.vocabulary import short_names, vocabulary
 from metrics.peak import hardware_of
@@ -16,6 +17,10 @@ _READABLE = 60  # characters of a label
 _LAST = ("micro_batch_size", "num_micro_batches", "world_size", "lr_warmup_init", "lr_decay_iters", "padded_vocab_size")
 
 
+_Key = TypeVar("_Key", bound=Hashable)
+_Item = TypeVar("_Item")
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Repeats of one experiment: all requested alike but the seed."""
@@ -25,8 +30,10 @@ class Group:
 
     @property
     def usable(self) -> tuple[Run, ...]:
-        """Return the runs that carry numbers into a verdict."""
-        return tuple(run for run in self.runs if carries_numbers(run.record))
+        """Return the runs that carry numbers into a verdict: a rehearsal has no speed, an estimate does not count."""
+        return tuple(
+            run for run in self.runs if has_figures(run.record) and run.record.provenance in ("measured", "imported")
+        )
 
     @property
     def shown(self) -> tuple[Run, ...]:
@@ -41,11 +48,6 @@ class Side:
     label: str
     usable: tuple[Run, ...]
     runs: tuple[Run, ...]
-
-
-def carries_numbers(record: Record) -> bool:
-    """Return whether a run completed for real: a rehearsal has no speed, an estimate does not count."""
-    return record.status == "completed" and record.provenance in ("measured", "imported")
 
 
 def has_figures(record: Record) -> bool:
@@ -66,11 +68,17 @@ def sides(groups: Sequence[Group]) -> tuple[tuple[Side, ...], bool]:
     return rehearsed, bool(rehearsed)
 
 
+def gathered(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
+    """Return the second parts of `pairs` by their first."""
+    by_key: dict[_Key, list[_Item]] = {}
+    for key, item in pairs:
+        by_key.setdefault(key, []).append(item)
+    return by_key
+
+
 def group(runs: Sequence[Run]) -> tuple[Group, ...]:
     """Return the groups, in the order of their first runs."""
-    members: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        members.setdefault(experiment_key(run.record), []).append(run)
+    members = gathered((experiment_key(run.record), run) for run in runs)
     labels = _labels([same[0].record for same in members.values()])
     return tuple(Group(label, tuple(same)) for label, same in zip(labels, members.values(), strict=True))
 
@@ -80,8 +88,7 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
     if len(firsts) == 1:
         return [_place(firsts[0]) or firsts[0].name]
     parts: list[list[str]] = [[] for _ in firsts]
-    for column in _columns(firsts):
-        cells = [column(record) for record in firsts]
+    for cells in _columns(firsts):
         if len(set(cells)) > 1:
             for labels, cell in zip(parts, cells, strict=True):
                 labels.extend([cell] if cell else [])
@@ -89,39 +96,29 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
             break
     names = [" ".join(labels) or "other" for labels in parts]
     # Logs from elsewhere, of which little is known, differ in too much to be called after it.
-    return _unique([record.name for record in firsts] if max(map(len, names)) > _READABLE else names)
+    names = [record.name for record in firsts] if max(map(len, names)) > _READABLE else names
+    counts = [names[:i].count(name) + 1 for i, name in enumerate(names)]
+    return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts, strict=True)]
 
 
-def _columns(firsts: Sequence[Record]) -> list[Callable[[Record], str]]:
-    varying = [name for name in short_names() if len({repr(requested_of(record).get(name)) for record in firsts}) > 1]
-    names = [name for name in vocabulary() if name not in (*short_names(), *_LAST, SEED)]
-    settings = [_setting(name) for name in (*names, *_LAST)]
-    facts = [_fact(name) for name in ("image", "provenance")]
-    return [_place, _fact("framework"), lambda record: _layout(record, varying), *settings, *facts]
+def _columns(firsts: Sequence[Record]) -> Iterator[list[str]]:
+    """Yield what may set groups apart, the clearest first, as every group has it."""
+    requests = [requested_of(record) for record in firsts]
+
+    def facts(name: str) -> list[str]:
+        return [str(getattr(record, name) or f"{name} unknown") for record in firsts]
+
+    yield [_place(record) for record in firsts]
+    yield facts("framework")
+    varying = [name for name in short_names() if len({repr(requested.get(name)) for requested in requests}) > 1]
+    sizes = [[(short_names()[name], requested.get(name)) for name in varying] for requested in requests]
+    large = [" ".join(f"{short}{n}" for short, n in one if type(n) is int and n > 1) for one in sizes]
+    yield [size or ("no parallelism" if varying else "") for size in large]
+    for name in (*(name for name in vocabulary() if name not in (*short_names(), *_LAST, SEED)), *_LAST):
+        yield [f"{name}={requested[name]}" if name in requested else f"{name} unknown" for requested in requests]
+    yield facts("image")
+    yield facts("provenance")
 
 
 def _place(record: Record) -> str:
     return " ".join(dict.fromkeys(part for part in (record.platform, hardware_of(record)) if part))
-
-
-def _layout(record: Record, varying: Sequence[str]) -> str:
-    sizes = [(short_names()[name], requested_of(record).get(name)) for name in varying]
-    large = [f"{short}{size}" for short, size in sizes if type(size) is int and size > 1]
-    return " ".join(large) or ("no parallelism" if varying else "")
-
-
-def _setting(name: str) -> Callable[[Record], str]:
-    return lambda record: f"{name}={requested_of(record)[name]}" if name in requested_of(record) else f"{name} unknown"
-
-
-def _fact(name: str) -> Callable[[Record], str]:
-    return lambda record: str(getattr(record, name) or f"{name} unknown")
-
-
-def _unique(labels: Sequence[str]) -> list[str]:
-    seen: dict[str, int] = {}
-    unique = []
-    for label in labels:
-        seen[label] = seen.get(label, 0) + 1
-        unique.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
-    return unique

@@ -1,8 +1,8 @@
 """The gate: is a candidate, a new container or driver on one platform, worse than its baseline by a limit? Pure.
 
-The interval of the ratio decides, never the ratio alone: wholly beyond the limit is a regression, wholly on this side
-of it is none, and all else is open. With fewer than three runs a side there is no interval, and
-everything is open. A candidate that lost runs has failed, whatever the others show.
+The interval of the ratio decides, never the ratio alone: an interval beyond the limit is a regression, one on this side
+of it is none, and one across it is open. With fewer than three runs a side there is no interval, and everything is
+open. A candidate that lost runs has failed, whatever the others show.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from compare.comparison import Compared, Comparison, compare_groups
+from compare.comparison import Comparison, compare_groups
 from compare.figures import FIGURES, Figure
-from compare.groups import Group
-from compare.question import Question
+from compare.groups import Group, gathered
+from compare.question import Question, expand
 from compare.statistics import Ratio, runs_to_decide, would_decide
-from compare.vary import expand
 from conf.errors import listed
 from metrics.bill import Terms
 from metrics.quantity import Quantity, shown
@@ -34,14 +33,6 @@ _FACTS = ("framework", "framework_version", "image", "hardware")
 _NOT_A_VERSION = ("host", "data_", "launcher_pid", "parameters", "probe_", "max_allocated_bytes", "max_reserved_bytes")
 _SHOWN_TOO = ("step_time_p95_s", "goodput_percent")
 _FAILED = ("failed", "killed", "out_of_memory", "diverged", "hung")
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit to how much worse `metric` may be, as a share."""
-
-    metric: str
-    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,77 +73,60 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """reasons: why it is no plain ok; regressions first."""
+    """limits: how much worse a metric may be, as a share. reasons: why it is not ok; regressions first."""
 
     baseline: str
     candidate: str
-    limits: tuple[Limit, ...]
+    limits: Mapping[str, float]
     cases: tuple[Case, ...]
     changes: tuple[Change, ...]
     outcome: Outcome
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Runs under a name: `baseline` or `candidate` as it was typed."""
-
-    name: str
-    runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The question to the pair, with its limits. question: as of any comparison; its baseline does not count."""
-
-    limits: tuple[Limit, ...]
-    question: Question
-    terms: Terms | None = None
-
-
-def judge(baseline: Side, candidate: Side, gate: Gate) -> Regression:
-    """Pair the experiments of both sides, compare each pair and judge it by the limits. InputError: a run twice,
-    no such setting in question.vary."""
-    pairs, alone = _pairs(baseline, candidate, expand(gate.question.vary or BUMPED))
-    cases = tuple(_case(name, ours, theirs, gate) for name, ours, theirs in pairs)
-    lost = [run for run in candidate.runs if run.record.status != "completed"]
-    failed = [_lost(run, candidate) for run in lost if run.record.status in _FAILED]
-    alone += [_lost(run, candidate) for run in lost if run.record.status not in _FAILED]
-    regressed = [_said(case, line) for case in cases for line in case.lines if line.state == "regression"]
+def judge(
+    baseline: Group, candidate: Group, limits: Mapping[str, float], question: Question, terms: Terms | None = None
+) -> Regression:
+    """Pair the experiments of both sides, each named as it was typed, compare each pair and judge it by the limits.
+    The baseline of `question` does not count. InputError: a run twice, no such setting in question.vary."""
+    question = replace(question, vary=question.vary or BUMPED, baseline=baseline.label)
+    pairs, alone = _pairs(baseline, candidate, expand(question.vary or ()))
+    cases = []
+    for name, sides in pairs:
+        comparison = compare_groups(sides, question, terms)
+        lines = (_line(figure, comparison, sides, limits.get(figure.metric)) for figure in FIGURES)
+        cases.append(Case(name, comparison, tuple(line for line in lines if line is not None)))
+    failed: list[str] = []
+    for record in (run.record for run in candidate.runs if run.record.status != "completed"):
+        lost = ": ".join(filter(None, (f"{record.id} of {candidate.label}", record.status, record.cause)))
+        (failed if record.status in _FAILED else alone).append(lost)
+    regressed = [_result(case, line) for case in cases for line in case.lines if line.state == "regression"]
     open_ = [*_open(cases), *alone]
     outcome: Outcome = "regression" if regressed else "failed run" if failed else "cannot tell" if open_ else "ok"
     changes = tuple(_changes(baseline.runs, candidate.runs))
     reasons = (*regressed, *failed, *open_)
-    return Regression(baseline.name, candidate.name, gate.limits, cases, changes, outcome, reasons)
+    return Regression(baseline.label, candidate.label, limits, tuple(cases), changes, outcome, reasons)
 
 
-def _lost(run: Run, side: Side) -> str:
-    return ": ".join(filter(None, (f"{run.record.id} of {side.name}", run.record.status, run.record.cause)))
-
-
-def _pairs(baseline: Side, candidate: Side, varied: Iterable[str]) -> tuple[list[tuple[str, Group, Group]], list[str]]:
+def _pairs(
+    baseline: Group, candidate: Group, varied: Iterable[str]
+) -> tuple[list[tuple[str, tuple[Group, Group]]], list[str]]:
     """Return the same experiment on both sides, but for what is varied; and what has no counterpart."""
-    ours, theirs = (_experiments(side, (SEED, *varied)) for side in (candidate, baseline))
+    but = (SEED, *varied)
+    theirs, ours = (
+        gathered((experiment_key(run.record, but), run) for run in side.runs) for side in (baseline, candidate)
+    )
     names = _names({**ours, **theirs})
     if len(ours) == len(theirs) == 1 and ours.keys() != theirs.keys():  # the audit says what else differs
-        (mine,), (its,) = ours.values(), theirs.values()
-        return [("", Group(candidate.name, mine), Group(baseline.name, its))], []
+        return [("", (baseline, candidate))], []
     pairs = [
-        (names[key], Group(candidate.name, ours[key]), Group(baseline.name, theirs[key]))
+        (names[key], (Group(baseline.label, tuple(theirs[key])), Group(candidate.label, tuple(ours[key]))))
         for key in theirs
         if key in ours
     ]
-    alone = [f"{names[key] or 'an experiment'}: only {candidate.name} ran it" for key in ours if key not in theirs]
-    alone += [f"{names[key] or 'an experiment'}: only {baseline.name} ran it" for key in theirs if key not in ours]
+    alone = [f"{names[key] or 'an experiment'}: only {candidate.label} ran it" for key in ours if key not in theirs]
+    alone += [f"{names[key] or 'an experiment'}: only {baseline.label} ran it" for key in theirs if key not in ours]
     return pairs, alone
-
-
-def _experiments(side: Side, but: Sequence[str]) -> dict[tuple[str, ...], tuple[Run, ...]]:
-    experiments: dict[tuple[str, ...], tuple[Run, ...]] = {}
-    for run in side.runs:
-        key = experiment_key(run.record, but)
-        experiments[key] = (*experiments.get(key, ()), run)
-    return experiments
 
 
 def _names(experiments: Mapping[tuple[str, ...], Sequence[Run]]) -> Mapping[tuple[str, ...], str]:
@@ -166,42 +140,31 @@ def _names(experiments: Mapping[tuple[str, ...], Sequence[Run]]) -> Mapping[tupl
     }
 
 
-def _case(name: str, ours: Group, theirs: Group, gate: Gate) -> Case:
-    question = replace(gate.question, vary=gate.question.vary or BUMPED, baseline=theirs.label)
-    comparison = compare_groups([theirs, ours], question, gate.terms)
-    ratios = {item.metric: item for item in comparison.ratios}
-    allowed = {limit.metric: limit for limit in gate.limits}
-    sides = (theirs, ours)
-    lines = (_line(f, comparison, sides, ratios.get(f.metric), allowed.get(f.metric)) for f in FIGURES)
-    return Case(name, comparison, tuple(line for line in lines if line is not None))
-
-
-def _line(
-    figure: Figure,
-    comparison: Comparison,
-    sides: tuple[Group, Group],
-    compared: Compared | None,
-    limit: Limit | None,
-) -> Line | None:
+def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], limit: float | None) -> Line | None:
     """Return the line; None of a figure that nobody knows or that follows from others, unless it has a limit."""
     known = [comparison.group_figures.get(side.label, {}).get(figure.metric) for side in sides]
     reference, new = (q or Quantity(None, "", "measured", note="no run") for q in known)
     shown_here = figure.table or figure.metric in _SHOWN_TOO
     if limit is None and not (shown_here and any(q.value is not None for q in (reference, new))):
         return None
+    compared = next((item for item in comparison.ratios if item.metric == figure.metric), None)
     result = None if compared is None else compared.result
     ends = None if result is None or result.interval is None else _percent(result.interval)
-    noise = (_noise(figure, comparison, sides[0]), _noise(figure, comparison, sides[1]))
     word = "" if figure.better is None else "undecided" if result is None else result.word
     verdict = comparison.audit.verdict.word
-    untold = "unknown on both sides" if verdict == "comparable" else verdict
-    reason = untold if compared is None else compared.reason
-    difference = _difference(reference, new) if result is None else 100 * (result.ratio - 1)
-    difference = difference if verdict == "comparable" else None
+    unknown = "unknown on both sides" if verdict == "comparable" else verdict
+    reason = unknown if compared is None else compared.reason
+    difference = None
+    if verdict == "comparable":
+        difference = _difference(reference, new) if result is None else 100 * (result.ratio - 1)
     state = _state(figure, ends, limit)
+    values = [_values(figure, comparison, side) for side in sides]
     if result is not None and limit is not None and state == "cannot tell":
-        reason = _more_runs(figure, [_values(figure, comparison, side) for side in sides], result, limit)
-    return Line(figure.metric, figure.title, reference, new, noise, difference, ends, word, state, reason)
+        reason = _more_runs(figure, values, result, limit)
+    before, after = (
+        _noise(known) if len(known) == len(s.usable) else None for known, s in zip(values, sides, strict=True)
+    )
+    return Line(figure.metric, figure.title, reference, new, (before, after), difference, ends, word, state, reason)
 
 
 def _difference(reference: Quantity, new: Quantity) -> float | None:
@@ -215,31 +178,30 @@ def _percent(interval: tuple[float, float]) -> tuple[float, float]:
     return 100 * (interval[0] - 1), 100 * (interval[1] - 1)
 
 
-def _state(figure: Figure, ends: tuple[float, float] | None, limit: Limit | None) -> State:
+def _state(figure: Figure, ends: tuple[float, float] | None, limit: float | None) -> State:
     if limit is None:
         return ""
     if ends is None:
         return "cannot tell"
     least, most = (-ends[1], -ends[0]) if figure.better == "higher" else ends  # by how much it is worse, in %
-    if least >= 100 * limit.share:
+    if least >= 100 * limit:
         return "regression"
-    return "ok" if most < 100 * limit.share else "cannot tell"
+    return "ok" if most < 100 * limit else "cannot tell"
 
 
-def _more_runs(figure: Figure, values: Sequence[Sequence[float]], result: Ratio, limit: Limit) -> str:
+def _more_runs(figure: Figure, values: Sequence[Sequence[float]], result: Ratio, limit: float) -> str:
     """Return why the limit is not decided, and how many runs would decide it: not the ratio's own word."""
     how = result.reason.partition("; ")[0]
     theirs, ours = values
     needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, _percent(ends), limit) != "cannot tell")
     if needed is None and result.interval is None:
         return how
-    return f"{how}; {would_decide(needed)} against the limit of {100 * limit.share:g} %"
+    return f"{how}; {would_decide(needed)} against the limit of {100 * limit:g} %"
 
 
-def _noise(figure: Figure, comparison: Comparison, side: Group) -> float | None:
-    values = _values(figure, comparison, side)
+def _noise(values: Sequence[float]) -> float | None:
     mean = statistics.fmean(values) if values else 0.0
-    return 100 * statistics.stdev(values) / mean if len(values) == len(side.usable) > 1 and mean > 0 else None
+    return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean > 0 else None
 
 
 def _values(figure: Figure, comparison: Comparison, side: Group) -> list[float]:
@@ -247,7 +209,7 @@ def _values(figure: Figure, comparison: Comparison, side: Group) -> list[float]:
     return [float(value) for value in values if value is not None]
 
 
-def _said(case: Case, line: Line) -> str:
+def _result(case: Case, line: Line) -> str:
     ends = "" if line.ends is None else f" ({shown(line.ends[0], 3)} to {shown(line.ends[1], 3)} %)"
     difference = "" if line.difference is None else f" {line.difference:+.2f} %{ends}"
     return f"{' '.join(filter(None, (case.experiment, line.title)))}:{difference}; {line.reason}"
@@ -261,11 +223,11 @@ def _open(cases: Sequence[Case]) -> Iterator[str]:
         if verdict.word != "comparable":
             yield f"{case.experiment or 'the pair'}: {verdict.word}: {listed(verdict.reasons)}"
         else:
-            yield from (_said(case, line) for line in case.lines if line.state == "cannot tell")
+            yield from (_result(case, line) for line in case.lines if line.state == "cannot tell")
 
 
 def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
-    """Facts of the records, versions above all, whose values are others on the other side."""
+    """Yield facts of the records, versions above all, whose values are others on the other side."""
     before, after = (_facts_of([run.record for run in runs]) for runs in (theirs, ours))
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name, ()), after.get(name, ())
@@ -274,11 +236,9 @@ def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
 
 
 def _facts_of(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    values: dict[str, set[str]] = {}
+    facts: list[tuple[str, Any]] = []
     for record in records:
-        facts: dict[str, Any] = {name: getattr(record, name) for name in _FACTS}
-        facts |= {k: v for k, v in record.environment.items() if not k.startswith(_NOT_A_VERSION)}
-        for name, value in facts.items():
-            if value is not None:
-                values.setdefault(name, set()).add(str(value))
-    return {name: tuple(sorted(known)) for name, known in values.items()}
+        facts += [(name, getattr(record, name)) for name in _FACTS]
+        facts += [(k, v) for k, v in record.environment.items() if not k.startswith(_NOT_A_VERSION)]
+    values = gathered((name, str(value)) for name, value in facts if value is not None)
+    return {name: tuple(sorted({*known})) for name, known in values.items()}

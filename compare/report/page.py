@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
+from compare.audit import Deviation, Row
 from compare.checks import Check
 from compare.comparison import Compared, Comparison
-from compare.deviations import Deviation
 from compare.figures import FIGURES, SPEED
 from compare.groups import sides
 from compare.report.blocks import (
@@ -44,7 +44,6 @@ from compare.report.figures import (
 )
 from compare.report.runs import Launched, reproduce_section, runs_section, runs_without_numbers
 from compare.report.words import advice, headline, no_ratio
-from compare.verdict import Row
 from conf.errors import listed
 from metrics.peak import hardware_of
 

@@ -20,7 +20,7 @@ _HOW = (
 
 def regression_report(gate: Regression) -> Report:
     """Return the outcome, the figures of every experiment, and what changed between the sides."""
-    limits = listed([f"{limit.metric} {100 * limit.share:g} %" for limit in gate.limits])
+    limits = listed([f"{metric} {100 * limit:g} %" for metric, limit in gate.limits.items()])
     headline = f"{gate.candidate} against {gate.baseline} (limit: {limits})"
     blocks: list[Block] = [Bullets(tuple(map(line, gate.reasons)))] if gate.reasons else []
     blocks.append(Paragraph(line(_HOW)))
@@ -51,7 +51,7 @@ def to_json(gate: Regression) -> dict[str, Any]:
         "reasons": list(gate.reasons),
         "baseline": gate.baseline,
         "candidate": gate.candidate,
-        "limits": {limit.metric: limit.share for limit in gate.limits},
+        "limits": dict(gate.limits),
         "cases": [_case_json(case) for case in gate.cases],
         "changes": [{"fact": c.fact, "reference": list(c.reference), "new": list(c.new)} for c in gate.changes],
     }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from compare.audit import some
 from compare.comparison import Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED
 from compare.report.blocks import Line, Number, line, ratio_lines
 from compare.statistics import ENOUGH
-from compare.verdict import some
 from conf.arguments import program
 from conf.errors import listed
 from metrics import shown

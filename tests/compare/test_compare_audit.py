@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from compare import Run
 from compare.audit import Audit, audit
 from compare.groups import group
-from compare.question import Question
-from compare.vary import expand
+from compare.question import Question, expand
 from conf.errors import InputError
 from parsers import Declaration, Record, Step
 from parsers.given import given_of, with_given
