@@ -37,7 +37,11 @@ def pages() -> list[Path]:
         for group in entry.values()
         for name in ([group] if isinstance(group, str) else _names(group))
     ]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(path for name in names if (path := ROOT / "docs" / name).exists())]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(path for name in names if (path := ROOT / "docs" / name).exists()),
+    ]
 
 
 def _names(group: list[dict[str, str]]) -> list[str]:

@@ -17,35 +17,6 @@ def problems(*overrides: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["modle=llama"], ["modle: no such key", "did you mean model?"]),
-        (["model=lama"], ["model=lama: no such choice", "llama31_8b", "did you mean llama?"]),
-        (["layout.tp=2"], ["layout.tp: no such key", "tensor_model_parallel_size"]),
-        (["training.seed=abc"], ["training.seed: wrong type", "'abc' (str)", "a whole number"]),
-        (["training.micro_batch_size=1.5"], ["training.micro_batch_size: wrong type"]),
-        (["dry_run=maybe"], ["dry_run: wrong type", "true or false"]),
-        (["training.recompute_granularity=some"], ["full, selective, none"]),
-        (["per_platform.intel.precision=bf16"], ["per_platform.intel.precision: no such platform", "amd, cpu, nvidia"]),
-        (["per_platform.amd.precsion=bf16"], ["precsion: no such key", "did you mean precision?"]),
-        (["platform=amd", "per_platform.amd.precision=bf17"], ["precision=bf17: no such choice"]),
-        (["a b"], ["a b:", "write KEY=VALUE"]),
-        (["~training.seed"], ["cannot be deleted"]),
-        (["model=llama,qwen"], ["--multirun"]),
-        (["model=moe_tiny", "model.moe.num_expert=8"], ["num_expert: no such key", "did you mean num_experts?"]),
-        (["model=moe_tiny", "model.moe.num_experts=x"], ["model.moe.num_experts: wrong type", "a whole number"]),
-        (["model=moe_tiny", "model.moe=4"], ["model.moe: wrong type", "a group with"]),
-        (["model=llama", "model.moe.num_experts=8"], ["model.moe is null in what was chosen"]),
-        (["image='${oc.env:NO_SUCH_VARIABLE}'"], ["NO_SUCH_VARIABLE"]),
-    ],
-)
-def test_wrong_input_says_what_where_and_what_would_work(overrides: list[str], said: list[str]) -> None:
-    text = problems(*overrides)
-    for part in said:
-        assert part in text
-
-
 def test_all_unknown_keys_are_told_at_once() -> None:
     text = problems("layout.tp=2", "trainin.seed=1", "layout=tp3")
     assert all(part in text for part in ("layout.tp:", "trainin:", "layout=tp3:"))
@@ -108,33 +79,6 @@ def test_every_hardware_file_composes(hardware: str) -> None:
     vendor = compose([f"hardware={hardware}"])["hardware"]["vendor"] or "cpu"
     e = load_experiment(f"platform={vendor}", f"hardware={hardware}", "model=llama_tiny", "gpus_per_node=1")
     assert e.hardware.name == hardware
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["platform=cpu", "hardware=h100"], "h100 is no hardware of platform cpu"),
-        (["platform=nvidia", "hardware=mi300x"], "mi300x is no hardware of platform nvidia"),
-        (["platform=cpu", "repeat=0"], "repeat: must be at least 1"),
-        (["platform=cpu", "gpus_per_node=0"], "gpus_per_node: must be at least 1"),
-        (["platform=cpu", "hang_after_s=-1"], "hang_after_s"),
-        (["platform=cpu", "hang_after_s=nan"], "a number that is finite"),
-        (["platform=cpu", "optimizer.lr=inf"], "a number that is finite"),
-        (["platform=cpu", "optimizer.lr_decay_iters=0"], "optimizer.lr_decay_iters: must be at least 1"),
-        (["platform=cpu", "price.usd_per_gpu_hour.h100=-3"], "must be above 0"),
-        (["platform=cpu", "price.usd_per_gpu_hour.h1000=3"], "no such hardware"),
-        (["platform=cpu", "model.num_attention_heads=0"], "model.num_attention_heads: must be at least 1"),
-        (["platform=cpu", "model.make_vocab_size_divisible_by=0"], "must be at least 1"),
-        (["platform=cpu", "model.num_layers=0"], "model.num_layers: must be at least 1"),
-        (["platform=cpu", "model.num_query_groups=3"], "8 attention heads do not divide into 3 groups"),
-        (["platform=cpu", "name=../../elsewhere"], "the name of a folder"),
-        (["platform=cpu", "name="], "the name of a folder"),
-        (["hydra.run.dir=/x"], "no effect here"),
-        (["per_platform.amd.platform=nvidia"], "cannot be another platform"),
-    ],
-)
-def test_values_without_sense_are_refused(overrides: list[str], said: str) -> None:
-    assert said in problems(*overrides)
 
 
 @pytest.mark.parametrize("spelling", ["platform=nvidia", "+platform=nvidia", "++platform=nvidia", "platform='nvidia'"])

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from conf import load_experiment
-from conf.errors import ConfigError
 from launchers import containers, make_plan
 from launchers.plan import Host, Plan
 from launchers.runner import environment
@@ -60,21 +59,6 @@ def test_variables_go_in_by_name_and_their_values_by_the_environment(
     for variable in plan.env:
         assert any(variable in part for part in plan.argv), variable
     assert environment(plan, os.environ)["OMP_NUM_THREADS"] == plan.env["OMP_NUM_THREADS"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (("cluster.container=docker",), "cluster.container=docker needs one"),
-        (("cluster.container=enroot", IMAGE), r"enroot import docker://nvcr.io#nvidia/nemo:26.02"),
-        (("cluster.container=pyxis", IMAGE, "nodes=2", "layout=data_parallel"), "the same node rank on each node"),
-        (("cluster.container=docker", IMAGE, "data=/a:b/corpus"), "cannot be mounted"),
-    ],
-)
-def test_what_cannot_be_started_is_refused(overrides: tuple[str, ...], said: str) -> None:
-    e = load_experiment("model=llama", "platform=nvidia", "framework=megatron_bridge", *overrides)
-    with pytest.raises(ConfigError, match=said):
-        containers.wrap(make_plan(e, HOST), e, RUN)
 
 
 @pytest.mark.parametrize(

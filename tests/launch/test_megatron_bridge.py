@@ -138,33 +138,6 @@ def test_every_recipe_has_an_id_and_every_id_a_recipe() -> None:
     assert recipes == set(ids)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (("model=mixtral_8x7b", "layout=data_parallel"), "no recipe to pre-train mixtral_8x7b"),
-        (("model=llama", "framework.release=0.7.0"), "attribute paths of this release are not known"),
-        (("model=llama", "framework.release=0.2.0"), r"0.3.x, 0.4.x, 0.5.x, 0.6.x"),
-        (("model=llama", "training.save_interval=10", "resume=true"), "its own checkpoints"),
-    ],
-)
-def test_what_bridge_cannot_do_is_refused(overrides: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        make_plan(experiment(*overrides), HOST)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (("platform=amd", "model=llama"), "NVIDIA's stack"),
-        (("platform=cpu", "precision=fp8"), "fp8"),
-        (("platform=cpu", "layout.context_parallel_size=2", "gpus_per_node=2"), "needs TransformerEngine's attention"),
-    ],
-)
-def test_what_only_an_nvidia_gpu_can_do_is_refused_elsewhere(overrides: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        make_plan(load_experiment("framework=megatron_bridge", *overrides), HOST)
-
-
 def test_all_refusals_come_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         make_plan(

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from conf import load_experiment
-from conf.errors import ConfigError
 from conf.vocabulary import Target, Write, program_settings, vocabulary
 from launchers import attribute_settings, make_plan
 from launchers.plan import Host, Plan
@@ -79,27 +78,6 @@ def test_what_nemo_cannot_be_told_is_declared_with_its_reason() -> None:
     assert declared["attention_backend"].value == "auto"
     assert all(len(d.reason) > 20 for d in declared.values())
     assert set(declared) == {"max_position_embeddings", "attention_backend"}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (("platform=amd", "model=llama_tiny"), "NeMo is NVIDIA's stack"),
-        (("platform=nvidia", "model=gpt_oss_20b", "layout=data_parallel"), "no recipe to pre-train gpt_oss_20b"),
-        (("platform=nvidia", "model=llama_tiny", "training.save_interval=5", "resume=true"), "its own checkpoints"),
-        (("platform=nvidia", "model=llama_tiny", "optimizer.lr_decay_iters=100"), "decays over its last step"),
-        (("platform=nvidia", "hardware=a100", "model=llama_tiny", "precision=fp8"), "a100 has no fp8 units"),
-        (("platform=nvidia", "hardware=h100", "model=llama_tiny", "precision=mxfp8"), "came with Blackwell"),
-        (("platform=cpu", "gpus_per_node=2", "training.save_interval=5"), "was seen to hang"),
-        (("platform=cpu", "precision=fp8"), "fp8 needs TransformerEngine"),
-        (("platform=cpu", "gpus_per_node=2", "layout.context_parallel_size=2"), "TransformerEngine's attention"),
-        (("platform=nvidia", "model=llama31_8b", "layout.pipeline_model_parallel_size=3", "gpus_per_node=3"), "layers"),
-        (("platform=nvidia", "model=llama31_8b", "layout.tensor_model_parallel_size=16", "nodes=2"), "KV groups"),
-    ],
-)
-def test_what_nemo_cannot_do_is_refused(overrides: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        plan(*overrides)
 
 
 def test_the_interpreter_is_the_one_that_the_framework_names() -> None:

@@ -67,31 +67,6 @@ def test_the_padded_vocabulary_does_not_depend_on_tp() -> None:
         assert -(-e.model.vocab_size // step) * step == e.model.padded_vocab_size
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["framework.release=v27.9"], "release of Primus whose keys are not known"),
-        (["model=qwen3_8b", "layout=data_parallel", "framework.release=v25.9"], "has no preset for qwen3_8b"),
-        (["precision=mxfp8"], "no units for MXFP8"),
-        (["gpus_per_node=6"], "RCCL's all-reduce falls"),
-        (["image=rocm/primus:v26.2"], "image of another release"),
-        (["framework.entry=direct", "framework.release=v26.2"], "prints no iteration line"),
-        (["framework.entry=slurm"], "default image is of another release"),
-        (["training.save_interval=10"], "checkpoints through Primus"),
-        (["model=gpt_oss_20b", "layout=data_parallel"], "attention sinks"),
-        (["framework.checkout=/my files/Primus"], "splits it at spaces"),
-        (["framework.options.use_turbo_grouped_mlp=true"], "newest release"),
-        (["framework.options.lr=1.0"], "set optimizer.lr instead"),
-        (["framework.options.norm_epsilon=1.0"], "set model.norm_epsilon instead"),
-        (["framework.options.use_turbo_mega_moe=true"], "does not have it"),
-        (["+framework.options.grad-clip=1"], "dashes and dots"),
-    ],
-)
-def test_what_primus_cannot_do_is_refused(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        make_plan(load_experiment(*AMD, "model=llama", *overrides), HOST)
-
-
 def test_options_are_for_primus_alone() -> None:
     with pytest.raises(ConfigError, match="takes no options"):
         make_plan(load_experiment("platform=cpu", "framework=megatron", "framework.options.x=1"), HOST)
