@@ -34,7 +34,7 @@ MISSING = [
     *([] if shutil.which("node") else ["node"]),
     *(f"{name} (make npm)" for name in ("playwright-core", "axe-core") if not (MODULES / name).is_dir()),
 ]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
 PRICES = Prices("USD", {"h100": 2.6, "mi300x": 1.9})
 LONG = "a-name-without-any-place-to-break-" * 4
 

@@ -90,6 +90,7 @@ def test_a_log_that_is_read_while_it_grows_ends_as_the_whole_one(path: Path) -> 
     assert known > 0 or path.stem == "megatron_bridge_rank0"  # waits for a line with a number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
 def test_ten_megabytes_in_one_line_take_no_longer_than_in_many(dialect: str) -> None:
     """The line is cut, and no pattern is worse than linear in what is left of it."""
