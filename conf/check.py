@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from conf.errors import ConfigError, Problem
-from conf.expert_check import EXPERT_RULES
 from conf.freeze import field_types, required
 from conf.layout_check import LAYOUT_RULES, Case, data_parallel_size
 from conf.setting_check import SETTING_RULES, WARNINGS
@@ -23,7 +22,7 @@ def check_layout(case: Case) -> tuple[int, tuple[Problem, ...]]:
     """
     problems = list(positive(case))
     if not problems:
-        rules = (*LAYOUT_RULES, *EXPERT_RULES, *SETTING_RULES)
+        rules = (*LAYOUT_RULES, *SETTING_RULES)
         problems = [problem for rule in rules for problem in rule(case)]
     if problems:
         raise ConfigError(*problems)
