@@ -1,24 +1,24 @@
-"""Everything that a comparison shows, as data: made once, then drawn as table, picture and JSON."""
+"""Everything that a comparison shows, as data: made once, then laid out as page, picture, table and JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 from msgspec import to_builtins
 
 from compare.audit import Audit, audit
 from compare.checks import Check
-from compare.figures import FIGURES, Figure, pool, worded
-from compare.groups import Group, group
+from compare.figures import FIGURES, SPEED, Figure, pool, worded
+from compare.groups import Group, gathered, group
 from compare.question import Question
-from compare.scaling import Scaled, scaled_json, scaling
 from compare.statistics import Ratio, ratio_of
 from compare.tracing import trace
 from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity
-from metrics.bill import TRILLION, Terms, option_of
+from metrics.bill import TRILLION, Option, Terms, option_of
 from metrics.price import EXAMPLE, read_prices
 from metrics.whatif import BreakEven, break_evens
 from parsers.find import copies
@@ -26,6 +26,9 @@ from parsers.progress import Progress, silent
 from parsers.record import Run
 
 SCHEMA_VERSION = 1
+TOTAL = "tokens_per_s"
+_KIND = ("platform", "hardware", "framework", "image")
+Numbers: TypeAlias = Mapping[str, Mapping[str, Quantity]]  # by run path or group label, and by metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,18 @@ class Compared:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A group among others of its kind. smallest: the one with the fewest GPUs; efficiency: tokens/s per GPU over that
+    one's, 1 where speed grows as GPUs do; of the smallest itself None."""
+
+    group: str
+    smallest: str
+    gpus: int
+    smallest_gpus: int
+    efficiency: Ratio | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms: what money,
@@ -48,8 +63,8 @@ class Comparison:
     baseline: str
     audit: Audit
     checks: tuple[Check, ...]
-    run_figures: Mapping[str, Mapping[str, Quantity]]
-    group_figures: Mapping[str, Mapping[str, Quantity]]
+    run_figures: Numbers
+    group_figures: Numbers
     ratios: tuple[Compared, ...]
     terms: Terms
     difference: float
@@ -71,15 +86,18 @@ def compare_groups(
     """`compare`, of runs that are grouped already."""
     question = question or Question()
     runs = [run for group_ in groups for run in group_.runs]
-    problems = tuple(copies(runs))
-    if problems:
+    if problems := tuple(copies(runs)):
         raise InputError(*problems)
     base = _baseline(groups, question.baseline)
     on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
     traces = trace(runs, on, progress)
     audited = audit(groups, question, {path: one.curve for path, one in traces.items()})
     numbers = {path: one.figures for path, one in traces.items() if one.figures}
-    pooled = {g.label: _pool([numbers[run.path] for run in g.shown]) for g in groups if g.shown}
+    pooled = {
+        g.label: {f.metric: pool(f, [numbers[run.path][f.metric] for run in g.shown]) for f in FIGURES}
+        for g in groups
+        if g.shown
+    }
     others = [g for g in groups if g.label != base.label and g.usable]
     may = audited.verdict.word == "comparable" and base.usable
     return Comparison(
@@ -92,8 +110,8 @@ def compare_groups(
         ratios=tuple(_ratios(others, base, numbers, question.difference)) if may else (),
         terms=on,
         difference=question.difference,
-        break_evens=_break_evens(groups, numbers, on) if may else (),
-        scaling=scaling(groups, numbers, question.difference) if may else (),
+        break_evens=break_evens([_option(g, numbers) for g in groups if g.usable], on) if may else (),
+        scaling=tuple(_scaling(groups, numbers, question.difference)) if may else (),
     )
 
 
@@ -107,46 +125,56 @@ def _baseline(groups: Sequence[Group], label: str | None) -> Group:
     return groups[labels.index(label)]
 
 
-def _pool(numbers: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
-    return {f.metric: pool(f, [figures[f.metric] for figures in numbers]) for f in FIGURES}
+def _option(group_: Group, numbers: Numbers) -> Option:
+    records = [run.record for run in group_.usable]
+    return option_of(group_.label, records, [numbers[run.path] for run in group_.usable])
 
 
-def _break_evens(
-    groups: Sequence[Group], numbers: Mapping[str, Mapping[str, Quantity]], terms: Terms
-) -> tuple[BreakEven, ...]:
-    carrying = [group for group in groups if group.usable]
-    options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in carrying]
-    return break_evens(options, terms)
+def _scaling(groups: Sequence[Group], numbers: Numbers, difference: float) -> Iterator[Scaled]:
+    """Yield every group whose speed and number of GPUs is known, in families of one kind of machine, by GPUs; nothing
+    of a family with one number of GPUs. Of groups with the fewest GPUs the first is the base of the others."""
+    rates = {g.label: _known([numbers[run.path][SPEED] for run in g.usable]) for g in groups}
+    families: list[tuple[tuple[Any, ...], tuple[int, Group]]] = []
+    for group_ in groups:
+        sizes = {run.record.setting("world_size") for run in group_.usable}
+        gpus = sizes.pop() if len(sizes) == 1 else None
+        if type(gpus) is int and gpus > 0 and min(rates[group_.label] or (0.0,)) > 0:
+            first = group_.usable[0].record
+            families.append((tuple(getattr(first, name) for name in _KIND), (gpus, group_)))
+    for family in gathered(families).values():
+        by_gpus = sorted(family, key=lambda one: one[0])
+        fewest, base = by_gpus[0]
+        for gpus, group_ in by_gpus if by_gpus[-1][0] > fewest else ():
+            ours, theirs = rates[group_.label] or (), rates[base.label] or ()
+            efficiency = None if group_ is base else ratio_of(ours, theirs, "higher", difference)
+            yield Scaled(group_.label, base.label, gpus, fewest, efficiency)
 
 
-def _ratios(
-    others: Sequence[Group], base: Group, numbers: Mapping[str, Mapping[str, Quantity]], difference: float
-) -> Iterator[Compared]:
+def _ratios(others: Sequence[Group], base: Group, numbers: Numbers, difference: float) -> Iterator[Compared]:
     """Yield every figure with a direction; what nobody in a pair of groups knows is left out."""
     for group_ in others:
-        runs = (*group_.usable, *base.usable)
         for figure in FIGURES:
-            if figure.better and any(numbers[run.path][figure.metric].value is not None for run in runs):
-                quantities = [[numbers[run.path][figure.metric] for run in side.usable] for side in (group_, base)]
-                yield _compared(figure, (group_, base), quantities, difference)
+            both = [[numbers[run.path][figure.metric] for run in side.usable] for side in (group_, base)]
+            if figure.better and any(q.value is not None for q in chain(*both)):
+                yield _compared(figure, (group_.label, base.label), both, difference)
 
 
 def _compared(
-    figure: Figure, sides: tuple[Group, Group], quantities: Sequence[Sequence[Quantity]], difference: float
+    figure: Figure, labels: tuple[str, str], quantities: Sequence[Sequence[Quantity]], difference: float
 ) -> Compared:
-    group_, base = sides
     ours, theirs = map(_known, quantities)
+    guess = next((q for q in chain(*quantities) if q.source == "assumed"), None)
     if ours is None or theirs is None or figure.better is None:
-        silent = group_ if ours is None else base
-        return Compared(group_.label, figure.metric, None, f"unknown of {silent.label}")
-    if min(*ours, *theirs) <= 0:
-        return Compared(group_.label, figure.metric, None, "no ratio: not above zero in every run")
-    guess = next((q for side in quantities for q in side if q.source == "assumed"), None)
-    if guess is not None:  # no word about what nobody measured or stated
-        return Compared(group_.label, figure.metric, None, f"assumed: {guess.note}" if guess.note else "assumed")
-    result = ratio_of(ours, theirs, figure.better, difference)
-    result = replace(result, word=worded(figure, result.word))
-    return Compared(group_.label, figure.metric, result, result.reason)
+        reason = f"unknown of {labels[0] if ours is None else labels[1]}"
+    elif min(*ours, *theirs) <= 0:
+        reason = "no ratio: not above zero in every run"
+    elif guess is not None:  # no word about what nobody measured or stated
+        reason = f"assumed: {guess.note}" if guess.note else "assumed"
+    else:
+        result = ratio_of(ours, theirs, figure.better, difference)
+        result = replace(result, word=worded(figure, result.word))
+        return Compared(labels[0], figure.metric, result, result.reason)
+    return Compared(labels[0], figure.metric, None, reason)
 
 
 def _known(quantities: Sequence[Quantity]) -> list[float] | None:
@@ -175,7 +203,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             {"option": even.option, "rival": even.rival, "price": even.up_to.to_json()}
             for even in comparison.break_evens
         ],
-        "scaling": [scaled_json(scaled) for scaled in comparison.scaling],
+        "scaling": [_scaled_json(scaled) for scaled in comparison.scaling],
     }
 
 
@@ -185,46 +213,48 @@ def _terms_json(terms: Terms) -> dict[str, Any]:
         **{name: getattr(terms, name) for name in known},
         "carbon": terms.carbon.to_json(),
         "currency": prices.currency,
-        "prices_example": prices.example,
-        "prices_date": prices.date,
-        "prices_source": prices.source,
+        **{f"prices_{name}": getattr(prices, name) for name in ("example", "date", "source")},
     }
 
 
 def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:
     first = group_.runs[0].record
-    facts = {name: getattr(first, name) for name in ("provenance", "platform", "hardware", "framework", "image")}
-    figures = comparison.group_figures.get(group_.label, {})
     return {
         "label": group_.label,
-        **facts,
+        **{name: getattr(first, name) for name in ("provenance", "platform", "hardware", "framework", "image")},
         "counted_runs": len(group_.usable),
-        "figures": {name: quantity.to_json() for name, quantity in figures.items()},
-        "runs": [_run_json(run, comparison.run_figures.get(run.path, {})) for run in group_.runs],
+        "figures": _figures_json(comparison.group_figures.get(group_.label, {})),
+        "runs": [
+            {
+                "path": run.path,
+                **{name: getattr(run.record, name) for name in ("id", "name", "status", "cause", "notes")},
+                "figures": _figures_json(comparison.run_figures.get(run.path, {})),
+            }
+            for run in group_.runs
+        ],
     }
 
 
-def _run_json(run: Run, figures: Mapping[str, Quantity]) -> dict[str, Any]:
-    record = run.record
-    known = {name: getattr(record, name) for name in ("id", "name", "status", "cause")}
-    return {
-        "path": run.path,
-        **known,
-        "notes": list(record.notes),
-        "figures": {name: quantity.to_json() for name, quantity in figures.items()},
-    }
+def _figures_json(figures: Mapping[str, Quantity]) -> dict[str, Any]:
+    return {name: quantity.to_json() for name, quantity in figures.items()}
 
 
 def _ratio_json(item: Compared, baseline: str) -> dict[str, Any]:
     result = item.result
-    interval = None if result is None or result.interval is None else list(result.interval)
     return {
         "group": item.group,
         "baseline": baseline,
         "metric": item.metric,
         "ratio": None if result is None else result.ratio,
-        "interval": interval,
+        "interval": None if result is None else result.interval,
         "word": "undecided" if result is None else result.word,
         "runs_to_decide": None if result is None else result.runs_to_decide,
         "reason": item.reason,
     }
+
+
+def _scaled_json(scaled: Scaled) -> dict[str, Any]:
+    result = scaled.efficiency
+    known = {name: getattr(scaled, name) for name in ("group", "gpus", "smallest", "smallest_gpus")}
+    ratio, interval = (None, None) if result is None else (result.ratio, result.interval)
+    return {**known, "efficiency": ratio, "interval": interval}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from compare.groups import SEED
+from compare.groups import seed_of
 from parsers import Record, Run
 from parsers.dialects import DIALECTS, load
 from parsers.record import columns
@@ -125,7 +125,4 @@ class Traced:
 
     @property
     def seed(self) -> Any:
-        """Return the seed; None where it is not known."""
-        record = self.run.record
-        ran = record.setting(SEED)
-        return record.requested.get(SEED) if ran is None else ran
+        return seed_of(self.run.record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from conf.vocabulary import short_names, vocabulary
 from metrics.peak import hardware_of
@@ -54,6 +54,12 @@ def has_figures(record: Record) -> bool:
     """Return whether a run completed, and not on the wrong machine, as a rehearsal does. An estimate has figures, and
     does not count."""
     return record.status == "completed" and record.provenance != "rehearsed"
+
+
+def seed_of(record: Record) -> Any:
+    """Return the seed that ran, else the one requested; None where neither is known."""
+    ran = record.setting(SEED)
+    return record.requested.get(SEED) if ran is None else ran
 
 
 def sides(groups: Sequence[Group]) -> tuple[tuple[Side, ...], bool]:

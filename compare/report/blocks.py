@@ -66,6 +66,7 @@ class Measured:
 
 
 Cell: TypeAlias = tuple[Line, ...] | Measured
+Cells: TypeAlias = "tuple[Cell | str, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +83,22 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows: as many cells as heads; the first heads its row. numbers: all but the first columns are. titled: by the
-    section that it is in, so that nobody needs to see the caption again."""
+    """rows: as many cells as heads; the first heads its row. numbers: all but the first column are. in_section: the
+    title of its section says what the caption says, which is hidden."""
 
     kind: ClassVar[str] = "table"
     caption: str
     heads: tuple[Line, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numbers: bool = False
-    titled: bool = False
+    in_section: bool = False
 
     def without_drawings(self) -> Table:
         """Return the table without the columns whose cells are drawings alone, for forms that have none."""
         drawn = {i for row in self.rows for i, c in enumerate(row) if any(lines_of(c)) and not text_of(lines_of(c)[0])}
         kept = [i for i in range(len(self.heads)) if i not in drawn]
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
-        return Table(self.caption, tuple(self.heads[i] for i in kept), rows, self.numbers, self.titled)
+        return Table(self.caption, tuple(self.heads[i] for i in kept), rows, self.numbers, self.in_section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +156,17 @@ def line(text: str) -> Line:
     return (text,) if text else ()
 
 
-def cell(text: str) -> Cell:
-    """Return a cell with one line of plain text."""
-    return (line(text),)
-
-
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], numbers: bool = False) -> Table:
-    """Return a table whose heads are plain text."""
-    return Table(caption, tuple(map(line, heads)), tuple(map(tuple, rows)), numbers)
+def tables(
+    caption: str,
+    heads: Sequence[str | Line],
+    rows: Sequence[Cells],
+    numbers: bool = False,
+    in_section: bool = False,
+) -> tuple[Table, ...]:
+    """Return one table; none without rows. A text stands for a line, or a cell, of plain text."""
+    lines = tuple(line(head) if isinstance(head, str) else head for head in heads)
+    cells = tuple(tuple((line(cell),) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return (Table(caption, lines, cells, numbers, in_section),) if rows else ()
 
 
 def lines_of(content: Cell) -> tuple[Line, ...]:

@@ -15,7 +15,6 @@ from compare.comparison import Comparison, to_json
 from compare.figures import FIGURES
 from compare.report.blocks import Report, lines_of, text_of
 from compare.report.page import report
-from compare.report.runs import launched
 from conf.arguments import program
 from metrics import Quantity
 from parsers.storage import dumps
@@ -38,8 +37,7 @@ def files(comparison: Comparison, argv: Sequence[str]) -> dict[str, str | bytes]
 
 def texts(comparison: Comparison, argv: Sequence[str]) -> dict[str, str]:
     """Return `files` without the picture."""
-    how = {group.runs[0].path: launched(group.runs[0].path) for group in comparison.groups}
-    content = report(comparison, how, f"{program('compare')} {shlex.join(argv)}")
+    content = report(comparison, f"{program('compare')} {shlex.join(argv)}")
     return {
         "compare.json": dumps(to_json(comparison), indent=1) + "\n",
         "compare.html": html(content),

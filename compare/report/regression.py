@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compare.regression import Case, Line, Outcome, Regression
-from compare.report.blocks import Block, Bullets, Paragraph, Report, Section, Tone, cell, line, table
+from compare.report.blocks import Block, Bullets, Paragraph, Report, Section, Tone, line, tables
 from conf.errors import listed
 from metrics.quantity import shown
 
@@ -25,22 +25,21 @@ def regression_report(gate: Regression) -> Report:
     blocks: list[Block] = [Bullets(tuple(map(line, gate.reasons)))] if gate.reasons else []
     blocks.append(Paragraph(line(_HOW)))
     for case in gate.cases:
-        rows = [tuple(map(cell, _cells(figure))) for figure in case.lines]
-        blocks += [table(case.experiment or "Figures", _HEADS, rows, numbers=True)] if rows else []
+        blocks += tables(case.experiment or "Figures", _HEADS, list(map(_cells, case.lines)), numbers=True)
     changes = [(change.fact, listed(change.reference), listed(change.new)) for change in gate.changes]
-    rows = [tuple(map(cell, change)) for change in changes or [("nothing that the records report", "", "")]]
-    blocks.append(table("What changed", ("fact", gate.baseline, gate.candidate), rows))
+    changes = changes or [("nothing that the records report", "", "")]
+    blocks += tables("What changed", ("fact", gate.baseline, gate.candidate), changes)
     return Report(headline, gate.outcome, _TONES[gate.outcome], (line(headline),), (Section("", tuple(blocks)),))
 
 
-def _cells(figure: Line) -> list[str]:
+def _cells(figure: Line) -> tuple[str, ...]:
     unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
     title = figure.title if not unit or unit == figure.title else f"{figure.title}, {unit}"
     ends = "" if figure.ends is None else f"{figure.ends[0]:+.2f} to {figure.ends[1]:+.2f}"
     difference = "unknown" if figure.difference is None else f"{figure.difference:+.2f}"
     before, after = ("" if percent is None else f"{percent:.2f}" for percent in figure.noise)
     old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
-    return [title, old, before, new, after, difference, ends, figure.word.upper(), figure.state]
+    return title, old, before, new, after, difference, ends, figure.word.upper(), figure.state
 
 
 def to_json(gate: Regression) -> dict[str, Any]:

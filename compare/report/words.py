@@ -12,7 +12,6 @@ from compare.statistics import ENOUGH
 from conf.arguments import program
 from conf.errors import listed
 from metrics import shown
-from parsers import Record
 
 _NO_NUMBER: Mapping[str, str] = {
     "not comparable": "No ratio is given: the groups differ in more than what is compared.",
@@ -156,9 +155,3 @@ def no_ratio(known: Iterable[Compared], metrics: Collection[str]) -> list[str]:
         if item.result is None and item.metric in metrics:
             why.setdefault(item.reason, {})[_TITLES[item.metric]] = None
     return [f"No ratio of {listed(list(titles))}: {reason}." for reason, titles in why.items()]
-
-
-def cause(record: Record) -> str:
-    """Return why a run has no numbers."""
-    rehearsed = record.provenance == "rehearsed" and record.status == "completed"
-    return record.cause or ("a rehearsal has no speed" if rehearsed else "no cause reported")

@@ -25,9 +25,8 @@ from compare.comparison import compare
 from compare.figures import FIGURES
 from compare.question import Question
 from compare.report.files import texts
-from compare.report.page import summary
+from compare.report.page import launched, summary
 from compare.report.picture import png, style
-from compare.report.runs import launched
 from compare.report.terminal import print_report
 from metrics import shown
 from metrics.bill import Terms
@@ -234,8 +233,8 @@ def test_how_a_run_was_started_is_told(tmp_path: Path) -> None:
     plan = {"argv": ["python", "train me.py"], "env": {"A": "x y", "HF_TOKEN": "s3cret"}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "experiment.yaml").write_text("name: <b>\n")
-    told = launched(str(tmp_path))
-    assert told.command == f"cd {tmp_path} && \\\n  A='x y' \\\n  HF_TOKEN=\"$HF_TOKEN\" \\\n  python 'train me.py'"
+    command, _ = launched(str(tmp_path))
+    assert command == f"cd {tmp_path} && \\\n  A='x y' \\\n  HF_TOKEN=\"$HF_TOKEN\" \\\n  python 'train me.py'"
     runs = [Run(str(tmp_path), made("a")), Run("b", made("b", asked=TP2))]
     html = texts(compare(runs), ["runs", "baseline=a b"])["compare.html"]
     assert "python -m compare runs 'baseline=a b'" in unescape(html)
@@ -246,7 +245,7 @@ def test_how_a_run_was_started_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", ["", "{", "[]", '{"argv": 1}', '{"argv": [1]}', '{"argv": []}', "\x00"])
 def test_a_plan_that_is_none_tells_nothing(plan: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(plan)
-    assert launched(str(tmp_path)).command is None
+    assert launched(str(tmp_path))[0] is None
 
 
 def test_the_same_records_make_the_same_files() -> None:
