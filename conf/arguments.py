@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill
 from typing import Any
 
 from conf.compose import SECRET, choices
@@ -20,13 +20,13 @@ from conf.errors import Answer, InputError, Problem, closest, listed
 from conf.version import VERSION
 
 OUTPUT = "-o"
-GROUPS = (
+_GROUPS = (
     *("model", "platform", "hardware", "framework", "layout", "precision"),
     *("optimizer", "data", "experiment", "grid", "price", "cluster"),
 )
 JSON: Mapping[str, str] = {"--json": "print JSON"}
 _STANDARD: Mapping[str, str] = {"--help": "print this", "--version": "print the version"}
-_WIDTH, _COLUMN = 116, 38  # of a help, and of its left column
+_WIDTH, _COLUMN = 118, 40  # of a help, and of its left column
 _FORMS = ("--json", "--csv", "--markdown")
 _PAIR = re.compile(r"[A-Za-z_][\w.]{0,120}=")
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[kKMBGTP](?![a-zA-Z]))?\s*(\S.*)?")
@@ -35,8 +35,8 @@ _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e1
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a command. name: `tokens`, or `accept.*`, whose entries are named behind the dot by the user. read: from
-    its text to its value; it raises InputError or, with the reason, ValueError. choices: the values there are."""
+    """A key of a command. name: `tokens`, or `accept.*`, where the user names each entry behind the dot. read: returns
+    the value of a text; raises InputError or, with the reason, ValueError. choices: the allowed values."""
 
     name: str
     help: str
@@ -47,15 +47,15 @@ class Key:
 
     @property
     def shown(self) -> str:
-        """An example of it as it is typed."""
+        """Return an example as it is typed."""
         return self.example if self.name.endswith(".*") else f"{self.name}={self.example}"
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """A command line as read. words: neither KEY=VALUE nor a switch. others: KEY=VALUE that are no keys of the command.
-    rest: both, as they were typed. values: of every key, its default where it was not typed; a `KEY.*` holds a mapping
-    by what stands for the star."""
+    """A parsed command line. words: neither KEY=VALUE nor a switch. others: KEY=VALUE that are no keys of the command.
+    rest: both, in the order typed. values: of every key, its default where it was not typed; that of a `KEY.*` is a
+    mapping of what was typed in place of the star."""
 
     words: tuple[str, ...]
     others: tuple[str, ...]
@@ -71,9 +71,9 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What a command takes. words: how its words are called in its help, empty where it takes none. others: what
-    KEY=VALUE may be beside `keys`, empty: nothing; known: keys of these, for completion. old: flags of earlier
-    versions, and what stands for them now. text: the help, where it is not made of all this."""
+    """A command and its arguments. words: their name in the help, empty where it takes none. others: which KEY=VALUE it
+    takes beside `keys`, empty: none; known: those among them that completion offers. old: flags of earlier versions,
+    and what replaces them. text: makes the help where it is not generated from the fields here."""
 
     name: str
     summary: str
@@ -101,7 +101,7 @@ class Command:
             raise Answer(self.help())
         if "--version" in arguments:
             raise Answer(f"tensorprimat {VERSION}")
-        return _Reading(self).read(arguments)
+        return _Parser(self).parse(arguments)
 
     @property
     def names(self) -> list[str]:
@@ -114,29 +114,28 @@ class Command:
             return self.text()
         words = f" {self.words}" if self.words else ""
         pairs = " [KEY=VALUE]…" if self.keys or self.others else ""
-        lines = [f"usage: {program(self.name)}{words}{pairs} [switches]", "", self.summary, ""]
         rows = [(self.words, self.words_help)] if self.words_help else []
         rows += [("KEY=VALUE", self.others)] if self.others else []
         rows += [(key.shown, key.help) for key in self.keys]
         rows += [(f"{OUTPUT} DIR", self.output)] if self.output else []
         rows += [*self.switches.items(), *_STANDARD.items()]
-        lines += [line for name, text in rows for line in _row(name, text)]
-        examples = [f"  {program(self.name)} {text}" for text in self.examples]
-        lines += ["", "examples:", *examples] if examples else []
+        lines = [f"usage: {program(self.name)}{words}{pairs} [switches]", "", self.summary, ""]
+        lines += [_row(name, text) for name, text in rows]
+        lines += ["", "examples:"] if self.examples else []
+        lines += [f"  {program(self.name)} {text}" for text in self.examples]
         return "\n".join([*lines, *(["", self.more] if self.more else [])])
 
 
-def _row(name: str, text: str) -> list[str]:
+def _row(name: str, text: str) -> str:
     """Return a row of a help: `name` in a column of its own, and `text` beside it, wrapped."""
-    first, *rest = wrap(text, _WIDTH - _COLUMN) or [""]
-    head = (
-        [f"  {name:<{_COLUMN}}{first}".rstrip()] if len(name) < _COLUMN else [f"  {name}", f"  {'':{_COLUMN}}{first}"]
-    )
-    return [*head, *(f"  {'':{_COLUMN}}{line}" for line in rest)]
+    head, indent = f"  {name} ", " " * _COLUMN
+    if len(head) > _COLUMN:
+        return f"{head.rstrip()}\n{fill(text, _WIDTH, initial_indent=indent, subsequent_indent=indent)}"
+    return fill(text, _WIDTH, initial_indent=head.ljust(_COLUMN), subsequent_indent=indent) or head.rstrip()
 
 
 def program(name: str) -> str:
-    """Return how the command `name` is called here: as `tprimat …` where that was typed, else as `python -m …`."""
+    """Return the words that start the command `name` here: `tprimat …` where that was typed, else `python -m …`."""
     typed = _TYPED.match(sys.argv[0])
     if typed or __name__.startswith("tensorprimat."):  # installed: hatch_build.py
         return f"{typed[1] if typed else 'tprimat'} {name}"
@@ -151,15 +150,15 @@ _IN_A_CHECKOUT = {
 }
 
 
-class _Reading:
-    """The reading of one command line: collects what is wrong."""
+class _Parser:
+    """Parse one command line, and collect all problems with it."""
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.problems: list[Problem] = []
         self.keys = {key.name: key for key in command.keys}
 
-    def read(self, arguments: Sequence[str]) -> Arguments:
+    def parse(self, arguments: Sequence[str]) -> Arguments:
         texts, switches, output = self._without_switches(arguments)
         values: dict[str, Any] = {k.name: {} if k.name.endswith(".*") else k.default for k in self.command.keys}
         typed: set[str] = set()
@@ -188,9 +187,7 @@ class _Reading:
         return Arguments(tuple(words), tuple(others), rest, values, frozenset(typed), frozenset(switches), output)
 
     def _without_switches(self, arguments: Sequence[str]) -> tuple[list[str], set[str], Path | None]:
-        texts: list[str] = []
-        switches: set[str] = set()
-        output: Path | None = None
+        texts, switches, output = [], set(), None
         left = iter(arguments)
         for text in left:
             if self.command.output and text.startswith(OUTPUT):
@@ -201,7 +198,7 @@ class _Reading:
             elif text in self.command.switches:
                 switches.add(text)
             elif text.startswith("-") and text != "-":
-                self.problems.append(self._unknown_flag(text))
+                self.problems.append(self._unknown_switch(text))
             else:
                 texts.append(text)
         if len(forms := [name for name in _FORMS if name in switches]) > 1:
@@ -209,7 +206,7 @@ class _Reading:
         return texts, switches, output
 
     def _key(self, name: str) -> tuple[Key | None, str]:
-        """The key that `name` names, and of a `KEY.*` what stands for the star."""
+        """Return the key that `name` is one of, and for a `KEY.*` what is typed in place of the star."""
         if name in self.keys and not name.endswith("*"):
             return self.keys[name], ""
         parts = name.split(".")
@@ -234,7 +231,7 @@ class _Reading:
         name, _, value = text.partition("=")
         return Problem(name, "no such key", _open(name, value), self._allowed(), closest(name, self.keys))
 
-    def _unknown_flag(self, text: str) -> Problem:
+    def _unknown_switch(self, text: str) -> Problem:
         flag, _, _ = text.partition("=")
         name = flag.strip("-").replace("-", "_")
         known = [*self.command.switches, *_STANDARD, *([OUTPUT] if self.command.output else [])]
@@ -269,40 +266,35 @@ def number(text: str, units: Sequence[str] = ()) -> float:
     return value
 
 
-def between(low: float, high: float, allowed: str, *units: str, above: bool = False) -> Callable[[str], float]:
-    """Return a reader of numbers from `low` (above: beyond it) to `high`; `allowed` says so to the user."""
+def between(low: float, high: float, allowed: str, *units: str, exclusive: bool = False) -> Callable[[str], float]:
+    """Return a reader of numbers from `low` to `high`, or strictly between them. allowed: the same in words."""
 
     def read(text: str) -> float:
         try:
             value = number(text, units)
         except ValueError as error:
             raise ValueError(f"{error}; {allowed}") from None
-        if not low <= value <= high or (above and value == low):
+        if not low <= value <= high or (exclusive and value in (low, high)):
             raise ValueError(allowed)
         return value
 
     return read
 
 
+share = between(0, 1, "above 0, below 100 %", exclusive=True)
+
+
 def positive(*units: str) -> Callable[[str], float]:
     """Return a reader of numbers above 0."""
-    return between(0.0, math.inf, "above 0", *units, above=True)
+    return between(0, math.inf, "above 0", *units, exclusive=True)
 
 
-def whole(text: str) -> int:
+def positive_integer(text: str) -> int:
     """Read a positive integer. Raises ValueError."""
     value = number(text)
     if value < 1 or value != int(value):
-        raise ValueError("a whole number, 1 or more")
+        raise ValueError("an integer, 1 or more")
     return int(value)
-
-
-def share(text: str) -> float:
-    """Read a share above 0 and below 1, as 0.02 or 2%. Raises ValueError."""
-    value = between(0, 1, "above 0, below 100 %", above=True)(text)
-    if value == 1:
-        raise ValueError("above 0, below 100 %")
-    return value
 
 
 def switch(text: str) -> bool:
@@ -326,4 +318,4 @@ def reason(text: str) -> str:
 
 def experiment_keys() -> tuple[Key, ...]:
     """Return the groups of conf/ that an experiment is made of, each with its choices."""
-    return tuple(Key(group, f"of conf/{group}", choices=partial(choices, group)) for group in GROUPS)
+    return tuple(Key(group, f"of conf/{group}", choices=partial(choices, group)) for group in _GROUPS)

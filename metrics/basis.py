@@ -1,4 +1,4 @@
-"""The facts that every metric of a run is made of, worked out once."""
+"""The facts that every metric of a run is derived from, computed once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from parsers.record import Record, columns
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """device: the hardware it ran on, precision: that of its matrix products; None where unknown. memory: the largest
-    figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
+    """What the metrics of a run share. device: that it ran on; precision: of its matrix products; None where unknown.
+    memory: the largest figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
 
     record: Record
     times: StepTimes
@@ -40,8 +40,7 @@ def basis(record: Record) -> Basis:
 
 
 def _memory(record: Record) -> Mapping[str, float]:
-    """Return nothing of a rehearsal: it runs at toy size, on the wrong machine."""
-    if record.provenance == "rehearsed":
+    if record.provenance == "rehearsed":  # at toy size, on the wrong machine
         return {}
     sizes, kinds, metrics = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
     sizes_by_kind: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Options to train on, out of runs, and the bill of each: GPU-hours, days, money, energy and CO2. Pure.
+"""Make options to train on out of runs, and the bill of each: GPU-hours, days, money, energy and CO2. Pure.
 
 An option is the repeats of one experiment on one kind of GPU, as pooled figures.
 """
@@ -40,21 +40,31 @@ class Option:
 
 def options(runs: Sequence[Run]) -> tuple[Option, ...]:
     """Return an option for each set of repeats that completed, in the order of first runs; none of a rehearsal."""
-    members: dict[tuple[str, ...], list[Record]] = {}
+    repeats: dict[tuple[str, ...], list[Record]] = {}
     for run in runs:
         if run.record.status == "completed" and run.record.provenance != "rehearsed":
-            members.setdefault(experiment_key(run.record), []).append(run.record)
-    ways = [_option(records) for records in members.values()]
-    firsts = [records[0] for records in members.values()]
-    labels = [option.label for option in ways]
+            repeats.setdefault(experiment_key(run.record), []).append(run.record)
+    firsts = [records[0] for records in repeats.values()]
+    labels = [_label(record) for record in firsts]
     alike = [[one for one, label in zip(firsts, labels, strict=True) if label == mine] for mine in labels]
-    return tuple(map(_distinct, ways, firsts, alike))
+    labels = list(map(_distinct, labels, firsts, alike))
+    return tuple(
+        option_of(label, records, [summarise(record) for record in records])
+        for label, records in zip(labels, repeats.values(), strict=True)
+    )
 
 
-def _distinct(option: Option, first: Record, alike: Sequence[Record]) -> Option:
+def _label(first: Record) -> str:
+    device = device_of(first)
+    hardware = device.name if device else first.hardware
+    place = f"{hardware or 'unknown GPU'} ×{count(first, 'world_size') or '?'}"
+    return f"{first.name} {place}" + (" (estimated)" if first.provenance == "estimated" else "")
+
+
+def _distinct(label: str, first: Record, alike: Sequence[Record]) -> str:
     """Add to the label the first requested settings in which options of one label differ, as many as it takes."""
     if len(alike) == 1:
-        return option
+        return label
     names = sorted({name for record in alike for name in requested_of(record)} - {*short_names(), SEED})
     columns = {
         **{short: [requested_of(record).get(name) for record in alike] for name, short in short_names().items()},
@@ -67,23 +77,19 @@ def _distinct(option: Option, first: Record, alike: Sequence[Record]) -> Option:
     rows = list(zip(*cells, strict=True))
     enough = next((n for n in range(1, len(cells)) if len({row[:n] for row in rows}) == len(rows)), len(cells))
     mine = next(place for place, record in enumerate(alike) if record is first)
-    return replace(option, label=f"{option.label} ({' '.join(rows[mine][:enough])})")
-
-
-def _option(records: Sequence[Record]) -> Option:
-    first, device = records[0], device_of(records[0])
-    hardware = device.name if device else first.hardware
-    place = f"{hardware or 'unknown GPU'} ×{count(first, 'world_size') or '?'}"
-    label = f"{first.name} {place}" + (" (estimated)" if first.provenance == "estimated" else "")
-    return option_of(label, records, [summarise(record) for record in records])
+    return f"{label} ({' '.join(rows[mine][:enough])})"
 
 
 def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[str, Quantity]]) -> Option:
     """Return the option that repeats of one experiment make. figures: `summarise` of each."""
     first, device = records[0], device_of(records[0])
-    speed = _pooled(figures, "tokens_per_s_per_gpu", "tokens/s/GPU")
-    power = _pooled(figures, "power_w_per_gpu", "W/GPU")
-    energy = _pooled(figures, "energy_j_per_token", "J/token")
+
+    def pool(name: str, unit: str) -> Quantity:
+        missing = Quantity(None, unit, "assumed", note=f"no {name}")  # an estimate may lack a metric altogether
+        return pooled([known.get(name, missing) for known in figures])
+
+    speed = pool("tokens_per_s_per_gpu", "tokens/s/GPU")
+    power, energy = pool("power_w_per_gpu", "W/GPU"), pool("energy_j_per_token", "J/token")
     if energy.value is None:  # as in an estimate, which has a speed alone
         energy = speed.under(1.0, "J/token").times(power.value, "J/token", power.source, power.note)
     return Option(
@@ -96,11 +102,6 @@ def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[s
         power_w_per_gpu=power,
         energy_j_per_token=energy,
     )
-
-
-def _pooled(figures: Sequence[Mapping[str, Quantity]], name: str, unit: str) -> Quantity:
-    """An estimate may lack a metric altogether."""
-    return pooled([known.get(name, Quantity(None, unit, "assumed", note=f"no {name}")) for known in figures])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,7 @@ class Embodied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """On which a job is done.
+    """The terms on which a job is done.
 
     goodput: share of the time that makes progress at the measured speed. power_price: of a kWh, in the currency of
     `prices`; None: no electricity is added, as in most rents. host_share: what hosts and network draw beside the GPUs,
@@ -136,68 +137,56 @@ class Terms:
 
 
 def owned(capex: Prices, years: float, utilisation: float) -> Prices:
-    """Prices of hardware that is bought: its price spread over the hours that it works. utilisation: 0 to 1."""
+    """Return prices of bought hardware: its price spread over the hours that it works. utilisation: 0 to 1."""
     hours = years * _HOURS_A_YEAR * utilisation
     how = f"bought for {years:g} years, {100 * utilisation:g} % of them at work; electricity apart"
     return Prices(capex.currency, {name: amount / hours for name, amount in capex.per_gpu_hour.items()}, None, how)
 
 
 def bill(option: Option, terms: Terms) -> Bill:
-    """Return everything about the job on this option. What is unknown stays unknown in all that is made of it."""
-    return {**_time(option, terms), **_energy(option, terms), **_money(option, terms), **_carbon(option, terms)}
-
-
-def _time(option: Option, terms: Terms) -> Bill:
+    """Return everything about the job on this option. A figure made of an unknown one is unknown."""
+    working_s = terms.tokens / terms.goodput
+    # Of packages: those are bought and rented.
+    hours = option.tokens_per_s_per_gpu.under(working_s / 3600 / option.devices_per_package, "GPU-hours")
+    hours = hours.times(1, "GPU-hours", "computed")
+    # While the GPUs work on the job, stops included: they are paid for and draw power then, too.
+    kwh_per_joule = working_s * (1 + terms.host_share) * terms.pue / 3.6e6
+    kwh = option.energy_j_per_token.times(kwh_per_joule, "kWh", "computed", option.energy_j_per_token.note)
     speed = option.tokens_per_s_per_gpu
-    days = terms.tokens / terms.goodput / 86400
-    gpus = option.gpus
-    unknown = Quantity(None, "days", speed.source, note="number of GPUs unknown")
+    if gpus := option.gpus:
+        days = speed.under(working_s / 86400 / gpus, "days", f"on {gpus} GPU{'s' if gpus > 1 else ''}")
+    else:
+        days = Quantity(None, "days", speed.source, note="number of GPUs unknown")
     return {
         "tokens_per_s_per_gpu": speed,
-        "gpu_hours": _gpu_hours(option, terms),
-        "days": speed.under(days / gpus, "days", f"on {gpus} GPU{'s' if gpus > 1 else ''}") if gpus else unknown,
+        "gpu_hours": hours,
+        "days": days,
+        **_energy(option, terms, kwh),
+        **_money(option, terms, hours, kwh),
+        **_carbon(terms, hours, kwh),
     }
 
 
-def _gpu_hours(option: Option, terms: Terms) -> Quantity:
-    """Return hours of packages: those are bought and rented."""
-    hours = terms.tokens / terms.goodput / 3600 / option.devices_per_package
-    return option.tokens_per_s_per_gpu.under(hours, "GPU-hours").times(1, "GPU-hours", "computed")
-
-
-def _energy(option: Option, terms: Terms) -> Bill:
-    drawn, kwh = _drawn(terms), _kwh(option, terms)
+def _energy(option: Option, terms: Terms, kwh: Quantity) -> Bill:
+    host = f"hosts {100 * terms.host_share:g} % on top" if terms.host_share else "GPUs alone"
+    note = f"{host}, PUE {terms.pue:g}"
     joules = kwh.times(3.6e6 / terms.tokens, "J/token", note=kwh.note)
     return {
         "power_w_per_gpu": option.power_w_per_gpu,
-        "energy_kwh": replace(kwh, note=f"{drawn}; {kwh.note}" if kwh.note else drawn),
+        "energy_kwh": replace(kwh, note=f"{note}; {kwh.note}" if kwh.note else note),
         "energy_mwh": kwh.times(1e-3, "MWh"),
         "energy_j_per_token": joules,
         "tokens_per_wh": joules.under(3600, "tokens/Wh"),
     }
 
 
-def _drawn(terms: Terms) -> str:
-    host = f"hosts {100 * terms.host_share:g} % on top" if terms.host_share else "GPUs alone"
-    return f"{host}, PUE {terms.pue:g}"
-
-
-def _kwh(option: Option, terms: Terms) -> Quantity:
-    """While the GPUs work on the job, stops included: they are paid for and drawing then, too."""
-    joules = option.energy_j_per_token
-    kwh_per_joule = terms.tokens / terms.goodput * (1 + terms.host_share) * terms.pue / 3.6e6
-    return joules.times(kwh_per_joule, "kWh", "computed", joules.note)
-
-
-def _money(option: Option, terms: Terms) -> Bill:
+def _money(option: Option, terms: Terms, hours: Quantity, kwh: Quantity) -> Bill:
     currency, price = terms.prices.currency, terms.prices.of(option.hardware)
-    hours = _gpu_hours(option, terms)
-    rent = hours.times(price.value, currency, price.source, price.note)
-    parts = {"price": price, "gpus": rent}
-    total = rent
+    total = hours.times(price.value, currency, price.source, price.note)
+    parts = {"price": price, "gpus": total}
     if terms.power_price is not None:
-        parts["electricity"] = _kwh(option, terms).times(terms.power_price, currency)
-        total = rent.plus(parts["electricity"])
+        parts["electricity"] = kwh.times(terms.power_price, currency)
+        total = total.plus(parts["electricity"])
     guesses = [price.note if price.source == "assumed" else ""]
     guesses += [option.energy_j_per_token.note] if total.source == "assumed" and "electricity" in parts else []
     note = "; ".join(filter(None, guesses))
@@ -207,13 +196,12 @@ def _money(option: Option, terms: Terms) -> Bill:
     return {**parts, "total": total, "cost_per_trillion_tokens": per_trillion, "tokens_per_currency": each}
 
 
-def _carbon(option: Option, terms: Terms) -> Bill:
+def _carbon(terms: Terms, hours: Quantity, kwh: Quantity) -> Bill:
     grams = terms.carbon
-    per_kwh = None if grams.value is None else grams.value / 1e6
-    tonnes = _kwh(option, terms).times(per_kwh, "tCO2e", grams.source, grams.note)
+    tonnes = kwh.times(None if grams.value is None else grams.value / 1e6, "tCO2e", grams.source, grams.note)
     if terms.embodied is None:
         return {"carbon_t": tonnes}
-    made = _gpu_hours(option, terms).times(terms.embodied.kg_per_gpu_hour / 1000, "tCO2e", "assumed")
+    made = hours.times(terms.embodied.kg_per_gpu_hour / 1000, "tCO2e", "assumed")
     return {"carbon_t": tonnes, "carbon_embodied_t": made, "carbon_total_t": tonnes.plus(made)}
 
 

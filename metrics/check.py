@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from conf.arguments import Arguments, Command, Key, positive, switch, whole
+from conf.arguments import Arguments, Command, Key, positive, positive_integer, switch
 from conf.compose import choices, compose
 from conf.errors import InputError, Problem, closest, command, listed
 from conf.freeze import freeze
@@ -18,7 +19,7 @@ from metrics.quantity import shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
 
-_CONVERTED = tuple(name for name, convention in CONVENTIONS.items() if not convention.recompute)
+_CONVERTED = {name: convention for name, convention in CONVENTIONS.items() if not convention.recompute}
 _SHAPE = ("num_layers", "hidden_size", "ffn_hidden_size", "gated_linear_unit", "vocab_size")
 _MODEL = ("model", "seq_length", *_SHAPE)
 # The keys that each claim is judged by: another key beside it would be ignored, and is refused.
@@ -39,31 +40,27 @@ def _two(text: str) -> tuple[float, float]:
     return positive()(parts[0]), positive()(parts[1])
 
 
-def _models() -> tuple[str, ...]:
-    return choices("model")
-
-
 def _hardware(text: str) -> Hardware | str:
-    """Return the hardware. A name that no file describes is no error, unless it is near one, but leaves the question
-    open."""
+    """Return the hardware, else the name: a GPU that no file describes leaves the question open. InputError: a name
+    close to one of ours."""
     if (device := hardware(text)) is None and (near := closest(text, choices("hardware"))):
         raise InputError(Problem("hardware", "no such hardware", text, listed(choices("hardware")), near))
     return device or text
 
 
 _OF_A_MODEL = (
-    Key("model", "of conf/model; or its shape:", choices=_models, example="llama31_8b"),
-    Key("num_layers", "", whole, example="16"),
-    Key("hidden_size", "also the width of all attention heads together", whole, example="4096"),
-    Key("ffn_hidden_size", "width of the MLP; left out where it is not known", whole, example="14336"),
+    Key("model", "of conf/model; or its shape:", choices=partial(choices, "model"), example="llama31_8b"),
+    Key("num_layers", "", positive_integer, example="16"),
+    Key("hidden_size", "also the width of all attention heads together", positive_integer, example="4096"),
+    Key("ffn_hidden_size", "width of the MLP; left out where unknown", positive_integer, example="14336"),
     Key("gated_linear_unit", "whether the MLP has a gate (SwiGLU)", switch, False, "true"),
-    Key("vocab_size", "rows of the output matrix; left out where they are not known", whole, example="128256"),
-    Key("seq_length", "tokens (default: the model's)", whole, example="8192"),
+    Key("vocab_size", "rows of the output matrix; left out where unknown", positive_integer, None, "128256"),
+    Key("seq_length", "tokens (default: the model's)", positive_integer, example="8192"),
 )
 _CONVENTION = Key(
     "convention",
     f"by which the TFLOP/s were counted (default: {DEFAULT.name})",
-    choices=lambda: tuple(CONVENTIONS),
+    choices=partial(list, CONVENTIONS),
     example="full_attention",
 )
 CHECK = Command(
@@ -72,7 +69,7 @@ CHECK = Command(
     keys=(
         *_OF_A_MODEL,
         Key("hardware", "of conf/hardware", _hardware, example="mi355x"),
-        Key("gpus", "that tokens_per_s is of (default: 1)", whole, example="16"),
+        Key("gpus", "that tokens_per_s is of (default: 1)", positive_integer, example="16"),
         Key("precision", "(default: bf16)", choices=lambda: ("fp32", "tf32", "bf16", "fp8", "fp4"), example="fp8"),
         Key("mode", "(default: training)", choices=lambda: ("training", "forward"), example="forward"),
         Key("tokens_per_s_per_gpu", "claim: a speed", positive("tokens/s/GPU"), example="20k"),
@@ -128,14 +125,15 @@ def check(argv: Sequence[str] | None = None) -> int:
 def flops(argv: Sequence[str] | None = None) -> int:
     """Print a model's FLOPs. 0: printed; 2: bad input."""
     arguments = FLOPS.parse(argv)
+    tflops: float | None = arguments["tflops"]
     problems = []
-    if "convention" in arguments.typed and arguments["tflops"] is None:
+    if "convention" in arguments.typed and tflops is None:
         hint = f"tflops=400 convention={arguments['convention']}"
         problems.append(Problem("convention", "of which figure?", hint=hint))
     _refuse(arguments, problems)
     shape, length, left_out = _model(arguments)
-    counted_by = None if arguments["tflops"] is None else CONVENTIONS[arguments["convention"] or DEFAULT.name]
-    rows = [_row(CONVENTIONS[name], shape, length, arguments["tflops"], counted_by) for name in _CONVERTED]
+    counted_by = None if tflops is None else CONVENTIONS[arguments["convention"] or DEFAULT.name]
+    rows = [_row(convention, shape, length, tflops, counted_by) for convention in _CONVERTED.values()]
     if arguments.switches:
         known = {"seq_length": length, "left_out": left_out, "counted_by": counted_by and counted_by.name}
         print(dumps({**known, "conventions": rows}, indent=1))
@@ -144,7 +142,7 @@ def flops(argv: Sequence[str] | None = None) -> int:
     print(f"FLOP for a token in training, {length:,} tokens a sequence{least}")
     if counted_by:
         default = "" if arguments["convention"] else " (convention=… says otherwise)"
-        print(f"{shown(arguments['tflops'])} TFLOP/s taken as counted by {counted_by.name}{default}")
+        print(f"{shown(tflops)} TFLOP/s taken as counted by {counted_by.name}{default}")
     for row in rows:
         converted = "" if row["tflops"] is None else f"{shown(row['tflops'])} TFLOP/s"
         counted = f"{row['convention']:<16} {row['flops_per_token']:.4e} {row['ratio']:>6.3f} ×"
@@ -193,7 +191,7 @@ def _refuse(arguments: Arguments, problems: list[Problem]) -> None:
         problems += [Problem(name, "the model has its own", hint=hint) for name in _SHAPE if name in arguments.typed]
     if arguments["convention"] not in (None, *_CONVERTED):
         what = "cannot be converted without knowing what was recomputed"
-        problems.append(Problem("convention", what, arguments["convention"], listed(_CONVERTED)))
+        problems.append(Problem("convention", what, arguments["convention"], listed([*_CONVERTED])))
     if problems:
         raise InputError(*problems)
 
@@ -205,7 +203,7 @@ def _ignored(arguments: Arguments, claim: str) -> Iterator[Problem]:
         yield Problem(name, f"has no part in {claim}", allowed=listed(used))
     if claim == "tflops_per_gpu" and not arguments["convention"] and arguments.typed & {"model", "seq_length"}:
         what = "only convert TFLOP/s, and no convention is named"
-        yield Problem("model, seq_length", what, allowed=listed(_CONVERTED), hint=f"convention={DEFAULT.name}")
+        yield Problem("model, seq_length", what, allowed=listed([*_CONVERTED]), hint=f"convention={DEFAULT.name}")
 
 
 def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:

@@ -1,5 +1,5 @@
-"""Whether a published figure is physically possible: speeds against peaks, peaks against data sheets, ratios against
-their own numbers. Pure; says nothing about whether a possible figure is true.
+"""Judge whether a published figure is physically possible: speeds against peaks, peaks against data sheets, ratios
+against their own numbers. Pure; says nothing about whether a possible figure is true.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Speed:
 
 
 def judge_speed(claim: Speed, device: Hardware | None, precision: str) -> Judgement:
-    """A model's speed on one GPU in a precision, by the operations that it takes."""
+    """Judge a model's speed on one GPU in a precision, by the operations that it takes."""
     passes = TRAINING if claim.mode == "training" else FORWARD
     per_token = flops_per_token(claim.shape, claim.seq_length, passes=passes)
     tflops = claim.tokens_per_s_per_gpu * per_token / _TERA
@@ -54,10 +54,14 @@ def judge_speed(claim: Speed, device: Hardware | None, precision: str) -> Judgem
 def judge_tflops(
     tflops: float, device: Hardware | None, precision: str, needs: str = "", causes: tuple[Cause, ...] = ()
 ) -> Judgement:
-    """TFLOP/s of one GPU against its dense peak, and against the best matmul that was measured on it."""
+    """Judge TFLOP/s of one GPU by its dense peak, and by the best matmul that was measured on it."""
     peak, best = peak_tflops(device, precision), achievable_tflops(device, precision)
     needs = needs or f"{shown(tflops)} TFLOP/s on each GPU"
-    causes = causes or (Cause("whether the figure counts sparsity", 2.0), *_of_a_rate(device, precision))
+    causes = causes or (
+        Cause("whether the figure counts sparsity", 2.0),
+        Cause(f"how FLOPs were counted ({listed(tuple(CONVENTIONS))})", 2.0),
+        *causes_in_a_run(device, precision),
+    )
     if peak.value is None:
         return Judgement("cannot tell", f"{needs}; {peak.note}")
     share = tflops / peak.value
@@ -71,7 +75,7 @@ def judge_tflops(
 
 
 def judge_peak(tflops: float, device: Hardware | None, precision: str) -> Judgement:
-    """A claimed peak against the data sheet: which of its figures it is, if any."""
+    """Judge a claimed peak by the data sheet: which of its figures it is, if any."""
     peak = peak_tflops(device, precision)
     if device is None or peak.value is None:
         return Judgement("cannot tell", peak.note)
@@ -86,7 +90,7 @@ def judge_peak(tflops: float, device: Hardware | None, precision: str) -> Judgem
 
 
 def judge_ratio(ratio: float, value: float, other: float) -> Judgement:
-    """A claimed ratio against the two numbers that it is of, in either order, to the digits it is quoted in."""
+    """Judge a claimed ratio by its two numbers, in either order, to the digits it is quoted in."""
     true_ratio = value / other
     known = f"{value:,.10g} / {other:,.10g} = {shown(true_ratio, 3)}"
     if _same(ratio, true_ratio) or _same(ratio, 1 / true_ratio):
@@ -100,7 +104,7 @@ def _same(a: float, b: float) -> bool:
 
 def _causes(claim: Speed, device: Hardware | None, precision: str) -> Iterator[Cause]:
     if claim.mode == "training":
-        yield Cause("whether only the forward pass was timed (--mode forward)", 3.0)
+        yield Cause("whether only the forward pass was timed (mode=forward)", 3.0)
     if device is not None:
         yield Cause("a node's tokens taken as one GPU's", float(device.gpus_per_node * device.devices_per_package))
     yield from causes_in_a_run(device, precision)
@@ -108,9 +112,3 @@ def _causes(claim: Speed, device: Hardware | None, precision: str) -> Iterator[C
     linear = flops_per_token(claim.shape, 1)
     if total > 2 * linear:
         yield Cause("whether attention really spans all of the sequence (packed or short samples)", total / linear)
-
-
-def _of_a_rate(device: Hardware | None, precision: str) -> Iterator[Cause]:
-    """Yield the causes of TFLOP/s that others computed."""
-    yield Cause(f"how FLOPs were counted ({listed(tuple(CONVENTIONS))})", 2.0)
-    yield from causes_in_a_run(device, precision)

@@ -16,7 +16,7 @@ from parsers.find import FILTERS, WHERE
 from parsers.storage import dumps
 from parsers.text import plain
 
-# Command, and its module beside this one and what is called there.
+# Command, whose function has its name: the module that it is in, and its purpose.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "cost": ("cost", "money, GPU-hours, energy and CO2 of a training, break-even, sensitivity"),
     "energy": ("cost", "energy and CO2 alone"),
@@ -39,29 +39,32 @@ METRICS = Command(
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: printed; 1: an impossible claim; 2: bad input; 3: a claim that cannot be judged."""
+    """Return 0: printed; 1: an impossible claim; 2: bad input; 3: a claim that cannot be judged."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         module = import_module(f"{__package__}.{COMMANDS[words[0]][0]}")
         code: int = getattr(module, words[0])(words[1:])
         return code
     arguments = METRICS.parse(words)
-    named = arguments.rest
-    if not named:
+    if not arguments.rest:
         raise InputError(Problem("RUN", "none given", hint=f"{program('metrics')} runs/ platform=amd"))
-    runs = find_runs(named)
+    runs = find_runs(arguments.rest)
     if arguments.switches:
-        print(dumps([_object(run) for run in runs], indent=1))
+        print(dumps([_json(run) for run in runs], indent=1))
     else:
         print("\n\n".join(_table(run) for run in runs))
     return 0
 
 
-def _object(run: Run) -> dict[str, Any]:
+def _json(run: Run) -> dict[str, Any]:
     record = run.record
-    known = {"path": run.path, "id": record.id, "status": record.status}
-    unlike = differences(record.requested, record.effective)
-    return {**known, "differences": unlike, "metrics": summary_json(record)}
+    return {
+        "path": run.path,
+        "id": record.id,
+        "status": record.status,
+        "differences": differences(record.requested, record.effective),
+        "metrics": summary_json(record),
+    }
 
 
 def _table(run: Run) -> str:
@@ -73,12 +76,8 @@ def _table(run: Run) -> str:
 
 
 def _cell(quantity: Quantity) -> str:
-    source = quantity.source if quantity.value is not None else ""
-    return f"{_readable(quantity):<28} {source:<9} {quantity.note}".rstrip()
-
-
-def _readable(quantity: Quantity) -> str:
-    """Return the figure as people read it, FLOPs short."""
-    known = quantity.readable()
-    short = known.value is not None and known.unit == "FLOP/token"
-    return f"{known.value:.4e} {known.unit}" if short else str(known)
+    """Return the figure as people read it (FLOPs short), its source and its note."""
+    figure, source = quantity.readable(), quantity.source if quantity.value is not None else ""
+    short = figure.value is not None and figure.unit == "FLOP/token"
+    text = f"{figure.value:.4e} {figure.unit}" if short else str(figure)
+    return f"{text:<28} {source:<9} {quantity.note}".rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from conf.arguments import Command, program
@@ -12,7 +13,7 @@ from conf.errors import InputError, Problem, command, listed
 from metrics.bill import Bill, Option, Terms, bill, options
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, OLD, terms_of
-from metrics.whatif import ENERGY, MONEY, BreakEven, Swing, break_evens, swings
+from metrics.whatif import ENERGY, MONEY, BreakEven, break_evens, swings
 from parsers import find_runs
 from parsers.find import FILTERS, WHERE, copies
 from parsers.storage import dumps
@@ -23,34 +24,28 @@ _OF_ENERGY = (
     *("energy_", "tokens_per_wh", "electricity", "carbon_"),
 )
 _BAR = 40
-_SWITCHES = {
-    "--json": "every figure with unit, source and interval",
-    "--csv": "for a spreadsheet: option, figure, value, unit, source, …",
-}
-
-
-def _command(name: str, summary: str, *examples: str) -> Command:
-    return Command(
-        name=f"metrics {name}",
-        summary=summary,
-        words="RUN…",
-        words_help=WHERE,
-        keys=KEYS,
-        others=FILTERS,
-        switches=_SWITCHES,
-        examples=examples,
-        old=OLD,
-    )
-
-
-COST = _command(
-    "cost",
-    "What training on so many tokens takes, at the speed that was measured: money, GPU-hours, energy and CO2.",
-    "runs/ tokens=15T price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 pue=1.25",
-    "runs/ capex.usd_per_gpu.mi355x=28000 years=4 utilisation=70% power_price=0.09",
+COST = Command(
+    name="metrics cost",
+    summary="What training on so many tokens takes, at the measured speed: money, GPU-hours, energy and CO2.",
+    words="RUN…",
+    words_help=WHERE,
+    keys=KEYS,
+    others=FILTERS,
+    switches={
+        "--json": "every figure with unit, source and interval",
+        "--csv": "for a spreadsheet: option, figure, value, unit, source, …",
+    },
+    examples=(
+        "runs/ tokens=15T price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 pue=1.25",
+        "runs/ capex.usd_per_gpu.mi355x=28000 years=4 utilisation=70% power_price=0.09",
+    ),
+    old=OLD,
 )
-ENERGY_COMMAND = _command(
-    "energy", "What training on so many tokens takes: energy and CO2 alone.", "runs/ tokens=15T pue=1.25 carbon=FRA"
+ENERGY_COMMAND = replace(
+    COST,
+    name="metrics energy",
+    summary="What training on so many tokens takes: energy and CO2 alone.",
+    examples=("runs/ tokens=15T pue=1.25 carbon=FRA",),
 )
 
 
@@ -68,16 +63,18 @@ def energy(argv: Sequence[str] | None = None) -> int:
 
 def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
     arguments = called.parse(argv)
-    named = arguments.rest
-    runs = find_runs(named, other_keys=called.names)
+    runs = find_runs(arguments.rest, other_keys=called.names)
     if problems := tuple(copies(runs)):  # a copy is no repeat
         raise InputError(*problems)
     ways = options(runs)
     if not ways:
         hint = f"{program('metrics')} RUN shows their state"
-        raise InputError(Problem(listed(named), "has no run that completed with a speed", hint=hint))
+        raise InputError(Problem(listed(arguments.rest), "has no run that completed with a speed", hint=hint))
     terms = terms_of(arguments, runs)
-    bills = [(option, _shown(bill(option, terms), of)) for option in ways]
+    bills = [
+        (option, {name: q for name, q in bill(option, terms).items() if of == MONEY or name.startswith(_OF_ENERGY)})
+        for option in ways
+    ]
     evens = break_evens(ways, terms, of)
     if "--json" in arguments.switches:
         print(dumps(_object(terms, bills, evens, of), indent=1))
@@ -86,10 +83,6 @@ def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
     else:
         print(plain("\n".join(_lines(terms, bills, evens, of)), keep="\n"))
     return 0
-
-
-def _shown(figures: Bill, of: str) -> Bill:
-    return figures if of == MONEY else {name: q for name, q in figures.items() if name.startswith(_OF_ENERGY)}
 
 
 def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> list[str]:
@@ -110,20 +103,23 @@ def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[B
     return lines
 
 
-def _even(price: Quantity) -> str:
-    if price.value is None:
-        return price.note
-    ends = f" ({shown(price.interval[0])} to {shown(price.interval[1])})" if price.interval else f" ({price.note})"
-    return f"up to {shown(price.value)} {price.unit}{ends}"
+def _even(level: Quantity) -> str:
+    if level.value is None:
+        return level.note
+    ends = _ends(level) or f" ({level.note})"
+    return f"up to {shown(level.value)} {level.unit}{ends}"
 
 
 def _cell(quantity: Quantity) -> str:
     if quantity.value is None:
         return f"unknown: {quantity.note}" if quantity.note else "unknown"
-    ends = ""
-    if quantity.interval is not None:
-        ends = f" ({shown(quantity.interval[0])} to {shown(quantity.interval[1])})"
-    return f"{f'{shown(quantity.value)} {quantity.unit}{ends}':<44} {quantity.source:<9} {quantity.note}".rstrip()
+    figure = f"{shown(quantity.value)} {quantity.unit}{_ends(quantity)}"
+    return f"{figure:<44} {quantity.source:<9} {quantity.note}".rstrip()
+
+
+def _ends(quantity: Quantity) -> str:
+    interval = quantity.interval
+    return f" ({shown(interval[0])} to {shown(interval[1])})" if interval else ""
 
 
 def _sensitivity(option: Option, figures: Bill, terms: Terms, of: str) -> list[str]:
@@ -142,28 +138,21 @@ def _sensitivity(option: Option, figures: Bill, terms: Terms, of: str) -> list[s
 
 def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> dict[str, Any]:
     known = {name: getattr(terms, name) for name in ("tokens", "power_price", "pue", "host_share", "goodput")}
-    return {
-        **known,
-        "options": [
-            {
-                "option": option.label,
-                "runs": option.runs,
-                "figures": {name: quantity.to_json() for name, quantity in figures.items()},
-                "sensitivity": [_swing(swing) for swing in swings(option, terms, of)],
-            }
-            for option, figures in bills
-        ],
-        "sensitivity_of": of,
-        "break_even": [_even_json(even, "price" if of == MONEY else "power_w_per_gpu") for even in evens],
-    }
-
-
-def _even_json(even: BreakEven, name: str) -> dict[str, Any]:
-    return {"option": even.option, "rival": even.rival, name: even.up_to.to_json()}
-
-
-def _swing(swing: Swing) -> dict[str, Any]:
-    return {"cause": swing.cause, "low": swing.low.to_json(), "high": swing.high.to_json()}
+    listed_options = [
+        {
+            "option": option.label,
+            "runs": option.runs,
+            "figures": {name: quantity.to_json() for name, quantity in figures.items()},
+            "sensitivity": [
+                {"cause": swing.cause, "low": swing.low.to_json(), "high": swing.high.to_json()}
+                for swing in swings(option, terms, of)
+            ],
+        }
+        for option, figures in bills
+    ]
+    level = "price" if of == MONEY else "power_w_per_gpu"
+    evens_json = [{"option": even.option, "rival": even.rival, level: even.up_to.to_json()} for even in evens]
+    return {**known, "options": listed_options, "sensitivity_of": of, "break_even": evens_json}
 
 
 def _write_csv(bills: Sequence[tuple[Option, Bill]]) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from metrics.basis import Basis, Metrics
 from metrics.quantity import Quantity, shown
 from parsers.record import columns
-
-
-def _wall_time(basis: Basis) -> Quantity:
-    return Quantity.of(basis.record.wall_time_s, "s", "measured")
 
 
 def _goodput(basis: Basis) -> Quantity:
@@ -33,23 +27,19 @@ def _stall_time(basis: Basis) -> Quantity:
     stalls = [stall for stall in basis.record.stalls if stall.seconds is not None]
     if not stalls:
         return Quantity(None, "s", "log")
-    by_kind: Counter[str] = Counter()
+    by_kind: dict[str, float] = {}
     for stall in stalls:
-        by_kind[stall.kind] += stall.seconds or 0.0  # type: ignore[assignment]  # a Counter of seconds
-    parts = ", ".join(f"{kind} {shown(float(seconds))} s" for kind, seconds in by_kind.most_common())
-    unreported = len(basis.record.stalls) - len(stalls)
-    return Quantity.of(
-        sum(by_kind.values()), "s", "log", parts + (f", {unreported} without a time" if unreported else "")
-    )
-
-
-def _restarts(basis: Basis) -> Quantity:
-    return Quantity.of(len(basis.record.restarts), "restarts", "log")
+        by_kind[stall.kind] = by_kind.get(stall.kind, 0.0) + (stall.seconds or 0.0)
+    longest_first = sorted(by_kind.items(), key=lambda item: -item[1])
+    parts = [f"{kind} {shown(seconds)} s" for kind, seconds in longest_first]
+    if unreported := len(basis.record.stalls) - len(stalls):
+        parts.append(f"{unreported} without a time")
+    return Quantity.of(sum(by_kind.values()), "s", "log", ", ".join(parts))
 
 
 STOPS: Metrics = {
-    "wall_time_s": _wall_time,
+    "wall_time_s": lambda basis: Quantity.of(basis.record.wall_time_s, "s", "measured"),
     "goodput_percent": _goodput,
     "stall_time_s": _stall_time,
-    "restarts": _restarts,
+    "restarts": lambda basis: Quantity.of(len(basis.record.restarts), "restarts", "log"),
 }

@@ -14,46 +14,43 @@ from parsers.record import Power
 
 JOULES_PER_WH = 3600
 DISAGREEMENT = 0.05
-"""Between counter and integrated power: above it one of them is wrong (reference/ecosystem.md, Zeus)."""
+"""Between counter and integrated power: above it one of them is wrong, as Zeus found."""
 
 
 def _power_w_per_gpu(basis: Basis) -> Quantity:
-    """Of one device, host and building not among it. TDP is what a GPU may draw, not what it drew."""
-    device = basis.device
+    """Return the mean power of one device, without host and building. TDP is what a GPU may draw, not what it drew."""
+    device, windows = basis.device, basis.record.power
     if basis.record.provenance == "rehearsed":
         return Quantity(None, "W/GPU", "assumed")
-    if (measured := measured_power(basis)).value is not None:
+    if (measured := _measured_power(basis)).value is not None:
         return measured
+    # A node's power includes its hosts and fans, and is not divided among the GPUs here.
+    node = any(window.kind == "node" for window in windows)
+    why = "only the node's power was measured" if node else "no power was measured"
     if device is None or device.tdp_w is None:
-        return Quantity(None, "W/GPU", "assumed", note=f"{_unmeasured(basis)}, no TDP known")
-    value = device.tdp_w / device.devices_per_package
-    return Quantity.of(value, "W/GPU", "assumed", f"TDP of {device.name}: {_unmeasured(basis)}")
+        return Quantity(None, "W/GPU", "assumed", note=f"{why}, no TDP known")
+    return Quantity.of(device.tdp_w / device.devices_per_package, "W/GPU", "assumed", f"TDP of {device.name}: {why}")
 
 
-def _unmeasured(basis: Basis) -> str:
-    """A node's power is that of its hosts and fans as well, and not cut into GPUs here."""
-    node = any(window.kind == "node" for window in basis.record.power)
-    return "only the node's power was measured" if node else "no power was measured"
-
-
-def measured_power(basis: Basis) -> Quantity:
-    """Mean power of one device while it trained, W; what its own sensor saw before what its board's did."""
+def _measured_power(basis: Basis) -> Quantity:
+    """Return the mean power of one device while it trained, W; by its own sensor, else by that of its board."""
+    warmup = basis.times.warmup.count
     windows = [_of_the_job(window, basis) for window in basis.record.power]
     usable = [window for window in windows if window.gpus and window.seconds and _energy_j(window) is not None]
     for kind in ("gpu", "board"):
         if chosen := [window for window in usable if window.kind == kind]:
-            return _mean_power(_steady(chosen, basis.times.warmup.count), basis.times.warmup.count)
+            return _mean_power(_steady(chosen, warmup), warmup)
     return Quantity(None, "W/GPU", "measured")
 
 
 def _of_the_job(window: Power, basis: Basis) -> Power:
-    """Zeus sums over all GPUs of the job without saying how many."""
+    """Return the window with its number of GPUs: Zeus sums over all GPUs of the job without a count."""
     everything = window.kind == "gpu" and window.gpus is None
     return replace(window, gpus=count(basis.record, "world_size")) if everything else window
 
 
 def _steady(windows: Sequence[Power], warmup: int) -> list[Power]:
-    """Windows after the warm-up, side by side; of windows that overlap, or lie nowhere, the longest."""
+    """Return the windows after the warm-up where they do not overlap; else, or without steps, the longest."""
     placed = sorted((w for w in windows if _first(w) >= warmup and w.last_step is not None), key=_first)
     if placed and all((a.last_step or 0) < _first(b) for a, b in pairwise(placed)):
         return placed
@@ -76,7 +73,7 @@ def _mean_power(windows: Sequence[Power], warmup: int) -> Quantity:
 
 
 def _energy_j(window: Power) -> float | None:
-    """The counter's energy; where integrated power contradicts it, that: counters are the ones known to be wrong."""
+    """Return the counter's energy, or the integrated power where the two differ: counters are known to be wrong."""
     if window.energy_counter_j and not _cross_check(window):
         return window.energy_counter_j
     if window.energy_integrated_j:
@@ -85,6 +82,7 @@ def _energy_j(window: Power) -> float | None:
 
 
 def _cross_check(window: Power) -> str:
+    """Return what is wrong with the energy counter, empty where nothing is."""
     counter, integrated = window.energy_counter_j, window.energy_integrated_j
     if not counter or not integrated or abs(counter / integrated - 1) <= DISAGREEMENT:
         return ""

@@ -5,7 +5,7 @@ Not here: how many operations a model needs (metrics/flops.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,7 +14,7 @@ from conf.errors import ConfigError, Problem
 from conf.facts import check_hardware
 from conf.freeze import freeze
 from conf.schema import Hardware
-from metrics.quantity import Quantity, Source, shown
+from metrics.quantity import Quantity, shown
 from metrics.shape import Facts
 from parsers.record import Record
 
@@ -43,15 +43,15 @@ def hardware_of(record: Record) -> str | None:
 
 @cache
 def hardware(name: str | None) -> Hardware | None:
-    """conf/hardware/NAME.yaml, None if there is none. ConfigError: a file that cannot be believed, and why."""
+    """Return conf/hardware/NAME.yaml, None if there is none. ConfigError: all that is wrong with the file."""
     import yaml
 
     if name is None or name not in choices("hardware"):
         return None
-    entry = yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text(encoding="utf-8"))
+    facts = yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text(encoding="utf-8"))
     problems: list[Problem] = []
-    device = freeze(Hardware, entry, f"hardware {name}", problems)
-    problems += check_hardware(entry)
+    device = freeze(Hardware, facts, f"hardware {name}", problems)
+    problems += check_hardware(facts)
     if problems:
         raise ConfigError(*problems)
     return device  # type: ignore[no-any-return]
@@ -59,19 +59,17 @@ def hardware(name: str | None) -> Hardware | None:
 
 @cache
 def named_by_driver(device_name: str) -> Hardware | None:
-    """The hardware whose file lists `device_name`, as the driver spells it."""
-    for name in choices("hardware"):
-        device = hardware(name)
-        if device and device_name.strip().lower() in (known.lower() for known in device.device_names):
-            return device
-    return None
+    """Return the hardware whose file lists `device_name`, as the driver spells it."""
+    spelled = device_name.strip().lower()
+    devices = filter(None, map(hardware, choices("hardware")))
+    return next((device for device in devices if spelled in map(str.lower, device.device_names)), None)
 
 
 def precision_of(facts: Facts) -> str | None:
-    """fp8, bf16 or fp32, by the settings; None where they do not say both whether fp8 ran and the type that is computed
-    in: Lightning's (mixed precision keeps other parameters), else the parameters'.
+    """Return fp8, bf16 or fp32; None where the settings do not report both whether fp8 ran and the type of the
+    computation: Lightning's (mixed precision has other parameters), else that of the parameters.
 
-    fp8 is what the large matrices run in; attention and logits stay in bf16, so that no fp8 run can reach its peak.
+    In an fp8 run attention and logits stay in bf16, so that it cannot reach the peak of fp8.
     """
     if "fp8" not in facts.settings:
         return None
@@ -82,7 +80,7 @@ def precision_of(facts: Facts) -> str | None:
 
 
 def peak_tflops(device: Hardware | None, precision: str | None) -> Quantity:
-    """Dense peak of one device in TFLOP/s, by its data sheet. A package that shows two devices gives half to each."""
+    """Return the dense peak of one device in TFLOP/s, by its data sheet: half a package's where that is two devices."""
     if device is None or precision is None:
         return Quantity(None, "TFLOP/s", "spec", note="unknown GPU" if device is None else "unknown precision")
     peak = device.peak_dense_tflops.get(precision)
@@ -92,47 +90,40 @@ def peak_tflops(device: Hardware | None, precision: str | None) -> Quantity:
 
 
 def achievable_tflops(device: Hardware | None, precision: str | None) -> Quantity:
-    """The best matmul that was measured on one device, in TFLOP/s."""
+    """Return the best matmul that was measured on one device, in TFLOP/s."""
     best = device.achievable_tflops.get(precision) if device and precision else None
     if device is None or best is None:
         return Quantity(None, "TFLOP/s", "measured", note="no measured matmul rate is known")
-    return Quantity.of(
-        best / device.devices_per_package, "TFLOP/s", "measured", f"{device.name} {precision} best matmul"
-    )
+    best /= device.devices_per_package
+    return Quantity.of(best, "TFLOP/s", "measured", f"{device.name} {precision} best matmul")
 
 
 def utilisation(tflops: Quantity, peak: Quantity, causes: tuple[Cause, ...] = ()) -> Quantity:
-    """tflops as a share of `peak`, in %. No figure above 100 %, but what is wrong with it and what to check: above a
-    data sheet's peak it is impossible, above the best matmul that was measured implausible."""
-    source: Source = tflops.source
+    """Return tflops as a share of `peak`, in %. Above 100 % there is no figure, only a note on what to check: above a
+    data sheet's peak it is impossible, above the best measured matmul implausible."""
     if tflops.value is None or peak.value is None:
-        return Quantity(None, "%", source, note=tflops.note if tflops.value is None else peak.note)
+        return Quantity(None, "%", tflops.source, note=tflops.note if tflops.value is None else peak.note)
     share = tflops.value / peak.value
     of = f"of {shown(float(peak.value))} TFLOP/s, {peak.note}"
     if share <= 1:
         return tflops.times(100 / peak.value, "%", note=of)
     word = "impossible" if peak.source == "spec" else "implausible"
-    return Quantity(None, "%", source, note=f"{word}: {shown(100 * share, 3)} % {of}; {check(share, causes)}")
+    return Quantity(None, "%", tflops.source, note=f"{word}: {shown(100 * share, 3)} % {of}; {check(share, causes)}")
 
 
 def check(share: float, causes: tuple[Cause, ...]) -> str:
-    """'check: …' with the causes that could explain `share` (1 is possible), the nearest factor first."""
+    """Return 'check: …' with the causes that could explain `share` (1 is possible), the nearest factor first."""
     likely = sorted((c for c in causes if c.factor is not None and c.factor >= share), key=lambda c: c.factor or 0.0)
     return "check: " + "; ".join([*(c.text for c in likely), *(c.text for c in causes if c.factor is None)])
 
 
 def causes_in_a_run(device: Hardware | None, precision: str | None) -> tuple[Cause, ...]:
     """Return what makes our own figure of a run too high."""
+    peaks = device.peak_dense_tflops if device else {}
+    ran = peaks.get(precision or "", math.inf)
+    faster = {name: peak / ran for name, peak in peaks.items() if peak > ran}
     return (
         Cause("step times that end before the GPU does (asynchronous timing)"),
         Cause("tokens counted twice (batch size, sequence length, number of GPUs)", 2.0),
-        *_faster_formats(device, precision),
+        *(Cause(f"whether {name} ran, not {precision}", factor) for name, factor in faster.items()),
     )
-
-
-def _faster_formats(device: Hardware | None, precision: str | None) -> Iterator[Cause]:
-    peaks = device.peak_dense_tflops if device else {}
-    ran = peaks.get(precision or "")
-    for name, peak in peaks.items():
-        if ran is not None and peak > ran:
-            yield Cause(f"whether {name} ran, not {precision}", peak / ran)

@@ -14,10 +14,7 @@ from metrics.quantity import Quantity
 
 EXAMPLE = "oracle"
 _PER_HOUR = "_per_gpu_hour"
-_UNITS: Mapping[str, tuple[str, ...]] = {
-    _PER_HOUR: ("/gpu-hour", "/gpu-h", "/gpuh"),
-    "_per_gpu": ("/gpu",),
-}
+_UNITS: Mapping[str, tuple[str, ...]] = {_PER_HOUR: ("/gpu-hour", "/gpu-h", "/gpuh"), "_per_gpu": ("/gpu",)}
 _HINT = "price.usd_per_gpu_hour.mi355x=3.10, or price=FILE like conf/price/oracle.yaml"
 
 
@@ -50,7 +47,7 @@ def read_prices(text: str) -> Prices:
 
 
 def typed_prices(entries: Mapping[str, str], group: str = "price", per: str = _PER_HOUR) -> Prices | None:
-    """Read what was typed behind `price.`: {"usd_per_gpu_hour.mi355x": "3.10"}; None where nothing was.
+    """Read the entries typed behind `price.`: {"usd_per_gpu_hour.mi355x": "3.10"}; None where there are none.
 
     group, per: `capex` and `_per_gpu`, whose amounts are of a GPU, not of an hour.
 
@@ -72,17 +69,12 @@ def from_experiment(entry: Mapping[str, Any], where: str) -> Prices | None:
     launched with (`price=oracle`) stays an example."""
     group = entry.get("price")
     prices = _from_group(group, where) if isinstance(group, Mapping) else None
-    return None if prices is None else replace(prices, example=_is_ours(prices))
-
-
-def _is_ours(prices: Prices) -> bool:
-    """Return whether some amounts, and the source, are those of a file in conf/price."""
-    if prices.source is None:
-        return False
+    if prices is None or prices.source is None:
+        return prices
     examples = [read_prices(name) for name in choices("price") if name != "none"]
-    return any(
-        ours.source == prices.source and ours.per_gpu_hour.items() & prices.per_gpu_hour.items() for ours in examples
-    )
+    alike = [ours for ours in examples if ours.source == prices.source]
+    ours = any(example.per_gpu_hour.items() & prices.per_gpu_hour.items() for example in alike)
+    return replace(prices, example=ours)
 
 
 def joined(prices_by_place: Sequence[tuple[str, Prices]]) -> Prices | None:
@@ -146,18 +138,13 @@ def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Seque
             near = closest(name, choices("hardware"))
             problems.append(Problem(where, "no such hardware", name, listed(choices("hardware")), near))
             continue
-        checked[name] = _amount(amount, [f"{currency}{unit}" for unit in units])
+        try:
+            checked[name] = number(str(amount), [f"{currency}{unit}" for unit in units])
+        except ValueError:  # true and false, too
+            checked[name] = 0.0
         if not checked[name] > 0:
             allowed = f"above 0, in {currency}{units[0]}"
             problems.append(Problem(where, f"the price of {name} is not a positive number", str(amount), allowed))
     if problems:
         raise InputError(*problems)
     return checked
-
-
-def _amount(value: Any, units: Sequence[str]) -> float:
-    """Return a number with or without one of `units` behind it; 0 for anything else."""
-    try:
-        return 0.0 if isinstance(value, bool) else number(str(value), units)
-    except ValueError:
-        return 0.0

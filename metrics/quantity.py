@@ -1,4 +1,4 @@
-"""A number as people see it: value, unit, where it comes from, and how sure it is. None is unknown."""
+"""A number as people see it: value, unit, source, and interval. None is unknown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 # measured: by our own clock or counter; log: printed by the framework; computed: from settings; spec: data sheet.
 Source = Literal["measured", "log", "computed", "spec", "assumed"]
-
-
+_SUREST_FIRST: tuple[Source, ...] = ("measured", "log", "computed", "spec", "assumed")
 _LEAST, _MOST = 1e-100, 1e100
 
 
@@ -26,14 +25,14 @@ class Quantity:
 
     @classmethod
     def of(cls, value: float | int | None, unit: str, source: Source, note: str = "") -> Quantity:
-        """nan, infinities and what no measurement can be (1e308 s) are no values: unknown."""
+        """Return a quantity; nan, infinities and absurd values (1e308 s) are unknown."""
         known = value is not None and math.isfinite(value) and (value == 0 or _LEAST < abs(value) < _MOST)
         return cls(value if known else None, unit, source, note=note)
 
     def times(self, factor: float | None, unit: str, source: Source | None = None, note: str = "") -> Quantity:
-        """Scaled, interval and all, in another unit. source: the factor's own, which counts where it is less sure.
+        """Return it and its interval times `factor`, in another unit. source: of the factor; the less sure one counts.
 
-        What is unknown stays so, with its own note, which says why.
+        An unknown quantity stays unknown, with its own note, which says why.
         """
         weaker = self.source if source is None else weakest(self.source, source)
         if self.value is None or factor is None or not math.isfinite(self.value * factor):
@@ -43,7 +42,7 @@ class Quantity:
         return Quantity(self.value * factor, unit, weaker, interval, note)
 
     def under(self, numerator: float, unit: str, note: str = "") -> Quantity:
-        """numerator / this, interval and all, in another unit: the time of a speed."""
+        """Return numerator / this, with its interval, in another unit: the time of a speed."""
         if self.value is None or self.value <= 0:
             return Quantity(None, unit, self.source, note=self.note if self.value is None else note)
         interval = None
@@ -52,7 +51,7 @@ class Quantity:
         return Quantity(numerator / self.value, unit, self.source, interval, note)
 
     def plus(self, other: Quantity) -> Quantity:
-        """The sum of two figures of one unit that go up and down together, so that their intervals add up."""
+        """Return the sum of two figures of one unit that go up and down together, so that their intervals add up."""
         source = weakest(self.source, other.source)
         if self.value is None or other.value is None:
             return Quantity(None, self.unit, source, note=self.note if self.value is None else other.note)
@@ -61,7 +60,7 @@ class Quantity:
         return Quantity(self.value + other.value, self.unit, source, ends)
 
     def readable(self) -> Quantity:
-        """Bytes as GB, which people read; else as it is."""
+        """Return bytes as GB, which people read; anything else as it is."""
         if not self.unit.startswith("bytes"):
             return self
         return self.times(1e-9, f"GB{self.unit.removeprefix('bytes')}", note=self.note)
@@ -70,24 +69,21 @@ class Quantity:
         return " ".join(part for part in (shown(self.value), "" if self.value is None else self.unit) if part)
 
     def to_json(self) -> dict[str, Any]:
-        """As in the schema of records ($defs/quantity)."""
+        """Return the object of the schema of records ($defs/quantity)."""
         interval = None if self.interval is None else list(self.interval)
         known = {"value": self.value, "unit": self.unit, "source": self.source, "interval": interval}
         return {**known, "note": self.note} if self.note else known
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Quantity:
-        """From an object that the schema of records accepts."""
+        """Read an object that the schema of records accepts."""
         interval = entry["interval"]
         pair = None if interval is None or len(interval) != 2 else (float(interval[0]), float(interval[1]))
         return cls(entry["value"], entry["unit"], entry["source"], pair, str(entry.get("note") or ""))
 
 
-_SUREST_FIRST: tuple[Source, ...] = ("measured", "log", "computed", "spec", "assumed")
-
-
 def weakest(*sources: Source) -> Source:
-    """The source of what is made of several: never surer than the least sure of them."""
+    """Return the least sure of several sources, which is that of a figure made of them."""
     return max(sources, key=_SUREST_FIRST.index)
 
 

@@ -21,7 +21,7 @@ FACTS = ("provenance", "platform", "hardware", "framework", "image")
 
 
 def requested_of(record: Record) -> Mapping[str, Any]:
-    """Return what was requested; of a log from elsewhere what it says that it ran, and what was stated of it."""
+    """Return what was requested; of a log from elsewhere its effective settings, and those that the user stated."""
     if record.requested:
         return record.requested
     given = {name: value for name, value in record.given.items() if name in vocabulary()}
@@ -30,43 +30,40 @@ def requested_of(record: Record) -> Mapping[str, Any]:
 
 def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str, ...]:
     """Return a key that is equal for repeats: everything requested alike, but for the facts and settings in `but`."""
-    facts = [repr(_fact(record, name)) for name in FACTS if name not in but]
+    facts = {name: getattr(record, name) for name in FACTS}
+    # As planned, for a run may die before its driver is read; of a log from elsewhere as the driver reports it.
+    facts["hardware"] = facts["hardware"] or hardware_of(record)
     settings = [f"{name}={value!r}" for name, value in sorted(requested_of(record).items()) if name not in but]
-    return (*facts, *settings)
-
-
-def _fact(record: Record, name: str) -> Any:
-    """As planned, for a run may die before its driver speaks; of a log from elsewhere the driver's word."""
-    return getattr(record, name) or (hardware_of(record) if name == "hardware" else None)
+    return (*(repr(value) for name, value in facts.items() if name not in but), *settings)
 
 
 def exp(logarithm: float) -> float:
-    """math.exp that ends where floats do instead of raising: intervals over absurd figures are endless, not wrong."""
+    """Return math.exp, bounded where floats end: intervals over absurd figures are endless, and nothing raises."""
     return math.exp(min(logarithm, _LARGEST_LOGARITHM))
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """The geometric mean of positive run means, and its 95 % interval where there are enough."""
+    """Return the geometric mean of positive run means, and its 95 % interval where there are enough."""
     logs = [math.log(value) for value in values]
     centre, half = _centre(logs)
     return exp(centre), (exp(centre - half), exp(centre + half)) if half else None
 
 
 def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """The mean of run figures that may be zero (percentages, losses), and its 95 % interval where there are enough."""
+    """Return the mean of run figures that may be zero (percentages, losses), and its 95 % interval as above."""
     centre, half = _centre(values)
     return centre, (centre - half, centre + half) if half else None
 
 
 def _centre(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half the width of its interval: 0 where there are too few, or all are alike."""
+    """Return the mean, and half the width of its interval: 0 where there are too few, or all are alike."""
     centre = statistics.fmean(values)
     variance = statistics.variance(values) if len(values) >= ENOUGH else 0.0
     return centre, t_quantile(len(values) - 1) * math.sqrt(variance / len(values)) if variance else 0.0
 
 
 def pooled(figures: Sequence[Quantity]) -> Quantity:
-    """One figure of several runs. Unknown where one run does not know: the mean of the others would be selected."""
+    """Return one figure of several runs; unknown if one is: the mean of the others would be a selection."""
     first = figures[0]
     source = weakest(*(quantity.source for quantity in figures))
     values = [float(q.value) for q in figures if q.value is not None and q.value > 0 and q.unit == first.unit]
@@ -78,7 +75,7 @@ def pooled(figures: Sequence[Quantity]) -> Quantity:
 
 
 def t_quantile(degrees: float) -> float:
-    """Student's t for a two-sided 95 % interval."""
+    """Return Student's t for a two-sided 95 % interval."""
     from scipy.special import stdtrit  # scipy.stats.t.ppf, without the half second that importing scipy.stats takes
 
     return float(stdtrit(degrees, 0.5 + _CONFIDENCE / 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from conf.architecture import MLA, Model
@@ -53,22 +54,22 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Settings of a run by canonical name. requested: those that nobody read back, only requested or stated.
-    other_layers: what says that there are layers that no formula here counts (Mamba, Hyena, linear attention)."""
+    """Settings of a run by canonical name. requested: those that were only requested or stated, and not read back.
+    other_layers: the setting that names layers which no formula here counts (Mamba, Hyena, linear attention)."""
 
     settings: Mapping[str, Any]
     requested: frozenset[str] = frozenset()
     other_layers: str | None = None
 
     def size(self, name: str) -> int | None:
-        """A setting that is a positive integer, else None."""
+        """Return a setting that is a positive integer, else None."""
         value = self.settings.get(name)
         return value if type(value) is int and value > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeOrMissing:
-    """shape is None exactly where something is missing. requested: settings in it that nobody read back."""
+    """shape is None exactly where something is missing. requested: settings in it that were not read back."""
 
     shape: Shape | None
     missing: tuple[str, ...]
@@ -93,19 +94,14 @@ def facts_of(record: Record) -> Facts:
 
 
 def shape_of_model(model: Model) -> Shape:
-    """The shape of a model of conf/model."""
-    known = shape_from(Facts(requested(_Holder(model), partial=True)))
+    """Return the shape of a model of conf/model."""
+    known = shape_from(Facts(requested(SimpleNamespace(model=model), partial=True)))
     assert known.shape is not None, known.missing
     return known.shape
 
 
-def shape_of_record(record: Record) -> ShapeOrMissing:
-    """The shape of what a record's run trained."""
-    return shape_from(facts_of(record))
-
-
 def shape_from(facts: Facts) -> ShapeOrMissing:
-    """The shape that canonical settings describe, or the names of those that would be needed."""
+    """Return the shape that canonical settings describe, or the names of those that are missing."""
     if facts.other_layers is not None:
         return ShapeOrMissing(None, (f"what its other layers compute ({facts.other_layers[:60]})",))
     reader = _Reader(facts)
@@ -114,13 +110,8 @@ def shape_from(facts: Facts) -> ShapeOrMissing:
     return ShapeOrMissing(None if missing else shape, missing, tuple(sorted(facts.requested & reader.used)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    model: Model
-
-
 class _Reader:
-    """Reads settings, and notes which it used and which it lacked. A lacking size reads as 1: the shape is dropped."""
+    """Read settings; note which were used, which are missing. A missing size counts as 1; no such shape is kept."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -132,11 +123,12 @@ class _Reader:
         dense = experts is None or experts.moe_first_dense_layers > 0
         return Shape(
             num_layers=self.size("num_layers"),
-            hidden_size=self.size("hidden_size"),
+            hidden_size=(hidden := self.size("hidden_size")),
             ffn_hidden_size=self.size("ffn_hidden_size") if dense else 0,
-            num_attention_heads=self.size("num_attention_heads"),
-            num_query_groups=0 if latent else self.groups(),
-            kv_channels=0 if latent else self.width(),
+            num_attention_heads=(heads := self.size("num_attention_heads")),
+            # Where they are None: a group for each head, and hidden size by heads (TransformerConfig.__post_init__).
+            num_query_groups=0 if latent else self.size_or_none("num_query_groups") or heads,
+            kv_channels=0 if latent else self.size_or_none("kv_channels") or hidden // heads,
             vocabulary=self.vocabulary(),
             gated_linear_unit=self.gated(),
             untie_embeddings_and_output_weights=self.flag_or_none("untie_embeddings_and_output_weights"),
@@ -155,43 +147,34 @@ class _Reader:
         return size or 1
 
     def size_or_none(self, name: str) -> int | None:
-        """A part that a model may lack: reported as None (or 0), not merely missing."""
+        """Return the size of a part that a model may lack: None where it is reported as None or 0."""
         if name in self.facts.settings and not self.facts.settings[name]:
             self.used.add(name)
             return None
         return self.size(name)
 
     def flag(self, name: str) -> bool:
-        self.used.add(name)
-        value = self.facts.settings.get(name)
-        if type(value) is not bool:
+        value = self.flag_or_none(name)
+        if value is None:
             self.missing.append(name)
         return value is True
 
     def flag_or_none(self, name: str) -> bool | None:
-        """A flag that is not needed."""
+        """Return a flag that is not needed."""
         self.used.add(name)
         value = self.facts.settings.get(name)
         return value if type(value) is bool else None
 
-    def groups(self) -> int:
-        """None, as Megatron-Core and NeMo have it: one for each head (TransformerConfig.__post_init__)."""
-        return self.size_or_none("num_query_groups") or self.size("num_attention_heads")
-
-    def width(self) -> int:
-        """None: hidden size by heads (TransformerConfig.__post_init__)."""
-        return self.size_or_none("kv_channels") or self.size("hidden_size") // self.size("num_attention_heads")
-
     def gated(self) -> bool:
-        """Return swiglu where it is on; where it is off another gate may be there, as in gpt-oss."""
+        """Return whether the MLP has a gate: swiglu, or another one, as in gpt-oss."""
         if self.facts.settings.get("swiglu") is True:
             self.used.add("swiglu")
             return True
         return self.flag("gated_linear_unit")
 
     def vocabulary(self) -> int:
-        """Megatron multiplies with the padded matrix; TorchTitan has no other than vocab_size rows. What was read back
-        comes before what was requested."""
+        """Return the rows of the output matrix: padded in Megatron, vocab_size in TorchTitan. One that was read back
+        counts before one that was only requested."""
         names = [name for name in ("padded_vocab_size", "vocab_size") if self.facts.size(name)]
         names.sort(key=lambda name: name in self.facts.requested)
         return self.size(names[0] if names else "vocab_size")

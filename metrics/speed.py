@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 from metrics.basis import Basis, Metric, Metrics, count
@@ -28,10 +28,6 @@ def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
         return Quantity.of(rate / gpus, "tokens/s/GPU", basis.times.clock, _left_out(basis))
     printed = None if basis.times.ends else _printed_rate(basis)
     return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.times.clock)
-
-
-def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
-    return Quantity.of(_printed_rate(basis), "tokens/s/GPU", "log")
 
 
 def token_rate(basis: Basis) -> float | None:
@@ -61,8 +57,7 @@ def _figure(unit: str, value: Callable[[Basis], float | None], note: str = "") -
 
 
 def _mean(basis: Basis) -> float | None:
-    iterations = basis.times.iterations
-    return basis.times.seconds / iterations if iterations else None
+    return basis.times.seconds / basis.times.iterations if basis.times.iterations else None
 
 
 def _steps_per_s(basis: Basis) -> float | None:
@@ -71,12 +66,11 @@ def _steps_per_s(basis: Basis) -> float | None:
 
 
 def _median(basis: Basis) -> float | None:
-    times = _ordered(basis)
-    return statistics.median(times) if times else None
+    return statistics.median(basis.times.ordered) if basis.times.ordered else None
 
 
 def _stdev(basis: Basis) -> float | None:
-    times = single_steps(basis)
+    times = basis.times.single
     if len(times) < 2:
         return None
     mean = sum(times) / len(times)  # statistics.stdev works in fractions, for a tenth of all figures' time
@@ -92,25 +86,15 @@ def _tail(basis: Basis) -> float | None:
 def _jitter(basis: Basis) -> float | None:
     """Return the median change from one step to the next, in % of the median: a drift does not count, an outlier
     hardly."""
-    changes = [abs(b - a) for a, b in pairwise(single_steps(basis))]
+    changes = [abs(b - a) for a, b in pairwise(basis.times.single)]
     median = _median(basis)
     return 100 * statistics.median(changes) / median if changes and median else None
 
 
 def _upper(basis: Basis, parts: int) -> float | None:
     """Return the highest of the quantiles that cut the counted steps into `parts`."""
-    times = _ordered(basis)
+    times = basis.times.ordered
     return statistics.quantiles(times, n=parts, method="inclusive")[-1] if len(times) >= _ENOUGH[parts] else None
-
-
-def single_steps(basis: Basis) -> Sequence[float]:
-    """Return the times of single steps in s, warm-up left out: none where a line prints the mean over several."""
-    return basis.times.times if basis.times.iterations_a_line == 1 else []
-
-
-def _ordered(basis: Basis) -> list[float]:
-    """Return the same, the shortest first: medians and quantiles sort what is sorted in no time."""
-    return basis.times.ordered if basis.times.iterations_a_line == 1 else []
 
 
 def _warmup_steps(basis: Basis) -> Quantity:
@@ -134,7 +118,7 @@ def _left_out(basis: Basis) -> str:
 SPEED: Metrics = {
     "tokens_per_s": _tokens_per_s,
     "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,
-    "tokens_per_s_per_gpu_framework": _tokens_per_s_per_gpu_framework,
+    "tokens_per_s_per_gpu_framework": lambda basis: Quantity.of(_printed_rate(basis), "tokens/s/GPU", "log"),
     "steps_per_s": _figure("steps/s", _steps_per_s),
     "step_time_mean_s": _figure("s", _mean),
     "step_time_median_s": _figure("s", _median),

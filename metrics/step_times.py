@@ -3,9 +3,9 @@
 A step line covers one iteration, or k where the framework logs every k-th; k is the commonest distance between lines.
 Lines at another distance (a lost line, a restart) give no interval: what they cover is not known.
 
-Warm-up is found in the data by the marginal standard error rule, MSER: K. P. White, "An effective truncation heuristic
-for bias reduction in simulation output", Simulation 69(6), 1997; cut where the standard error of what remains is
-smallest. With the two bounds of ours named below.
+Warm-up is derived from the data by the marginal standard error rule, MSER: K. P. White, "An effective truncation
+heuristic for bias reduction in simulation output", Simulation 69(6), 1997; cut where the standard error of what remains
+is smallest. With the two bounds of ours named below.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def find_warmup(series: Sequence[float]) -> Warmup:
 
 
 def _marginal_errors(series: Sequence[float], cuts: range) -> list[float]:
-    """For each cut the squared standard error of the mean of series[cut:], up to a constant; from sums from the end.
+    """Return for each cut the squared standard error of the mean of series[cut:], up to a constant.
 
-    The last value is taken off first: what is left of the steady pace is then no difference of large numbers.
+    From sums from the end. The last value is subtracted first: else small differences of large numbers are lost.
     """
     apart = [value - series[-1] for value in reversed(series)]
     sums, squares = list(accumulate(apart)), list(accumulate(map(mul, apart, apart)))
@@ -58,12 +58,12 @@ def _marginal_errors(series: Sequence[float], cuts: range) -> list[float]:
     return [(squares[n - 1] - sums[n - 1] * sums[n - 1] / n) / (n * n) for n in counts]
 
 
-@dataclass(frozen=True)  # without slots: what many metrics ask for is worked out once
+@dataclass(frozen=True)  # without slots: cached properties need __dict__
 class StepTimes:
-    """All intervals of a run in its order, the warm-up among them, and the clock they come from. ends: the iteration,
+    """All intervals of a run in its order, including the warm-up, and the clock they come from. ends: the iteration,
     counted from 1, with which each ends; lengths_s: of each; batches: the samples trained in each, None where the log
-    does not say. Each is over iterations_a_line iterations. not_above_zero: those that a clock that went back, or stood
-    still, would give, which are left out."""
+    does not say. Each is over iterations_a_line iterations. not_above_zero: number of those that were left out because
+    the clock went back or stood still."""
 
     ends: Sequence[int]
     lengths_s: Sequence[float]
@@ -88,10 +88,15 @@ class StepTimes:
         """Seconds of all intervals after the warm-up together."""
         return sum(self.times)
 
+    @property
+    def single(self) -> Sequence[float]:
+        """Seconds of single steps after the warm-up: none where a line prints the mean over several."""
+        return self.times if self.iterations_a_line == 1 else []
+
     @cached_property
     def ordered(self) -> list[float]:
-        """`times`, the shortest first."""
-        return sorted(self.times)
+        """`single`, the shortest first: medians and quantiles sort a sorted list in no time."""
+        return sorted(self.single)
 
     @cached_property
     def samples(self) -> int | None:
@@ -105,7 +110,8 @@ def step_times(record: Record) -> StepTimes:
     steps = () if record.provenance == "rehearsed" else record.steps
     at, stamps, samples, sizes = columns(steps, "step", "end_monotonic_s", "consumed_samples", "global_batch_size")
     distances = list(map(sub, at, (-1, *at)))  # of each step from the one before, of the first from the start
-    covered = _commonest(distances[1:])
+    counts = Counter(distances[1:])  # the commonest, and of equally common ones the least
+    covered = max((d for d in counts if d > 0), key=lambda distance: (counts[distance], -distance), default=None)
     if covered is None:
         return StepTimes((), (), (), find_warmup(()), "log", None)
     stamped = None not in stamps
@@ -115,12 +121,14 @@ def step_times(record: Record) -> StepTimes:
     batch = record.setting("global_batch_size")
     known = batch if type(batch) is int and batch > 0 else None
     batches = _samples(samples, [known if size is None else size for size in sizes], covered)
-    usable = [d == covered and s is not None and s > 0 for d, s in zip(distances, seconds, strict=True)]
+    apart = [s if d == covered else None for d, s in zip(distances, seconds, strict=True)]
+    usable = [s is not None and s > 0 for s in apart]
+    backwards = sum(s is not None and s <= 0 for s in apart)
     lengths_s = [length for length in compress(seconds, usable) if length]
     ends = [step + 1 for step in compress(at, usable)]
     clock: Source = "measured" if stamped else "log"
-    backwards = sum(d == covered and s is not None and s <= 0 for d, s in zip(distances, seconds, strict=True))
-    return StepTimes(ends, lengths_s, [*compress(batches, usable)], find_warmup(lengths_s), clock, covered, backwards)
+    warmup = find_warmup(lengths_s)
+    return StepTimes(ends, lengths_s, [*compress(batches, usable)], warmup, clock, covered, backwards)
 
 
 def executed(steps: Sequence[Step], name: str) -> Sequence[float | None]:
@@ -130,11 +138,6 @@ def executed(steps: Sequence[Step], name: str) -> Sequence[float | None]:
     if not any(flags):
         return values
     return [None if dispatched in said else value for value, said in zip(values, flags, strict=True)]
-
-
-def _commonest(distances: Sequence[int]) -> int | None:
-    counts = Counter(distances)
-    return max((d for d in counts if d > 0), key=lambda distance: (counts[distance], -distance), default=None)
 
 
 def _samples(counts: Sequence[int | None], sizes: Sequence[int | None], covered: int) -> list[int | None]:

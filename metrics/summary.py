@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metrics.basis import Basis, Metrics, basis
+from metrics.basis import Basis, Metric, Metrics, basis
 from metrics.downtime import STOPS
 from metrics.energy import ENERGY
 from metrics.memory import MEMORY
@@ -15,10 +15,9 @@ from parsers.record import Record
 
 
 def summarise(record: Record) -> dict[str, Quantity]:
-    """Every metric of METRICS; None where the record does not say enough.
+    """Return every metric of METRICS; its value is None where the record does not say enough.
 
-    An estimate keeps the summary that it came with. Of any other record the summary is not believed: where its steps
-    are lost, so are its figures.
+    An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures.
     """
     known = basis(record)
     figures = {name: metric(known) for name, metric in METRICS.items()}
@@ -28,19 +27,17 @@ def summarise(record: Record) -> dict[str, Quantity]:
 
 
 def summary_json(record: Record) -> dict[str, dict[str, Any]]:
-    """`summarise`, as Record.summary keeps it."""
+    """Return `summarise` as Record.summary has it."""
     return {name: quantity.to_json() for name, quantity in summarise(record).items()}
 
 
-def _loss_first(basis: Basis) -> Quantity:
-    steps = basis.record.steps
-    return Quantity.of(steps[0].loss if steps else None, "nats/token", "log")
+def _loss_at(place: int) -> Metric:
+    def metric(basis: Basis) -> Quantity:
+        steps = basis.record.steps
+        return Quantity.of(steps[place].loss if steps else None, "nats/token", "log")
+
+    return metric
 
 
-def _loss_last(basis: Basis) -> Quantity:
-    steps = basis.record.steps
-    return Quantity.of(steps[-1].loss if steps else None, "nats/token", "log")
-
-
-LOSS: Metrics = {"loss_first": _loss_first, "loss_last": _loss_last}
+LOSS: Metrics = {"loss_first": _loss_at(0), "loss_last": _loss_at(-1)}
 METRICS: Metrics = {**SPEED, **WORK, **MEMORY, **ENERGY, **LOSS, **STOPS}

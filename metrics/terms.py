@@ -1,5 +1,5 @@
 """The terms on which a training is paid for, as KEY=VALUE of `metrics cost`, `metrics energy` and `compare`: tokens,
-prices, power, and how much CO2 a kilowatt-hour stands for."""
+prices, power, and CO2 of a kilowatt-hour."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from parsers.storage import experiment_of
 
 _SHARE = "above 0, at most 1 or 100%"
 _BUILDING = "1 or more: 1 is a building that needs nothing for itself"
+_MORE = "0 or more"
+_HOST = "0 or more; an H100 node draws 0.2 to 0.3"
 _CARBON_UNIT = "gCO2e/kWh"
 _CODECARBON = Path("data") / "private_infra" / "global_energy_mix.json"
 
@@ -46,16 +48,15 @@ def _country(code: str) -> Quantity:
     more = _codecarbon()
     if code in more:
         value, year = more[code]
-        return Quantity(
-            value, _CARBON_UNIT, "assumed", note=f"{code}, average of {year}: codecarbon's {_CODECARBON.name}"
-        )
+        note = f"{code}, average of {year}: codecarbon's {_CODECARBON.name}"
+        return Quantity(value, _CARBON_UNIT, "assumed", note=note)
     known = sorted({*table["g_co2e_per_kwh"], *more})
     hint = closest(code, known) or "yours, carbon=120" + ("" if more else "; pip install codecarbon knows 200 more")
     raise InputError(Problem("carbon", "no such country in the tables", code, listed(known), hint))
 
 
 def _codecarbon() -> Mapping[str, tuple[float, int]]:
-    """codecarbon's table, read without importing it: that takes seconds and looks for GPUs. Empty if not installed."""
+    """Read codecarbon's table without importing it: that takes seconds and looks for GPUs. Empty if not installed."""
     spec = find_spec("codecarbon")
     places = list(spec.submodule_search_locations or []) if spec else []
     files = [file for place in places if (file := Path(place) / _CODECARBON).is_file()]
@@ -67,39 +68,17 @@ def _codecarbon() -> Mapping[str, tuple[float, int]]:
 
 KEYS = (
     Key("tokens", "to train on (default: 1T)", between(1, inf, "1 or more", "tokens"), 1e12, "15T"),
-    Key(
-        "price", f"of a GPU-hour: a name in conf/price or a YAML file (default: {EXAMPLE})", read_prices, None, EXAMPLE
-    ),
+    Key("price", f"of a GPU-hour: in conf/price, or a YAML file (default: {EXAMPLE})", read_prices, None, EXAMPLE),
     Key("price.*", "the same, yours, for each GPU", example="price.usd_per_gpu_hour.mi355x=3.10"),
-    Key(
-        "capex.*", "bought instead: a GPU with its share of host and network", example="capex.usd_per_gpu.mi355x=28000"
-    ),
-    Key("years", "that what is bought works (default: 4)", between(0.01, 100, "0.01 to 100", "years"), 4.0, "5"),
+    Key("capex.*", "bought instead: a GPU, its host and network", example="capex.usd_per_gpu.mi355x=28000"),
+    Key("years", "that bought hardware works (default: 4)", between(0.01, 100, "0.01 to 100", "years"), 4.0, "5"),
     Key("utilisation", "share of those years that it works (default: 1)", between(0.001, 1, _SHARE), 1.0, "70%"),
-    Key(
-        "power_price",
-        "of a kWh, in the currency of the price; adds electricity",
-        between(0, inf, "0 or more"),
-        None,
-        "0.09",
-    ),
+    Key("power_price", "of a kWh, in the price's currency; adds electricity", between(0, inf, _MORE), None, "0.09"),
     Key("pue", "power usage effectiveness of the building (default: 1)", between(1, 10, _BUILDING), 1.0, "1.25"),
-    Key(
-        "host_share",
-        "hosts and network, as a share of the GPUs' power (default: 0)",
-        between(0, 10, "0 or more; an H100 node draws 0.2 to 0.3"),
-        0.0,
-        "25%",
-    ),
+    Key("host_share", "hosts and network: a share of the GPUs' power (default: 0)", between(0, 10, _HOST), 0.0, "25%"),
     Key("goodput", "share of the time that makes progress (default: 1)", between(0.001, 1, _SHARE), 1.0, "96%"),
     Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, None, "FRA"),
-    Key(
-        "embodied_kg",
-        "CO2e of making one GPU with its share of the host",
-        between(0, inf, "0 or more", "kg"),
-        None,
-        "1500",
-    ),
+    Key("embodied_kg", "CO2e of making one GPU, its host's share included", between(0, inf, _MORE, "kg"), None, "1500"),
 )
 OLD: Mapping[str, str] = {
     "--price": "price.usd_per_gpu_hour.mi355x=3.10, or price=oracle, or price=FILE.yaml",
@@ -108,9 +87,8 @@ OLD: Mapping[str, str] = {
 
 
 def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
-    """Return the terms that KEYS of a command line name, for these runs. InputError."""
-    problems = [*_contradictions(arguments)]
-    if problems:
+    """Return the terms on the command line, for these runs. InputError: keys that contradict each other, bad prices."""
+    if problems := [*_contradictions(arguments)]:
         raise InputError(*problems)
     embodied = None
     if arguments["embodied_kg"] is not None:
@@ -136,13 +114,8 @@ def _prices(arguments: Arguments, runs: Sequence[Run]) -> Prices:
     if capex is not None:
         return owned(capex, arguments["years"], arguments["utilisation"])
     typed: Prices | None = arguments["price"] or typed_prices(arguments["price.*"])
-    return typed or joined([*_of_runs(runs)]) or read_prices(EXAMPLE)
-
-
-def _of_runs(runs: Sequence[Run]) -> Iterator[tuple[str, Prices]]:
-    """Yield the prices that runs were launched with, each with its file."""
-    for run in runs:
-        where = str(Path(run.path) / "experiment.yaml")
-        prices = from_experiment(experiment_of(run.path), where)
-        if prices is not None:
-            yield where, prices
+    if typed is not None:
+        return typed
+    files = [(run.path, str(Path(run.path) / "experiment.yaml")) for run in runs]
+    launched = [(file, from_experiment(experiment_of(path), file)) for path, file in files]
+    return joined([(file, prices) for file, prices in launched if prices]) or read_prices(EXAMPLE)

@@ -1,4 +1,4 @@
-"""What would change the answer: the price or power at which an option breaks even, and what moves its total. Pure."""
+"""Compute the price or power at which an option breaks even, and what moves its total the most. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from metrics.bill import Bill, Option, Terms, bill
-from metrics.price import Prices
 from metrics.quantity import Quantity, Source, weakest
 from metrics.repeats import exp
 
@@ -28,7 +27,7 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """The effect of `cause` on to a figure of an option: its lowest and highest value."""
+    """The effect of `cause` on a figure of an option: its lowest and highest value."""
 
     cause: str
     low: Quantity
@@ -40,8 +39,8 @@ class Swing:
 
 
 def break_evens(options: Sequence[Option], terms: Terms, of: str = MONEY) -> tuple[BreakEven, ...]:
-    """Every option against the one of the others that takes least. An option needs a speed, its rival a total: at which
-    price, or power, I would win is known without knowing mine."""
+    """Compare every option with the one of the others that takes least. An option needs a speed, its rival a total; its
+    own price or power may be unknown."""
     bills = {option.label: bill(option, terms) for option in options}
     known = sorted((value, label) for label, figures in bills.items() if (value := figures[of].value) is not None)
     evens = []
@@ -54,7 +53,7 @@ def break_evens(options: Sequence[Option], terms: Terms, of: str = MONEY) -> tup
 
 
 def break_even(option: Option, theirs: Bill, terms: Terms) -> Quantity:
-    """The price of a GPU-hour at which both totals are equal: what the rival costs, less my electricity, an hour."""
+    """Return the price of a GPU-hour at which both totals are equal: of the rival's total, less my electricity."""
     mine, total = bill(option, terms), theirs[MONEY]
     hours, unit = mine["gpu_hours"], mine["price"].unit
     source = weakest(hours.source, total.source, "computed")
@@ -68,7 +67,7 @@ def break_even(option: Option, theirs: Bill, terms: Terms) -> Quantity:
 
 
 def power_break_even(option: Option, theirs: Bill, terms: Terms) -> Quantity:
-    """The mean power of one of my GPUs at which both take the same energy, W."""
+    """Return the mean power of one of my GPUs at which both take the same energy, W."""
     one_watt = replace(option, energy_j_per_token=option.tokens_per_s_per_gpu.under(1.0, "J/token"))
     mine, kwh = bill(one_watt, terms)[ENERGY], theirs[ENERGY]
     source = weakest(mine.source, kwh.source, "computed")
@@ -78,22 +77,16 @@ def power_break_even(option: Option, theirs: Bill, terms: Terms) -> Quantity:
 
 
 def _of_both(level: float, own: float, unit: str, source: Source, both: Sequence[Quantity]) -> Quantity:
-    """`level` less `own`. The interval takes the two as independent: half-widths in the logarithm add as squares."""
-    halves = [half for quantity in both if (half := _half_width(quantity)) is not None]
-    if len(halves) < len(both):
+    """Return `level` less `own`. The two are taken as independent: logarithmic half-widths add as squares."""
+    ends = [quantity.interval for quantity in both if quantity.interval and quantity.interval[0] > 0]
+    if len(ends) < len(both):
         return Quantity(level - own, unit, source, note="no interval: too few runs")
-    half = math.hypot(*halves)
+    half = math.hypot(*(math.log(high / low) / 2 for low, high in ends))
     return Quantity(level - own, unit, source, (level * exp(-half) - own, level * exp(half) - own))
 
 
-def _half_width(quantity: Quantity) -> float | None:
-    if quantity.interval is None or quantity.interval[0] <= 0:
-        return None
-    return math.log(quantity.interval[1] / quantity.interval[0]) / 2
-
-
 def swings(option: Option, terms: Terms, of: str = MONEY) -> tuple[Swing, ...]:
-    """What moves a figure of the bill, the strongest first. Empty where it is unknown."""
+    """Return what moves a figure of the bill, the strongest first. Empty where the figure is unknown."""
     if bill(option, terms)[of].value is None:
         return ()
     swings_of = []
@@ -106,7 +99,10 @@ def swings(option: Option, terms: Terms, of: str = MONEY) -> tuple[Swing, ...]:
 def _changes(option: Option, terms: Terms) -> Iterator[tuple[str, list[tuple[Option, Terms]]]]:
     down, up = 1 - SWING, 1 + SWING
     percent = f"±{100 * SWING:g} %"
-    yield f"price {percent}", [(option, replace(terms, prices=_scaled(terms, by))) for by in (down, up)]
+    prices = terms.prices
+    amounts = [{name: amount * by for name, amount in prices.per_gpu_hour.items()} for by in (down, up)]
+    scaled = [replace(terms, prices=replace(prices, per_gpu_hour=table)) for table in amounts]
+    yield f"price {percent}", [(option, changed) for changed in scaled]
     low, high = (replace(terms, goodput=share) for share in GOODPUT)
     yield f"goodput {100 * GOODPUT[0]:g} to {100 * GOODPUT[1]:g} %", [(option, low), (option, high)]
     speed, joules = option.tokens_per_s_per_gpu, option.energy_j_per_token
@@ -120,12 +116,7 @@ def _changes(option: Option, terms: Terms) -> Iterator[tuple[str, list[tuple[Opt
 
 
 def _at_speed(option: Option, speed: float) -> Option:
-    """Its GPUs at another speed, drawing as much."""
+    """Return the option at another speed, its GPUs drawing as much power as before."""
     was, joules = option.tokens_per_s_per_gpu, option.energy_j_per_token
     energy = replace(joules.times((was.value or 0.0) / speed, joules.unit, note=joules.note), interval=None)
     return replace(option, tokens_per_s_per_gpu=replace(was, value=speed, interval=None), energy_j_per_token=energy)
-
-
-def _scaled(terms: Terms, by: float) -> Prices:
-    amounts = {name: amount * by for name, amount in terms.prices.per_gpu_hour.items()}
-    return replace(terms.prices, per_gpu_hour=amounts)
