@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Literal
 
 from compare.curve import Curve, Finding, Traced
-from compare.groups import SEED, Side
+from compare.groups import SEED, Side, gathered
 from compare.losses import losses
 from compare.question import TOKENS
 from conf.vocabulary import vocabulary
@@ -45,12 +45,19 @@ def checks(
     runs = [Traced(side.label, run, curves[run.path]) for side in counted for run in side.usable]
     if len(runs) < 2:
         return ()
+
+    def quality(run: Traced) -> tuple[bool, bool, int]:
+        """Order rates: exact, then used, then any."""
+        return run.curve.digits is None, run.curve.offsets == (0,), sum(map(math.isfinite, run.curve.rates))
+
     kinds = {name: setting.kind for name, setting in vocabulary().items()}
     of_loss = [name for name in states if kinds.get(name) in _OF_LOSS and name not in _SCHEDULE]
     shape = [*of_loss, *_SCHEDULE, *_COUNT, SEED]
     return (
         *_without_steps(runs),
-        _check("lr_used", _against_one(runs, _best_rates(runs), _rates), states, _SCHEDULE, ("varied", "declared")),
+        _check(
+            "lr_used", _against_one(runs, max(runs, key=quality), _rates), states, _SCHEDULE, ("varied", "declared")
+        ),
         _check("tokens_seen", _against_one(runs, runs[0], _tokens), states, _COUNT, ("varied", "declared")),
         _check("tokens_checksum", _checksums(runs, len(counted)), states, (TOKENS, SEED, *_COUNT), ("varied",)),
         _check("loss", losses(counted, runs, baseline), states, shape, ("varied",)),
@@ -95,15 +102,6 @@ def _against_one(runs: Sequence[Traced], first: Traced, pair: Callable[[Traced, 
     return next((one for one in findings if one.state == "unknown"), findings[0])
 
 
-def _best_rates(runs: Sequence[Traced]) -> Traced:
-    """Return the run whose rates are reported best: exact, then used, then any."""
-
-    def quality(run: Traced) -> tuple[bool, bool, int]:
-        return run.curve.digits is None, run.curve.offsets == (0,), sum(map(math.isfinite, run.curve.rates))
-
-    return max(runs, key=quality)
-
-
 def _rates(first: Traced, other: Traced) -> Finding:
     """Compare rates: to 1e-12 where both are exact, else to the digits printed. Where it is not known which step's rate
     is printed, the one and the next are both tried: only what agrees in no way is a difference, and only what agrees in
@@ -118,17 +116,18 @@ def _rates(first: Traced, other: Traced) -> Finding:
     if not compared:
         return Finding("unknown", f"{first.name} and {other.name} report no rate of the same step")
     agreeing = [way for way, step, _ in compared if step is None]
-    to = (
-        "to 1e-12"
-        if a.digits is b.digits is None
-        else f"to the {min(d for d in (a.digits, b.digits) if d)} digits printed"
-    )
     if not agreeing:
-        _, step, _ = max(compared, key=lambda one: one[1] or 0)
-        return Finding("apart", _rates_there(first, other, step or 0), step)
+        step = max(step or 0 for _, step, _ in compared)
+        texts = []
+        for run in (first, other):
+            rate = dict(zip(run.curve.steps, run.curve.rates, strict=True)).get(step - run.curve.offsets[0])
+            texts.append(f"{run.name} {'?' if rate is None else format(rate, '.10g')}")
+        return Finding("apart", f"{'; '.join(texts)} at step {step}", step)
     if len(agreeing) < len(compared):
         what = "they agree only if one prints the rate of the step, the other of the next"
         return Finding("unknown", f"which step's rate is printed is not known ({first.name}, {other.name}); {what}")
+    digits = min((d for d in (a.digits, b.digits) if d), default=None)
+    to = "to 1e-12" if digits is None else f"to the {digits} digits printed"
     return Finding("equal", f"{to}, over {max(count for _, _, count in compared)} steps")
 
 
@@ -161,15 +160,6 @@ def _slack(rate: float, digits: int | None) -> float:
     return 0.5000001 * 10.0 ** (math.floor(math.log10(abs(rate))) - digits + 1)
 
 
-def _rates_there(first: Traced, other: Traced, step: int) -> str:
-    texts = []
-    for run in (first, other):
-        offset = run.curve.offsets[0]
-        at = dict(zip(run.curve.steps, run.curve.rates, strict=True)).get(step - offset)
-        texts.append(f"{run.name} {'?' if at is None else format(at, '.10g')}")
-    return f"{'; '.join(texts)} at step {step}"
-
-
 def _tokens(first: Traced, other: Traced) -> Finding:
     a, b = first.curve, other.curve
     for run in (first, other):
@@ -185,8 +175,8 @@ def _tokens(first: Traced, other: Traced) -> Finding:
         if seen != others:
             return Finding("apart", f"{first.name} {seen:,}; {other.name} {others:,} at step {step}", step)
     # Lines every k-th step may end up to k - 1 steps before the other's.
-    lines = max(_distance(a), _distance(b))
-    if abs(a.steps[-1] - b.steps[-1]) >= lines:
+    distance = max(min((after - at for at, after in pairwise(one.steps)), default=1) for one in (a, b))
+    if abs(a.steps[-1] - b.steps[-1]) >= distance:
         last = f"{first.name} ends with step {a.steps[-1]}, {other.name} with step {b.steps[-1]}"
         planned = {run.run.record.setting("train_iters") for run in (first, other)}
         if len(planned) == 1 and None not in planned:  # and completed: lines are lost, no steps
@@ -195,31 +185,21 @@ def _tokens(first: Traced, other: Traced) -> Finding:
     return Finding("equal", f"{common[-1][1]:,} by step {common[-1][0]}")
 
 
-def _distance(curve: Curve) -> int:
-    """Return the shortest distance between its lines."""
-    return min((b - a for a, b in zip(curve.steps, curve.steps[1:], strict=False)), default=1)
-
-
 def _checksums(runs: Sequence[Traced], sides: int) -> Finding:
     """Compare the tokens themselves, between runs of one seed: another seed is another order."""
-    by_seed: dict[object, list[Traced]] = {}
-    for run in runs:
-        by_seed.setdefault(run.seed, []).append(run)
-    seeds = [same for same in by_seed.values() if len({run.label for run in same}) == sides]
-    findings = [finding for same in seeds for finding in _pairs(same)]
+    by_seed = gathered((run.seed, run) for run in runs).values()
+    seeds = [same for same in by_seed if len({run.label for run in same}) == sides]
+    findings = [_same_tokens(same[0], run) for same in seeds for run in same[1:]]
     if not findings:
         return Finding("unknown", "no two sides report a checksum of their tokens for one seed")
     return next((one for state in ("apart", "unknown") for one in findings if one.state == state), findings[0])
 
 
-def _pairs(runs: Sequence[Traced]) -> Iterator[Finding]:
-    first = runs[0]
-    for run in runs[1:]:
-        common = sorted(first.curve.checksums.keys() & run.curve.checksums.keys())
-        apart = next((s for s in common if first.curve.checksums[s] != run.curve.checksums[s]), None)
-        if not common:
-            yield Finding("unknown", f"{first.name} and {run.name} report no checksums of the same step")
-        elif apart is not None:
-            yield Finding("apart", f"{first.name} and {run.name} read other tokens at step {apart}", apart)
-        else:
-            yield Finding("equal", f"the same tokens, step by step, over {len(common)} steps")
+def _same_tokens(first: Traced, run: Traced) -> Finding:
+    common = sorted(first.curve.checksums.keys() & run.curve.checksums.keys())
+    if not common:
+        return Finding("unknown", f"{first.name} and {run.name} report no checksums of the same step")
+    apart = next((step for step in common if first.curve.checksums[step] != run.curve.checksums[step]), None)
+    if apart is not None:
+        return Finding("apart", f"{first.name} and {run.name} read other tokens at step {apart}", apart)
+    return Finding("equal", f"the same tokens, step by step, over {len(common)} steps")

@@ -32,7 +32,7 @@ from itertools import pairwise
 from typing import Any
 
 from compare.curve import Finding, Traced
-from compare.groups import Side
+from compare.groups import Side, gathered
 from metrics import shown
 
 Means = Sequence[Sequence[float]]  # of each seed, of each block
@@ -82,7 +82,7 @@ def _in_band(
     for label in others:
         half, apart = band.half_width(means[base], means[label]), gaps(means[base], means[label])
         if (block := leaves(means[base], means[label], half)) is not None:
-            what = f"{_lies(label, base, apart, block, begins)}; the band of the seeds is ±{shown(half, 3)}"
+            what = f"{_where(label, base, apart, block, begins)}; the band of the seeds is ±{shown(half, 3)}"
             return Finding("apart", what, begins[block])
         gap = max(map(abs, apart))
         if gap / half >= largest:
@@ -100,7 +100,7 @@ def _not_far(
         for block, (gap, loss) in enumerate(zip(apart, levels, strict=True)):
             if abs(gap) > max(FAR * scatter, FAR_SHARE * abs(loss)):
                 what = (
-                    f"{_lies(label, base, apart, block, begins)}; losses scatter by {shown(scatter, 2)} between steps"
+                    f"{_where(label, base, apart, block, begins)}; losses scatter by {shown(scatter, 2)} between steps"
                 )
                 return Finding("apart", what, begins[block])
             if abs(gap) >= largest:
@@ -113,14 +113,14 @@ def _not_far(
     )
 
 
-def _lies(label: str, base: str, apart: Sequence[float], block: int, begins: Sequence[int]) -> str:
-    """Return where a group's loss leaves the baseline's, and where it ends."""
-    text = f"{label} is {_away(apart[block])} {base} in the block from step {begins[block]}"
-    return text if block == len(apart) - 1 else f"{text}, {_away(apart[-1])} it in the last"
+def _where(label: str, base: str, apart: Sequence[float], block: int, begins: Sequence[int]) -> str:
+    """Return where a group's loss leaves the baseline's, and how far apart the two end."""
 
+    def away(gap: float) -> str:
+        return f"{shown(abs(gap), 3)} nats/token {'above' if gap > 0 else 'below'}"
 
-def _away(gap: float) -> str:
-    return f"{shown(abs(gap), 3)} nats/token {'above' if gap > 0 else 'below'}"
+    text = f"{label} is {away(apart[block])} {base} in the block from step {begins[block]}"
+    return text if block == len(apart) - 1 else f"{text}, {away(apart[-1])} it in the last"
 
 
 def _broken(runs: Sequence[Traced]) -> Finding | None:
@@ -159,21 +159,17 @@ def cuts(steps: int) -> list[tuple[int, int]]:
 
 def _by_seed(runs: Sequence[Traced], means: Sequence[Sequence[float]]) -> dict[str, Means]:
     """Return each group's means by seed: runs of one seed are one. A run that does not report its seed counts alone."""
-    groups: dict[str, dict[object, list[Sequence[float]]]] = {}
-    for place, (run, values) in enumerate(zip(runs, means, strict=True)):
-        seed = ("run", place) if run.seed is None else run.seed
-        groups.setdefault(run.label, {}).setdefault(seed, []).append(values)
+    seeds = [("run", place) if run.seed is None else run.seed for place, run in enumerate(runs)]
+    by_label = gathered((run.label, one) for run, one in zip(runs, zip(seeds, means, strict=True), strict=True))
     return {
-        label: [[statistics.fmean(block) for block in zip(*same, strict=True)] for same in seeds.values()]
-        for label, seeds in groups.items()
+        label: [[statistics.fmean(block) for block in zip(*same, strict=True)] for same in gathered(known).values()]
+        for label, known in by_label.items()
     }
 
 
 def _bit_equal(runs: Sequence[Traced], series: Sequence[Sequence[float]], sides: int) -> bool:
     """Return whether the losses of every seed are the same numbers on every side, each of which has it."""
-    by_seed: dict[object, list[tuple[str, Sequence[float]]]] = {}
-    for run, values in zip(runs, series, strict=True):
-        by_seed.setdefault(run.seed, []).append((run.label, values))
+    by_seed = gathered((run.seed, (run.label, values)) for run, values in zip(runs, series, strict=True))
     return all(
         len({label for label, _ in same}) == sides and len(same) > 1 and all(values == same[0][1] for _, values in same)
         for same in by_seed.values()
@@ -209,8 +205,8 @@ def _scatter(values: Sequence[float]) -> float:
 
 
 class Band:
-    """spread: between seeds; None where no group has two, or they do not differ. degrees: of freedom. comparisons: how
-    many groups are compared with the baseline, which share the risk."""
+    """The band that equal stacks' losses stay in. spread: between seeds; None where no group has two, or they do not
+    differ. degrees: of freedom. comparisons: how many groups are compared with the baseline, which share the risk."""
 
     def __init__(self, groups: Sequence[Means], comparisons: int = 1) -> None:
         import numpy as np

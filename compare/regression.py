@@ -23,7 +23,7 @@ from metrics.quantity import Quantity, shown
 from metrics.repeats import SEED, experiment_key
 from parsers import Record, Run
 
-State = Literal["ok", "regression", "cannot tell", ""]
+State = Literal["ok", "regression", "cannot tell"]
 Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
 
 BUMPED = ("image", "framework_version")
@@ -37,19 +37,20 @@ _FAILED = ("failed", "killed", "out_of_memory", "diverged", "hung")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure of one experiment, as NVBench's nvbench_compare.py shows it. noise: standard deviation over runs, in %
-    of their mean, reference before candidate; None of a single run. difference: of the candidate, in %; ends: its
-    95 % interval. state: empty where no limit was set."""
+    """One figure of one experiment, as NVBench's nvbench_compare.py shows it; all but the title as in regression.json.
+    noise: standard deviation over runs, in % of their mean; None of a single run. difference: of the candidate;
+    interval: 95 %. state: None where no limit was set."""
 
     metric: str
     title: str
     reference: Quantity
+    reference_noise_percent: float | None
     new: Quantity
-    noise: tuple[float | None, float | None]
-    difference: float | None
-    ends: tuple[float, float] | None
+    new_noise_percent: float | None
+    difference_percent: float | None
+    interval_percent: tuple[float, float] | None
     word: str
-    state: State
+    state: State | None
     reason: str
 
 
@@ -161,10 +162,9 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
     values = [_values(figure, comparison, side) for side in sides]
     if result is not None and limit is not None and state == "cannot tell":
         reason = _more_runs(figure, values, result, limit)
-    before, after = (
-        _noise(known) if len(known) == len(s.usable) else None for known, s in zip(values, sides, strict=True)
-    )
-    return Line(figure.metric, figure.title, reference, new, (before, after), difference, ends, word, state, reason)
+    before, after = (_noise(v) if len(v) == len(s.usable) else None for v, s in zip(values, sides, strict=True))
+    title, metric = figure.title, figure.metric
+    return Line(metric, title, reference, before, new, after, difference, ends, word, state, reason)
 
 
 def _difference(reference: Quantity, new: Quantity) -> float | None:
@@ -178,9 +178,9 @@ def _percent(interval: tuple[float, float]) -> tuple[float, float]:
     return 100 * (interval[0] - 1), 100 * (interval[1] - 1)
 
 
-def _state(figure: Figure, ends: tuple[float, float] | None, limit: float | None) -> State:
+def _state(figure: Figure, ends: tuple[float, float] | None, limit: float | None) -> State | None:
     if limit is None:
-        return ""
+        return None
     if ends is None:
         return "cannot tell"
     least, most = (-ends[1], -ends[0]) if figure.better == "higher" else ends  # by how much it is worse, in %
@@ -210,9 +210,10 @@ def _values(figure: Figure, comparison: Comparison, side: Group) -> list[float]:
 
 
 def _result(case: Case, line: Line) -> str:
-    ends = "" if line.ends is None else f" ({shown(line.ends[0], 3)} to {shown(line.ends[1], 3)} %)"
-    difference = "" if line.difference is None else f" {line.difference:+.2f} %{ends}"
-    return f"{' '.join(filter(None, (case.experiment, line.title)))}:{difference}; {line.reason}"
+    ends, difference = line.interval_percent, line.difference_percent
+    interval = "" if ends is None else f" ({shown(ends[0], 3)} to {shown(ends[1], 3)} %)"
+    text = "" if difference is None else f" {difference:+.2f} %{interval}"
+    return f"{' '.join(filter(None, (case.experiment, line.title)))}:{text}; {line.reason}"
 
 
 def _open(cases: Sequence[Case]) -> Iterator[str]:

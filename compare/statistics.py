@@ -54,8 +54,12 @@ def ratio_of(
     if min(len(logs), len(base)) < ENOUGH:
         known = min(len(logs), len(base)) > 1
         needed = max(ENOUGH, runs_to_decide(values, baseline, decided) or 0) if known else None
-        return Ratio(ratio, None, "undecided", _too_few(len(logs), len(base)), needed)
-    half = _half_width(_spread(logs) / len(logs), _spread(base) / len(base), len(logs), len(base))
+        reason = f"too few runs for an interval ({len(logs)} and {len(base)}, {ENOUGH} each are needed)"
+        only = len(logs) == len(base) == 1
+        return Ratio(ratio, None, "undecided", "one run each: no interval" if only else reason, needed)
+    half = _half_width(
+        statistics.variance(logs) / len(logs), statistics.variance(base) / len(base), len(logs), len(base)
+    )
     if half is None:
         return Ratio(ratio, None, "undecided", "no spread between repeats: copies, or too coarse a clock")
     interval = (exp(distance - half), exp(distance + half))
@@ -68,7 +72,7 @@ def ratio_of(
 
 
 def would_decide(runs: int | None) -> str:
-    """Return it in words; None: more than are worth it."""
+    """Return how many runs would decide, in words. None: more than are worth their cost."""
     return f"about {runs} runs a side would decide" if runs else f"not even {_MOST_RUNS} runs a side would decide"
 
 
@@ -79,7 +83,7 @@ def of_no_interest(difference: float) -> tuple[float, float]:
 
 
 def word_of(interval: tuple[float, float], better: Better, difference: float = OF_INTEREST) -> Word:
-    """same: inside the band of no interest; faster or slower: all on one side of 1; else undecided."""
+    """Return same: inside the band of no interest; faster or slower: all on one side of 1; else undecided."""
     low, high = interval
     least, most = of_no_interest(difference)
     if least <= low and high <= most:
@@ -91,12 +95,8 @@ def word_of(interval: tuple[float, float], better: Better, difference: float = O
     return "undecided"
 
 
-def _spread(logs: Sequence[float]) -> float:
-    return statistics.variance(logs)
-
-
 def _half_width(a: float, b: float, first: int, second: int) -> float | None:
-    """Welch's; a, b: squared standard errors of means over so many runs. None without any spread."""
+    """Return half of Welch's interval. a, b: squared standard errors of means over so many runs. None: no spread."""
     if a + b == 0:
         return None
     # Divided through by a + b: the squares of very small variances are zero in floating point.
@@ -117,7 +117,7 @@ def runs_to_decide(
         return None
     logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
     distance = statistics.fmean(logs) - statistics.fmean(base)
-    a, b = _spread(logs), _spread(base)
+    a, b = statistics.variance(logs), statistics.variance(base)
     if a + b == 0:
         return None
 
@@ -129,9 +129,3 @@ def runs_to_decide(
     candidates = range(max(ENOUGH, min(len(logs), len(base)) + 1), _MOST_RUNS + 1)
     place = bisect_left(candidates, True, key=decides)
     return candidates[place] if place < len(candidates) else None
-
-
-def _too_few(count: int, base: int) -> str:
-    if count == base == 1:
-        return "one run each: no interval"
-    return f"too few runs for an interval ({count} and {base}, {ENOUGH} each are needed)"

@@ -1,13 +1,12 @@
-"""Every run looked at once: its figures and its curve, after which its steps may go. On all cores where there is
-much."""
+"""The figures and the curve of every run, each read once, after which its steps may go. On all cores where there are
+many steps."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +63,8 @@ def _traced(terms: Terms, run: Run) -> _Result:
 
 def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    if cores == 1 or _size(runs) < _MUCH:
+    files = (Path(run.path) / STEPS_FILE for run in runs)
+    if cores == 1 or sum(file.stat().st_size for file in files if file.exists()) < _MUCH:
         yield from (_traced(terms, run) for run in runs)
         return
     from concurrent.futures import ProcessPoolExecutor
@@ -74,24 +74,18 @@ def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
     try:
         # fork: a worker has the runs already, and a caller's script needs no `if __name__ == "__main__"`.
         with ProcessPoolExecutor(min(cores, len(runs)), get_context("fork"), _start, (runs, terms)) as pool:
-            with _ctrl_c_waits():
+            # Ctrl-C waits while workers are made: one that it met before `_start` would print many lines.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 results = pool.map(_traced_here, range(len(runs)), chunksize=_CHUNK)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             yield from results
     except BrokenProcessPool as error:
         what = f"the system killed a process that reads runs, one of {min(cores, len(runs))}: too little memory?"
         raise UserError(
             Problem("compare", what, f"{len(runs)} runs", hint="fewer runs at once, or more memory")
         ) from error
-
-
-@contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
-    """Block Ctrl-C while workers are made: one that it met before `_start` would print many lines."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _here: tuple[Sequence[Run], Terms]
@@ -109,8 +103,3 @@ def _start(runs: Sequence[Run], terms: Terms) -> None:
 def _traced_here(place: int) -> _Result:
     runs, terms = _here
     return _traced(terms, runs[place])
-
-
-def _size(runs: Iterable[Run]) -> int:
-    files = (Path(run.path) / STEPS_FILE for run in runs)
-    return sum(file.stat().st_size for file in files if file.exists())

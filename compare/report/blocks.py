@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from compare.report.charts import Chart, RatioBar, RatioScale
 from compare.statistics import Ratio
@@ -17,7 +17,6 @@ Tone = Literal["good", "bad", "open", "plain", "quiet"]
 class Number:
     """A number as it is read. pointer: where compare.json has it in full (JSON pointer, RFC 6901)."""
 
-    kind: ClassVar[str] = "number"
     text: str
     value: float | int
     pointer: str
@@ -27,7 +26,6 @@ class Number:
 class Tag:
     """A word that is set apart. plain: it counts; quiet: it stands beside what counts."""
 
-    kind: ClassVar[str] = "tag"
     text: str
     tone: Tone
 
@@ -71,13 +69,11 @@ Cells: TypeAlias = "tuple[Cell | str, ...]"
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    kind: ClassVar[str] = "paragraph"
     line: Line
 
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    kind: ClassVar[str] = "bullets"
     items: tuple[Line, ...]
 
 
@@ -86,7 +82,6 @@ class Table:
     """rows: as many cells as heads; the first heads its row. numbers: all but the first column are. in_section: the
     title of its section says what the caption says, which is hidden."""
 
-    kind: ClassVar[str] = "table"
     caption: str
     heads: tuple[Line, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -105,14 +100,12 @@ class Table:
 class Charts:
     """Charts beside each other where there is room. legend: group labels, each by its place among the groups."""
 
-    kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
     legend: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    kind: ClassVar[str] = "code"
     text: str
     label: str
 
@@ -121,7 +114,6 @@ class Code:
 class Details:
     """Blocks that are folded on the screen."""
 
-    kind: ClassVar[str] = "details"
     summary: str
     blocks: tuple[Block, ...]
 
@@ -130,7 +122,6 @@ class Details:
 class Section:
     """anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each other."""
 
-    kind: ClassVar[str] = "section"
     title: str
     blocks: tuple[Block, ...]
     anchor: str = ""

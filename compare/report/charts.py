@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 from msgspec import structs
 
 from compare.comparison import Comparison
+from compare.figures import COST, SPEED
 from compare.groups import Group, Side, sides
 from compare.statistics import Ratio, of_no_interest
 from conf.errors import listed
@@ -30,7 +31,6 @@ class RatioBar:
     """A ratio and its interval against 1; the row says the same in numbers. most: logarithm of the largest ratio that
     the column has room for; same: the ratios that make no difference."""
 
-    kind: ClassVar[str] = "drawing"
     ratio: float
     interval: tuple[float, float] | None
     most: float
@@ -41,7 +41,6 @@ class RatioBar:
 class RatioScale:
     """The ticks above a column of bars."""
 
-    kind: ClassVar[str] = "drawing"
     most: float
 
 
@@ -168,39 +167,40 @@ def with_curves(comparison: Comparison) -> list[tuple[int, Side]]:
     return [(places[side.label], side) for side in sides(comparison.groups)[0]]
 
 
-def strip_chart(comparison: Comparison, metric: str, title: str, unit: str) -> Strip:
-    """Return one metric of every run, group by group."""
+def throughput_chart(comparison: Comparison) -> Strip:
+    """Return the throughput of every run, group by group."""
     rows = []
     for place, group in enumerate(comparison.groups):
         if group.shown:
-            values = [comparison.run_figures[run.path][metric].value for run in group.shown]
+            values = [comparison.run_figures[run.path][SPEED].value for run in group.shown]
             known = tuple(float(value) for value in values if value is not None)
-            rows.append((place, titled(group), known, comparison.group_figures[group.label][metric]))
-    return Strip(title, unit, tuple(rows))
+            rows.append((place, titled(group), known, comparison.group_figures[group.label][SPEED]))
+    return Strip("Throughput", "tokens/s/GPU", tuple(rows))
 
 
-def price_chart(comparison: Comparison, speed: str, cost: str, units: tuple[str, str]) -> Spots | None:
-    """Return what tokens cost against how fast they are trained, and the line on which a group costs what the baseline
-    does. None where no two groups have both, in one unit, or may not be compared."""
+def price_chart(comparison: Comparison, unit: str) -> Spots | None:
+    """Return what tokens cost, in `unit`, against how fast they are trained, and the line on which a group costs what
+    the baseline does. None where no two groups have both, in one unit, or may not be compared."""
     spots = tuple(
-        Spot(place, group.label, figures[speed], figures[cost])
+        Spot(place, group.label, figures[SPEED], figures[COST])
         for place, group in enumerate(comparison.groups)
         if (figures := comparison.group_figures.get(group.label))
-        and figures[speed].value is not None
-        and figures[cost].value is not None
+        and figures[SPEED].value is not None
+        and figures[COST].value is not None
     )
     even = next((spot.up.value for spot in spots if spot.label == comparison.baseline), None)
     alike = len(spots) > 1 and len({spot.up.unit for spot in spots}) == 1
     if not alike or even is None or comparison.audit.verdict.word != "comparable":
         return None
     guide = Guide((0.0, even), (math.inf, even), f"break-even with {comparison.baseline}")
-    alternative = f"{units[1]} against {units[0]} of {listed([s.label for s in spots])}: the tables have the numbers"
+    labels = listed([spot.label for spot in spots])
+    alternative = f"{unit} against tokens/s/GPU of {labels}: the tables have the numbers"
     caption = (
         "Right is faster, low is cheaper. The lines across a shape are its 95 % intervals. "
         f"Below the dashed line a token costs less than with {comparison.baseline}."
     )
     caption += " The prices are an example, not yours." if comparison.terms.prices.example else ""
-    return Spots("Cost against speed", *units, spots, (guide,), alternative, caption)
+    return Spots("Cost against speed", "tokens/s/GPU", unit, spots, (guide,), alternative, caption)
 
 
 def scaling_chart(comparison: Comparison) -> Spots:
@@ -229,31 +229,25 @@ def curve_charts(comparison: Comparison) -> tuple[Curves, ...]:
     groups = len(comparison.groups)
     tokens = all(_reports_tokens(run.record) for _, _, run in runs)
     x = "tokens seen" if tokens else "iteration"
-    used = all(any(s.lr_used is not None for s in r.record.steps) for _, _, r in runs if _reports(r, "lr"))
+    reporting = [run for _, _, run in runs if any(step.lr is not None for step in run.record.steps)]
+    used = all(any(step.lr_used is not None for step in run.record.steps) for run in reporting)
     printed = "" if used else "as printed: in some logs that of the next step"
     loss = "Loss at equal tokens" if tokens else "Loss by iteration"
     losses = tuple(_series(one, "loss", tokens) for one in runs)
     rates = tuple(_series(one, "lr_used" if used else "lr", tokens) for one in runs)
-    charts = (
+    charts = []
+    for chart in (
         Curves(loss, x, "nats per token", losses, groups, from_zero=False),
         Curves("Learning rate used" if used else "Learning rate", x, "learning rate", rates, groups, note=printed),
         _step_times(runs, groups),
-    )
-    return tuple(
-        replace(c, note="; ".join(part for part in (_missing(c), c.note, hidden) if part))
-        for c in charts
-        if any(series.points or series.broken for series in c.series)
-    )
-
-
-def _reports(run: Run, name: str) -> bool:
-    return any(getattr(step, name) is not None for step in run.record.steps)
-
-
-def _missing(chart: Curves) -> str:
-    """Name the runs whose line is missing, for it looks as if it were."""
-    runs = [series.run for series in chart.series if not series.points and not series.broken]
-    return f"not reported by {listed(runs) if len(runs) <= _NAMED else f'{len(runs)} runs'}" if runs else ""
+    ):
+        # A line that is missing is named: it looks as if it lay behind another.
+        missing = [series.run for series in chart.series if not series.points and not series.broken]
+        names = listed(missing) if len(missing) <= _NAMED else f"{len(missing)} runs"
+        notes = (f"not reported by {names}" if missing else "", chart.note, hidden)
+        if len(missing) < len(chart.series):
+            charts.append(replace(chart, note="; ".join(filter(None, notes))))
+    return tuple(charts)
 
 
 def _drawn(comparison: Comparison) -> tuple[list[_One], str]:
@@ -271,7 +265,8 @@ def _drawn(comparison: Comparison) -> tuple[list[_One], str]:
 def _series(one: _One, name: str, tokens: bool) -> Series:
     place, label, run = one
     steps, length = run.record.steps, run.record.setting("seq_length")
-    usual = _usual_distance([step.step for step in steps])
+    distances = Counter(b.step - a.step for a, b in pairwise(steps) if b.step > a.step)
+    usual = max(distances, key=lambda distance: (distances[distance], -distance), default=1)
     points: list[tuple[float, float] | None] = []
     broken: list[tuple[float, str]] = []
     for before, step in pairwise((None, *steps)):
@@ -302,11 +297,6 @@ def _step_times(runs: Sequence[_One], groups: int) -> Curves:
     low, high = min(left_out, default=0), max(left_out, default=0)
     note = f"without the warm-up, {low if low == high else f'{low} to {high}'} steps" if high else ""
     return Curves("Step time", "iteration", "seconds", tuple(series), groups, note=note)
-
-
-def _usual_distance(steps: Sequence[int]) -> int:
-    distances = Counter(b - a for a, b in pairwise(steps) if b > a)
-    return max(distances, key=lambda distance: (distances[distance], -distance), default=1)
 
 
 def _reports_tokens(record: Record) -> bool:

@@ -9,7 +9,7 @@ from itertools import chain
 
 from markupsafe import Markup, escape
 
-from compare.report.charts import FINEST, Chart, Curves, RatioBar, RatioScale, Spot, Spots, Strip
+from compare.report.charts import FINEST, Chart, Curves, RatioBar, RatioScale, Spots, Strip
 from metrics import Quantity
 from parsers.text import plain
 
@@ -266,15 +266,14 @@ def _spots(chart: Spots) -> list[Markup]:
         classes = "even" if guide.place is None else f"linear {look(guide.place)}"
         parts.append(_line(x.at(x1), y.at(y1), x.at(min(x2, x.high)), y.at(y2), classes))
         parts += [element("text", guide.text, x=x.start + 4, y=_px(y.at(y1) + 14), class_="tick")] if guide.text else []
-    return [*parts, *(_spot(spot, x, y) for spot in chart.spots)]
-
-
-def _spot(spot: Spot, x: Axis, y: Axis) -> Markup:
-    at_x, at_y = x.at(spot.across.value or 0), y.at(spot.up.value or 0)
-    across, up = spot.across.interval, spot.up.interval
-    spans = [_line(x.at(across[0]), at_y, x.at(across[1]), at_y, "whisker")] if across else []
-    spans += [_line(at_x, y.at(up[0]), at_x, y.at(up[1]), "whisker")] if up else []
-    return element("g", *spans, marker(spot.place, at_x, at_y, spot.label, 5.5), class_=look(spot.place))
+    for spot in chart.spots:
+        at_x, at_y = x.at(spot.across.value or 0), y.at(spot.up.value or 0)
+        across, up = spot.across.interval, spot.up.interval
+        spans = [_line(x.at(across[0]), at_y, x.at(across[1]), at_y, "whisker")] if across else []
+        spans += [_line(at_x, y.at(up[0]), at_x, y.at(up[1]), "whisker")] if up else []
+        shape = marker(spot.place, at_x, at_y, spot.label, 5.5)
+        parts.append(element("g", *spans, shape, class_=look(spot.place)))
+    return parts
 
 
 def _ends(quantity: Quantity) -> Iterator[float]:

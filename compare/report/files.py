@@ -29,7 +29,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|#~$@])")
 
 
 def files(comparison: Comparison, argv: Sequence[str]) -> dict[str, str | bytes]:
-    """Return compare.json, .html, .md, .csv and .png, by name. argv: what asked for them, without the program."""
+    """Return compare.json, .html, .md, .csv and .png, by name. argv: the arguments that made them."""
     from compare.report.picture import png
 
     return {**texts(comparison, argv), PICTURE: png(comparison)}
@@ -77,7 +77,7 @@ def _laid_out(template: str, content: Report, clean: Callable[[str], str], **kno
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    environment.filters |= {"lines": lines_of, "repr": repr}
+    environment.filters |= {"lines": lines_of, "repr": repr, "kind": lambda part: type(part).__name__}
     return environment.get_template(template).render(report=content, text_of=text_of, **known)
 
 
@@ -102,7 +102,9 @@ def csv_text(comparison: Comparison) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(_HEADS)
     for row in _csv_rows(comparison):
-        writer.writerow([comparison.audit.verdict.word, *map(_csv_cell, row)])
+        texts_ = (plain(value) if isinstance(value, str) else value for value in row)
+        safe = (f"'{t}" if isinstance(t, str) and t.startswith(_FORMULA) else t for t in texts_)
+        writer.writerow([comparison.audit.verdict.word, *safe])
     return file.getvalue()
 
 
@@ -124,10 +126,3 @@ def _csv_rows(comparison: Comparison) -> Iterator[tuple[object, ...]]:
 
 def _quantity(q: Quantity) -> tuple[object, ...]:
     return q.value, q.unit, q.source, *(q.interval or ("", "")), "", q.note
-
-
-def _csv_cell(value: object) -> object:
-    if not isinstance(value, str):
-        return "" if value is None else value
-    text = plain(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text

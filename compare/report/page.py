@@ -43,7 +43,7 @@ from compare.report.charts import (
     price_chart,
     ratio_bars,
     scaling_chart,
-    strip_chart,
+    throughput_chart,
     titled,
     with_curves,
 )
@@ -308,11 +308,11 @@ def _figures_section(comparison: Comparison) -> tuple[Section, ...]:
     for part, figures in gathered((figure.part, figure) for figure in FIGURES).items():
         blocks: list[Block] = [*_figures_blocks(comparison, part.capitalize(), figures, in_section=True)]
         if part == "speed":
-            blocks.append(Charts((strip_chart(comparison, SPEED, "Throughput", "tokens/s/GPU"),)))
+            blocks.append(Charts((throughput_chart(comparison),)))
         if part == "cost":
             blocks += _break_evens(comparison)
             unit = _common_unit(figures[COST] for figures in comparison.group_figures.values())
-            chart = None if unit is None else price_chart(comparison, SPEED, COST, ("tokens/s/GPU", unit))
+            chart = None if unit is None else price_chart(comparison, unit)
             blocks += [] if chart is None else [Charts((chart,), legend(comparison))]
         parts.append(Section(part.capitalize(), tuple(blocks)))
     noted = [

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from textwrap import shorten, wrap
 
 from compare.comparison import Comparison
-from compare.figures import SPEED
 from compare.report.blocks import text_of
-from compare.report.charts import Chart, curve_charts, strip_chart, with_curves
+from compare.report.charts import Chart, curve_charts, throughput_chart, with_curves
 from compare.report.drawing import HEIGHT, WIDTH, chart_height, element, sample, svg
 from compare.report.files import HERE
 from compare.report.words import headline
@@ -35,7 +34,7 @@ def png(comparison: Comparison) -> bytes:
     import resvg_py
 
     measured = any(group.shown for group in comparison.groups)
-    strip = (strip_chart(comparison, SPEED, "Throughput", "tokens/s/GPU"),) if measured else ()
+    strip = (throughput_chart(comparison),) if measured else ()
     width, y, parts = 2 * WIDTH + 3 * _SPACE, _SPACE, list[str]()
     sentences = title(comparison).splitlines()
     size, _ = _TITLES[len(headline(comparison)) > 1]
@@ -43,7 +42,7 @@ def png(comparison: Comparison) -> bytes:
         y += 1.3 * size
         parts.append(element("text", text, x=_SPACE, y=y, font_size=size, class_="strong"))
     legend, y = _legend(comparison, y + _SPACE)
-    parts += [*legend]
+    parts += legend
     charts: tuple[Chart, ...] = (*strip, *curve_charts(comparison))
     for row in (charts[i : i + 2] for i in range(0, len(charts), 2)):
         for column, chart in enumerate(row):
@@ -99,16 +98,12 @@ def _caption(comparison: Comparison) -> Sequence[str]:
     runs = [run for _, side in with_curves(comparison) for run in side.usable]
     provenance = ", ".join(dict.fromkeys(run.record.provenance for run in runs)) or "no runs"
     hosts, devices = _facts(runs, "host"), _facts(runs, "device_name")
-    lines = _cut(f"{provenance}: {len(runs)} completed runs; device: {devices}; host: {hosts}.")
+    texts = [f"{provenance}: {len(runs)} completed runs; device: {devices}; host: {hosts}."]
     if comparison.audit.verdict.word != "comparable":
         reasons = comparison.audit.verdict.reasons
         more = f" and {len(reasons) - _SHOWN_REASONS} more" if len(reasons) > _SHOWN_REASONS else ""
-        lines += _cut("; ".join(reasons[:_SHOWN_REASONS]) + more)
-    return lines
-
-
-def _cut(text: str) -> list[str]:
-    return wrap(plain(text), _CAPTION, max_lines=3, placeholder=" …")
+        texts.append("; ".join(reasons[:_SHOWN_REASONS]) + more)
+    return [line for text in texts for line in wrap(plain(text), _CAPTION, max_lines=3, placeholder=" …")]
 
 
 def _facts(runs: Sequence[Run], name: str) -> str:

@@ -1,10 +1,13 @@
-"""What the gate on a new container or driver came to: a report for people, regression.json for programs."""
+"""The result of the gate on a new container or driver: a report for people, regression.json for programs."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from compare.regression import Case, Line, Outcome, Regression
+from msgspec import to_builtins
+
+from compare.regression import Line, Outcome, Regression
 from compare.report.blocks import Block, Bullets, Paragraph, Report, Section, Tone, line, tables
 from conf.errors import listed
 from metrics.quantity import shown
@@ -13,8 +16,8 @@ SCHEMA_VERSION = 1
 _HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")
 _TONES: dict[Outcome, Tone] = {"ok": "good", "regression": "bad", "failed run": "bad", "cannot tell": "open"}
 _HOW = (
-    "A regression is one whose 95 % interval lies beyond the limit, none one whose interval does not reach it. "
-    "All else cannot be told: more runs are needed, three a side at least."
+    "A figure is a regression where its 95 % interval lies beyond the limit, and none where the interval does not reach "
+    "it. Everything else is open: more runs are needed, at least three a side."
 )
 
 
@@ -35,11 +38,12 @@ def regression_report(gate: Regression) -> Report:
 def _cells(figure: Line) -> tuple[str, ...]:
     unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
     title = figure.title if not unit or unit == figure.title else f"{figure.title}, {unit}"
-    ends = "" if figure.ends is None else f"{figure.ends[0]:+.2f} to {figure.ends[1]:+.2f}"
-    difference = "unknown" if figure.difference is None else f"{figure.difference:+.2f}"
-    before, after = ("" if percent is None else f"{percent:.2f}" for percent in figure.noise)
+    ends = "" if (e := figure.interval_percent) is None else f"{e[0]:+.2f} to {e[1]:+.2f}"
+    difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
+    noise = (figure.reference_noise_percent, figure.new_noise_percent)
+    before, after = ("" if percent is None else f"{percent:.2f}" for percent in noise)
     old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
-    return title, old, before, new, after, difference, ends, figure.word.upper(), figure.state
+    return title, old, before, new, after, difference, ends, figure.word.upper(), figure.state or ""
 
 
 def to_json(gate: Regression) -> dict[str, Any]:
@@ -51,30 +55,18 @@ def to_json(gate: Regression) -> dict[str, Any]:
         "baseline": gate.baseline,
         "candidate": gate.candidate,
         "limits": dict(gate.limits),
-        "cases": [_case_json(case) for case in gate.cases],
-        "changes": [{"fact": c.fact, "reference": list(c.reference), "new": list(c.new)} for c in gate.changes],
-    }
-
-
-def _case_json(case: Case) -> dict[str, Any]:
-    verdict = case.comparison.audit.verdict
-    return {
-        "experiment": case.experiment,
-        "verdict": {"word": verdict.word, "reasons": list(verdict.reasons)},
-        "figures": [_line_json(line) for line in case.lines],
+        "cases": [
+            {
+                "experiment": case.experiment,
+                "verdict": to_builtins(case.comparison.audit.verdict),
+                "figures": list(map(_line_json, case.lines)),
+            }
+            for case in gate.cases
+        ],
+        "changes": to_builtins(gate.changes),
     }
 
 
 def _line_json(line: Line) -> dict[str, Any]:
-    return {
-        "metric": line.metric,
-        "reference": line.reference.to_json(),
-        "reference_noise_percent": line.noise[0],
-        "new": line.new.to_json(),
-        "new_noise_percent": line.noise[1],
-        "difference_percent": line.difference,
-        "interval_percent": None if line.ends is None else list(line.ends),
-        "word": line.word,
-        "state": line.state or None,
-        "reason": line.reason,
-    }
+    known = {field.name: getattr(line, field.name) for field in fields(line) if field.name != "title"}
+    return {**known, "reference": line.reference.to_json(), "new": line.new.to_json()}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from io import StringIO
 from typing import IO, Any
 
@@ -24,28 +23,22 @@ _STYLES = {"good": "bold green", "bad": "bold red", "open": "bold yellow"}
 
 def print_report(report: Report, stream: IO[str]) -> None:
     """Write it to `stream`: in colour and to its width on a terminal, else plain at 120 columns."""
-    with _console_of(stream) as console:
-        _say(console, report.word, _STYLES.get(report.tone, "bold"))
-        for sentence in report.headline:
-            _say(console, text_of(sentence))
-        for section in report.sections:
-            for block in section.blocks:
-                _print(console, block)
-        if legend := _legend(report):
-            _say(console, legend, "dim")
-
-
-@contextmanager
-def _console_of(stream: IO[str]) -> Iterator[Any]:
-    """Yield a console to print on: `stream` itself where it is a terminal, else plain text of 120 columns."""
     from rich.console import Console
 
-    if stream.isatty():
-        yield Console(file=stream, highlight=False)
-        return
     text = StringIO()
-    yield Console(file=text, width=_PLAIN_WIDTH, highlight=False, color_system=None)
-    stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    on_terminal = stream.isatty()
+    look: Any = {"file": stream} if on_terminal else {"file": text, "width": _PLAIN_WIDTH, "color_system": None}
+    console = Console(highlight=False, **look)
+    _say(console, report.word, _STYLES.get(report.tone, "bold"))
+    for sentence in report.headline:
+        _say(console, text_of(sentence))
+    for section in report.sections:
+        for block in section.blocks:
+            _print(console, block)
+    if legend := _legend(report):
+        _say(console, legend, "dim")
+    if not on_terminal:
+        stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def _print(console: Any, block: Block) -> None:
@@ -53,7 +46,13 @@ def _print(console: Any, block: Block) -> None:
     if isinstance(block, Paragraph):
         _say(console, text_of(block.line))
     elif isinstance(block, Bullets):
-        _say_each(console, map(text_of, block.items))
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        grid = RichTable.grid(padding=(0, 1))  # lines that go on stand below each other
+        for item in block.items:
+            grid.add_row("  -", Text(plain(text_of(item))))
+        console.print(grid)
     elif isinstance(block, Table):
         _print_table(console, block.without_drawings())
     elif isinstance(block, Section):
@@ -69,11 +68,8 @@ def _legend(report: Report) -> str:
     used = {cell.quantity.source for cell in measured}
     marks = ", ".join(f"{mark} {meaning}" for source, (mark, meaning) in _MARKS.items() if source in used)
     half = "; ± half of the 95 % interval of the mean over runs"
-    return (
-        f"source: {marks}" + (half if any(c.quantity.interval and c.with_interval for c in measured) else "")
-        if marks
-        else ""
-    )
+    some_interval = any(cell.quantity.interval and cell.with_interval for cell in measured)
+    return f"source: {marks}{half if some_interval else ''}" if marks else ""
 
 
 def _text(cell: Cell) -> str:
@@ -113,17 +109,6 @@ def _print_table(console: Any, block: Table) -> None:
     numbers = block.numbers or any(isinstance(cell, Measured) for row in block.rows for cell in row)
     console.print()
     console.print(drawn, width=max(console.width, needed) if numbers else console.width, crop=False)
-
-
-def _say_each(console: Any, sentences: Iterable[str]) -> None:
-    """Print a list; lines that go on stand below each other."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    grid = RichTable.grid(padding=(0, 1))
-    for sentence in sentences:
-        grid.add_row("  -", Text(plain(sentence)))
-    console.print(grid)
 
 
 def _say(console: Any, text: str, style: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The sentences of a report: what the comparison comes to, and what to do next."""
+"""The sentences of a report: its result, and what to do next."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from compare.audit import some
 from compare.comparison import Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED
+from compare.groups import gathered
 from compare.report.blocks import Line, Number, line, ratio_lines
 from compare.statistics import ENOUGH
 from conf.arguments import program
@@ -24,7 +25,7 @@ _SPELLED = 3  # keys that a command is spelled out for
 
 
 def headline(comparison: Comparison) -> tuple[Line, ...]:
-    """Return a sentence for each of the first groups: how fast, how sure, how dear; or why there is no number."""
+    """Return a sentence for each of the first groups: how fast, how sure, at which cost; or why there is no number."""
     known = [(i, item) for i, item in enumerate(comparison.ratios) if item.metric == SPEED and item.result]
     if not known and _deciding(comparison) == ["loss"]:
         return (line("No ratio is given: the groups train to other losses, and a speed counts at equal loss."),)
@@ -71,7 +72,11 @@ def advice(comparison: Comparison) -> tuple[Line, ...]:
     if word == "not comparable":
         stray = _stray(comparison)
         unlike = [key for key in keys if key not in stray]
-        return tuple(map(line, (*_unlike(comparison, unlike), *_otherwise(stray))))
+        sentences = [*_unlike(comparison, unlike)]
+        if stray:  # neither runs that are alike nor vary= would help
+            mend = "request what ran, or have the stack run what was requested"
+            sentences.append(f"{some(stray)} did not run as requested: {mend}; or accept it, {_accept(stray)}")
+        return tuple(map(line, sentences))
     if word == "cannot tell" and keys:
         stated = f"What is unknown can be stated of a log from elsewhere, {program('parse')} LOG --save KEY=VALUE"
         return (line(f"{stated}; or accepted: {_accept(keys)}"),)
@@ -99,13 +104,6 @@ def _unlike(comparison: Comparison, keys: Sequence[str]) -> Iterator[str]:
     compared = ",".join((*comparison.audit.varied.keys, *settings))
     vary = f"compare it, vary={compared}; or " if 0 < len(settings) <= _SPELLED else ""
     yield f"Run the groups alike in {some(keys)}; or {vary}accept what is meant to differ, {_accept(keys)}"
-
-
-def _otherwise(keys: Sequence[str]) -> Iterator[str]:
-    """Yield what helps where the request did not run: neither runs that are alike nor vary= do."""
-    if keys:
-        mend = "request what ran, or have the stack run what was requested"
-        yield f"{some(keys)} did not run as requested: {mend}; or accept it, {_accept(keys)}"
 
 
 def _stray(comparison: Comparison) -> list[str]:
@@ -150,8 +148,6 @@ def _prices(comparison: Comparison) -> Iterator[Line]:
 
 def no_ratio(known: Iterable[Compared], metrics: Collection[str]) -> list[str]:
     """Return why there is none, a sentence a reason."""
-    why: dict[str, dict[str, None]] = {}
-    for item in known:
-        if item.result is None and item.metric in metrics:
-            why.setdefault(item.reason, {})[_TITLES[item.metric]] = None
-    return [f"No ratio of {listed(list(titles))}: {reason}." for reason, titles in why.items()]
+    left_out = [item for item in known if item.result is None and item.metric in metrics]
+    why = gathered((item.reason, _TITLES[item.metric]) for item in left_out)
+    return [f"No ratio of {listed(list(dict.fromkeys(titles)))}: {reason}." for reason, titles in why.items()]
