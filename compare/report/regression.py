@@ -16,8 +16,8 @@ SCHEMA_VERSION = 1
 _HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")
 _TONES: dict[Outcome, Tone] = {"ok": "good", "regression": "bad", "failed run": "bad", "cannot tell": "open"}
 _HOW = (
-    "A figure is a regression where its 95 % interval lies beyond the limit, and none where the interval does not reach "
-    "it. Everything else is open: more runs are needed, at least three a side."
+    "A figure is a regression where its 95 % interval lies beyond the limit, and none where the interval does not "
+    "reach it. Everything else is open: more runs are needed, at least three a side."
 )
 
 
