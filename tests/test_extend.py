@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "parsers" / "fixtures"
 PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell", "tensorprimat")

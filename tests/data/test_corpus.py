@@ -15,6 +15,8 @@ import pytest
 
 from tests.drills import wait_until
 
+pytestmark = pytest.mark.long
+
 np = pytest.importorskip("numpy")
 
 RANKS = Path(__file__).parents[2] / "launchers" / "ranks"

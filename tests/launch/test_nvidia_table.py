@@ -71,6 +71,7 @@ def test_a_pair_that_does_not_exist_is_refused(golden: Callable[[str, str], None
     golden("nvidia/plans/refused_bridge_mixtral_8x7b.txt", ACCEPT + refused + "\n")
 
 
+@pytest.mark.long
 def test_the_table_of_settings(golden: Callable[[str, str], None]) -> None:
     sides = list(product(HARDWARE, FRAMEWORKS))
     out = io.StringIO()

@@ -116,6 +116,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(
     iters=st.integers(1, 12),
@@ -205,7 +206,7 @@ def test_a_checkout_is_of_the_release_and_of_the_image(tmp_path: Path) -> None:
     e = load_experiment("platform=amd", "model=llama", f"framework.checkout={root}")
     assert (e.framework.name, e.framework.release) == ("primus", "v26.5")
     asked = load_experiment(*AMD, "framework.release=v26.2", f"framework.checkout={root}")
-    assert asked.framework.release == "v26.2" and "Primus v26.2, as asked: checked out is v26.5" in asked.reasons
+    assert asked.framework.release == "v26.2" and "Primus v26.2, as requested: checked out is v26.5" in asked.reasons
 
 
 COMMIT = ("commit", "-q", "--allow-empty", "-m", "x")

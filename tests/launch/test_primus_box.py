@@ -19,6 +19,8 @@ from parsers.cli import main as parse_logs
 from tests.drills import PATIENCE_S
 from tests.launch.fake_rocm import Box, box, terminate, the_run, wait_for
 
+pytestmark = pytest.mark.long
+
 SMALL = (
     *("model=llama_tiny", "platform=amd", "framework=primus"),
     *("training.train_iters=6", "training.global_batch_size=16", "optimizer.lr_warmup_iters=1"),

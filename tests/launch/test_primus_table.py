@@ -71,6 +71,7 @@ def test_golden_bundle(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"primus/bundles/{name}.txt", "\n".join(lines) + "\n")
 
 
+@pytest.mark.long
 def test_the_table_of_settings(golden: Callable[[str, str], None]) -> None:
     sides = list(product(HARDWARE, RELEASES))
     out = io.StringIO()

@@ -21,6 +21,8 @@ from parsers import Ending, Outcome, Record, Step
 from parsers.assemble import without_speeds
 from tensorprimat import run
 
+pytestmark = pytest.mark.long
+
 PIPELINED = ("nodes=8", "layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=8")
 
 

@@ -20,6 +20,8 @@ from conf.schema import Hardware, Request
 from launchers.rehearse import in_layout, rank_bytes
 from launchers.toy import PROCESSES, case, toy
 
+pytestmark = pytest.mark.long
+
 SIZES = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model", "data")
 KEPT_OF_MODEL = (
     *("name", "rotary_base", "use_rope_scaling", "rope_scaling_factor", "yarn", "normalization", "norm_epsilon"),
@@ -105,7 +107,7 @@ def numbers(e: Experiment) -> list[int]:
     return [value for part in flat for value in part.values() if type(value) is int]
 
 
-GPUS = [name for name in choices("hardware") if name != "cpu"]
+GPUS = [name for name in choices("hardware") if name not in ("cpu", "unknown")]
 ROWS = [(row, name) for row in layout_rows() for name in ((row.hardware,) if row.hardware else ("h100", "mi300x"))]
 
 
