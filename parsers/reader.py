@@ -17,7 +17,7 @@ FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
 _BLOCK = 1 << 20
 _MANY_RUNS = 1000
-_HELD = 10_000
+_MOST_WAITING = 10_000
 
 
 class LogReader:
@@ -31,12 +31,12 @@ class LogReader:
         self._scanner.lines = self._last_line = lines
         self._done: list[Parsed] = []
         self._segment = Segment(lines + 1)
-        self._held: list[tuple[Event, str]] = []
-        self._held_dump = False
+        self._waiting: list[tuple[Event, str]] = []
+        self._dump_waits = False
         self._changed = False
         self._steps_end: deque[int] = deque(maxlen=2)  # of the last two steps, in what the trail has not
         self._taken = 0
-        self._waiting = self._ended = False
+        self._wants = self._ended = False
         self._number = lines
         self.adopt(names)
 
@@ -62,8 +62,7 @@ class LogReader:
         self._read(self._scanner.finish())
         self._ended = True
         for name, reader in self._readers.items():
-            for event in reader.end():
-                self._take(event, name)
+            self._take(name, reader.end())
 
     def results(self, alone: bool = True) -> tuple[Parsed, ...]:
         """Return the runs read so far, in the log's order; the last may go on. alone: no other program follows."""
@@ -97,8 +96,8 @@ class LogReader:
     def _mark(self, number: int, text: str) -> None:
         if marks.MARK not in self._scanner.marks:  # where there is one, more follow
             self._scanner.marks = (*self._scanner.marks, marks.MARK)
-        if self._waiting:
-            self._dispatch(number, "")  # a line of ours ends what a reader holds for the next line
+        if self._wants:
+            self._dispatch(number, "")  # a line of ours ends what a reader keeps for the next line
         self._release()
         if "[tprimat] resumed " in text:
             self._forget_faults()
@@ -111,37 +110,37 @@ class LogReader:
         for name, reader in self._readers.items():
             if reader.wants:
                 reader.wants -= 1
-            for event in reader.feed(number, text):
-                self._take(event, name)
+            self._take(name, reader.feed(number, text))
             if reader.wants > wants:
                 wants = reader.wants
         self._scanner.wants = wants
-        self._waiting = wants > 0
+        self._wants = wants > 0
 
-    def _take(self, event: Event, name: str) -> None:
-        if isinstance(event, Step):
-            if name == self.dialect:
-                self._add(event)
-        elif isinstance(event, NewRun):
-            self._release()  # what came before it is the old run's
-            self._split(event.line)
-        elif len(self._held) < _HELD:
-            if isinstance(event, Resumed):
-                self._resumed(event)
-            self._held.append((event, load(name).framework))
-            # Bridge's dialect tells its dump late, with the first step line: it stands before a mark of the same step
-            self._held_dump = self._held_dump or (isinstance(event, Argument) and event.line > self._last_line)
+    def _take(self, name: str, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Step):
+                if name == self.dialect:
+                    self._add(event)
+            elif isinstance(event, NewRun):
+                self._release()  # what came before it is the old run's
+                self._split(event.line)
+            elif len(self._waiting) < _MOST_WAITING:
+                if isinstance(event, Resumed):
+                    self._resumed(event)
+                self._waiting.append((event, load(name).framework))
+                # Bridge's dump is complete only with the first step line: it stands before a mark of the same step
+                self._dump_waits = self._dump_waits or (isinstance(event, Argument) and event.line > self._last_line)
 
     def _add(self, step: Step) -> None:
         if step.step <= self._segment.last_step:
-            twin = None if self._held_dump else self._segment.twin(step)
+            twin = None if self._dump_waits else self._segment.twin(step)
             if twin is not None:
                 self._release()
                 self._stepped(self._segment.merge(twin, step), new=False)
                 return
             if step.step <= self._segment.steps[0].step:
                 self._split(step.line)
-        if self._held:
+        if self._waiting:
             self._release()
         self._segment.add(step)
         self._stepped(step, new=True)
@@ -157,23 +156,23 @@ class LogReader:
 
     def _release(self) -> None:
         """Give what came since the last step to the run that goes on."""
-        for event, framework in self._held:
+        for event, framework in self._waiting:
             self._segment.take(event, framework)
-        self._held.clear()
-        self._held_dump = False
+        self._waiting.clear()
+        self._dump_waits = False
 
     def _split(self, line: int) -> None:
         """Begin another run; what came since the last step belongs to it, except what ends a run."""
         if not self._segment.steps:
             return
         self._cut()
-        held, self._held = self._held, []
-        begun = next((event.line for event, _ in held if isinstance(event, Argument)), line)
-        for event, framework in held:
+        waiting, self._waiting = self._waiting, []
+        begun = next((event.line for event, _ in waiting if isinstance(event, Argument)), line)
+        for event, framework in waiting:
             if event.line < begun and ends_a_run(event):
                 self._segment.take(event, framework)
             else:
-                self._held.append((event, framework))
+                self._waiting.append((event, framework))
         if len(self._done) < _MANY_RUNS:
             self._done.append(attributed(self._parsed(line - 1), self._segment.head()))
         self._segment = Segment(line, self._segment.trail.newer)

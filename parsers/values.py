@@ -1,33 +1,64 @@
-"""Text to value, strictly: what is not entirely a number is none. No evaluation of any kind."""
+"""From printed text to values, strictly: what is not entirely a number is None. No evaluation of any kind.
+
+`number` and `step_fields` run for every step of every log: they are written to be quick.
+"""
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# Bounded: int() refuses 4,300 digits with an exception, and a printed number has never more than these.
-_LONGEST, _LONGEST_INTEGER = 80, 19
+from parsers.record import STEP_FIELDS
+
+Column = tuple[str, Callable[[str], Any]]
+"""A field of Step, or a metric, and the function that reads its printed value."""
+_FIELDS = frozenset(STEP_FIELDS)
+_LONGEST_INTEGER = 19  # of 64 bits
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
-_WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
-
-
-def integer(text: str) -> int | None:
-    """Return the whole number that `text` is, None where it is none."""
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    return int(text) if digits.isdigit() and digits.isascii() and len(text) <= _LONGEST_INTEGER else None
+# Something stands behind a number: a quotation mark, a notebook's escape, another rank's message.
+_BEHIND = re.compile(r"[\s\\\"',\[(]")
 
 
 def number(text: str) -> float | None:
     """Return the finite number that `text` is, None where it is none."""
-    # float() reads all that a number is and a little more: digits of other scripts, 1_000, spaces around it, nan.
-    if len(text) > _LONGEST or not text.isascii() or "_" in text or text != text.strip():
-        return None
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    # float() reads more than numbers: nan, inf, digits of other scripts, 1_000.
+    return value if value - value == 0.0 and text.isascii() and "_" not in text else None
+
+
+def integer(text: str) -> int | None:
+    """Return the integer that `text` is, None where it is none."""
+    try:
+        value = int(text)
+    except ValueError:
+        return None
+    return value if len(text) <= _LONGEST_INTEGER and text.isascii() and "_" not in text else None
+
+
+def count(text: str) -> int | None:
+    """Return a count, however it is printed: 256, 256.0, 2e+3, 1,024."""
+    value = number(text.replace(",", ""))
+    return int(value) if value is not None and value.is_integer() else None
+
+
+def commas(text: str) -> float | None:
+    """Return a number with thousands separators: 59,202."""
+    return number(text.replace(",", ""))
+
+
+def gibibytes(text: str) -> int | None:
+    """Return the bytes of a printed number of GiB (1024**3)."""
+    value = number(text)
+    return None if value is None else round(value * 1024**3)
+
+
+def milliseconds(text: str) -> float | None:
+    """Return the seconds of a printed number of milliseconds."""
+    return number(f"{text}e-3")  # the decimal point moves in the text: 4403.9 / 1000 is no 4.4039 to a float
 
 
 def is_nonfinite(text: str) -> bool:
@@ -37,11 +68,12 @@ def is_nonfinite(text: str) -> bool:
 
 def literal(text: str) -> Any:
     """Return the value that `print` shows: None, bool, int, float, else the text; torch.bfloat16 is "bfloat16"."""
-    if text in _WORDS:
-        return _WORDS[text]
-    whole = integer(text)
-    if whole is not None:
-        return whole
+    words: dict[str, Any] = {"None": None, "True": True, "False": False}
+    if text in words:
+        return words[text]
+    exact = integer(text)
+    if exact is not None:
+        return exact
     decimal = number(text)
     return decimal if decimal is not None else text.removeprefix("torch.")
 
@@ -54,3 +86,27 @@ def yaml_literal(text: str) -> Any:
         return words[bare.lower()]
     quoted = len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "'\""
     return bare[1:-1] if quoted else literal(bare)
+
+
+def step_fields(pairs: Iterable[tuple[str, str]], columns: Mapping[str, Column]) -> dict[str, Any]:
+    """Return keyword arguments of a Step. A name that Step lacks goes to `metrics`; one without a column is skipped;
+    what is printed as nan or inf is None and named in `nonfinite`."""
+    metrics: dict[str, float] = {}
+    values: dict[str, Any] = {"metrics": metrics, "nonfinite": ()}
+    for name, printed in pairs:
+        column = columns.get(name)
+        if column is None:
+            continue
+        target, convert = column
+        value = convert(printed)
+        if value is None:
+            printed = _BEHIND.split(printed.strip(), 1)[0]
+            value = convert(printed)
+        if target not in _FIELDS:
+            if value is not None:
+                metrics[target] = value
+            continue
+        values[target] = value
+        if value is None and is_nonfinite(printed):
+            values["nonfinite"] = (*values["nonfinite"], target)
+    return values

@@ -27,12 +27,8 @@ class WrappedLines:
     def __init__(self, head: re.Pattern[str], is_complete: Callable[[str], bool]) -> None:
         self._head = head
         self._is_complete = is_complete
-        self._pieces: list[tuple[int, str]] = []
-
-    @property
-    def holds(self) -> bool:
-        """Whether the beginning of a step line waits for the rest."""
-        return bool(self._pieces)
+        self.pieces: list[tuple[int, str]] = []
+        """The beginning of a step line that waits for the rest, each piece with its line number."""
 
     def feed(self, number: int, text: str) -> list[tuple[int, str]]:
         """Return the lines that are ready, each with the number of its first piece."""
@@ -40,7 +36,7 @@ class WrappedLines:
 
     def end(self) -> list[tuple[int, str]]:
         """Return what is held, as it is."""
-        pieces, self._pieces = self._pieces, []
+        pieces, self.pieces = self.pieces, []
         return [(number, text if at else _LAST_WORD.sub("", text)) for at, (number, text) in enumerate(pieces)]
 
     def _feed(self, number: int, text: str) -> Iterable[tuple[int, str]]:
@@ -48,13 +44,13 @@ class WrappedLines:
             before = self.end()
             if self._is_complete(text):
                 return (*before, (number, text))
-            self._pieces = [(number, text)]
+            self.pieces = [(number, text)]
             return before
-        if not self._pieces:
+        if not self.pieces:
             return ((number, text),)
-        self._pieces.append((number, text))
-        joined = "".join([self._pieces[0][1], *(body(piece) for _, piece in self._pieces[1:])])
+        self.pieces.append((number, text))
+        joined = "".join([self.pieces[0][1], *(body(piece) for _, piece in self.pieces[1:])])
         if self._is_complete(joined):
-            first, self._pieces = self._pieces[0][0], []
+            first, self.pieces = self.pieces[0][0], []
             return ((first, joined),)
-        return self.end() if len(self._pieces) >= _MOST_PIECES else ()
+        return self.end() if len(self.pieces) >= _MOST_PIECES else ()

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, Setting
-from parsers.fields import commas, number, step_fields, whole
 from parsers.record import Step, Validation
 from parsers.text import body
+from parsers.values import commas, count, number, step_fields
 
 _HEAD = re.compile(r"(?:\[epoch=(\d{1,9})\])?\[(batch|token|sample)=(\d{1,18})(?:/(\d{1,18}))?\]:\s*$")
 _EVAL_HEAD = re.compile(r"\[Eval batch=(\d{1,12})/(\d{1,12})\] Eval on (.{1,80}?) data:?\s*$")
@@ -121,7 +121,7 @@ DIALECT = Dialect(
         *(b"num_gpus_per_node: ", b"num_nodes: "),
     ),
     columns={
-        "time/batch": ("step", whole),
+        "time/batch": ("step", count),
         "loss/train/total": ("loss", number),
         "memory/peak_reserved_mem": ("memory_bytes", _gigabytes),
         "memory/reserved_mem": ("reserved_bytes", _gigabytes),

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event
-from parsers.fields import gibibytes, number
+from parsers.values import gibibytes, number
 
 _SIGNS = (b"RunningAvgSamplesPerSec=", b", skipped=", b" iter time (s): ")
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, NewRun, Setting
-from parsers.fields import gibibytes, number, step_fields, whole
 from parsers.record import Stall, Step, Validation
+from parsers.values import count, gibibytes, number, step_fields
 
 _PAIR = re.compile(r"[\"']([\w/() .-]{1,60})[\"']: [\"']?([^,\"'{}]{1,60})")
 _BAR = re.compile(r"\| {0,12}(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
@@ -270,7 +270,7 @@ DIALECT = Dialect(
             *("micro_batch_size", "global_batch_size", "num_micro_batches", "train_iters"),
             *("num_examples", "num_epochs", "trainable_parameters"),
         ),
-        whole,
+        count,
     ),
     stalls={"checkpoint": r"Saving model checkpoint to .{0,300}checkpoint-(?P<iteration>\d{1,12})\b"},
     driver=_Driver,

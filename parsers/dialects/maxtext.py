@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event
-from parsers.fields import number
 from parsers.record import Step
+from parsers.values import number
 
 _SPEEDS = ("step_time_s", "tflops_per_gpu", "tokens_per_s_per_gpu")
 _RAN_AHEAD = 0.25

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,10 +19,9 @@ from msgspec.structs import replace
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Argument, Event, Fact, Resumed
-from parsers.fields import Column, number
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
-from parsers.values import integer, is_nonfinite, literal
+from parsers.values import Column, integer, is_nonfinite, literal, milliseconds, number
 
 # NeMo 2 writes "Training epoch 0, iteration 1/7 |".
 _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
@@ -66,10 +65,6 @@ _ZERO_IS_UNKNOWN = ("energy_per_gpu_j", "power_per_gpu_w")
 _INTERVAL_FLAGS = ("step_time_s:interval_mean", "loss:interval_mean")
 
 
-def _milliseconds(text: str) -> float | None:
-    return number(f"{text}e-3")  # the decimal point moves in the text: 4403.9 / 1000 is no 4.4039 to a float
-
-
 def _tflops(text: str) -> float | None:
     return number(text.removesuffix("TFLOPS"))
 
@@ -77,8 +72,8 @@ def _tflops(text: str) -> float | None:
 # By names in small letters and without underscores.
 _COLUMNS: Mapping[str, Column] = {
     "consumed samples": ("consumed_samples", integer),
-    "elapsed time per iteration (ms)": ("step_time_s", _milliseconds),
-    "elapsed time per iteration ms": ("step_time_s", _milliseconds),
+    "elapsed time per iteration (ms)": ("step_time_s", milliseconds),
+    "elapsed time per iteration ms": ("step_time_s", milliseconds),
     "elapsed time per iteration (s)": ("step_time_s", number),
     "throughput per gpu (tflop/s/gpu)": ("tflops_per_gpu", _tflops),
     "throughput per gpu": ("tflops_per_gpu", _tflops),
@@ -133,18 +128,16 @@ def _plain(name: str) -> str:
 
 @dataclass(slots=True)
 class Line:
-    """An iteration line: `train_iters` it counts to, and what its fields hold. is_complete: nothing of it can stand in
-    the next line."""
+    """An iteration line: `train_iters` it counts to, and keyword arguments of its Step but `line`. end: of its head in
+    `text`. is_complete: nothing of it can stand in the next line."""
 
     number: int
     text: str
     iteration: int
     train_iters: int
     end: int
-    values: Values = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    nonfinite: list[str] = field(default_factory=list)
-    is_complete: bool = False
+    values: Values
+    is_complete: bool
 
     @property
     def time_s(self) -> float | None:
@@ -155,69 +148,65 @@ class Line:
         hours, minutes, seconds = stamps[-1]
         return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
 
-    def step_values(self) -> Values:
-        """Keyword arguments of a Step but `line`."""
-        numbers = {"step": self.iteration - 1, "iteration": self.iteration}
-        return {**self.values, **numbers, "nonfinite": tuple(self.nonfinite), "metrics": self.metrics}
-
 
 def read_line(line_number: int, text: str) -> Line | None:
     """Return the iteration line in `text`, None if there is none."""
     match = _HEAD.search(text)
     if match is None or match[1] == "0":
         return None
-    line = Line(line_number, text, int(match[1]), int(match[2]), match.end())
+    iteration = int(match[1])
+    values: Values = {"metrics": {}, "nonfinite": ()}
+    *parts, last = text[match.end() :].split("|")
     _, samples, rate = text[: match.start()].rpartition("samples/sec:")
     if samples:  # GPT-NeoX: "samples/sec: 206.693 | iteration 1/512 | …"
-        _read_field(line, f"samples/sec:{rate.replace('|', ' ')}")
-    *fields, last = text[match.end() :].split("|")
-    for part in fields:
-        _read_field(line, part)
+        parts.insert(0, f"samples/sec:{rate.replace('|', ' ')}")
+    _read_fields(values, parts)
     # No bar closes what was cut short, and a number cut short is a wrong number.
     last = last.strip()
     name = re.split(r"[:=]", last, maxsplit=1)[0] if last else ""
     closed = last.endswith("%") or _target(name) is None
-    line.is_complete = (closed and "nan" in line.values) or _plain(name) == _LAST_FIELD
-    if line.is_complete and last:
-        _read_field(line, last)
-    return line
+    is_complete = (closed and "nan" in values) or _plain(name) == _LAST_FIELD
+    if is_complete and last:
+        _read_fields(values, [last])
+    values["step"], values["iteration"] = iteration - 1, iteration
+    return Line(line_number, text, iteration, int(match[2]), match.end(), values, is_complete)
 
 
-def _read_field(line: Line, part: str) -> None:
-    """Put the numbers of "name: value" or "name=value" where they belong."""
-    name, colon, printed = part.partition(":")
-    if not colon:
-        name, _, printed = part.partition("=")
-    target = _target(name)
-    if target is None:
-        return
-    printed = printed.strip()
-    if "/" in printed or "(" in printed:
-        _put_several(line, target, printed)
-    else:
-        _put(line, target, printed)
+def _read_fields(values: Values, parts: Iterable[str]) -> None:
+    """Put the numbers of each "name: value" or "name=value" where they belong."""
+    for part in parts:
+        name, colon, printed = part.partition(":")
+        if not colon:
+            name, _, printed = part.partition("=")
+        target = _target(name)
+        if target is None:
+            continue
+        if "/" in printed or "(" in printed:
+            _put_several(values, target, printed.strip())
+        else:
+            _put(values, target, printed.strip())
 
 
-def _put(line: Line, target: _Target, printed: str) -> None:
+def _put(values: Values, target: _Target, printed: str) -> None:
     name, convert, is_metric, _ = target
     value = convert(printed)
     if value is None and is_nonfinite(printed):
-        line.nonfinite.append(name)
+        values["nonfinite"] = (*values["nonfinite"], name)
     if not is_metric:
-        line.values[name] = value
+        values[name] = value
     elif value is not None and (value != 0 or name not in _ZERO_IS_UNKNOWN):
-        line.metrics[name] = value
+        values["metrics"][name] = value
 
 
-def _put_several(line: Line, target: _Target, printed: str) -> None:
+def _put_several(values: Values, target: _Target, printed: str) -> None:
     """Primus: "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
     if target.memory:
-        _put_memory(line, target.memory, printed)
+        _put_memory(values, target.memory, printed)
         return
     match = _COMPOUND.fullmatch(printed)
     if match is not None and not target.is_metric:
-        _put(line, target, match[1].strip())
-        _put(line, _running_mean(target), (match[2] or match[3]).strip())
+        _put(values, target, match[1].strip())
+        _put(values, _running_mean(target), (match[2] or match[3]).strip())
 
 
 @lru_cache(maxsize=64)
@@ -225,19 +214,19 @@ def _running_mean(target: _Target) -> _Target:
     return _Target(f"{target.name}_running_mean", target.convert, True)
 
 
-def _put_memory(line: Line, kind: str, printed: str) -> None:
+def _put_memory(values: Values, kind: str, printed: str) -> None:
     match = _GB.fullmatch(printed)
     if match is None:
         return
     unit, used = gigabyte(number(match[2] or "")), number(match[1])
     if unit is not None and used is not None:
-        line.metrics[f"{kind}_memory_used_bytes"] = round(used * unit)
-        line.metrics[f"{kind}_memory_total_bytes"] = round(float(match[2]) * unit)
+        values["metrics"][f"{kind}_memory_used_bytes"] = round(used * unit)
+        values["metrics"][f"{kind}_memory_total_bytes"] = round(float(match[2]) * unit)
         if kind == "hip":
-            line.values.update(memory_bytes=round(used * unit), memory_kind="hip")
+            values.update(memory_bytes=round(used * unit), memory_kind="hip")
     percent = number(match[3])
     if percent is not None:
-        line.metrics[f"{kind}_memory_used_percent"] = percent
+        values["metrics"][f"{kind}_memory_used_percent"] = percent
 
 
 @lru_cache(maxsize=64)
@@ -275,15 +264,16 @@ class MegatronDriver(Driver):
         before: Iterable[Event] = ()
         if self._held is not None:
             if self._continue(text):
-                return tuple(self._flush(only_if_complete=True))
-            before = tuple(self._flush())
+                return self._flush() if self._held.is_complete else ()
+            before = self._flush()
         line = read_line(number, text) if "iteration" in text else None
         if line is not None:
             self._dump = 0
             self._held, self._held_lines = line, 0
-            if not line.is_complete:
-                self.wants = max(self.wants, 1)
-            return (*before, *self._flush(only_if_complete=True))
+            if line.is_complete:
+                return (*before, *self._flush())
+            self.wants = max(self.wants, 1)
+            return before
         if self._dump and "end of arguments" not in text:
             return (*before, *self._argument(number, text))
         return (*before, *self.other(number, text))
@@ -312,22 +302,20 @@ class MegatronDriver(Driver):
         else:
             yield from super().other(line, text)
 
-    def _flush(self, only_if_complete: bool = False) -> Iterator[Event]:
-        line = self._held
-        if line is None or (only_if_complete and not line.is_complete):
-            return
-        self._held = None
-        yield from self._stalled()
-        if line.train_iters != self._train_iters or line.iteration == 1:
-            self._train_iters = line.train_iters
-            yield Fact("train_iters", line.train_iters, line.number)
-        yield self._placed(line)
+    def _flush(self) -> tuple[Event, ...]:
+        """Return the held step, and before it what it shows of the lines before."""
+        line, self._held = self._held, None
+        if line is None:
+            return ()
+        if line.train_iters == self._train_iters and line.iteration != 1:
+            return (*self._stalled(), self._placed(line))
+        self._train_iters = line.train_iters
+        return (*self._stalled(), Fact("train_iters", line.train_iters, line.number), self._placed(line))
 
-    def _stalled(self) -> Iterator[Event]:
-        """Yield a checkpoint that no timer followed."""
+    def _stalled(self) -> tuple[Stall, ...]:
+        """Return a checkpoint that no timer followed."""
         saved, self._saved = self._saved, None
-        if saved is not None:
-            yield saved
+        return () if saved is None else (saved,)
 
     def _continue(self, text: str) -> bool:
         """A terminal broke the held line, perhaps inside a number: return whether `text` goes on in it."""
@@ -344,7 +332,7 @@ class MegatronDriver(Driver):
 
     def _placed(self, line: Line) -> Step:
         """Return the step, with what the lines before say of it."""
-        before, values = self._previous, line.step_values()
+        before, values = self._previous, line.values
         covered = 0 if before is None else line.iteration - 1 - before.step
         if covered >= 1:
             values["interval_steps"] = covered
@@ -472,7 +460,7 @@ def _seconds_of(text: str) -> float | None:
 
 def _parse(text: str) -> Values | None:
     line = read_line(1, text) if "iteration" in text else None
-    return None if line is None else line.step_values()
+    return None if line is None else line.values
 
 
 _WORLD = r"using world size: .{0,300}?"

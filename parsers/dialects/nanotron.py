@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parsers.driver import Dialect, Values
-from parsers.fields import number
+from parsers.values import number
 
 _UNITS: Mapping[str, float] = {letter: 1000.0**power for power, letter in enumerate("KMBTPE", 1)}
 

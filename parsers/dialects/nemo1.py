@@ -18,10 +18,9 @@ from conf import vocabulary
 from parsers.dialects.nemo2 import FACTS, SETTINGS, STARTUP, NemoDriver
 from parsers.driver import Dialect, Values
 from parsers.events import Event, Fact, Setting
-from parsers.fields import number, step_fields
 from parsers.record import Step, Validation
 from parsers.text import body
-from parsers.values import literal
+from parsers.values import literal, number, step_fields
 
 # "Epoch 0: :  10%|█    | 2/20 […]"; where tqdm knows no total "Epoch 0: |    | 3/? […]" or "Epoch 1: : 1it […]".
 _BAR = re.compile(

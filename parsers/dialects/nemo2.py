@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 from parsers.dialects.megatron import parameters
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, Setting
-from parsers.fields import number, step_fields, whole
 from parsers.record import Step, Validation
 from parsers.text import body
-from parsers.values import literal
+from parsers.values import count, literal, number, step_fields
 from parsers.wrapped import glued
 
 # nemo/lightning/megatron_init.py, in NeMo 1 modules/common/megatron/megatron_init.py: of rank 0, the ranks of a group.
@@ -261,20 +260,20 @@ DIALECT = Dialect(
     startup=STARTUP,
     columns={
         "lr": ("lr", number),
-        "global_step": ("step", whole),
-        "global_batch_size": ("global_batch_size", whole),
+        "global_step": ("step", count),
+        "global_batch_size": ("global_batch_size", count),
         "reduced_train_loss": ("loss", number),
         "grad_norm": ("grad_norm", number),
-        "consumed_samples": ("consumed_samples", whole),
+        "consumed_samples": ("consumed_samples", count),
         "train_step_timing in s": ("step_time_s", number),
         "tokens_per_sec_per_gpu": ("tokens_per_s_per_gpu", number),
         "TFLOPS_per_GPU": ("tflops_per_gpu", number),
         "tflops_per_sec_per_gpu": ("tflops_per_gpu", number),
         **{name: (name, number) for name in ("val_loss", "val_ppl", "val_acc", "val_mse")},
-        "max_memory_reserved": ("max_memory_reserved_bytes", whole),
-        "max_memory_allocated": ("max_memory_allocated_bytes", whole),
-        "peak_memory_usage": ("peak_memory_usage_bytes", whole),
-        "memory_allocated": ("memory_allocated_bytes", whole),
+        "max_memory_reserved": ("max_memory_reserved_bytes", count),
+        "max_memory_allocated": ("max_memory_allocated_bytes", count),
+        "peak_memory_usage": ("peak_memory_usage_bytes", count),
+        "memory_allocated": ("memory_allocated_bytes", count),
     },
     settings=SETTINGS,
     facts=FACTS,

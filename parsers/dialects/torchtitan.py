@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, Setting
-from parsers.fields import commas, gibibytes, number
+from parsers.values import commas, gibibytes, number
 
 _MESH = re.compile(r"device mesh with parallelism: ([a-z_]{1,20}=-?\d{1,7}(?:, [a-z_]{1,20}=-?\d{1,7}){0,15})")
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]{1,100})\]")
