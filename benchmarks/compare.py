@@ -17,8 +17,8 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,7 +40,7 @@ for path in pathlib.Path(sys.argv[1]).glob("*/steps.jsonl"):
 
 
 def made(number: int, groups: int, steps: int) -> Record:
-    """A run whose every step has all fields: digits as Megatron prints them, and as a mark tells them."""
+    """Return a run whose every step has all fields: digits as Megatron prints them, and as our mark has them."""
     noise = random.Random(number)
     group, seed = number % groups, number // groups
     settings = {
@@ -52,7 +52,7 @@ def made(number: int, groups: int, steps: int) -> Record:
         "seed": seed,
         "micro_batch_size": 1 + group,
     }
-    told = {name: Reading(value, 3) for name, value in settings.items()}
+    ran = {name: Reading(value, 3) for name, value in settings.items()}
     return Record(
         id=f"run{number}",
         name=f"run{number}",
@@ -63,8 +63,8 @@ def made(number: int, groups: int, steps: int) -> Record:
         platform="nvidia",
         hardware="h100",
         requested=settings,
-        effective=told,
-        dumped=told,
+        effective=ran,
+        dumped=ran,
         steps=tuple(_step(i, noise, group) for i in range(steps)),
     )
 
@@ -95,35 +95,20 @@ def _step(i: int, noise: random.Random, group: int) -> Step:
 
 
 def timed(command: list[str]) -> tuple[float, float, float, int]:
-    """Seconds, those of all cores, the most MB that it and its children held together (shared pages shared out), and
-    its exit code."""
-    started, most, before = time.monotonic(), 0, resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Return seconds, CPU seconds, the peak memory of it and its children in MB (shared pages shared out), and its exit
+    code."""
+    started, peak, before = time.monotonic(), 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-
-    def watch() -> None:
-        nonlocal most
-        while process.poll() is None:
-            most = max(most, _held(process.pid))
-            time.sleep(0.1)
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    code = process.wait()
-    seconds = time.monotonic() - started
-    watching.join()
+    while process.poll() is None:
+        with suppress(psutil.Error):  # one that ended meanwhile
+            parent = psutil.Process(process.pid)
+            family = (parent, *parent.children(recursive=True))
+            peak = max(peak, sum(one.memory_full_info().pss for one in family))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, most / 1e6, code
-
-
-def _held(pid: int) -> int:
-    total = 0
-    try:
-        parent = psutil.Process(pid)
-        for one in (parent, *parent.children(recursive=True)):
-            total += one.memory_full_info().pss
-    except psutil.Error:
-        pass  # it ended meanwhile
-    return total
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - started, cpu_s, peak / 1e6, process.returncode
 
 
 def main() -> None:
@@ -132,21 +117,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--groups", type=int)
     parser.add_argument("--keep", type=Path)
-    asked = parser.parse_args()
-    groups = asked.groups or max(1, asked.runs // 10)
+    options = parser.parse_args()
+    groups = options.groups or max(1, options.runs // 10)
     with tempfile.TemporaryDirectory() as temporary:
-        where = asked.keep or Path(temporary)
-        for number in range(asked.runs):
+        where = options.keep or Path(temporary)
+        for number in range(options.runs):
             if not (where / f"run{number}").exists():
-                write(made(number, groups, asked.steps), where / f"run{number}")
+                write(made(number, groups, options.steps), where / f"run{number}")
         alone = timed([sys.executable, "-c", JSON_ALONE, str(where)])
         ours = timed([sys.executable, "-m", "compare", str(where), "vary=micro_batch_size", "--json"])
-    print(f"{asked.runs} runs x {asked.steps} steps in {groups} groups, {len(os.sched_getaffinity(0))} cores")
+    print(f"{options.runs} runs x {options.steps} steps in {groups} groups, {len(os.sched_getaffinity(0))} cores")
     print(f"compare: {ours[0]:.1f} s ({ours[1]:.1f} s of CPU), {ours[2]:.0f} MB, exit code {ours[3]}")
     print(f"json.loads of every line, and nothing else: {alone[0]:.1f} s ({alone[1]:.1f} s of CPU)")
-    print(
-        f"ours is {ours[0] / alone[0]:.2f} of it ({ours[1] / alone[1]:.2f} in CPU); limits: {LIMIT_S} s, {LIMIT_MB} MB"
-    )
+    ratios = f"ours is {ours[0] / alone[0]:.2f} of it ({ours[1] / alone[1]:.2f} in CPU)"
+    print(f"{ratios}; limits: {LIMIT_S} s, {LIMIT_MB} MB")
 
 
 if __name__ == "__main__":

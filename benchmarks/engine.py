@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -35,15 +35,15 @@ MEDIUM = (
 def main() -> None:
     """Measure both models and print a line for each."""
     parser = argparse.ArgumentParser(description="the embedded engine against plain PyTorch, paired")
-    parser.add_argument(
-        "--pairs", type=int, default=20, help="pairs of steps to count (default 20, five times as many of llama_tiny)"
-    )
+    parser.add_argument("--pairs", type=int, default=20, help="pairs of steps (default 20; of llama_tiny five times)")
     pairs = parser.parse_args().pairs
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29533")
     import engine_standin
 
     engine_standin.install()
-    print(f"{threads()} threads, load {os.getloadavg()[0]:.1f}")
+    import torch
+
+    print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     rates = [matmul_flops_per_s()]
     lines = []
     for name, overrides, count in (("llama_tiny", TINY, 5 * pairs), ("32 M", MEDIUM, pairs)):
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(name: str, overrides: tuple[str, ...], pairs: int) -> tuple[str, float]:
-    """One model: warm both up, step them in turn; what to print, and the engine's FLOP/s."""
+    """Warm both up on one model, step them in turn; return what to print and the engine's FLOP/s."""
     from conf import load_experiment
     from conf.parameters import count
     from launchers import corpus
@@ -82,7 +82,7 @@ def measure(name: str, overrides: tuple[str, ...], pairs: int) -> tuple[str, flo
 
 
 def steppers(s: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], float]]:
-    """One step of the engine and one of the peer, on the same tokens."""
+    """Return one step of the engine and one of the peer, on the same tokens."""
     import engine_train
     import torch
     from engine_settings import Settings
@@ -94,24 +94,16 @@ def steppers(s: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], float
     peer = Peer(s)
     batches = [torch.stack([torch.cat([t, label[:, -1:]], 1) for t, label in engine_train._batches(built, 0)])]
 
-    def engine() -> float:
-        return engine_train._step(built, 0)[0]
-
-    def plain() -> float:
-        return peer.step(batches[0])
-
-    return engine, plain
+    return lambda: engine_train._step(built, 0)[0], lambda: peer.step(batches[0])
 
 
 def timed(step: Callable[[], float]) -> float:
-    """Wall seconds of one step."""
-    started = time.perf_counter()
-    step()
-    return time.perf_counter() - started
+    """Return the wall seconds of one step."""
+    return timeit.timeit(step, number=1)
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """(low, geometric mean, high): t over the logs of the pairs."""
+    """Return (low, geometric mean, high): t over the logs of the pairs."""
     from scipy.stats import t
 
     logs = [math.log(r) for r in ratios]
@@ -120,25 +112,18 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 
 def flops_per_step(e: Any, weights: int) -> float:
-    """6 FLOPs a token and weight that is multiplied, and causal attention counted as half: 6 L h s a token."""
+    """Count 6 FLOPs a token and weight that is multiplied, and causal attention counted as half: 6 L h s a token."""
     tokens = e.training.global_batch_size * e.training.seq_length
     width = e.model.num_attention_heads * e.model.kv_channels
     return float(tokens * (6 * weights + 6 * e.model.num_layers * width * e.training.seq_length))
 
 
 def matmul_flops_per_s(size: int = 2048) -> float:
-    """The best of ten large fp32 matmuls."""
+    """Return the best of ten large fp32 matmuls."""
     import torch
 
     a, b = torch.randn(size, size), torch.randn(size, size)
     return 2 * size**3 / min(timed(lambda: float((a @ b)[0, 0])) for _ in range(10))
-
-
-def threads() -> int:
-    """Threads of torch's matmul."""
-    import torch
-
-    return torch.get_num_threads()
 
 
 if __name__ == "__main__":

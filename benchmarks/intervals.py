@@ -1,11 +1,11 @@
-"""Whether the 95 % intervals of compare/statistics.py cover the truth as often as they say, on simulated runs.
+"""Check that the 95 % intervals of compare/statistics.py cover the truth as often as they say, on simulated runs.
 
     python benchmarks/intervals.py                     all parts, ten minutes or more
     python benchmarks/intervals.py loss --pairs 20000  one part, closer
 
 Every run of a simulated pair of groups has a pace of its own (run-to-run spread, 0.5 %) and steps that depend on each
-other (AR(1) noise of 1 %, warm-up left out). The truth is a ratio of 1.03. Peers, as they are met in the field: the
-interval over all steps as if each were a measurement of its own, and a percentile bootstrap over the runs.
+other (AR(1) noise of 1 %, warm-up left out). The truth is a ratio of 1.03. Peers, as used in the field: the interval
+over all steps as if each were a measurement of its own, and a percentile bootstrap over the runs.
 
 Also: how often the word is right where there is no difference, one of 3 % and one of 1 %, and how often the number of
 runs that ours names does decide. And of the band of equal losses (compare/losses.py): how often equal stacks
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ _SHIFT = 3.0
 
 
 def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, ratio: float) -> tuple[Array, Array]:
-    """Step times of two groups, (pairs, runs, steps) each; the second is `ratio` times the first."""
+    """Return step times of two groups, (pairs, runs, steps) each; the second is `ratio` times the first."""
 
     def group(level: float) -> Array:
         steps = np.empty((pairs, runs, STEPS))
@@ -53,7 +54,7 @@ def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, rati
 
 
 def coverage(pairs: int, runs: int, ar: float) -> tuple[float, float, float]:
-    """In %: ours, over all steps as if independent, and a percentile bootstrap over runs."""
+    """Return in %: ours, over all steps as if independent, and a percentile bootstrap over runs."""
     noise = np.random.default_rng((runs, int(100 * ar)))
     first, second = simulated(noise, pairs, runs, ar, TRUTH)
     means = first.mean(axis=2), second.mean(axis=2)
@@ -75,18 +76,18 @@ def coverage(pairs: int, runs: int, ar: float) -> tuple[float, float, float]:
 
 
 def words(pairs: int, runs: int, ratio: float) -> str:
-    """Shares of the words, and how often an undecided pair is decided by the runs that ours names."""
+    """Return the shares of the words, and how often an undecided pair is decided by the runs that ours names."""
     noise = np.random.default_rng((runs, int(1000 * ratio)))
     first, second = (group.mean(axis=2) for group in simulated(noise, pairs, runs, 0.6, ratio))
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     planned, named = [], []
     for pair in range(pairs):
-        found = ratio_of(second[pair].tolist(), first[pair].tolist(), "lower")
-        counts[found.word] = counts.get(found.word, 0) + 1
-        if found.runs_to_decide is not None:
-            named.append(found.runs_to_decide)
-            if len(planned) < 300 and found.runs_to_decide <= 200:
-                again = simulated(noise, 1, found.runs_to_decide, 0.6, ratio)
+        judged = ratio_of(second[pair].tolist(), first[pair].tolist(), "lower")
+        counts[judged.word] += 1
+        if judged.runs_to_decide is not None:
+            named.append(judged.runs_to_decide)
+            if len(planned) < 300 and judged.runs_to_decide <= 200:
+                again = simulated(noise, 1, judged.runs_to_decide, 0.6, ratio)
                 a, b = (group.mean(axis=2)[0].tolist() for group in again)
                 planned.append(ratio_of(b, a, "lower").word != "undecided")
     shares = ", ".join(f"{word} {100 * count / pairs:.0f} %" for word, count in sorted(counts.items()))
@@ -96,14 +97,14 @@ def words(pairs: int, runs: int, ratio: float) -> str:
 
 
 def seeds(noise: np.random.Generator, shape: tuple[int, int], kind: str) -> Array:
-    """What seeds add to the mean losses of the blocks, (pair, seed, block), of spread 1 on average."""
+    """Return what seeds add to the mean losses of the blocks, (pair, seed, block), of spread 1 on average."""
     blocks = BLOCKS - 1
     alone = noise.normal(0, 1, (*shape, blocks))
-    whole = noise.normal(0, 1, (*shape, 1))
+    shift = noise.normal(0, 1, (*shape, 1))
     if kind == "shifted":
-        return np.repeat(whole, blocks, axis=2)
+        return np.repeat(shift, blocks, axis=2)
     if kind == "mixed":
-        return (alone + whole) / math.sqrt(2)
+        return (alone + shift) / math.sqrt(2)
     if kind == "wandering":
         for block in range(1, blocks):
             alone[:, :, block] = 0.8 * alone[:, :, block - 1] + 0.6 * alone[:, :, block]
@@ -116,8 +117,8 @@ def seeds(noise: np.random.Generator, shape: tuple[int, int], kind: str) -> Arra
 
 
 def curves(noise: np.random.Generator, shape: tuple[int, int], steps: int) -> Array:
-    """Mean losses of the blocks of curves of so many steps: a seed's own shift, as large as the noise of one step, and
-    AR(1) noise, in spreads of the means."""
+    """Return mean losses of the blocks of curves of so many steps, in spreads of the means: a shift of each seed, as
+    large as the noise of one step, and AR(1) noise."""
     loss = np.empty((*shape, steps))
     state = noise.normal(0, 1, shape)
     for step in range(steps):
@@ -129,7 +130,7 @@ def curves(noise: np.random.Generator, shape: tuple[int, int], steps: int) -> Ar
 
 
 def apart(first: Array, second: Array) -> float:
-    """In how many of 100 pairs of groups, (pair, seed, block) each, one is called apart from the other."""
+    """Return in how many of 100 pairs of groups, (pair, seed, block) each, one is called apart from the other."""
     wrong = 0
     for sides in zip(first.tolist(), second.tolist(), strict=True):
         half = Band(sides).half_width(*sides)
@@ -138,11 +139,11 @@ def apart(first: Array, second: Array) -> float:
 
 
 def losses(pairs: int) -> None:
-    """Equal stacks that are called apart, and stacks that are three seed spreads apart."""
+    """Print how often equal stacks are called apart, and stacks three seed spreads apart."""
     made = {kind: partial(seeds, kind=kind) for kind in _KINDS}
     made |= {f"{steps} steps": partial(curves, steps=steps) for steps in _STEPS}
     error = 100 * 1.96 * math.sqrt(RISK * (1 - RISK) / pairs)
-    print(f"band of losses, {pairs} pairs: equal stacks called apart, in % (± {error:.1f}; asked for: at most 5)")
+    print(f"band of losses, {pairs} pairs: equal stacks called apart, in % (± {error:.1f}; required: at most 5)")
     print(f"    / with a shift of {_SHIFT:g} spreads between seeds, {pairs // 8} pairs")
     print(f"{'seeds a side':<12}" + "".join(f"{name:>14}" for name in made))
     worst = 0.0
@@ -152,9 +153,9 @@ def losses(pairs: int) -> None:
             noise = np.random.default_rng((first, second, len(name)))
             sides = curve(noise, (pairs, first)), curve(noise, (pairs, second))
             wrong = apart(*sides)
-            found = apart(sides[0][: pairs // 8], sides[1][: pairs // 8] + _SHIFT)
+            right = apart(sides[0][: pairs // 8], sides[1][: pairs // 8] + _SHIFT)
             worst = max(worst, wrong)
-            cells.append(f"{f'{wrong:.1f} / {found:.0f}':>14}")
+            cells.append(f"{f'{wrong:.1f} / {right:.0f}':>14}")
         print(f"{f'{first} and {second}':<12}" + "".join(cells), flush=True)
     print(f"at most {worst:.1f} %")
 
@@ -163,15 +164,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=("ratio", "loss"))
     parser.add_argument("--pairs", type=int, default=8000)
-    asked = parser.parse_args()
-    if asked.part in (None, "ratio"):
-        ratios(asked.pairs)
-    if asked.part in (None, "loss"):
-        losses(asked.pairs // 2)
+    options = parser.parse_args()
+    if options.part in (None, "ratio"):
+        ratios(options.pairs)
+    if options.part in (None, "loss"):
+        losses(options.pairs // 2)
 
 
 def ratios(pairs: int) -> None:
-    """Coverage, and the words."""
+    """Print coverage, and the words."""
     error = 100 * 1.96 * math.sqrt(0.95 * 0.05 / pairs)
     print(f"coverage of the 95 % interval of a ratio, {pairs} pairs (± {error:.1f}), {STEPS} steps a run")
     print(f"{'runs a side':>11}{'AR(1)':>7}{'ours %':>9}{'over steps %':>14}{'bootstrap %':>13}")
@@ -181,7 +182,7 @@ def ratios(pairs: int) -> None:
             ours, naive, boot = coverage(pairs, runs, ar)
             worst.append(ours)
             print(f"{runs:>11}{ar:>7}{ours:>9.1f}{naive:>14.1f}{boot:>13.1f}")
-    print(f"ours: {min(worst):.1f} to {max(worst):.1f} %; asked for: 93 to 97 %\n\nwords, AR(1) 0.6")
+    print(f"ours: {min(worst):.1f} to {max(worst):.1f} %; required: 93 to 97 %\n\nwords, AR(1) 0.6")
     for ratio in (1.0, 1.01, 1.03):
         for runs in (3, 5, 10):
             print(f"true ratio {ratio}, {runs:>2} runs a side: {words(pairs // 4, runs, ratio)}")

@@ -1,7 +1,7 @@
 """How good and how fast the metrics are, on simulated runs.
 
     python benchmarks/metrics.py                       both parts, below a minute
-    python benchmarks/metrics.py warmup --runs 2000    error of the steady step time, by way of finding the warm-up
+    python benchmarks/metrics.py warmup --runs 2000    error of the steady step time, for each way of truncation
     python benchmarks/metrics.py speed --steps 1000    a run's figures, against reading its steps as JSON
 
 The simulated step times: AR(1) noise of 1 %, a warm-up of none to 40 steps that is flat (compilation) or dies away
@@ -16,6 +16,7 @@ import random
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from parsers import Reading, Record, Step
 
 NOISE, AR, SLOW_SHARE, SLOW = 0.01, 0.6, 0.01, 1.3
 WAYS: dict[str, Callable[[Sequence[float]], int]] = {
-    "found (MSER, ours)": lambda times: find_warmup(times).count,
+    "by MSER (ours)": lambda times: find_warmup(times).count,
     "the first step": lambda times: 1,
     "the first 2": lambda times: 2,
     "the first 10": lambda times: 10,
@@ -36,14 +37,11 @@ WAYS: dict[str, Callable[[Sequence[float]], int]] = {
 
 
 def simulated(seed: int) -> tuple[list[float], float]:
-    """Step times of one run, and the steady mean that they are made of (slow steps among them)."""
+    """Return the step times of one run, and the steady mean that they are made of (slow steps among them)."""
     noise = random.Random(seed)
-    count, warm, height = (
-        noise.choice((50, 100, 200, 500)),
-        noise.choice((0, 0, 1, 5, 10, 20, 40)),
-        noise.uniform(0.1, 5),
-    )
-    warm, flat, state, times = min(warm, count // 3), noise.random() < 0.5, 0.0, []
+    count, warm = noise.choice((50, 100, 200, 500)), noise.choice((0, 0, 1, 5, 10, 20, 40))
+    height, flat, state = noise.uniform(0.1, 5), noise.random() < 0.5, 0.0
+    warm, times = min(warm, count // 3), []
     for i in range(count):
         state = AR * state + noise.gauss(0, NOISE * (1 - AR**2) ** 0.5)
         extra = height * (1.0 if flat else 2.7 ** (-4 * i / max(warm, 1))) if i < warm else 0.0
@@ -52,10 +50,9 @@ def simulated(seed: int) -> tuple[list[float], float]:
 
 
 def warmup(runs: int) -> None:
-    """Median, 95th of 100 and worst error of the steady step time, for each way to leave the warm-up out."""
-    print(
-        f"error of the steady step time over {runs} simulated runs, in %\n{'':<22}{'median':>8}{'p95':>8}{'worst':>8}"
-    )
+    """Print the median, 95th of 100 and worst error of the steady step time, for each way to leave the warm-up out."""
+    print(f"error of the steady step time over {runs} simulated runs, in %")
+    print(f"{'':<22}{'median':>8}{'p95':>8}{'worst':>8}")
     for name, way in WAYS.items():
         errors = []
         for seed in range(runs):
@@ -66,7 +63,7 @@ def warmup(runs: int) -> None:
 
 
 def speed(steps: int, repeats: int) -> None:
-    """CPU time of all figures of one run against that of reading its steps with json alone."""
+    """Print the CPU time of all figures of one run against that of reading its steps with json alone."""
     settings = {"seq_length": 4096, "global_batch_size": 128, "world_size": 8}
     times = [1 + 0.01 * random.Random(i).random() for i in range(steps)]
     record = Record(
@@ -80,19 +77,13 @@ def speed(steps: int, repeats: int) -> None:
     lines = [json.dumps({"step": s.step, "iteration": s.iteration, "step_time_s": s.step_time_s}) for s in record.steps]
     ours = _cpu_s(lambda: summarise(record), repeats)
     limit = _cpu_s(lambda: [json.loads(line) for line in lines], repeats)
-    print(
-        f"all figures of a run of {steps} steps: {1000 * ours:.2f} ms, {ours / limit:.1f} × reading three fields a step"
-    )
+    print(f"all figures of a run of {steps} steps: {1000 * ours:.2f} ms")
+    print(f"{ours / limit:.1f} × reading three fields a step")
 
 
 def _cpu_s(work: Callable[[], object], repeats: int) -> float:
-    """The least of `repeats`: everything above it is somebody else's."""
-    found = []
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        found.append(time.process_time() - started)
-    return min(found)
+    """Return the least of `repeats`: everything above it is due to other processes."""
+    return min(timeit.repeat(work, timer=time.process_time, number=1, repeat=repeats))
 
 
 def main() -> None:
@@ -101,11 +92,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=20)
-    asked = parser.parse_args()
-    if asked.part in (None, "warmup"):
-        warmup(asked.runs)
-    if asked.part in (None, "speed"):
-        speed(asked.steps, asked.repeats)
+    options = parser.parse_args()
+    if options.part in (None, "warmup"):
+        warmup(options.runs)
+    if options.part in (None, "speed"):
+        speed(options.steps, options.repeats)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""`tprimat check KEY=VALUE …`: can this experiment run here, and would it run as requested? It leaves nothing behind.
+"""`tprimat check KEY=VALUE …`: can this experiment run here, and would it run as requested? It leaves no files.
 
-Rules of the config, this machine, the corpus, and, inside the environment that would train (framework.python, or the
-container of cluster.container), the versions, the recipe and every setting's place in it, without a training step;
-then a rehearsal of a vendor's stack that is here, and what only a GPU can show.
+Checks the rules of the config, this machine and the corpus; then, inside the environment that would train
+(framework.python, or the container of cluster.container), the versions, the recipe and every setting's place in it,
+without a training step; then rehearses a vendor's stack that is here. Lists what only a GPU can show.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from parsers.assemble import same
 from tensorprimat.run import rehearsal, run_once
 
 NOT_DONE = "not done"
+Part = tuple[str, str, list[Problem]]  # its name, its result in words, and what is wrong
 LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
 
 
@@ -47,7 +48,7 @@ class Target:
 
 
 def ask_target(e: Experiment, plan: Plan) -> Target | None:
-    """Run the plan's own check; None where the framework has none (the engine refuses within its first second)."""
+    """Run the plan's own check; None where the framework has none (the engine refuses in its first second)."""
     if not plan.check:
         return None
     with tempfile.TemporaryDirectory(prefix="tprimat-check-") as directory:
@@ -61,6 +62,8 @@ def ask_target(e: Experiment, plan: Plan) -> Target | None:
                 env=environment(wrapped, os.environ),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=LIMIT_S,
                 check=False,
             )
@@ -71,7 +74,7 @@ def ask_target(e: Experiment, plan: Plan) -> Target | None:
         except subprocess.TimeoutExpired:
             what = f"the check in the target environment took more than {LIMIT_S:.0f} s and was ended"
             return Target((Problem("framework", what, e.framework.name),), {}, {})
-    return read_answer(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+    return read_answer(done.returncode, done.stdout, done.stderr)
 
 
 def read_answer(code: int, out: str, err: str) -> Target:
@@ -121,22 +124,22 @@ CHECK = Command(
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: it can run here as requested; 2: it cannot, and why."""
+    """Print whether it can run. 0: here, as requested; 2: not, and why."""
     arguments = CHECK.parse(argv)
     rows = [_row(e, arguments["rehearsal"]) for e in experiments(arguments.rest, multirun=False)]
     print(json.dumps(rows, indent=2) if arguments.switches else "\n\n".join(_shown(row) for row in rows))
     return 2 if any(part["problems"] for row in rows for part in row["parts"]) else 0
 
 
-def _row(asked_for: Experiment, rehearsing: bool) -> dict[str, Any]:
+def _row(stated: Experiment, rehearsing: bool) -> dict[str, Any]:
     host = Host(python=sys.executable, cpu_count=os.cpu_count() or 1)
-    e = replace(asked_for, rehearse=None)
+    e = replace(stated, rehearse=None)
     plan = make_plan(e, host)
     target = ask_target(e, plan)
-    rehearsed = []
+    rehearsed: list[Part] = []
     if rehearsing and not framework_of(e.framework.name).own_stand_in:
-        rehearsed = [*_rehearsed(replace(e, rehearse=asked_for.rehearse or "train", equal_init=True), host)]
-    parts = [
+        rehearsed = [*_rehearsed(replace(e, rehearse=stated.rehearse or "train", equal_init=True), host)]
+    parts: list[Part] = [
         ("config", f"every rule holds; {model_states(e)}", memory_problems(e, devices.host_memory_bytes())),
         _machine(e, any(not text.startswith(NOT_DONE) for _, text, _ in rehearsed)),
     ]
@@ -147,19 +150,23 @@ def _row(asked_for: Experiment, rehearsing: bool) -> dict[str, Any]:
         parts.append(("target", versions or "nothing reported", list(target.problems)))
         wanted, built = requested(e), target.configured
         equal = sum(name in built and same(value, built[name]) for name, value in wanted.items())
-        unseen = sum(name not in built for name in wanted)
-        counts = f"{len(plan.declared)} declared, {unseen} seen only in a run"
+        counts = f"{len(plan.declared)} declared, {len(wanted.keys() - built.keys())} seen only in a run"
         text = f"{equal} of {len(wanted)} are built as requested, {counts}"
-        parts.append(("settings", text, list(undeclared(e, plan, target.configured))))
-    parts += rehearsed
-    shown = [{"part": part, "says": text, "problems": [asdict(p) for p in wrong]} for part, text, wrong in parts]
-    only_gpu = rehearse.not_rehearsed(replace(e, rehearse="train")) if e.platform.vendor else {}
-    about = {"experiment": e.name, "framework": e.framework.name, "platform": e.platform.name}
-    return {**about, "parts": shown, "only_a_gpu_can_show": only_gpu}
+        parts.append(("settings", text, list(undeclared(e, plan, built))))
+    return {
+        "experiment": e.name,
+        "framework": e.framework.name,
+        "platform": e.platform.name,
+        "parts": [
+            {"part": part, "says": text, "problems": [asdict(problem) for problem in problems]}
+            for part, text, problems in (*parts, *rehearsed)
+        ],
+        "only_a_gpu_can_show": rehearse.not_rehearsed(replace(e, rehearse="train")) if e.platform.vendor else {},
+    }
 
 
-def _machine(e: Experiment, rehearsed: bool) -> tuple[str, str, list[Problem]]:
-    """That there is no GPU at all speaks against nothing where the stack was rehearsed: it is what is left to show."""
+def _machine(e: Experiment, rehearsed: bool) -> Part:
+    """Check this machine. After a rehearsal a missing GPU is no problem: it is what remains to be shown."""
     problems = preflight.problems(e)
     gpus = [problem for problem in problems if problem.where == "platform"]
     if rehearsed and gpus and devices.find().vendor is None:
@@ -167,26 +174,22 @@ def _machine(e: Experiment, rehearsed: bool) -> tuple[str, str, list[Problem]]:
     return "machine", "all that it needs is here", problems
 
 
-def _rehearsed(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Problem]]]:
-    """The rehearsal of `e` in a folder that is gone afterwards; nothing where its stack is not on this machine."""
+def _rehearsed(e: Experiment, host: Host) -> Iterator[Part]:
+    """Rehearse `e` in a temporary folder, where its stack is on this machine."""
     with tempfile.TemporaryDirectory(prefix="tprimat-check-") as directory:
-        yield from _rehearsed_in(replace(e, runs_dir=directory), host)
-
-
-def _rehearsed_in(e: Experiment, host: Host) -> Iterator[tuple[str, str, list[Problem]]]:
-    try:
-        small, rehearsed = rehearsal(e)
-    except ConfigError as error:
-        yield "rehearsal", "", list(error.problems)
-        return
-    try:
-        plan, missing = make_plan(small, host), preflight.problems(small)
-    except ConfigError as error:  # what a GPU can do and a CPU cannot
-        missing = list(error.problems)
-    if missing:
-        yield "rehearsal", f"{NOT_DONE}: {missing[0].what}", []
-        return
-    record, _ = run_once(small, plan, rehearsed)
+        try:
+            small, rehearsed = rehearsal(replace(e, runs_dir=directory))
+        except ConfigError as error:
+            yield "rehearsal", "", list(error.problems)
+            return
+        try:
+            plan, missing = make_plan(small, host), preflight.problems(small)
+        except ConfigError as error:  # what a GPU can do and a CPU cannot
+            missing = list(error.problems)
+        if missing:
+            yield "rehearsal", f"{NOT_DONE}: {missing[0].what}", []
+            return
+        record, _ = run_once(small, plan, rehearsed)
     declared = {d.key for d in record.declared}
     problems = [
         Problem(d.setting, f"{d.requested} is requested, and in the rehearsal ran", str(d.effective))

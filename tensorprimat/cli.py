@@ -10,7 +10,7 @@ from conf.arguments import Command
 from conf.errors import InputError, Problem, closest, command, listed
 from conf.version import VERSION
 
-# Command: its module, the Command in it that says what it takes, its main, and what it is for.
+# Command: its module, its Command and its main there, and its purpose.
 COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "launch": ("tensorprimat.launch", "LAUNCH", "main", "run an experiment: model=llama platform=nvidia"),
     "check": ("tensorprimat.check", "CHECK", "main", "can it run here, and as requested? model=llama platform=nvidia"),

@@ -56,14 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     template, variable = (_BASH, "words") if words == ("bash",) else (_ZSH, "words_of")
     # a command of two words before its first word alone: `case` takes the first that fits
     known = sorted(commands(), key=lambda one: -len(one.name.split()))
-    cases = [f"  {_pattern(one.name)}) {variable}={shlex.quote(' '.join(_candidates(one)))} ;;" for one in known]
+    cases = []
+    for one in known:
+        pattern = f"'{one.name}'" if " " in one.name else f"'{one.name} '*"
+        cases.append(f"  {pattern}) {variable}={shlex.quote(' '.join(_candidates(one)))} ;;")
     print(template.format(cases="\n".join(cases), names=shlex.quote(" ".join(COMMANDS))), end="")
     return 0
-
-
-def _pattern(name: str) -> str:
-    first, _, second = name.partition(" ")
-    return f"'{first} {second}'" if second else f"'{first} '*"
 
 
 def _candidates(one: Command) -> Iterator[str]:

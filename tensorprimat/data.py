@@ -1,4 +1,4 @@
-"""tprimat data: what a corpus holds, and what every stack will read of it first. Needs no torch.
+"""tprimat data: the content of a corpus, and the first batch that every stack reads of it. Needs no torch.
 
 tprimat data inspect PREFIX                   counts, types, ids and hashes of PREFIX.bin and PREFIX.idx
 tprimat data preview platform=cpu seed=7 …    the first global batch of an experiment, as `python launch.py` takes it
@@ -11,7 +11,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ _SHOWN = 10  # tokens of a sample
 
 INSPECT = Command(
     name="data inspect",
-    summary="What a corpus holds: counts, types, ids and hashes of PREFIX.bin and PREFIX.idx.",
+    summary="The content of a corpus: counts, types, ids and hashes of PREFIX.bin and PREFIX.idx.",
     words="PREFIX",
     words_help="its path without .bin and .idx",
 )
 PREVIEW = Command(
     name="data preview",
-    summary="The first global batch of an experiment, which every stack will see.",
+    summary="The first global batch of an experiment, which every stack will read.",
     words="KEY=VALUE…",
     words_help="as for launch",
     others="any key of conf/",
@@ -45,7 +46,7 @@ PREVIEW = Command(
 
 def _help() -> str:
     rows = [f"  {program(one.name)} {one.words:<14} {one.summary}" for one in (INSPECT, PREVIEW)]
-    return "\n".join(["What a corpus holds, and what every stack will read of it first. Needs no torch.", "", *rows])
+    return "\n".join(["A corpus, and the first batch that every stack reads of it. Needs no torch.", "", *rows])
 
 
 DATA = Command(name="data", summary="Look into a corpus, or ahead.", words="inspect|preview", text=_help)
@@ -53,7 +54,7 @@ DATA = Command(name="data", summary="Look into a corpus, or ahead.", words="insp
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: printed; 2: bad input."""
+    """Print a corpus or a batch. 0: printed; 2: bad input."""
     called, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
     if called == "inspect":
         arguments = INSPECT.parse(rest[:-1])
@@ -70,11 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _inspection(prefix: str, as_json: bool) -> str:
-    order = rank_module("corpus_order")
-    try:
+    with _corpus_order() as order:
         facts = order.describe(order.open_corpus(prefix), complete=True)
-    except order.Refused as error:
-        raise InputError(*(Problem(*problem) for problem in error.problems)) from error
     sums = f"{facts['bin_sha256']} {facts['idx_sha256']}"
     facts = {"prefix": prefix, **facts, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
     if as_json:
@@ -95,13 +93,19 @@ def _preview(e: Experiment, as_json: bool) -> str:
     if e.data.path is None:
         what = "each stack makes its own tokens: there is no batch that all see"
         raise InputError(Problem("data", what, e.data.name, hint="data=synthetic, or data=/path/to/corpus"))
-    if e.data.name == "prefix":
-        batch, digest = _first_batch(e)
-    else:
-        with tempfile.TemporaryDirectory(prefix="tprimat-") as folder:
-            made = replace(e, data=replace(e.data, path=str(Path(folder, "corpus"))))
-            _make(made)
-            batch, digest = _first_batch(made)
+    with tempfile.TemporaryDirectory(prefix="tprimat-") as folder:
+        path = e.data.path
+        if e.data.name != "prefix":  # a made corpus
+            path = str(Path(folder, "corpus"))
+            for argv in corpus.setup(replace(e, data=replace(e.data, path=path)), sys.executable):
+                done = subprocess.run(argv, capture_output=True, text=True, check=False)
+                if done.returncode != 0:
+                    raise InputError(Problem("data", done.stderr.strip()))
+        with _corpus_order() as order:
+            t = e.training
+            reading = order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed)
+            batch = next(order.batches(order.open_corpus(path), reading))
+            digest = order.fingerprint(batch)
     if as_json:
         return json.dumps({"data": e.data.name, "data_first_batch": digest, "tokens": batch.tolist()})
     size, ranks = e.training.micro_batch_size or 1, e.layout.data_parallel_size
@@ -117,21 +121,11 @@ def _preview(e: Experiment, as_json: bool) -> str:
     return "\n".join(lines)
 
 
-def _make(e: Experiment) -> None:
-    for argv in corpus.setup(e, sys.executable):
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise InputError(Problem("data", done.stderr.strip()))
-
-
-def _first_batch(e: Experiment) -> tuple[Any, str]:
+@contextmanager
+def _corpus_order() -> Iterator[Any]:
+    """Lend the ranks' own module; what it refuses becomes an InputError."""
     order = rank_module("corpus_order")
-    assert e.data.path is not None
-    t = e.training
     try:
-        tokens = order.open_corpus(e.data.path)
-        reading = order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed)
-        batch = next(order.batches(tokens, reading))
+        yield order
     except order.Refused as error:
         raise InputError(*(Problem(*problem) for problem in error.problems)) from error
-    return batch, order.fingerprint(batch)

@@ -80,22 +80,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
-    """Check every experiment, then run each; one that fails does not keep the others from running, a signal does.
+    """Check every experiment, then run each; a signal ends them all, a failure does not.
 
-    A rehearsal is checked when its turn comes: one that cannot be is a failed record, and the others run.
+    A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record.
     """
     host = _host()
     _check([e for e in requested if not e.rehearse], host)
     runs: list[Callable[[], tuple[Record, Path]]] = []
     for e in requested:
-        real = [] if e.rehearse else [partial(run_once, run, _plan(run, host)) for run in _repeats(e)]
-        runs += real or [partial(rehearse_once, e, host)]
+        if e.rehearse:
+            runs.append(partial(rehearse_once, e, host))
+            continue
+        for seed in range(e.training.seed, e.training.seed + e.repeat):
+            run = replace(e, training=replace(e.training, seed=seed), repeat=1)
+            runs.append(partial(run_once, run, _plan(run, host)))
     for warning in dict.fromkeys(w for e in requested for w in e.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     try:
-        for run in runs:
-            rows.append(_row(*run()))
+        for start in runs:
+            rows.append(_row(*start()))
             if (rows[-1]["cause"] or "").endswith(FROM_LAUNCHER):
                 break
     finally:
@@ -104,7 +108,7 @@ def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
 
 
 def _check(requested: Sequence[Experiment], host: Host) -> None:
-    """Raises ConfigError with all that keeps any of them from running."""
+    """Raise ConfigError with all that keeps any of them from running."""
     memory = devices.host_memory_bytes()
     problems = [p for e in requested for p in (*preflight.problems(e), *memory_problems(e, memory))]
     if problems:
@@ -135,11 +139,6 @@ def _row(record: Record, path: Path) -> dict[str, Any]:
     return {**about, "cause": record.cause, "differences": different, **counts}
 
 
-def _repeats(e: Experiment) -> Iterator[Experiment]:
-    for k in range(e.repeat):
-        yield replace(e, training=replace(e.training, seed=e.training.seed + k), repeat=1)
-
-
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
@@ -164,15 +163,14 @@ def _host() -> Host:
 
 def _show_plans(requested: Sequence[tuple[Experiment, Scope]], as_json: bool) -> None:
     planned = [(e, _plan(e, _host()), rehearsed) for e, rehearsed in requested]
-    if as_json:
-        print(json.dumps([_plan_json(*one) for one in planned], indent=2))
-    else:
+    if not as_json:
         print("\n\n".join(_plan_text(*one) for one in planned))
-
-
-def _plan_json(e: Experiment, p: Plan, rehearsed: Scope) -> dict[str, Any]:
-    said = {"shrunk": rehearsed.shrunk, "not_rehearsed": rehearsed.not_rehearsed, "notes": rehearsed.notes}
-    return {"experiment": plain(asdict(e)), "plan": asdict(p), **({"rehearsal": plain(said)} if e.rehearse else {})}
+        return
+    rows = [{"experiment": plain(asdict(e)), "plan": asdict(plan)} for e, plan, _ in planned]
+    for row, (e, _, scope) in zip(rows, planned, strict=True):
+        if e.rehearse:
+            row["rehearsal"] = {name: plain(getattr(scope, name)) for name in ("shrunk", "not_rehearsed", "notes")}
+    print(json.dumps(rows, indent=2))
 
 
 def _plan_text(e: Experiment, p: Plan, rehearsed: Scope) -> str:
@@ -195,7 +193,7 @@ def _plan_text(e: Experiment, p: Plan, rehearsed: Scope) -> str:
 
 
 def _container_commands(e: Experiment) -> Iterator[str]:
-    """With an image that is here already: the same command as each runtime would start it in that image elsewhere."""
+    """Yield the command as each container runtime would start it in the experiment's image."""
     if e.image is None or e.cluster.container != "none":
         return
     for runtime in containers.RUNTIMES:
@@ -205,7 +203,7 @@ def _container_commands(e: Experiment) -> Iterator[str]:
 
 
 def _show_config(arguments: list[str]) -> int:
-    """Hydra's own --cfg and its kin, for the config as it would run (platform and hardware settled)."""
+    """Pass --cfg and the like on to Hydra, with the config as it would run (platform and hardware settled)."""
     import hydra
 
     flags = [a for a in arguments if a.startswith("-") or "=" not in a]

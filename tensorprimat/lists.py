@@ -35,17 +35,13 @@ def _list(called: Command, rows: Callable[[], Iterable[Row]]) -> Callable[[Seque
 
 def table(rows: Sequence[Row]) -> str:
     """Return rows of the same keys as a plain table; numbers to the right, unknown values as -."""
-    cells = [[*rows[0]], *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right = [
-        any(isinstance(value, int | float) for value in column)
-        for column in zip(*(r.values() for r in rows), strict=True)
-    ]
-    lines = []
-    for line in cells:
-        parts = [f"{c:>{w}}" if r else f"{c:<{w}}" for c, w, r in zip(line, widths, right, strict=True)]
-        lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
+    columns = []
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        cells = [name, *map(_cell, values)]
+        side = ">" if any(isinstance(value, int | float) for value in values) else "<"
+        columns.append([f"{cell:{side}{max(map(len, cells))}}" for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One run, or rehearsal, from plan to record: where launchers, parsers and metrics meet. It always leaves a record."""
+"""Run one experiment and record it: where conf, launchers, parsers and metrics meet. It always leaves a record."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from parsers.probe_files import RankFile, read_files
 
 REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
 """Of one rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""
-MOST_NAMED = 4
-"""Ranks whose parameters are not ours, and parameters of each that are named."""
+MOST_NAMED = 4  # ranks whose parameters differ from our count, and parameters of each
 SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
@@ -60,11 +59,17 @@ def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tupl
         run_dir.prepare(path, e, plan, go_on)
         about = _about(e, plan, path, commit)
         about = replace(about, shrunk=rehearsed.shrunk, not_rehearsed=rehearsed.not_rehearsed, notes=rehearsed.notes)
-        return _run(e, plan, path, about, go_on), path
+        try:
+            parsers.write(about, path)
+            ending, notes = _execute(e, plan, path, go_on)
+        except OSError as error:
+            fault = f"{error.strerror or error}: {error.filename or path}"
+            return _close(about, e, path / plan.log, None, fault), path
+        return _close(replace(about, notes=(*about.notes, *notes)), e, path / plan.log, ending), path
 
 
 def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
-    """Rehearse `e`, whatever was done before; where that cannot be, the failed record that says why.
+    """Rehearse `e`, whatever was done before; where that cannot begin, leave a failed record that says why.
 
     Raises:
         InputError: as run_once.
@@ -75,7 +80,13 @@ def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
         if problems := preflight.problems(small):
             raise ConfigError(*problems)
     except ConfigError as error:
-        return _refuse_once(e, error.problems)
+        commit, plan = where.commit(), Plan(argv=(), files={}, env={})
+        path = run_dir.directory(e, commit)
+        with run_dir.claimed(path):
+            run_dir.prepare(path, e, plan)
+            record = refused_record(_about(e, plan, path, commit), error.problems)
+            _keep(record, path)
+        return record, path
     for note in rehearsed.notes:
         print(f"warning: {e.framework.name}: {note}", file=sys.stderr)
     return run_once(small, plan, rehearsed)
@@ -91,34 +102,11 @@ def rehearsal(e: Experiment) -> tuple[Experiment, Scope]:
         return e, NO_REHEARSAL
     memory_bytes = SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
     small, rehearsed = rehearse.prepared(e, memory_bytes)
-    # Primus' torchrun meets at a port that is fixed: a colleague's rehearsal on this machine would be there already.
-    return changed(small, cluster=changed(small.cluster, master_port=_free_port())), rehearsed
-
-
-def _free_port() -> int:
+    # Primus' torchrun meets at a fixed port, where a colleague's rehearsal on this machine may be already.
     with socket.socket() as taken:
         taken.bind(("", 0))
-        return int(taken.getsockname()[1])
-
-
-def _refuse_once(e: Experiment, problems: Iterable[Problem]) -> tuple[Record, Path]:
-    """The record of a rehearsal that cannot begin, beside those that can, and its directory."""
-    commit, plan = where.commit(), Plan(argv=(), files={}, env={})
-    path = run_dir.directory(e, commit)
-    with run_dir.claimed(path):
-        run_dir.prepare(path, e, plan)
-        record = refused_record(_about(e, plan, path, commit), problems)
-        _keep(record, path)
-    return record, path
-
-
-def _run(e: Experiment, plan: Plan, path: Path, about: Record, go_on: bool) -> Record:
-    try:
-        parsers.write(about, path)
-        ending, notes = _execute(e, plan, path, go_on)
-    except OSError as error:
-        return _close(about, e, path, plan.log, None, f"{error.strerror or error}: {error.filename or path}")
-    return _close(replace(about, notes=(*about.notes, *notes)), e, path, plan.log, ending, None)
+        port = int(taken.getsockname()[1])
+    return changed(small, cluster=changed(small.cluster, master_port=port)), rehearsed
 
 
 def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner.Ending, tuple[str, ...]]:
@@ -138,7 +126,7 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
 
 
 def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
-    """The record of a run that has just started: if nothing else is ever written, this row remains."""
+    """Return the record of a run that has just started: if nothing else is ever written, this row remains."""
     return Record(
         id=path.name,
         name=e.name,
@@ -157,11 +145,9 @@ def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
     )
 
 
-def _close(  # noqa: PLR0913
-    about: Record, e: Experiment, path: Path, log_name: str, ending: runner.Ending | None, fault: str | None
-) -> Record:
-    """Read the log, judge, summarise, write. `fault`: what kept us from running or logging at all."""
-    log = path / log_name
+def _close(about: Record, e: Experiment, log: Path, ending: runner.Ending | None, fault: str | None = None) -> Record:
+    """Read the log, judge, summarise, write. fault: an error of the system, which ended the run or its log."""
+    path = log.parent
     parsed = parsers.parse(log if log.exists() else ())
     seen = Ending()
     if ending:
@@ -179,29 +165,28 @@ def _close(  # noqa: PLR0913
         about,
         provenance="rehearsed" if parsed.facts.get("stand_in") else about.provenance,
         ended_at=where.now(),
-        exit_code=ending.exit_code if ending else None,
+        exit_code=seen.exit_code,
         wall_time_s=ending.wall_time_s if ending else None,
     )
-    record = _without_secrets(parsers.assemble(parsed, outcome, known))
-    record = _read_back(with_own_power(record, path), e, path)
+    record = with_own_power(_without_secrets(parsers.assemble(parsed, outcome, known)), path)
+    if e.probe:
+        record = _with_probe(record, e, path / FOLDER)
     record = replace(record, summary=summary_json(record))
     _keep(record, path)
     return record
 
 
-def _read_back(record: Record, e: Experiment, path: Path) -> Record:
-    """Return `record` with what its probe read, compared with our own count."""
-    if e.probe:
-        files, wrong = read_files(path / FOLDER)
-        ran = rehearse.played(e) if e.rehearse == "layout" else None
-        record = with_files(record, files, wrong, ran) if (path / FOLDER).is_dir() else record
-        record = against_count(record, e, files)
-    return record
+def _with_probe(record: Record, e: Experiment, folder: Path) -> Record:
+    """Return `record` with the values that its probe read, and compare its parameters with our own count."""
+    files, wrong = read_files(folder)
+    if folder.is_dir():
+        record = with_files(record, files, wrong, rehearse.played(e) if e.rehearse == "layout" else None)
+    return against_count(record, e, files)
 
 
 def with_own_power(record: Record, path: Path) -> Record:
-    """`record` with the energy in power.jsonl of its directory. On a machine with more GPUs than trained the sampler
-    sees those of others, too, and which are ours is unknown: a note then, and no energy."""
+    """Return `record` with the energy in power.jsonl of its directory. Where more GPUs were sampled than trained it is
+    unknown which are ours: a note then, and no energy."""
     samples, gpus = path / power.FILE, record.requested.get("world_size")
     if not samples.exists() or record.provenance != "measured":
         return record
@@ -230,7 +215,7 @@ def _keep(record: Record, path: Path) -> None:
 
 
 def _earlier(path: Path) -> Record | None:
-    """The record of an earlier attempt, None if there is none that can be read."""
+    """Return the record of an earlier attempt, None if there is none that can be read."""
     try:
         return parsers.read(path)
     except InputError:
@@ -238,27 +223,29 @@ def _earlier(path: Path) -> Record | None:
 
 
 def _without_secrets(record: Record) -> Record:
-    """The texts that come from a log, with the values of secret variables blotted out."""
+    """Return the record with the values of secret variables replaced in all texts that come from its log."""
     secrets = [v for name, v in os.environ.items() if SECRET.search(name) and len(v) >= 8]
 
-    def blot(text: str) -> str:
+    def redacted(text: str) -> str:
         for secret in secrets:
             text = text.replace(secret, "[secret]")
         return text
 
-    cause = blot(record.cause) if record.cause else None
-    notes, lines = tuple(map(blot, record.notes)), tuple(map(blot, record.last_lines))
+    cause = redacted(record.cause) if record.cause else None
+    notes, lines = tuple(map(redacted, record.notes)), tuple(map(redacted, record.last_lines))
     return replace(record, cause=cause, notes=notes, last_lines=lines)
 
 
 def rehearsal_outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path) -> Outcome:
-    """`judged` as it counts for a rehearsal: one that ends in any way but by itself has not passed; playing ranks has
-    no steps, and has passed when each rank came to its first one."""
+    """Return the outcome of a rehearsal: failed where it did not end by itself; playing ranks has no steps, and is
+    completed when each rank came to its first one."""
     if judged.status == "completed" and ending.exit_code != 0:
         return Outcome("failed", judged.notes[0] if judged.notes else f"exit code {ending.exit_code}", judged.notes)
     if e.rehearse != "layout":
         return judged
-    wanted, seen = set(rehearse.played(e)), set(_played(log))
+    with log.open(encoding="utf-8", errors="replace") as lines:  # each rank marks its first step
+        ranks = ((marks.read_settings("rehearsed", line) or {}).get("rank") for line in lines)
+        wanted, seen = set(rehearse.played(e)), {rank for rank in ranks if type(rank) is int}
     if ending.exit_code == 0 and wanted <= seen:
         return Outcome("completed")
     if judged.status == "failed" and judged.cause and ending.exit_code == 0:
@@ -267,18 +254,10 @@ def rehearsal_outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path)
     return judged
 
 
-def _played(log: Path) -> Iterator[int]:
-    """The ranks that came to their first step, by their own marks."""
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            rank = (marks.read_settings("rehearsed", line) or {}).get("rank")
-            if type(rank) is int:
-                yield rank
-
-
 def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> Record:
-    """`record`, where a parameter that the probe has read in `files` is not, by name and shape, that of our own count
-    (conf/shapes.py): failed if it is a rehearsal's, else noted. So is a rehearsal of which a rank reports none.
+    """Compare the parameters that the probe has read with our own count (conf/shapes.py), by name and shape.
+
+    A difference fails a rehearsal, as does a rank that reports none; any other run gets a note.
     """
     local = record.setting("transformer_impl") == "local"
     wrong = list(islice(_miscounted(files, e, local), MOST_NAMED))
@@ -288,7 +267,8 @@ def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> R
 
 
 def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterator[str]:
-    """One sentence for each rank."""
+    """Yield a sentence for each rank whose parameters differ, or are missing."""
+    sizes = shapes.Sizes(*(getattr(e.layout, name) or 1 for name in shapes.Sizes._fields))
     by_rank = {file.rank: file for file in files if file.parameters is not None}
     wanted = rehearse.played(e) if e.rehearse == "layout" else range(e.layout.world_size if e.rehearse else 0)
     yield from (f"rank {rank} reported no parameters" for rank in wanted if rank not in by_rank)
@@ -297,18 +277,14 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
             yield f"rank {rank} does not report its place in the layout: its parameters are compared with nothing"
             continue
         built = {shapes.usual_name(p.name): p.shape for p in file.parameters or ()}
-        ours = _ours(e, file, local, fused=any(name.endswith(".experts.weight1") for name in built))
+        fused = any(name.endswith(".experts.weight1") for name in built)
+        place = shapes.Place(file.places["pipeline"], file.places["expert"])
+        ours = shapes.on_rank(e.model, sizes, place, local=local, fused=fused)
         if wrong := list(_apart(built, ours)):
             counts = [sum(map(math.prod, named.values())) for named in (built, ours)]
             more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
             which = f"{'; '.join(wrong[:MOST_NAMED])}{more}"
             yield f"rank {rank} holds {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
-
-
-def _ours(e: Experiment, file: RankFile, local: bool, fused: bool) -> Mapping[str, shapes.Shape]:
-    sizes = shapes.Sizes(*(getattr(e.layout, name) or 1 for name in shapes.Sizes._fields))
-    place = shapes.Place(file.places["pipeline"], file.places["expert"])
-    return shapes.on_rank(e.model, sizes, place, local=local, fused=fused)
 
 
 def _apart(built: Mapping[str, shapes.Shape], ours: Mapping[str, shapes.Shape]) -> Iterator[str]:
@@ -322,7 +298,6 @@ def _apart(built: Mapping[str, shapes.Shape], ours: Mapping[str, shapes.Shape]) 
 
 
 def refused_record(about: Record, problems: Iterable[Problem]) -> Record:
-    """The record of a rehearsal that could not begin."""
-    first, *others = dict.fromkeys(problems)
-    texts = [" ".join(str(problem).split()) for problem in (first, *others)]
-    return replace(about, status="failed", cause=texts[0], notes=(*about.notes, *texts[1:]), ended_at=about.started_at)
+    """Return the record of a rehearsal that could not begin."""
+    cause, *others = [" ".join(str(problem).split()) for problem in dict.fromkeys(problems)]
+    return replace(about, status="failed", cause=cause, notes=(*about.notes, *others), ended_at=about.started_at)
