@@ -199,16 +199,13 @@ def _no_effect(name: str, values: Mapping[str, Values]) -> str:
         return f"{switch} is off"
     if name == "tokenizer_model" and all(value == ("NullTokenizer",) for value in values["tokenizer_type"].values()):
         return "the corpus holds token ids already"
-    ends = [value[0] if value else None for value in values["train_iters"].values()]
-    if name == "save_interval" and all(map(_saves_at_the_end, values[name].values(), ends)):
-        return "nothing is saved before the end"
+    if name == "save_interval":
+        ends = [value[0] if value else None for value in values["train_iters"].values()]
+        # Where none is reported it may be any: as if it saved at once.
+        every = [(at, end) for saved, end in zip(values[name].values(), ends, strict=True) for at in saved or (0,)]
+        if all(type(end) is int and (at is None or (type(at) is int and at >= end)) for at, end in every):
+            return "nothing is saved before the end"
     return ""
-
-
-def _saves_at_the_end(intervals: tuple[Any, ...] | None, end: Any) -> bool:
-    if intervals is None or type(end) is not int:
-        return False
-    return all(every is None or (type(every) is int and every >= end) for every in intervals)
 
 
 def _ran(record: Record, name: str) -> tuple[bool, Any]:

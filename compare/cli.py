@@ -1,4 +1,4 @@
-"""`python -m compare RUNS…`: 0 comparable, 1 a regression, 2 bad input, 3 not comparable or cannot tell."""
+"""`python -m compare RUNS…`: 0 comparable, 1 a regression, 2 bad input, 3 not comparable or not decided."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from compare.comparison import compare, to_json
 from compare.figures import FIGURES, SPEED
 from compare.groups import Group, group
 from compare.question import Question
-from compare.regression import Outcome, judge
-from compare.report.regression import regression_report
-from compare.report.regression import to_json as regression_json
+from compare.regression import Outcome, judge, regression_json, regression_report
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
 from conf.errors import InputError, Problem, closest, command, listed
@@ -51,7 +49,7 @@ _GATE = (
     Key("baseline.*", "the runs that a candidate is judged against", example="baseline.image=primus:v26.4"),
     Key(
         "fail_on.*",
-        "exit 1 where the candidate is worse by so much, 3 where nobody can tell: fail_on.regression (tokens/s/GPU, by "
+        "exit 1 where the candidate is worse by so much, 3 where this is open: fail_on.regression (tokens/s/GPU, by "
         "2% if nothing is given) or fail_on.METRIC",
         share,
         example="fail_on.regression=2%",

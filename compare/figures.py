@@ -72,7 +72,7 @@ _WORDS: Mapping[Part, tuple[Word, Word]] = {
 
 
 def worded(figure: Figure, word: Word) -> Word:
-    """faster and slower in the figure's own words: a price is cheaper or dearer."""
+    """Return faster and slower in the figure's own words: a cost is cheaper or dearer."""
     better, worse = _WORDS.get(figure.part, ("better", "worse"))
     return {"faster": better, "slower": worse}.get(word, word)
 

@@ -1,4 +1,4 @@
-"""The gate: is a candidate, a new container or driver on one platform, worse than its baseline by a limit? Pure.
+"""The gate: whether a candidate, a new container or driver on one platform, is worse than its baseline by a limit.
 
 The interval of the ratio decides, never the ratio alone: an interval beyond the limit is a regression, one on this side
 of it is none, and one across it is open. With fewer than three runs a side there is no interval, and everything is
@@ -9,22 +9,34 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any, Literal
+
+from msgspec import to_builtins
 
 from compare.comparison import Comparison, compare_groups
 from compare.figures import FIGURES, Figure
 from compare.groups import Group, gathered
 from compare.question import Question, expand
+from compare.report.blocks import Block, Bullets, Paragraph, Report, Section, Tone, line, tables
 from compare.statistics import Ratio, runs_to_decide, would_decide
 from conf.errors import listed
 from metrics.bill import Terms
 from metrics.quantity import Quantity, shown
 from metrics.repeats import SEED, experiment_key
-from parsers import Record, Run
+from parsers import Run
 
 State = Literal["ok", "regression", "cannot tell"]
 Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
+
+SCHEMA_VERSION = 1
+_HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")
+_TONES: dict[Outcome, Tone] = {"ok": "good", "regression": "bad", "failed run": "bad", "cannot tell": "open"}
+_HOW = (
+    "A figure is a regression where its 95 % interval lies beyond the limit, and none where the interval does not "
+    "reach it. Everything else is open: more runs are needed, at least three a side."
+)
 
 BUMPED = ("image", "framework_version")
 """Keys that differ between baseline and candidate, where no vary= says otherwise."""
@@ -96,12 +108,12 @@ def judge(
     for name, sides in pairs:
         comparison = compare_groups(sides, question, terms)
         lines = (_line(figure, comparison, sides, limits.get(figure.metric)) for figure in FIGURES)
-        cases.append(Case(name, comparison, tuple(line for line in lines if line is not None)))
+        cases.append(Case(name, comparison, tuple(figure for figure in lines if figure is not None)))
     failed: list[str] = []
     for record in (run.record for run in candidate.runs if run.record.status != "completed"):
         lost = ": ".join(filter(None, (f"{record.id} of {candidate.label}", record.status, record.cause)))
         (failed if record.status in _FAILED else alone).append(lost)
-    regressed = [_result(case, line) for case in cases for line in case.lines if line.state == "regression"]
+    regressed = [_result(case, figure) for case in cases for figure in case.lines if figure.state == "regression"]
     open_ = [*_open(cases), *alone]
     outcome: Outcome = "regression" if regressed else "failed run" if failed else "cannot tell" if open_ else "ok"
     changes = tuple(_changes(baseline.runs, candidate.runs))
@@ -159,12 +171,18 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
     if verdict == "comparable":
         difference = _difference(reference, new) if result is None else 100 * (result.ratio - 1)
     state = _state(figure, ends, limit)
-    values = [_values(figure, comparison, side) for side in sides]
+    values, noise = [], []
+    for side in sides:
+        each = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
+        numbers = [float(value) for value in each if value is not None]
+        mean = statistics.fmean(numbers) if numbers else 0.0
+        spread = 100 * statistics.stdev(numbers) / mean if len(numbers) == len(each) > 1 and mean > 0 else None
+        values.append(numbers)
+        noise.append(spread)
     if result is not None and limit is not None and state == "cannot tell":
         reason = _more_runs(figure, values, result, limit)
-    before, after = (_noise(v) if len(v) == len(s.usable) else None for v, s in zip(values, sides, strict=True))
     title, metric = figure.title, figure.metric
-    return Line(metric, title, reference, before, new, after, difference, ends, word, state, reason)
+    return Line(metric, title, reference, noise[0], new, noise[1], difference, ends, word, state, reason)
 
 
 def _difference(reference: Quantity, new: Quantity) -> float | None:
@@ -199,21 +217,11 @@ def _more_runs(figure: Figure, values: Sequence[Sequence[float]], result: Ratio,
     return f"{how}; {would_decide(needed)} against the limit of {100 * limit:g} %"
 
 
-def _noise(values: Sequence[float]) -> float | None:
-    mean = statistics.fmean(values) if values else 0.0
-    return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean > 0 else None
-
-
-def _values(figure: Figure, comparison: Comparison, side: Group) -> list[float]:
-    values = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
-    return [float(value) for value in values if value is not None]
-
-
-def _result(case: Case, line: Line) -> str:
-    ends, difference = line.interval_percent, line.difference_percent
+def _result(case: Case, figure: Line) -> str:
+    ends, difference = figure.interval_percent, figure.difference_percent
     interval = "" if ends is None else f" ({shown(ends[0], 3)} to {shown(ends[1], 3)} %)"
     text = "" if difference is None else f" {difference:+.2f} %{interval}"
-    return f"{' '.join(filter(None, (case.experiment, line.title)))}:{text}; {line.reason}"
+    return f"{' '.join(filter(None, (case.experiment, figure.title)))}:{text}; {figure.reason}"
 
 
 def _open(cases: Sequence[Case]) -> Iterator[str]:
@@ -224,22 +232,68 @@ def _open(cases: Sequence[Case]) -> Iterator[str]:
         if verdict.word != "comparable":
             yield f"{case.experiment or 'the pair'}: {verdict.word}: {listed(verdict.reasons)}"
         else:
-            yield from (_result(case, line) for line in case.lines if line.state == "cannot tell")
+            yield from (_result(case, figure) for figure in case.lines if figure.state == "cannot tell")
 
 
 def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
     """Yield facts of the records, versions above all, whose values are others on the other side."""
-    before, after = (_facts_of([run.record for run in runs]) for runs in (theirs, ours))
-    for name in dict.fromkeys((*before, *after)):
-        old, new = before.get(name, ()), after.get(name, ())
+    sides = []
+    for records in ([run.record for run in runs] for runs in (theirs, ours)):
+        facts: list[tuple[str, Any]] = [(name, getattr(r, name)) for r in records for name in _FACTS]
+        facts += [item for r in records for item in r.environment.items() if not item[0].startswith(_NOT_A_VERSION)]
+        sides.append(gathered((name, str(value)) for name, value in facts if value is not None))
+    for name in dict.fromkeys(chain(*sides)):
+        old, new = (tuple(sorted({*side.get(name, ())})) for side in sides)
         if old != new:
             yield Change(name, old, new)
 
 
-def _facts_of(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    facts: list[tuple[str, Any]] = []
-    for record in records:
-        facts += [(name, getattr(record, name)) for name in _FACTS]
-        facts += [(k, v) for k, v in record.environment.items() if not k.startswith(_NOT_A_VERSION)]
-    values = gathered((name, str(value)) for name, value in facts if value is not None)
-    return {name: tuple(sorted({*known})) for name, known in values.items()}
+def regression_report(gate: Regression) -> Report:
+    """Return the outcome, the figures of every experiment, and what changed between the sides."""
+    limits = listed([f"{metric} {100 * limit:g} %" for metric, limit in gate.limits.items()])
+    headline = f"{gate.candidate} against {gate.baseline} (limit: {limits})"
+    blocks: list[Block] = [Bullets(tuple(map(line, gate.reasons)))] if gate.reasons else []
+    blocks.append(Paragraph(line(_HOW)))
+    for case in gate.cases:
+        blocks += tables(case.experiment or "Figures", _HEADS, list(map(_cells, case.lines)), numbers=True)
+    changes = [(change.fact, listed(change.reference), listed(change.new)) for change in gate.changes]
+    changes = changes or [("nothing that the records report", "", "")]
+    blocks += tables("What changed", ("fact", gate.baseline, gate.candidate), changes)
+    return Report(headline, gate.outcome, _TONES[gate.outcome], (line(headline),), (Section("", tuple(blocks)),))
+
+
+def _cells(figure: Line) -> tuple[str, ...]:
+    unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
+    title = figure.title if not unit or unit == figure.title else f"{figure.title}, {unit}"
+    ends = "" if (e := figure.interval_percent) is None else f"{e[0]:+.2f} to {e[1]:+.2f}"
+    difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
+    noise = (figure.reference_noise_percent, figure.new_noise_percent)
+    before, after = ("" if percent is None else f"{percent:.2f}" for percent in noise)
+    old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
+    return title, old, before, new, after, difference, ends, figure.word.upper(), figure.state or ""
+
+
+def regression_json(gate: Regression) -> dict[str, Any]:
+    """Return regression.json (regression.schema.json)."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "outcome": gate.outcome,
+        "reasons": list(gate.reasons),
+        "baseline": gate.baseline,
+        "candidate": gate.candidate,
+        "limits": dict(gate.limits),
+        "cases": [
+            {
+                "experiment": case.experiment,
+                "verdict": to_builtins(case.comparison.audit.verdict),
+                "figures": list(map(_line_json, case.lines)),
+            }
+            for case in gate.cases
+        ],
+        "changes": to_builtins(gate.changes),
+    }
+
+
+def _line_json(figure: Line) -> dict[str, Any]:
+    known = {field.name: getattr(figure, field.name) for field in fields(figure) if field.name != "title"}
+    return {**known, "reference": figure.reference.to_json(), "new": figure.new.to_json()}

@@ -80,7 +80,7 @@ class Bullets:
 @dataclass(frozen=True, slots=True)
 class Table:
     """rows: as many cells as heads; the first heads its row. numbers: all but the first column are. in_section: the
-    title of its section says what the caption says, which is hidden."""
+    title of its section says the same as the caption, which is hidden."""
 
     caption: str
     heads: tuple[Line, ...]

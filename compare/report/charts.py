@@ -18,7 +18,7 @@ from compare.statistics import Ratio, of_no_interest
 from conf.errors import listed
 from metrics import Quantity
 from metrics.step_times import step_times
-from parsers import Record, Run
+from parsers import Run
 
 _NAMED = 3
 _DRAWN = 24  # lines that an eye, and a page that opens at once, can take in
@@ -227,10 +227,13 @@ def curve_charts(comparison: Comparison) -> tuple[Curves, ...]:
     """Return loss, learning rate and step time, in this order, without those of which nothing is known."""
     runs, hidden = _drawn(comparison)
     groups = len(comparison.groups)
-    tokens = all(_reports_tokens(run.record) for _, _, run in runs)
+    records = [run.record for _, _, run in runs]
+    tokens = all(type(length := r.setting("seq_length")) is int and length > 0 for r in records) and all(
+        step.consumed_samples is not None for r in records for step in r.steps
+    )
     x = "tokens seen" if tokens else "iteration"
-    reporting = [run for _, _, run in runs if any(step.lr is not None for step in run.record.steps)]
-    used = all(any(step.lr_used is not None for step in run.record.steps) for run in reporting)
+    reporting = [record for record in records if any(step.lr is not None for step in record.steps)]
+    used = all(any(step.lr_used is not None for step in record.steps) for record in reporting)
     printed = "" if used else "as printed: in some logs that of the next step"
     loss = "Loss at equal tokens" if tokens else "Loss by iteration"
     losses = tuple(_series(one, "loss", tokens) for one in runs)
@@ -297,8 +300,3 @@ def _step_times(runs: Sequence[_One], groups: int) -> Curves:
     low, high = min(left_out, default=0), max(left_out, default=0)
     note = f"without the warm-up, {low if low == high else f'{low} to {high}'} steps" if high else ""
     return Curves("Step time", "iteration", "seconds", tuple(series), groups, note=note)
-
-
-def _reports_tokens(record: Record) -> bool:
-    known = all(step.consumed_samples is not None for step in record.steps)
-    return known and type(length := record.setting("seq_length")) is int and length > 0

@@ -1,4 +1,4 @@
-"""A comparison as a report: what every form says, in its order."""
+"""A comparison as a report: the content of every form, in its order."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from compare.checks import Check
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED, Figure
 from compare.groups import Group, gathered, seed_of, sides
+from compare.report import charts
 from compare.report.blocks import (
     NOT_REPORTED,
     UNKNOWN,
@@ -36,16 +37,6 @@ from compare.report.blocks import (
     line,
     ratio_lines,
     tables,
-)
-from compare.report.charts import (
-    curve_charts,
-    legend,
-    price_chart,
-    ratio_bars,
-    scaling_chart,
-    throughput_chart,
-    titled,
-    with_curves,
 )
 from compare.report.words import advice, headline, no_ratio
 from conf.arguments import program
@@ -187,7 +178,7 @@ def _ratio_table(
     comparison: Comparison, name: str, of: str, entries: Sequence[tuple[str, Compared]], few: bool
 ) -> Table:
     """Return the table of `entries`, each with its place in compare.json."""
-    scale, bars = ratio_bars([item.result for _, item in entries if item.result], comparison.difference)
+    scale, bars = charts.ratio_bars([item.result for _, item in entries if item.result], comparison.difference)
     reasons = {item.reason for _, item in entries}
     heads: list[str | Line] = ["figure" if few else "group", "ratio", "95 % interval", ("drawn", scale), "result"]
     heads += [name if few else "group's", comparison.baseline, "why"]
@@ -207,7 +198,7 @@ def _ratio_table(
         word = Tag(item.result.word, _WORDS.get(item.result.word, "plain"))
         rows.append((first, (ratio,), (interval,), ((bar,),), ((word,),), *values, item.reason))
     caption = f"{of}{name} against {comparison.baseline}"
-    if len(reasons) == 1:  # said once, above the table
+    if len(reasons) == 1:  # it stands once, above the table
         caption, heads, rows = ": ".join((caption, *reasons)), heads[:-1], [row[:-1] for row in rows]
     (made,) = tables(caption, heads, rows)
     return made
@@ -296,7 +287,7 @@ def _common_unit(quantities: Iterable[Quantity]) -> str | None:
 
 
 def _named(title: str, unit: str | None) -> str:
-    """Return a figure's title with its unit, where the title does not say it."""
+    """Return a figure's title with its unit, where the title lacks it."""
     return title if not unit or f" {title}".endswith(f" {unit}") else f"{title}, {unit}"
 
 
@@ -308,12 +299,12 @@ def _figures_section(comparison: Comparison) -> tuple[Section, ...]:
     for part, figures in gathered((figure.part, figure) for figure in FIGURES).items():
         blocks: list[Block] = [*_figures_blocks(comparison, part.capitalize(), figures, in_section=True)]
         if part == "speed":
-            blocks.append(Charts((throughput_chart(comparison),)))
+            blocks.append(Charts((charts.throughput_chart(comparison),)))
         if part == "cost":
             blocks += _break_evens(comparison)
             unit = _common_unit(figures[COST] for figures in comparison.group_figures.values())
-            chart = None if unit is None else price_chart(comparison, unit)
-            blocks += [] if chart is None else [Charts((chart,), legend(comparison))]
+            chart = None if unit is None else charts.price_chart(comparison, unit)
+            blocks += [] if chart is None else [Charts((chart,), charts.legend(comparison))]
         parts.append(Section(part.capitalize(), tuple(blocks)))
     noted = [
         (figure.title, label, note)
@@ -343,7 +334,7 @@ def _figures_blocks(
             Measured(q, f"{at[group.label]}/figures/{figure.metric}", unit is None)
             for q, group in zip(quantities, groups, strict=True)
         ]
-    titles = [titled(group) for group in groups]
+    titles = [charts.titled(group) for group in groups]
     heads: tuple[str, ...] = ("figure", *titles)
     rows: list[Cells] = [(name, *cells) for name, cells in columns.items()]
     if len(groups) > _COLUMNS:
@@ -404,8 +395,8 @@ def _terms(comparison: Comparison) -> tuple[Table, ...]:
 
 def _curve_section(comparison: Comparison) -> tuple[Section, ...]:
     """Return the curves; nothing where no run reports a step."""
-    drawn = curve_charts(comparison)
-    groups = tuple((place, side.label) for place, side in with_curves(comparison))
+    drawn = charts.curve_charts(comparison)
+    groups = tuple((place, side.label) for place, side in charts.with_curves(comparison))
     return (Section("Curves", (Charts(drawn, groups),), "curves"),) if drawn else ()
 
 
@@ -423,7 +414,11 @@ def _scaling_section(comparison: Comparison) -> tuple[Section, ...]:
         rows.append((scaled.group, gpus, speed, (ratio,), (interval,), scaled.smallest if scaled.efficiency else ""))
     heads = ("group", "GPUs", "tokens/s", "of linear growth", "95 % interval", "from")
     numbers = tables("Scaling: tokens/s per GPU over those with the fewest GPUs", heads, rows, numbers=True)
-    return (Section("Scaling", (Charts((scaling_chart(comparison),), legend(comparison)), *numbers), "scaling"),)
+    return (
+        Section(
+            "Scaling", (Charts((charts.scaling_chart(comparison),), charts.legend(comparison)), *numbers), "scaling"
+        ),
+    )
 
 
 def _runs_section(comparison: Comparison) -> Section:
@@ -488,7 +483,7 @@ def _reproduced(group: Group) -> Section:
     if command:
         blocks.append(Code(command, f"how the first run of {group.label} was started"))
     elif first.provenance == "imported":
-        blocks.append(Paragraph(line("Read from a log that was brought:")))
+        blocks.append(Paragraph(line("Made from a log that was imported:")))
         stated = [f"{name}={value}" for name, value in typed(first.given).items()]
         read = f"{program('parse')} {shlex.join([first.log or 'LOG', '--save', *stated])}"
         blocks.append(Code(read, f"how the first run of {group.label} was read"))

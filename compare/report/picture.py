@@ -86,7 +86,7 @@ def _legend(comparison: Comparison, y: float) -> tuple[list[str], float]:
 
 
 def title(comparison: Comparison) -> str:
-    """Return what the page says on top, wrapped."""
+    """Return the headline of the page, wrapped."""
     word = "" if comparison.ratios else f"{comparison.audit.verdict.word.capitalize()}. "
     first, *others = (plain(text_of(sentence)) for sentence in headline(comparison))
     _, width = _TITLES[bool(others)]

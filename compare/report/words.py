@@ -20,7 +20,7 @@ _NO_NUMBER: Mapping[str, str] = {
     "nothing to compare": "One group of runs: there is nothing to compare it with.",
 }
 _TITLES = {figure.metric: figure.title for figure in FIGURES}
-_SAID = 3  # groups with a sentence of their own
+_SENTENCES = 3  # groups with a sentence of their own
 _SPELLED = 3  # keys that a command is spelled out for
 
 
@@ -35,24 +35,24 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
         measured = any(group.usable for group in comparison.groups)
         no_ratio = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
         return (line(_NO_NUMBER.get(comparison.audit.verdict.word, no_ratio)),)
-    said = tuple(
-        (*_speed(item, i, comparison.baseline), *_cost(comparison, item.group), ".") for i, item in known[:_SAID]
+    sentences = tuple(
+        (*_speed(item, i, comparison.baseline), *_cost(comparison, item.group), ".") for i, item in known[:_SENTENCES]
     )
-    more = len(known) - _SAID
+    more = len(known) - _SENTENCES
     beside = "1 more group is" if more == 1 else f"{more} more groups are"
-    return (*said, line(f"{beside} in the table.")) if more > 0 else said
+    return (*sentences, line(f"{beside} in the table.")) if more > 0 else sentences
 
 
 def _speed(item: Compared, index: int, baseline: str) -> Line:
     result = item.result
     assert result is not None
     ratio, interval = ratio_lines(result, f"/ratios/{index}")
-    said = {
+    text = {
         "same": f"{item.group} is as fast as {baseline}",
         "undecided": f"Undecided whether {item.group} is faster than {baseline}",
     }.get(result.word, f"{item.group} is {result.word} than {baseline}")
     sure: Line = ("95 % interval ", *interval) if interval else (f"no interval: {result.reason}",)
-    return (f"{said}: ", *ratio, " times its tokens/s/GPU (", *sure, ")")
+    return (f"{text}: ", *ratio, " times its tokens/s/GPU (", *sure, ")")
 
 
 def _cost(comparison: Comparison, group: str) -> Line:
@@ -86,7 +86,14 @@ def advice(comparison: Comparison) -> tuple[Line, ...]:
         return (line("Name the runs of another group as well: of another platform, layout or image."),)
     if comparison.audit.rehearsed:
         return (line("Run it for real, without rehearse=: a rehearsal has no speed."),)
-    return (*_repeats(comparison), *_prices(comparison))
+    figures = comparison.group_figures
+    known = [group for group in comparison.groups if group.label in figures]
+    priced = [group for group in known if figures[group.label][COST].value is not None]
+    devices = dict.fromkeys(group.runs[0].record.hardware for group in priced)
+    options = " ".join(f"price.usd_per_gpu_hour.{device}=…" for device in devices if device)
+    example = bool(options) and comparison.terms.prices.example
+    prices = (line(f"Give your own prices, of which ours are an example: {options}"),) if example else ()
+    return (*_repeats(comparison), *prices)
 
 
 def _accept(keys: Sequence[str]) -> str:
@@ -99,7 +106,7 @@ def _unlike(comparison: Comparison, keys: Sequence[str]) -> Iterator[str]:
     if list(keys) == ["loss"]:
         yield f"Where this difference of losses will do, accept it: {_accept(keys)}; else find out why they part"
         return
-    # Another clock is nothing that anybody would compare.
+    # Nobody would compare clocks.
     settings = [row.setting for row in comparison.audit.rows if row.setting in keys and row.setting != "clock"]
     compared = ",".join((*comparison.audit.varied.keys, *settings))
     vary = f"compare it, vary={compared}; or " if 0 < len(settings) <= _SPELLED else ""
@@ -134,16 +141,6 @@ def _repeats(comparison: Comparison) -> Iterator[Line]:
         yield ("Repeat the runs with other seeds: about ", number, " a side would decide the throughput.")
     elif any(result.interval is None for _, result in open_):
         yield line(f"Repeat the runs with other seeds: from {ENOUGH} a side on there is an interval.")
-
-
-def _prices(comparison: Comparison) -> Iterator[Line]:
-    priced = [
-        g for g in comparison.groups if (f := comparison.group_figures.get(g.label)) and f[COST].value is not None
-    ]
-    devices = dict.fromkeys(g.runs[0].record.hardware for g in priced)
-    options = [f"price.usd_per_gpu_hour.{device}=…" for device in devices if device]
-    if comparison.terms.prices.example and options:
-        yield line(f"Give your own prices, of which ours are an example: {' '.join(options)}")
 
 
 def no_ratio(known: Iterable[Compared], metrics: Collection[str]) -> list[str]:
