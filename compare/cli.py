@@ -13,7 +13,7 @@ from compare.comparison import compare, to_json
 from compare.figures import FIGURES, SPEED
 from compare.groups import Group, group
 from compare.question import Question
-from compare.regression import Outcome, judge, regression_json, regression_report
+from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
 from conf.errors import InputError, Problem, closest, command, listed
@@ -132,6 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Terms) -> int:
     """Judge a candidate against its baseline; return the exit code."""
     from compare.report.files import markdown
+    from compare.report.page import regression_report
     from compare.report.terminal import print_report
 
     judged = judge(*_sides(runs, arguments), _limits(arguments["fail_on.*"]), question, on)

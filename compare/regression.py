@@ -19,7 +19,6 @@ from compare.comparison import Comparison, compare_groups
 from compare.figures import FIGURES, Figure
 from compare.groups import Group, gathered
 from compare.question import Question, expand
-from compare.report.blocks import Block, Bullets, Paragraph, Report, Section, Tone, line, tables
 from compare.statistics import Ratio, runs_to_decide, would_decide
 from conf.errors import listed
 from metrics.bill import Terms
@@ -31,13 +30,6 @@ State = Literal["ok", "regression", "cannot tell"]
 Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
 
 SCHEMA_VERSION = 1
-_HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")
-_TONES: dict[Outcome, Tone] = {"ok": "good", "regression": "bad", "failed run": "bad", "cannot tell": "open"}
-_HOW = (
-    "A figure is a regression where its 95 % interval lies beyond the limit, and none where the interval does not "
-    "reach it. Everything else is open: more runs are needed, at least three a side."
-)
-
 BUMPED = ("image", "framework_version")
 """Keys that differ between baseline and candidate, where no vary= says otherwise."""
 _FACTS = ("framework", "framework_version", "image", "hardware")
@@ -246,31 +238,6 @@ def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
         old, new = (tuple(sorted({*side.get(name, ())})) for side in sides)
         if old != new:
             yield Change(name, old, new)
-
-
-def regression_report(gate: Regression) -> Report:
-    """Return the outcome, the figures of every experiment, and what changed between the sides."""
-    limits = listed([f"{metric} {100 * limit:g} %" for metric, limit in gate.limits.items()])
-    headline = f"{gate.candidate} against {gate.baseline} (limit: {limits})"
-    blocks: list[Block] = [Bullets(tuple(map(line, gate.reasons)))] if gate.reasons else []
-    blocks.append(Paragraph(line(_HOW)))
-    for case in gate.cases:
-        blocks += tables(case.experiment or "Figures", _HEADS, list(map(_cells, case.lines)), numbers=True)
-    changes = [(change.fact, listed(change.reference), listed(change.new)) for change in gate.changes]
-    changes = changes or [("nothing that the records report", "", "")]
-    blocks += tables("What changed", ("fact", gate.baseline, gate.candidate), changes)
-    return Report(headline, gate.outcome, _TONES[gate.outcome], (line(headline),), (Section("", tuple(blocks)),))
-
-
-def _cells(figure: Line) -> tuple[str, ...]:
-    unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
-    title = figure.title if not unit or unit == figure.title else f"{figure.title}, {unit}"
-    ends = "" if (e := figure.interval_percent) is None else f"{e[0]:+.2f} to {e[1]:+.2f}"
-    difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
-    noise = (figure.reference_noise_percent, figure.new_noise_percent)
-    before, after = ("" if percent is None else f"{percent:.2f}" for percent in noise)
-    old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
-    return title, old, before, new, after, difference, ends, figure.word.upper(), figure.state or ""
 
 
 def regression_json(gate: Regression) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from compare.checks import Check
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED, Figure
 from compare.groups import Group, gathered, seed_of, sides
+from compare.regression import Line as FigureLine
+from compare.regression import Outcome, Regression
 from compare.report import charts
 from compare.report.blocks import (
     NOT_REPORTED,
@@ -71,6 +73,12 @@ _FIRST = frozenset(figure.metric for figure in FIGURES if figure.table)
 _TRAINED = ("num_layers", "hidden_size", "seq_length", "global_batch_size", "train_iters", "params_dtype", "fp8")
 _HOW_TO_READ = (
     "Below a value: the 95 % interval of the mean over runs, from three runs on. Beside it: where it comes from."
+)
+_GATE_HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")
+_GATE_TONES: dict[Outcome, Tone] = {"ok": "good", "regression": "bad", "failed run": "bad", "cannot tell": "open"}
+_HOW_JUDGED = (
+    "A figure is a regression where its 95 % interval lies beyond the limit, and none where the interval does not "
+    "reach it. Everything else is open: more runs are needed, at least three a side."
 )
 
 
@@ -533,3 +541,28 @@ def _text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_BYTES else None
     except (OSError, ValueError):  # a name or a text that is no UTF-8, too
         return None
+
+
+def regression_report(gate: Regression) -> Report:
+    """Return the outcome, the figures of every experiment, and what changed between the sides."""
+    limits = listed([f"{metric} {100 * limit:g} %" for metric, limit in gate.limits.items()])
+    headline = f"{gate.candidate} against {gate.baseline} (limit: {limits})"
+    blocks: list[Block] = [Bullets(tuple(map(line, gate.reasons)))] if gate.reasons else []
+    blocks.append(Paragraph(line(_HOW_JUDGED)))
+    for case in gate.cases:
+        blocks += tables(case.experiment or "Figures", _GATE_HEADS, list(map(_gate_cells, case.lines)), numbers=True)
+    changes = [(change.fact, listed(change.reference), listed(change.new)) for change in gate.changes]
+    changes = changes or [("nothing that the records report", "", "")]
+    blocks += tables("What changed", ("fact", gate.baseline, gate.candidate), changes)
+    return Report(headline, gate.outcome, _GATE_TONES[gate.outcome], (line(headline),), (Section("", tuple(blocks)),))
+
+
+def _gate_cells(figure: FigureLine) -> tuple[str, ...]:
+    unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
+    title = figure.title if not unit or unit == figure.title else f"{figure.title}, {unit}"
+    ends = "" if (e := figure.interval_percent) is None else f"{e[0]:+.2f} to {e[1]:+.2f}"
+    difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
+    noise = (figure.reference_noise_percent, figure.new_noise_percent)
+    before, after = ("" if percent is None else f"{percent:.2f}" for percent in noise)
+    old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
+    return title, old, before, new, after, difference, ends, figure.word.upper(), figure.state or ""
