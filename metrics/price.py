@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,12 @@ class Prices:
 
 def read_prices(text: str) -> Prices:
     """Read the prices behind `price=`: a name of conf/price or a YAML file. InputError: neither, or unfit."""
-    if text in choices("price"):
-        return _from_file(CONF / "price" / f"{text}.yaml", example=True)
-    return _from_file(Path(text))
+    return _example(text) if text in choices("price") else _from_file(Path(text))
+
+
+@cache
+def _example(name: str) -> Prices:
+    return _from_file(CONF / "price" / f"{name}.yaml", example=True)
 
 
 def typed_prices(entries: Mapping[str, str], group: str = "price", per: str = _PER_HOUR) -> Prices | None:
@@ -64,11 +68,10 @@ def typed_prices(entries: Mapping[str, str], group: str = "price", per: str = _P
     return _from_group(tables, group, per)
 
 
-def from_experiment(entry: Mapping[str, Any], where: str) -> Prices | None:
-    """Return the prices in a run's experiment.yaml; None where it has none. An example of ours that the run was
-    launched with (`price=oracle`) stays an example."""
-    group = entry.get("price")
-    prices = _from_group(group, where) if isinstance(group, Mapping) else None
+def from_experiment(group: Mapping[str, Any], where: str) -> Prices | None:
+    """Return the prices of a run, from `price` of its experiment; None where it has none. An example of ours that the
+    run was launched with (`price=oracle`) stays an example."""
+    prices = _from_group(group, where)
     if prices is None or prices.source is None:
         return prices
     examples = [read_prices(name) for name in choices("price") if name != "none"]
@@ -129,14 +132,15 @@ def _from_group(group: Mapping[str, Any], where: str, per: str = _PER_HOUR) -> P
 
 def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Sequence[str]) -> Mapping[str, float]:
     """Return the amounts as numbers. InputError: all that is wrong."""
+    devices = choices("hardware")
     problems: list[Problem] = []
     checked: dict[str, float] = {}
     if not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
         problems.append(Problem(where, "prices without a currency", currency, "usd, eur …, before _per_gpu", _HINT))
     for name, amount in amounts.items():
-        if name not in choices("hardware"):
-            near = closest(name, choices("hardware"))
-            problems.append(Problem(where, "no such hardware", name, listed(choices("hardware")), near))
+        if name not in devices:
+            near = closest(name, devices)
+            problems.append(Problem(where, "no such hardware", name, listed(devices), near))
             continue
         try:
             checked[name] = number(str(amount), [f"{currency}{unit}" for unit in units])

@@ -117,5 +117,5 @@ def _prices(arguments: Arguments, runs: Sequence[Run]) -> Prices:
     if typed is not None:
         return typed
     files = [(run.path, str(Path(run.path) / "experiment.yaml")) for run in runs]
-    launched = [(file, from_experiment(experiment_of(path), file)) for path, file in files]
+    launched = [(file, from_experiment(experiment_of(path, "price"), file)) for path, file in files]
     return joined([(file, prices) for file, prices in launched if prices]) or read_prices(EXAMPLE)

@@ -71,8 +71,7 @@ def _setting(record: Record, name: str) -> Any:
 
 def _model(directory: str) -> str | None:
     """Return the name of the model in the experiment that lies beside the record."""
-    model = experiment_of(directory).get(MODEL)
-    return model.get("name") if isinstance(model, Mapping) else None
+    return experiment_of(directory, MODEL).get("name")
 
 
 def _meant(key: str, text: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -145,16 +146,20 @@ def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
     return entry
 
 
-def experiment_of(directory: str) -> Mapping[str, Any]:
-    """Return the experiment.yaml beside the record in `directory`; empty where there is none that can be read."""
+def experiment_of(directory: str, part: str) -> Mapping[str, Any]:
+    """Return a part of the experiment.yaml beside the record in `directory`, such as its price; empty where there is
+    none that can be read. The lines of the part are parsed alone: of a thousand runs the rest takes seconds."""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         text = Path(directory, "experiment.yaml").read_text(encoding="utf-8")
-        entry = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # 1.5 ms; SafeLoader: 12
+        match = re.search(rf"^{part}:.*\n(?:[ #].*\n|\n)*", text, re.MULTILINE)
+        entry = yaml.load(match[0] if match else text, loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError):  # a record needs no experiment beside it
         return {}
-    return entry if isinstance(entry, Mapping) else {}
+    value = entry.get(part) if isinstance(entry, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
 
 
 def run_file(record: Record) -> RunFile:

@@ -113,9 +113,9 @@ def test_codecarbons_table_is_read_and_never_imported(tmp_path: Path, monkeypatc
 def test_an_example_that_a_run_was_launched_with_stays_one() -> None:
     oracle = read_prices("oracle")
     group = {"usd_per_gpu_hour": dict(oracle.per_gpu_hour), "date": oracle.date, "source": oracle.source}
-    launched = from_experiment({"price": group}, "experiment.yaml")
+    launched = from_experiment(group, "experiment.yaml")
     assert launched is not None
     assert launched.example
-    yours = from_experiment({"price": {**group, "source": "Offer 7"}}, "experiment.yaml")
+    yours = from_experiment({**group, "source": "Offer 7"}, "experiment.yaml")
     assert yours is not None
     assert not yours.example
