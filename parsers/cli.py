@@ -15,7 +15,7 @@ from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, looked_fo
 from parsers.discover import Found, Passed, discover
 from parsers.given import given_of, with_given
 from parsers.importers import is_record, read_record
-from parsers.power_windows import with_power
+from parsers.power import with_power
 from parsers.probe import FOLDER, with_probe
 from parsers.progress import shown
 from parsers.reader import Parser

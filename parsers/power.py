@@ -1,7 +1,11 @@
-"""Files of power samples: nvidia-smi, amd-smi and rocm-smi, NVML and our own jsonl, Zeus events, MLPerf power logs.
+"""Power samples and the energy of a run: nvidia-smi, amd-smi, rocm-smi, NVML, our own jsonl, Zeus, MLPerf power logs.
 
-Found out from the content. A cell that holds no number is None: nothing is interpolated, and a sample without a clock
-stays without one. What the sensor sees: a GPU (its own sensor), a board, or a node (a meter at the wall).
+The format follows from the content. A cell that holds no number is None: nothing is interpolated, and a sample without
+a clock stays without one. What the sensor sees: a GPU (its own sensor), a board, or a node (a meter at the wall).
+
+Energy is taken two ways: by the devices' own counters, and as watts integrated over time. Only time between two
+neighbouring readings counts: a cell without a number or a gap ends a stretch, and a window that is not covered by
+stretches has no energy, only the mean power of what was seen.
 """
 
 from __future__ import annotations
@@ -10,15 +14,21 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from msgspec import structs
+
 from conf.errors import InputError, Problem
-from parsers.record import Power, Sensor
+from parsers.record import Power, Record, Sensor, Step
 from parsers.scan import read_blocks
+from parsers.text import json_object
 from parsers.values import number
 
 LARGEST = 256 << 20
@@ -26,11 +36,16 @@ LOOKS_FOR = (
     "nvidia-smi --query-gpu=…,power.draw --format=csv; amd-smi metric --csv or --json; rocm-smi text, --csv or --json; "
     'jsonl with "power_w"; Zeus events; MLPerf power_reading lines'
 )
+_MLLOG = re.compile(r":::MLLOG (\{.{1,4000})")
+_PACKAGE = re.compile(r"GPU\[(\d{1,4})\]\s{0,8}: [\w ()]{0,60}Package Power \(W\): (\S{1,20})")
+_GAP = 5.0
+"""Two readings further apart than so many usual distances have a gap between them."""
+_DISAGREE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading of one device. clock: "monotonic", "unix", "local" (no time zone told), or None without a time.
+    """One reading of one device. clock: "monotonic", "unix", "local" (no time zone stated), or None without a time.
     energy_j: the device's own counter."""
 
     device: str
@@ -45,81 +60,71 @@ class PowerLog:
     """A file of samples, in its order; or the windows that a tool summed up itself (Zeus). kind: gpu, board or node."""
 
     source: str
-    kind: Sensor
+    kind: Sensor = "gpu"
     samples: tuple[Sample, ...] = ()
     windows: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def read_power(path: Path) -> PowerLog:
-    """The samples in a file. InputError: unreadable, larger than 256 MB, or no such file."""
+    """Read the samples in a file. InputError: unreadable, larger than 256 MB, or no such file."""
     data = bytearray()
     for block in read_blocks(path):
         data += block
         if len(data) > LARGEST:
             raise InputError(Problem(str(path), "is too large for power samples", allowed=f"{LARGEST >> 20} MB"))
-    found = power_of(data.decode("utf-8", "replace"))
-    if found is None:
+    log = power_of(data.decode("utf-8", "replace"))
+    if log is None:
         raise InputError(Problem(str(path), "holds no power samples that we know", allowed=LOOKS_FOR))
-    return found
+    return log
 
 
 def power_of(text: str) -> PowerLog | None:
-    """The samples in a text, None where no format is recognised. Total."""
-    for read in (_json_lines, _mlperf, _tables, _json_whole, _rocm_text):
-        found = read(text)
-        if found is not None and (found.samples or found.windows):
-            return found
-    return None
+    """Return the samples in a text, None where no format is recognised. No text makes it raise."""
+    logs = (read(text) for read in (_json_lines, _mlperf, _tables, _json_document, _rocm_text))
+    return next((log for log in logs if log is not None and (log.samples or log.windows)), None)
+
+
+def _sample(device: Any, time_s: float | None, clock: str, power_w: Any, energy_j: Any = None) -> Sample:
+    """Return a sample, without a clock where it has no time."""
+    clocked = None if time_s is None else clock
+    return Sample(
+        device=str(device), time_s=time_s, clock=clocked, power_w=_number(power_w), energy_j=_number(energy_j)
+    )
 
 
 def _json_lines(text: str) -> PowerLog | None:
-    """NVML jsonl (a line a sample with a list of GPUs), ours (a line a GPU and sample), Zeus events."""
+    """Read NVML jsonl (a line a sample with a list of GPUs), ours (a line a GPU and sample), or Zeus events."""
     if text.lstrip()[:1] != "{":
         return None
     entries = [entry for line in text.splitlines() if (entry := _object(line)) is not None]
     windows = tuple(window for entry in entries if (window := _zeus(entry)) is not None)
     if windows:
-        return PowerLog(source="zeus", kind="gpu", windows=windows)
-    samples: list[Sample] = []
-    for entry in entries:
-        gpus = entry.get("gpus")
-        if isinstance(gpus, list):
-            time_s, clock = _number(entry.get("timestamp")), "unix"
-            samples += [_nvml(gpu, time_s, clock) for gpu in gpus if isinstance(gpu, dict)]
-        elif "power_w" in entry:
-            samples.append(_ours(entry))
+        return PowerLog(source="zeus", windows=windows)
+    samples = tuple(sample for entry in entries for sample in _of_line(entry))
+    # One without a number marks that something was missed, but all without one report nothing.
+    if all(sample.power_w is None and sample.energy_j is None for sample in samples):
+        samples = ()
     tools = {str(entry["tool"]) for entry in entries if "tool" in entry}
-    source = ", ".join(sorted(tools)) or "nvml"
-    return PowerLog(source=source, kind="gpu", samples=_if_any(samples))
+    return PowerLog(source=", ".join(sorted(tools)) or "nvml", samples=samples)
 
 
-def _if_any(samples: list[Sample]) -> tuple[Sample, ...]:
-    """All of them, if one tells anything: one without a number marks that something was missed."""
-    return tuple(samples) if any(s.power_w is not None or s.energy_j is not None for s in samples) else ()
+def _of_line(entry: Mapping[str, Any]) -> Iterator[Sample]:
+    if isinstance(entry.get("gpus"), list):
+        time_s = _number(entry.get("timestamp"))
+        for gpu in (gpu for gpu in entry["gpus"] if isinstance(gpu, dict)):
+            yield _sample(gpu.get("gpu_id", gpu.get("index", "?")), time_s, "unix", gpu.get("power_w"))
+    elif "power_w" in entry:
+        times = ((clock, _number(entry.get(key))) for clock, key in _OUR_CLOCKS.items())
+        clock, time_s = next(((clock, time_s) for clock, time_s in times if time_s is not None), ("", None))
+        yield _sample(entry.get("device", "?"), time_s, clock, entry.get("power_w"), entry.get("energy_j"))
 
 
-def _nvml(gpu: Mapping[str, Any], time_s: float | None, clock: str) -> Sample:
-    device = str(gpu.get("gpu_id", gpu.get("index", "?")))
-    return Sample(
-        device=device, time_s=time_s, clock=clock if time_s is not None else None, power_w=_number(gpu.get("power_w"))
-    )
-
-
-def _ours(entry: Mapping[str, Any]) -> Sample:
-    monotonic, unix = _number(entry.get("monotonic_s")), _number(entry.get("time_unix_s"))
-    clock = "monotonic" if monotonic is not None else "unix" if unix is not None else None
-    return Sample(
-        device=str(entry.get("device", "?")),
-        time_s=unix if monotonic is None else monotonic,
-        clock=clock,
-        power_w=_number(entry.get("power_w")),
-        energy_j=_number(entry.get("energy_j")),
-    )
+_OUR_CLOCKS = {"monotonic": "monotonic_s", "unix": "time_unix_s"}
 
 
 def _zeus(entry: Mapping[str, Any]) -> Power | None:
-    """One interval that Zeus measured: its counters' sum over all of the job's GPUs; its steps count from 1."""
+    """Return one interval that Zeus measured: its counters' sum over all of the job's GPUs; its steps count from 1."""
     if entry.get("event_type") != "interval":
         return None
     metrics: Any = entry.get("payload")
@@ -139,41 +144,29 @@ def _zeus(entry: Mapping[str, Any]) -> Power | None:
     )
 
 
-_MLLOG = re.compile(r":::MLLOG (\{.{1,4000})")
-
-
 def _mlperf(text: str) -> PowerLog | None:
-    """MLPerf: power_reading of a whole node in W, AC or DC side as it says."""
+    """Read MLPerf's power_reading: of a node, in W, on the AC or DC side as it says."""
     if '"power_reading"' not in text:
         return None
     samples, notes = [], []
-    for line in text.splitlines():
-        found = _MLLOG.search(line)
-        entry = _object(found[1]) if found else None
-        if entry is None:
-            continue
-        told = entry.get("metadata")
-        metadata: dict[str, Any] = told if isinstance(told, dict) else {}
+    for entry in filter(None, map(_object, _MLLOG.findall(text))):
+        metadata = entry["metadata"] if isinstance(entry.get("metadata"), dict) else {}
         time_ms, value = _number(entry.get("time_ms")), _number(entry.get("value"))
         if entry.get("key") == "power_reading":
             time_s = None if time_ms is None else time_ms / 1000
-            clock = None if time_s is None else "unix"
-            samples.append(Sample(device=str(metadata.get("host", "node")), time_s=time_s, clock=clock, power_w=value))
+            samples.append(_sample(metadata.get("host", "node"), time_s, "unix", value))
         elif entry.get("key") == "conversion_eff":
             notes.append(f"conversion efficiency {value}, measured at {metadata.get('measurement_type', 'unknown')}")
     return PowerLog(source="mlperf", kind="node", samples=tuple(samples), notes=tuple(notes))
 
 
-_Column = Callable[[Mapping[str, str]], Iterator[Sample]]
-
-
 def _tables(text: str) -> PowerLog | None:
-    """CSV with a header: nvidia-smi, amd-smi, rocm-smi."""
+    """Read CSV with a header: nvidia-smi, amd-smi, rocm-smi."""
     header = next((line for line in text.splitlines()[:50] if "," in line and "ower" in line), None)
     if header is None:
         return None
-    begin = text.index(header)
-    rows = csv.reader(io.StringIO(text[begin:].replace("\0", ""), newline=""), skipinitialspace=True)
+    table = text[text.index(header) :].replace("\0", "")
+    rows = csv.reader(io.StringIO(table, newline=""), skipinitialspace=True)
     try:
         names = [name.strip() for name in next(rows)]
         entries = [dict(zip(names, (cell.strip() for cell in row), strict=False)) for row in rows if len(row) > 1]
@@ -181,82 +174,69 @@ def _tables(text: str) -> PowerLog | None:
         return None
     plain = {name.split(" [")[0]: name for name in names}
     if "power.draw" in plain or "power.draw.average" in plain:
-        return PowerLog(source="nvidia-smi", kind="gpu", samples=tuple(_nvidia(entries, plain)))
+        return PowerLog(source="nvidia-smi", samples=tuple(_nvidia(entries, plain)))
     if "socket_power" in names or "average_socket_power" in names:
-        return PowerLog(source="amd-smi", kind="gpu", samples=tuple(_amd(entries)))
+        return PowerLog(source="amd-smi", samples=tuple(map(_amd, entries)))
     package = next((name for name in names if "Package Power (W)" in name), None)
     if package is not None and "device" in names:
         cards = (Sample(device=_card(e.get("device", "?")), power_w=_cell(e.get(package))) for e in entries)
-        return PowerLog(source="rocm-smi", kind="gpu", samples=tuple(cards))
+        return PowerLog(source="rocm-smi", samples=tuple(cards))
     return None
 
 
 def _nvidia(entries: Iterable[Mapping[str, str]], names: Mapping[str, str]) -> Iterator[Sample]:
     draw = names.get("power.draw", names.get("power.draw.average", ""))
-    device = next((names[name] for name in ("index", "pci.bus_id", "uuid", "gpu_bus_id") if name in names), None)
+    device = next((names[name] for name in ("index", "pci.bus_id", "uuid", "gpu_bus_id") if name in names), "")
     for entry in entries:
         time_s = _local(entry.get(names.get("timestamp", ""), ""))
-        label = entry.get(device, "?") if device else "?"
-        yield Sample(
-            device=label, time_s=time_s, clock=None if time_s is None else "local", power_w=_cell(entry.get(draw))
-        )
+        yield _sample(entry.get(device, "?"), time_s, "local", _cell(entry.get(draw)))
 
 
-def _amd(entries: Iterable[Mapping[str, str]]) -> Iterator[Sample]:
-    for entry in entries:
-        time_s = _cell(entry.get("timestamp"))
-        watts = _cell(entry.get("socket_power", entry.get("average_socket_power")))
-        energy = _cell(entry.get("total_energy_consumption"))
-        yield Sample(
-            device=entry.get("gpu", "?"),
-            time_s=time_s,
-            clock=None if time_s is None else "unix",
-            power_w=watts,
-            energy_j=energy,
-        )
+def _amd(entry: Mapping[str, str]) -> Sample:
+    watts = _cell(entry.get("socket_power", entry.get("average_socket_power")))
+    energy = _cell(entry.get("total_energy_consumption"))
+    return _sample(entry.get("gpu", "?"), _cell(entry.get("timestamp")), "unix", watts, energy)
 
 
-def _json_whole(text: str) -> PowerLog | None:
-    """amd-smi metric --json (a list of GPUs) and rocm-smi --json ({"card0": …})."""
+def _json_document(text: str) -> PowerLog | None:
+    """Read amd-smi metric --json (a list of GPUs) or rocm-smi --json ({"card0": …})."""
     try:
-        whole = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if isinstance(whole, dict) and any(str(key).startswith("card") for key in whole):
-        cards = [(key, card) for key, card in whole.items() if isinstance(card, dict)]
+    if isinstance(content, dict) and any(str(key).startswith("card") for key in content):
+        cards = [(key, card) for key, card in content.items() if isinstance(card, dict)]
         samples = [Sample(device=_card(key), power_w=_package(card)) for key, card in cards]
-        return PowerLog(source="rocm-smi", kind="gpu", samples=tuple(s for s in samples if s.power_w is not None))
-    listed = whole.get("gpu_data") if isinstance(whole, dict) else whole
-    if not isinstance(listed, list):
+        return PowerLog(source="rocm-smi", samples=tuple(s for s in samples if s.power_w is not None))
+    gpus = content.get("gpu_data") if isinstance(content, dict) else content
+    if not isinstance(gpus, list):
         return None
-    gpus = [gpu for gpu in listed if isinstance(gpu, dict) and isinstance(gpu.get("power"), dict)]
-    return PowerLog(source="amd-smi", kind="gpu", samples=tuple(_amd_json(gpu) for gpu in gpus))
+    samples = [_amd_json(gpu) for gpu in gpus if isinstance(gpu, dict) and isinstance(gpu.get("power"), dict)]
+    return PowerLog(source="amd-smi", samples=tuple(samples))
 
 
 def _amd_json(gpu: Mapping[str, Any]) -> Sample:
-    watts, energy = gpu["power"].get("socket_power"), gpu.get("energy")
+    energy = gpu.get("energy")
     total = energy.get("total_energy_consumption") if isinstance(energy, dict) else None
-    return Sample(device=str(gpu.get("gpu", "?")), power_w=_valued(watts, "W"), energy_j=_valued(total, "J"))
+    watts = _valued(gpu["power"].get("socket_power"), "W")
+    return Sample(device=str(gpu.get("gpu", "?")), power_w=watts, energy_j=_valued(total, "J"))
 
 
 def _valued(entry: Any, unit: str) -> float | None:
-    """{"value": 288, "unit": "W"}, in this unit or not at all; or the bare number."""
+    """Read {"value": 288, "unit": "W"}, in this unit or not at all; or the bare number."""
     if isinstance(entry, dict):
         return _number(entry.get("value")) if entry.get("unit") == unit else None
     return _number(entry)
 
 
-_PACKAGE = re.compile(r"GPU\[(\d{1,4})\]\s{0,8}: [\w ()]{0,60}Package Power \(W\): (\S{1,20})")
-
-
 def _rocm_text(text: str) -> PowerLog | None:
     samples = (Sample(device=device, power_w=_cell(watts)) for device, watts in _PACKAGE.findall(text))
-    return PowerLog(source="rocm-smi", kind="gpu", samples=tuple(samples))
+    return PowerLog(source="rocm-smi", samples=tuple(samples))
 
 
 def _package(card: Mapping[str, Any]) -> float | None:
-    told = next((value for name, value in card.items() if "Package Power (W)" in str(name)), None)
-    return _cell(told) if isinstance(told, str) else _number(told)
+    watts = next((value for name, value in card.items() if "Package Power (W)" in str(name)), None)
+    return _cell(watts) if isinstance(watts, str) else _number(watts)
 
 
 def _card(name: str) -> str:
@@ -264,12 +244,12 @@ def _card(name: str) -> str:
 
 
 def _cell(text: str | None) -> float | None:
-    """ "187.80 W", "288", "[N/A]"."""
+    """Read "187.80 W", "288", "[N/A]"."""
     return number((text or "").removesuffix("W").strip())
 
 
 def _local(text: str) -> float | None:
-    """nvidia-smi's time stamp, of which zone it does not say: differences count, the origin does not."""
+    """Read nvidia-smi's time stamp, which names no time zone: differences count, the origin does not."""
     for form in ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S"):
         try:
             return datetime.strptime(text.strip(), form).replace(tzinfo=timezone.utc).timestamp()
@@ -279,13 +259,127 @@ def _local(text: str) -> float | None:
 
 
 def _object(line: str) -> dict[str, Any] | None:
-    try:
-        entry, _ = json.JSONDecoder(parse_constant=lambda _: None).raw_decode(line.strip())
-    except (ValueError, RecursionError):
-        return None
-    return entry if isinstance(entry, dict) else None
+    return json_object(line, constant=lambda _: None)
 
 
 def _number(value: Any) -> float | None:
-    whole = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number(repr(value)) if whole and abs(value) < 1e18 else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number(repr(value)) if is_number and abs(value) < 1e18 else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEnergy:
+    """One device in a window, from its first to its last reading there: seconds and joules, None where not covered."""
+
+    device: str
+    seconds: float
+    counter_j: float | None
+    integrated_j: float | None
+    mean_power_w: float | None
+
+
+def device_energies(
+    samples: Iterable[Sample], start_s: float | None = None, end_s: float | None = None
+) -> list[DeviceEnergy]:
+    """Return the energy of each device, over the readings with a time in the window (all where it is open)."""
+    by_device: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        inside = sample.time_s is not None and (start_s is None or start_s <= sample.time_s)
+        if inside and (end_s is None or (sample.time_s or 0.0) <= end_s):
+            by_device[sample.device].append(sample)
+    energies = (_device(device, sorted(each, key=_time)) for device, each in sorted(by_device.items()))
+    return [energy for energy in energies if energy is not None]
+
+
+def _device(device: str, samples: Sequence[Sample]) -> DeviceEnergy | None:
+    distances = [_time(b) - _time(a) for a, b in pairwise(samples)]
+    if not distances or samples[-1].time_s == samples[0].time_s:
+        return None
+    usual, seconds = median(distances), _time(samples[-1]) - _time(samples[0])
+    joules, covered = 0.0, 0.0
+    for (a, b), distance in zip(pairwise(samples), distances, strict=True):
+        if a.power_w is not None and b.power_w is not None and distance <= _GAP * usual:
+            joules += (a.power_w + b.power_w) / 2 * distance
+            covered += distance
+    integrated = joules if covered >= seconds * (1 - 1e-9) else None
+    return DeviceEnergy(device, seconds, _counted(samples), integrated, joules / covered if covered else None)
+
+
+def _counted(samples: Sequence[Sample]) -> float | None:
+    """Return what the counter gained from the first to the last reading; None where one is missing or it went back."""
+    counts = [sample.energy_j for sample in samples]
+    first, last = counts[0], counts[-1]
+    known = [count for count in counts if count is not None]
+    rises = all(b >= a for a, b in pairwise(known))
+    return last - first if first is not None and last is not None and rises else None
+
+
+def window(log: PowerLog, start_s: float | None = None, end_s: float | None = None) -> Power | None:
+    """Return the energy of all devices of a file together; None without two readings of one."""
+    devices = device_energies(log.samples, start_s, end_s)
+    if not devices:
+        return None
+    return Power(
+        kind=log.kind,
+        source=log.source,
+        gpus=len(devices) if log.kind == "gpu" else None,
+        seconds=sum(device.seconds for device in devices) / len(devices),
+        energy_counter_j=_sum(device.counter_j for device in devices),
+        energy_integrated_j=_sum(device.integrated_j for device in devices),
+        mean_power_w=_sum(device.mean_power_w for device in devices),
+    )
+
+
+def over_steps(log: PowerLog, steps: Sequence[Step]) -> Power | None:
+    """Return the window from the end of the first step to that of the last, where they have the samples' clock: the
+    monotonic one of our own marks, or the world's (MLPerf's lines carry it). Hours without a time zone are no clock."""
+    clocks = {"monotonic": [step.end_monotonic_s for step in steps]}
+    clocks["unix"] = [step.metrics.get("logged_at_unix_s") for step in steps]
+    for clock, times in clocks.items():
+        ours = replace(log, samples=tuple(sample for sample in log.samples if sample.clock == clock))
+        ends = [(step.step, end) for step, end in zip(steps, times, strict=True) if end is not None and ours.samples]
+        if len(ends) < 2:
+            continue
+        (first, start_s), (last, end_s) = ends[0], ends[-1]
+        power = window(ours, start_s, end_s)
+        return None if power is None else structs.replace(power, first_step=first + 1, last_step=last)
+    return None
+
+
+def with_power(record: Record, path: Path, alone: bool = True) -> Record:
+    """Return `record` with the energy in a file of samples: over its steps where the clocks are one, else over all of
+    the file. alone: whether no other run can have drawn it; without a common clock it is then nobody's.
+
+    InputError: no file of power samples.
+    """
+    log = read_power(path)
+    aligned = over_steps(log, record.steps)
+    if aligned is None and not alone:
+        note = f"power: {log.source} and the steps have no common clock: which of the runs drew it is not known"
+        return structs.replace(record, notes=(*record.notes, note))
+    power = aligned or window(log)
+    powers = log.windows if power is None else (*log.windows, power)
+    notes = (*record.notes, *_notes(log, powers, aligned is not None))
+    return structs.replace(record, power=(*record.power, *powers), notes=notes)
+
+
+def _notes(log: PowerLog, powers: Sequence[Power], aligned: bool) -> Iterator[str]:
+    yield from log.notes
+    if log.samples and not powers:
+        yield f"power: {log.source} gives {len(log.samples)} samples and no time between two of them: no energy"
+    if log.samples and powers and not aligned:
+        yield f"power: the samples of {log.source} and the steps have no common clock; the energy is of all of the file"
+    for one in powers:
+        a, b = one.energy_counter_j, one.energy_integrated_j
+        if a and b and abs(a - b) > _DISAGREE * max(a, b):
+            yield f"power: counters say {a:.0f} J, integrated power {b:.0f} J ({b / a - 1:+.1%})"
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum, None where one is missing: a sum over some of the devices would pass for that of all."""
+    listed = list(values)
+    return None if None in listed else sum(value for value in listed if value is not None)
+
+
+def _time(sample: Sample) -> float:
+    return sample.time_s if sample.time_s is not None else 0.0

@@ -26,9 +26,8 @@ from launchers.progress import Shown
 from launchers.rehearse import NO_REHEARSAL, Scope
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record, marks
-from parsers.power_windows import with_power
-from parsers.probe import FOLDER, with_files
-from parsers.probe_files import RankFile, read_files
+from parsers.power import with_power
+from parsers.probe import FOLDER, RankFile, read_files, with_files
 
 REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
 """Of one rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from parsers.dialects.megatron import parameters
-from parsers.driver import Dialect, Driver, Values
+from parsers.driver import Dialect, Driver, Values, glued
 from parsers.events import Event, Fact, Setting
 from parsers.record import Step, Validation
 from parsers.text import body
 from parsers.values import count, literal, number, step_fields
-from parsers.wrapped import glued
 
 # nemo/lightning/megatron_init.py, in NeMo 1 modules/common/megatron/megatron_init.py: of rank 0, the ranks of a group.
 _GROUP = re.compile(r"Rank 0 has ([a-z ]{4,40}group) ?: ?\[([\d, ]{1,60000})\]")

@@ -15,7 +15,7 @@ from conf.arguments import Arguments, Command, number
 from conf.errors import Answer, InputError
 from conf.version import VERSION
 from conf.vocabulary import vocabulary
-from parsers.matching import FIELDS
+from parsers.find import FIELDS
 from tensorprimat import cli, completion
 
 ROOT = Path(__file__).parent.parent.parent

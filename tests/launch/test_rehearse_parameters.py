@@ -13,7 +13,7 @@ from conf.resolve import Experiment
 from conf.shapes import Place, Shape, Sizes, on_rank
 from launchers.rehearse import prepared
 from parsers import Reading, Record
-from parsers.probe_files import Parameter, RankFile
+from parsers.probe import Parameter, RankFile
 from tensorprimat import run
 
 QKV = "decoder.layers.1.self_attention.linear_qkv.weight"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from conf.errors import InputError
 from parsers import Record, Step
-from parsers.power import Sample, power_of, read_power
-from parsers.power_windows import device_energies, over_steps, window, with_power
+from parsers.power import Sample, device_energies, over_steps, power_of, read_power, window, with_power
 
 SHARED = Path(__file__).parents[3] / "shared" / "power"
 shared = pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
@@ -151,7 +150,7 @@ def test_of_several_runs_none_gets_the_power_of_a_file_without_their_clock(tmp_p
     assert [one.energy_integrated_j for one in with_power(record, path).power] == [800.0]
     one_of_two = with_power(record, path, alone=False)
     assert one_of_two.power == ()
-    assert "which of the runs drew it is not told" in one_of_two.notes[0]
+    assert "which of the runs drew it is not known" in one_of_two.notes[0]
 
 
 def test_a_counter_that_disagrees_is_told(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from helpers import read
 
 from parsers.dialects import load
+from parsers.driver import WrappedLines
 from parsers.record import Step
-from parsers.wrapped import WrappedLines
 
 STARTS = re.compile(r"step=\d+ ")
 LINES = {
