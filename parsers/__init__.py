@@ -11,7 +11,7 @@ from pathlib import Path
 from parsers import marks
 from parsers.assemble import assemble, differences
 from parsers.dialects import DIALECTS, load
-from parsers.find import Run, find_runs
+from parsers.find import find_runs
 from parsers.outcome import Ending, Outcome, judge
 from parsers.reader import Parser
 from parsers.record import (

@@ -16,7 +16,8 @@ from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import vocabulary
 from parsers.progress import Progress, silent
-from parsers.record import Record, Run
+from parsers.record import Record
+from parsers.record import Run as Run
 from parsers.storage import RUN_FILE, experiment_of, read_lazily
 from parsers.values import literal
 
