@@ -22,6 +22,7 @@ from parsers.record import (
     Reading,
     Record,
     Restart,
+    Run,
     Stall,
     Step,
     Validation,
@@ -62,13 +63,14 @@ __all__ = [
 
 
 def parse(source: Path | Iterable[str | bytes], dialect: str | None = None) -> Parsed:
-    """The last run in a log. dialect: forced, or None to find out. InputError: the file cannot be read."""
+    """Return the last run in a log. dialect: forced, or None to recognise it by content. InputError: the file cannot be
+    read."""
     return parse_all(source, dialect)[-1]
 
 
 def parse_all(source: Path | Iterable[str | bytes], dialect: str | None = None) -> tuple[Parsed, ...]:
-    """All runs in a log, in its order; at least one, which may be empty. source: a file (also .gz), "-" (standard
-    input), or lines. InputError: the file cannot be read."""
+    """Return all runs in a log, in its order; at least one, which may be empty. source: a file (also .gz), "-"
+    (standard input), or lines. InputError: the file cannot be read."""
     parser = Parser(dialect)
     if isinstance(source, Path):
         for block in read_blocks(source):
@@ -80,12 +82,12 @@ def parse_all(source: Path | Iterable[str | bytes], dialect: str | None = None) 
 
 
 def detect(lines: Iterable[str | bytes]) -> str | None:
-    """The dialect of these lines."""
+    """Return the dialect of these lines."""
     return parse(lines).dialect
 
 
 def live(line: str) -> Step | None:
-    """The step that this one line tells, in any dialect: for progress while a run goes on."""
+    """Return the step that this one line reports, in any dialect: for progress while a run goes on."""
     for name in DIALECTS:
         step = load(name).read_step(1, line)
         if step is not None:
@@ -94,5 +96,5 @@ def live(line: str) -> Step | None:
 
 
 def looked_for() -> tuple[str, ...]:
-    """What betrays a training log, a phrase a dialect."""
+    """Return what betrays a training log, a phrase a dialect."""
     return (*(load(name).looks_for for name in DIALECTS), marks.LOOKS_FOR)

@@ -1,4 +1,4 @@
-"""From what was read to a Record: requested held against effective, the outcome, the facts."""
+"""From what was read to a Record: requested against effective, the outcome, the facts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
             *_cautions(facts.get("cautions")),
             *_contradictions(about.environment, facts),
             *ignored(declared, parsed.arguments),
-            *untold(requested, effective),
+            *unreported(requested, effective),
             *parsed.notes,
             *outcome.notes,
         ),
@@ -88,25 +88,25 @@ def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_arguments(parsed: Parsed) -> dict[str, Any]:
-    """What a Megatron dump alone tells, and no setting of ours says: recipes set these on one side of a comparison."""
-    found: dict[str, Any] = {}
+    """Return what a Megatron dump alone states and no setting of ours covers: recipes set it on one side only."""
+    values: dict[str, Any] = {}
     for name, reading in parsed.arguments.items():
         wanted = _PRINTED.get(name.rpartition(".")[2])
         if wanted is not None and isinstance(reading.value, wanted):
-            found[name.rpartition(".")[2]] = reading.value
+            values[name.rpartition(".")[2]] = reading.value
     other = other_layers(parsed.arguments)
-    return found if other is None else {**found, "other_layers": other}
+    return values if other is None else {**values, "other_layers": other}
 
 
 def _declared(entries: Any) -> tuple[Declaration, ...]:
-    """What a rendered bundle says of its declarations."""
+    """Return what a rendered bundle says of its declarations."""
     listed = entries if isinstance(entries, list) else []
-    whole = [entry for entry in listed if isinstance(entry, dict) and {"key", "value", "reason"} <= entry.keys()]
-    return tuple(Declaration(str(entry["key"]), entry["value"], str(entry["reason"])) for entry in whole)
+    complete = [entry for entry in listed if isinstance(entry, dict) and {"key", "value", "reason"} <= entry.keys()]
+    return tuple(Declaration(str(entry["key"]), entry["value"], str(entry["reason"])) for entry in complete)
 
 
 def _reasons(entries: Any) -> dict[str, str]:
-    """What a rendered bundle says that its rehearsal tells nothing of."""
+    """Return what a rendered bundle says that its rehearsal does not show."""
     return {str(name): str(why) for name, why in entries.items()} if isinstance(entries, dict) else {}
 
 
@@ -123,10 +123,10 @@ def _cautions(entries: Any) -> tuple[str, ...]:
 
 def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> dict[str, Reading]:
     """Return the name of the corpus, which no log states: the request's, where the log states the requested path."""
-    path, asked = effective.get("data_path"), requested.get("data_path")
-    if "data" in effective or path is None or asked is None or "data" not in requested:
+    path, wanted = effective.get("data_path"), requested.get("data_path")
+    if "data" in effective or path is None or wanted is None or "data" not in requested:
         return {}
-    alike = same(asked, path.value) or _below("data_path", asked, path.value)
+    alike = same(wanted, path.value) or _below("data_path", wanted, path.value)
     return {"data": replace(path, value=requested["data"])} if alike else {}
 
 
@@ -138,33 +138,35 @@ def _version(facts: Mapping[str, Any]) -> str | None:
 def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> tuple[Difference, ...]:
     """Return the settings that request and run both state, and state differently."""
     both = (name for name in requested if name in effective)
-    held = ((name, requested[name], effective[name].value) for name in both)
+    pairs = ((name, requested[name], effective[name].value) for name in both)
     return tuple(
-        Difference(name, asked, ran) for name, asked, ran in held if not (same(asked, ran) or _below(name, asked, ran))
+        Difference(name, wanted, ran)
+        for name, wanted, ran in pairs
+        if not (same(wanted, ran) or _below(name, wanted, ran))
     )
 
 
 def ignored(declared: Iterable[Declaration], arguments: Mapping[str, Reading]) -> Iterator[str]:
-    """Of keys that a framework alone has: which were written, and are told otherwise by its own dump. What all stacks
-    share is held against the request (differences)."""
-    for name, asked in ((d.key, d.value) for d in declared if d.key not in vocabulary()):
-        scalar = asked is None or isinstance(asked, bool | int | float | str)
-        if scalar and name in arguments and not same(asked, arguments[name].value):
-            yield f"{name} = {asked} was written and ignored: the arguments printed say {arguments[name].value}"
+    """Yield a note of each key that a framework alone has, which was written and is dumped otherwise. What all stacks
+    share is compared with the request (`differences`)."""
+    for name, wanted in ((d.key, d.value) for d in declared if d.key not in vocabulary()):
+        scalar = wanted is None or isinstance(wanted, bool | int | float | str)
+        if scalar and name in arguments and not same(wanted, arguments[name].value):
+            yield f"{name} = {wanted} was written and ignored: the arguments printed say {arguments[name].value}"
 
 
-def untold(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> Iterator[str]:
+def unreported(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> Iterator[str]:
     """Yield a note of the settings that were requested and that a log which reports others does not report."""
     known = vocabulary()
-    asked = (name for name, value in requested.items() if value is not None and name in known and known[name].dump)
-    missing = [name for name in asked if name not in effective] if effective else []
+    wanted = (name for name, value in requested.items() if value is not None and name in known and known[name].dump)
+    missing = [name for name in wanted if name not in effective] if effective else []
     if missing:
         yield f"requested, and not reported by the log: {', '.join(missing)}"
 
 
-def _below(name: str, asked: Any, ran: Any) -> bool:
+def _below(name: str, wanted: Any, ran: Any) -> bool:
     """Return whether a path is the requested one, relative to the run's directory, which the log prints in full."""
-    return name == "data_path" and isinstance(asked, str) and isinstance(ran, str) and ran.endswith(f"/{asked}")
+    return name == "data_path" and isinstance(wanted, str) and isinstance(ran, str) and ran.endswith(f"/{wanted}")
 
 
 def _contradictions(before: Mapping[str, Any], log: Mapping[str, Any]) -> Iterator[str]:
@@ -182,11 +184,11 @@ def _nearly(a: Any, b: Any) -> bool:
     return numbers and bool(abs(a - b) < _USABLE_OF_TOTAL * max(a, b))
 
 
-def same(asked: Any, ran: Any) -> bool:
+def same(wanted: Any, ran: Any) -> bool:
     """Return whether two values are equal, without Python's True == 1; numbers as numbers (500000 is 500000.0)."""
-    if isinstance(asked, bool) or isinstance(ran, bool):
-        return asked is ran
-    return bool(asked == ran)
+    if isinstance(wanted, bool) or isinstance(ran, bool):
+        return wanted is ran
+    return bool(wanted == ran)
 
 
 def without_speeds(record: Record) -> Record:

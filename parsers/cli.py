@@ -51,7 +51,7 @@ PARSE = Command(
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: read, whatever became of the runs; 2: bad input."""
+    """Return 0: read, whatever became of the runs; 2: bad input."""
     arguments = PARSE.parse(argv)
     given = given_of(arguments.others, PARSE.names)
     named, dialect, switches = [Path(text) for text in arguments.words], arguments["dialect"], arguments.switches
@@ -79,15 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def imported(log: Path, dialect: str | None = None) -> Record:
-    """The record of the last run in a log that was brought from elsewhere. InputError: not readable, or no log."""
+    """Return the record of the last run in a log from elsewhere. InputError: not readable, or no log."""
     return imported_all(log, dialect)[-1]
 
 
 def imported_all(
     log: Path, dialect: str | None = None, progress: Callable[[int], None] = lambda size: None
 ) -> tuple[Record, ...]:
-    """The records of a log, one a run. InputError: not readable, or no training log (a dialect that is forced takes any
-    text: a run that died at its start tells why, and no more)."""
+    """Return the records of a log, one a run. InputError: not readable, or no training log (a dialect that is forced
+    takes any text: a run that died at its start says why, and no more)."""
     parser, first = Parser(dialect), True
     for block in read_blocks(log):
         if first and dialect is None and is_record(block):
@@ -130,7 +130,7 @@ def _exit_code(run: Parsed) -> int | None:
 
 
 def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
-    """The records of all logs; every one that cannot be read is told, together."""
+    """Return the records of all logs. InputError: every one that cannot be read, together."""
     records: list[Record] = []
     problems: list[Problem] = []
     size, done = sum(map(size_of, logs)), 0
@@ -152,19 +152,19 @@ def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
 
 
 def _discovered(folders: Sequence[Path]) -> list[Path]:
-    found, passed = discover(folders)
-    for line in _told(found, passed):
+    logs, passed = discover(folders)
+    for line in _lines(logs, passed):
         print(plain(line), file=sys.stderr)
-    if not found:
+    if not logs:
         where = ", ".join(str(folder) for folder in folders)
         hint = "name the file that the training program's own output went to"
         raise InputError(Problem(where, "holds no training log", allowed="; ".join(looked_for()), hint=hint))
-    return [one.path for one in found]
+    return [log.path for log in logs]
 
 
-def _told(found: Sequence[Found], passed: Sequence[Passed]) -> Iterator[str]:
-    for one in found:
-        yield f"took {one.path} ({one.dialect})"
+def _lines(logs: Sequence[Found], passed: Sequence[Passed]) -> Iterator[str]:
+    for log in logs:
+        yield f"took {log.path} ({log.dialect})"
     for other in passed[:_PASSED_SHOWN]:
         yield f"passed over {other.path}: {other.why}"
     if len(passed) > _PASSED_SHOWN:

@@ -1,4 +1,4 @@
-"""Training logs below a folder, found by their content: which hold the steps, which not or the same, and why."""
+"""Training logs below a folder, recognised by their content: which have steps, which have none or the same, and why."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Passed:
 
 
 def discover(folders: Sequence[Path]) -> tuple[list[Found], list[Passed]]:
-    """The logs below `folders`, newest first, and what was passed over: first what speaks of training (a copy, a log
-    without steps), then all other files."""
+    """Return the logs below `folders`, newest first, and what was passed over: first what speaks of training (a copy, a
+    log without steps), then all other files."""
     heads: list[tuple[Found, Parsed, int]] = []
     passed: list[Passed] = []
     for path in _files(folders, passed):
-        found = _looked_at(path, passed)
-        if found is not None:
-            heads.append(found)
+        head = _looked_at(path, passed)
+        if head is not None:
+            heads.append(head)
     taken = _without_copies(heads, passed)
     passed.sort(key=lambda other: other.why in _OTHERS)
-    return sorted(taken, key=lambda found: found.changed_s, reverse=True), passed
+    return sorted(taken, key=lambda log: log.changed_s, reverse=True), passed
 
 
 def _files(folders: Sequence[Path], passed: list[Passed]) -> Iterator[Path]:
@@ -75,7 +75,7 @@ def _files(folders: Sequence[Path], passed: list[Passed]) -> Iterator[Path]:
 
 
 def _looked_at(path: Path, passed: list[Passed]) -> tuple[Found, Parsed, int] | None:
-    """What the first megabytes of a file hold."""
+    """Read the first megabytes of a file. Return its log; None where it is passed over."""
     try:
         facts = path.stat()
         why = _why_not(path)
@@ -123,13 +123,13 @@ def _head(path: Path) -> Parsed:
 
 
 def _without_copies(heads: list[tuple[Found, Parsed, int]], passed: list[Passed]) -> list[Found]:
-    """Ranks and sinks write the same steps into files of their own: of these the largest is taken, it tells most."""
+    """Return the largest of the files with the same steps: ranks and sinks write files of their own."""
     taken: dict[object, Found] = {}
-    for found, parsed, _ in sorted(heads, key=lambda head: -head[2]):
+    for log, parsed, _ in sorted(heads, key=lambda head: -head[2]):
         # With their times: a repeat of a run has the same losses, and is another run.
         first = tuple((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
-        key: object = first if any(loss is not None for _, loss, _, _ in first) else found.path
-        other = taken.setdefault(key, found)
-        if other is not found:
-            passed.append(Passed(found.path, f"the same steps as {other.path}"))
+        key: object = first if any(loss is not None for _, loss, _, _ in first) else log.path
+        other = taken.setdefault(key, log)
+        if other is not log:
+            passed.append(Passed(log.path, f"the same steps as {other.path}"))
     return list(taken.values())

@@ -1,6 +1,6 @@
 """The table that a dialect is, and the one reader that reads any log by such a table.
 
-A step line is found by `head`, and behind it each `fields` match is a name and a printed value, which `columns` turns
+A step line begins with `head`, and behind it each `fields` match is a name and a printed value, which `columns` turns
 into a field of the Step. Everything else that a log says is a pattern with named groups: the group's name is the
 setting, the fact or the field. Only what depends on the lines before needs code: a subclass of `Driver`.
 """
@@ -141,7 +141,7 @@ class Dialect:
 
     @cached_property
     def known(self) -> Mapping[str, vocabulary.Setting]:
-        """The settings of the vocabulary by the key under which they are printed."""
+        """Return the settings of the vocabulary by the key under which they are printed."""
         return vocabulary.printed(self.printed_by or self.framework)
 
     @cached_property
@@ -162,7 +162,8 @@ class Dialect:
 
     @cached_property
     def _statements(self) -> Sequence[tuple[re.Pattern[str], _Make]]:
-        """Every pattern of a line that is no step, with what makes events of a match, a line and the last iteration."""
+        """Return every pattern of a line that is no step, with what makes events of a match, a line and the last
+        iteration."""
         kinds: list[tuple[tuple[str, ...], _Make]] = [
             ((self.entry,) if self.entry else (), self._entries),
             (self.settings, self._settings),
@@ -348,7 +349,7 @@ class WrappedLines:
         return [line for part in glued(self._head, text) for line in self._feed(number, part)]
 
     def end(self) -> list[tuple[int, str]]:
-        """Return what is held, as it is."""
+        """Return the pieces that wait, as they are."""
         pieces, self.pieces = self.pieces, []
         return [(number, text if at else _LAST_WORD.sub("", text)) for at, (number, text) in enumerate(pieces)]
 

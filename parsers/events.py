@@ -72,5 +72,5 @@ class Reader(Protocol):
         ...
 
     def end(self) -> Iterable[Event]:
-        """Return what was held back. The log ends, or its events so far are wanted: it may go on."""
+        """Return what still waits. The log ends, or its events so far are wanted: it may go on."""
         ...

@@ -16,8 +16,7 @@ from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import vocabulary
 from parsers.progress import Progress, silent
-from parsers.record import Record
-from parsers.record import Run as Run
+from parsers.record import Record, Run
 from parsers.storage import RUN_FILE, experiment_of, read_lazily
 from parsers.values import literal
 
@@ -38,9 +37,9 @@ _SHOWN = 8
 
 
 def find_runs(named: Sequence[str], progress: Progress = silent, other_keys: Sequence[str] = ()) -> tuple[Run, ...]:
-    """All runs in or below the directories, run.json files and globs `named`, each once, in natural order of paths; of
-    filters among these (platform=amd model=llama) those that fit them all. Filters alone look below runs/. other_keys:
-    those that the command takes beside filters, for suggestions.
+    """Return all runs in or below the directories, run.json files and globs `named`, each once, in natural order of
+    paths; of filters among these (platform=amd model=llama) those that fit them all. Filters alone look below runs/.
+    other_keys: those that the command takes beside filters, for suggestions.
 
     InputError: nothing there, or records that cannot be used, all of them listed.
     """
@@ -57,21 +56,21 @@ def find_runs(named: Sequence[str], progress: Progress = silent, other_keys: Seq
         progress(count, len(directories))
     if problems:
         raise InputError(*problems)
-    found = matching(runs, filters, other_keys)
-    if filters and not found:
+    fitting = matching(runs, filters, other_keys)
+    if filters and not fitting:
         raise InputError(*none_matches(runs, filters))
-    return found
+    return fitting
 
 
 def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:
-    found: dict[Path, Path] = {}
+    directories: dict[Path, Path] = {}
     for name in named:
         before = len(problems)
         below = [directory for path in _expanded(name) for directory in _below(path, problems)]
         if not below and len(problems) == before:
             problems.append(Problem(name, "no run there", allowed=f"directories with a {RUN_FILE}", hint=_INSTEAD))
-        found.update({directory.resolve(): directory for directory in below})
-    return sorted(found.values(), key=_natural)
+        directories.update({directory.resolve(): directory for directory in below})
+    return sorted(directories.values(), key=_natural)
 
 
 def _expanded(name: str) -> list[Path]:
@@ -80,17 +79,18 @@ def _expanded(name: str) -> list[Path]:
 
 
 def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Links are followed, none in a circle. What cannot be looked into is told: a repeat may lie there."""
+    """Yield the run directories below. Links are followed, none in a circle. What cannot be read is a problem: a repeat
+    may lie there."""
     if path.is_file():
         if path.name == RUN_FILE:
             yield path.parent
         return
 
-    def untold(error: OSError) -> None:
+    def unreadable(error: OSError) -> None:
         problems.append(Problem(str(error.filename), "cannot be looked into", str(error.strerror)))
 
     seen = {os.path.realpath(path)}
-    for directory, inner, files in os.walk(path, onerror=untold, followlinks=True):
+    for directory, inner, files in os.walk(path, onerror=unreadable, followlinks=True):
         places = {name: os.path.realpath(Path(directory, name)) for name in inner if name != _NOT_RUNS}
         inner[:] = [name for name, place in places.items() if place not in seen]
         seen.update(places.values())
@@ -99,13 +99,13 @@ def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """run2 before run10."""
+    """Return a key that sorts run2 before run10."""
     parts = re.split(r"(\d{1,18})", str(path))
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def copies(runs: Iterable[Run]) -> Iterator[Problem]:
-    """One run in two places, which would count as two repeats."""
+    """Yield a problem for each run in two places, which would count as two repeats."""
     seen: dict[tuple[str, str | None], Run] = {}
     for run in runs:
         first = seen.setdefault((run.record.id, run.record.started_at), run)
@@ -115,27 +115,27 @@ def copies(runs: Iterable[Run]) -> Iterator[Problem]:
 
 
 def matching(runs: Sequence[Run], filters: Sequence[str], other_keys: Sequence[str] = ()) -> tuple[Run, ...]:
-    """Return the runs for which every key has one of the values asked for: with commas, or the key again. A value may
+    """Return the runs for which every key has one of the requested values: with commas, or the key again. A value may
     hold * and ?. A setting is what ran, else what was requested. other_keys: those that the command takes beside
     filters, for suggestions. InputError: a key that no run knows."""
-    asked: dict[str, list[str]] = {}
+    wanted: dict[str, list[str]] = {}
     for text in filters:
         key, _, value = text.partition("=")
-        asked.setdefault(key.strip(), []).extend(_meant(key.strip(), value))
+        wanted.setdefault(key.strip(), []).extend(_meant(key.strip(), value))
     environment = {name for run in runs for name in run.record.environment}
     known = {*FIELDS, MODEL, *vocabulary(), *environment}
     problems = [
         Problem(key, "no such key", allowed=_allowed(), hint=closest(key, [*known, *other_keys]))
-        for key in asked
+        for key in wanted
         if key not in known
     ]
     if problems:
         raise InputError(*problems)
-    return tuple(run for run in runs if all(_is_one_of(value_of(run, key), texts) for key, texts in asked.items()))
+    return tuple(run for run in runs if all(_is_one_of(value_of(run, key), texts) for key, texts in wanted.items()))
 
 
 def none_matches(runs: Sequence[Run], filters: Sequence[str]) -> Iterator[Problem]:
-    """What is there instead, for each filter."""
+    """Yield, for each filter, what is there instead."""
     for text in filters:
         key = text.partition("=")[0].strip()
         there = list(dict.fromkeys(str(value_of(run, key)) for run in runs))
@@ -144,7 +144,7 @@ def none_matches(runs: Sequence[Run], filters: Sequence[str]) -> Iterator[Proble
 
 
 def value_of(run: Run, key: str) -> Any:
-    """What a run is known by; None where it does not say."""
+    """Return what a run says of a key; None where it does not say."""
     record = run.record
     if key == MODEL:
         model = record.given.get(MODEL) or _model(run.path)
@@ -157,8 +157,8 @@ def value_of(run: Run, key: str) -> Any:
 
 
 def _setting(record: Record, name: str) -> Any:
-    told: Mapping[str, Any] = record.effective
-    return record.setting(name) if name in told or name in record.given else record.requested.get(name)
+    stated = name in record.effective or name in record.given
+    return record.setting(name) if stated else record.requested.get(name)
 
 
 def _model(directory: str) -> str | None:
@@ -167,14 +167,14 @@ def _model(directory: str) -> str | None:
 
 
 def _meant(key: str, text: str) -> Iterator[str]:
-    """All that a value may mean: a comma may part two, or be of one, as in split=99,1,0."""
+    """Yield all that a value may mean: a comma may part two, or be of one, as in split=99,1,0."""
     for value in dict.fromkeys((text, *text.split(","))):
         yield _named(value) if key == MODEL else value
 
 
 @cache
 def _named(model: str) -> str:
-    """The model behind conf/model/llama.yaml, which is nothing but another name for llama31_8b."""
+    """Return the model behind a name: conf/model/llama.yaml is only another name for llama31_8b."""
     import yaml
 
     if model in choices("model"):
@@ -192,8 +192,8 @@ def _is(value: Any, text: str) -> bool:
     if value is None or isinstance(value, bool):
         return str(value).lower() == text.lower() or (value is None and text == "null")
     if isinstance(value, int | float):
-        wanted = literal(text)
-        return isinstance(wanted, int | float) and not isinstance(wanted, bool) and wanted == value
+        parsed = literal(text)
+        return isinstance(parsed, int | float) and not isinstance(parsed, bool) and parsed == value
     return fnmatchcase(str(value), text)
 
 

@@ -17,7 +17,7 @@ FIELDS = ("name", "platform", "vendor", "framework", "framework_version", "image
 _OF_SETTINGS = ("model", "precision")  # a choice of conf/ that stands for many settings
 _CHOICES = (*_OF_SETTINGS, "hardware")
 STATUS = "status"
-"""How a run ended, which some logs do not tell."""
+"""How a run ended, which some logs do not say."""
 _ENDS: tuple[str, ...] = get_args(Status)
 
 
@@ -48,23 +48,23 @@ def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Probl
 
 
 def _setting_problems(setting: Setting, value: Any) -> Iterator[Problem]:
-    """What is no value of a setting would be believed."""
+    """Yield a problem where the value is none of the setting's: it would be believed."""
     if not setting.accepts(value):
         hint = "precision=bf16 gives all at once" if setting.kind == "precision" else ""
         yield Problem(setting.name, "no such value", str(value), setting.allowed, hint)
 
 
 def with_given(record: Record, given: Mapping[str, Any]) -> Record:
-    """`record` with what was given, where it does not say so itself; `record.given` holds what was taken.
+    """Return `record` with what was given, where it does not say so itself; `record.given` holds what was taken.
 
-    A model's settings are those of its file in conf/model. A log that says otherwise is right, and a note tells it.
+    A model's settings are those of its file in conf/model. A log that says otherwise is right, and a note says so.
     """
     if not given:
         return record
     other = []
     device = record.environment.get("device_name")
     if "hardware" in given and _hardware(device) not in (None, given["hardware"]):
-        other.append(f"the log tells of {device}, {given['hardware']} as given")
+        other.append(f"the log names {device}, {given['hardware']} as given")
         given = {name: value for name, value in given.items() if name != "hardware"}
     hardware = given.get("hardware")
     fields = {
@@ -78,19 +78,21 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     settings = {name: value for name, value in given.items() if name in vocabulary()}
     for group in _OF_SETTINGS:
         settings = {**(_chosen(group, given[group]) if group in given else {}), **settings}
-    told = {name: record.effective[name].value for name in settings if name in record.effective}
+    stated = {name: record.effective[name].value for name in settings if name in record.effective}
     other += [
-        f"{name} is {told[name]} in the log, {settings[name]} as given" for name in told if told[name] != settings[name]
+        f"{name} is {stated[name]} in the log, {settings[name]} as given"
+        for name in stated
+        if stated[name] != settings[name]
     ]
     if given.get(STATUS, record.status) != record.status and STATUS not in fields:
-        other.append(f"the log tells that it {record.status}, {given[STATUS]} as given")
-    taken = {name: value for name, value in settings.items() if name not in told}
+        other.append(f"the log says that it {record.status}, {given[STATUS]} as given")
+    taken = {name: value for name, value in settings.items() if name not in stated}
     kept = {name: given[name] for name in (*_CHOICES, *FIELDS, STATUS) if name in given}
     return replace(record, **fields, given={**kept, **taken}, notes=(*record.notes, *other))
 
 
 def typed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `Record.given` is to be typed to have all of it again: not what model= and precision= stand for."""
+    """Return what of `Record.given` must be typed to have all of it again: not what model= and precision= stand for."""
     try:
         chosen = [_chosen(group, str(given[group])) for group in _OF_SETTINGS if group in given]
     except UserError:  # a record from elsewhere, of a choice that is not here
@@ -101,7 +103,7 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _chosen(group: str, name: str) -> Mapping[str, Any]:
-    """The canonical settings of a file of conf/model or conf/precision."""
+    """Return the canonical settings of a file of conf/model or conf/precision."""
     from conf.architecture import Model
     from conf.compose import compose
     from conf.freeze import freeze
@@ -109,20 +111,20 @@ def _chosen(group: str, name: str) -> Mapping[str, Any]:
 
     problems: list[Problem] = []
     kind: type = {"model": Model, "precision": Precision}[group]
-    found = freeze(kind, compose([f"{group}={name}"])[group], group, problems)
+    chosen = freeze(kind, compose([f"{group}={name}"])[group], group, problems)
     if problems:
         raise InputError(*problems)
     paths = {s.name: s.request for s in vocabulary().values() if s.kind == group and s.request}
     own = f"{group}."
-    return {name: follow(found, path.removeprefix(own)) for name, path in paths.items() if path.startswith(own)}
+    return {name: follow(chosen, path.removeprefix(own)) for name, path in paths.items() if path.startswith(own)}
 
 
 def _hardware(device_name: Any) -> str | None:
-    """The file of conf/hardware that lists what the driver said."""
+    """Return the name of the file of conf/hardware that lists what the driver printed."""
     from conf.load import hardware_named
 
-    found = hardware_named(device_name, "") if isinstance(device_name, str) else ""
-    return None if found in ("", "unknown_") else found
+    name = hardware_named(device_name, "") if isinstance(device_name, str) else ""
+    return None if name in ("", "unknown_") else name
 
 
 def _vendor(hardware: str) -> str | None:

@@ -1,6 +1,6 @@
 """Records of our predecessor: train_*.json and benchmark_*.json, each the summary of one run with series of its steps.
 
-Its series are separate lists: one that is not as long as the step times cannot be told to which step its values belong,
+Its series are separate lists: one that is not as long as the step times does not show to which step its values belong,
 and is left out. "gb" is 1e9 bytes there: an MI300X has 206.1 of them.
 """
 
@@ -42,7 +42,7 @@ def is_record(head: bytes) -> bool:
 
 
 def read_record(path: Path) -> Record:
-    """The record in a file. InputError: unreadable, or not of that shape."""
+    """Return the record in a file. InputError: unreadable, or not of that shape."""
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(Problem(str(path), "is too large for a record", allowed=f"{LARGEST >> 20} MB"))
@@ -94,7 +94,7 @@ def _steps(entry: Mapping[str, Any], notes: list[str]) -> Iterator[Step]:
     series = {ours: entry[name] for name, ours in _SERIES.items() if isinstance(entry.get(name), list)}
     count = len(series.get("step_time_s", series.get("loss", ())))
     for name in [name for name, values in series.items() if len(values) != count]:
-        notes.append(f"{name}: {len(series.pop(name))} values for {count} steps; which is whose is not told")
+        notes.append(f"{name}: {len(series.pop(name))} values for {count} steps; which is whose is not known")
     for index in range(count):
         values = {name: _number(listed[index]) for name, listed in series.items()}
         yield Step(step=index, line=1, iteration=None, flags=("step:by_order",), **values)  # type: ignore[arg-type]
@@ -110,7 +110,8 @@ def _settings(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _framework(path: Path, gpu: Mapping[str, Any]) -> str | None:
-    """By the software stack, or by the name that the predecessor gave its files: train_amd_prim_llama.json."""
+    """Return the framework by the software stack, or by the name that the predecessor gave its files:
+    train_amd_prim_llama.json."""
     words = [str(gpu.get("software_stack")), *path.stem.split("_")]
     return next(filter(None, map(framework_named, words)), None)
 

@@ -30,7 +30,7 @@ _ATTENTION = {"auto": "sdpa", "flash": "sdpa", "fused": "sdpa", "unfused": "unfu
 def in_effect(
     dumped: Mapping[str, Reading], arguments: Mapping[str, Reading], complete: bool = False
 ) -> dict[str, Reading]:
-    """`dumped`, by canonical name, without what is switched off, and with what stands under another argument.
+    """Return `dumped`, by canonical name, without what is switched off, and with what stands under another argument.
 
     arguments: the same dump under Megatron's names. complete: from its first to its last line.
     """
@@ -41,7 +41,7 @@ def in_effect(
     off = set(switched_off({name: reading.value for name, reading in settings.items()}))
     settings.update({name: replace(settings[name], value=None) for name in off & settings.keys()})
     if "padded_vocab_size" in settings and settings["padded_vocab_size"].value is None:
-        del settings["padded_vocab_size"]  # padded after the dump was printed: not told by it
+        del settings["padded_vocab_size"]  # padded after the dump was printed: not part of it
     epsilon, saved, tokenizer = (arguments.get(name) for name in ("layernorm_epsilon", "save", "tokenizer_type"))
     if epsilon is not None and isinstance(epsilon.value, float):
         settings["norm_epsilon"] = epsilon  # norm_epsilon is obsolete where both are printed, and printed all the same
@@ -63,8 +63,8 @@ def in_effect(
 
 
 def other_layers(arguments: Mapping[str, Reading]) -> str | None:
-    """What says that the model has layers beside attention and MLP (Mamba, Hyena, linear attention): the pattern of the
-    hybrids, in Megatron-LM and under model in Bridge's dump. None where nothing says so."""
+    """Return what says that the model has layers beside attention and MLP (Mamba, Hyena, linear attention): the pattern
+    of the hybrids, in Megatron-LM and under model in Bridge's dump. None where nothing says so."""
     for name, reading in arguments.items():
         if name.rpartition(".")[2] in _OTHER_LAYERS and reading.value not in (None, False, "", "None"):
             return f"{name} {reading.value}"
@@ -90,8 +90,8 @@ def _query_groups(
 
 
 def _gated(arguments: Mapping[str, Reading], complete: bool) -> dict[str, Reading]:
-    """quick_geglu came with gpt-oss: a whole dump without it is older, and knows no gate but swiglu; without swiglu,
-    too, none at all, unless it is BigScience's, which has glu_activation."""
+    """Return the gates. quick_geglu came with gpt-oss: a complete dump without it is older, and knows no gate but
+    swiglu; without swiglu, too, none at all, unless it is BigScience's, which has glu_activation."""
     switches = [arguments[name] for name in ("swiglu", "quick_geglu") if name in arguments]
     older = complete and len(arguments) >= _WHOLE and "glu_activation" not in arguments
     if older and not switches:
@@ -102,18 +102,18 @@ def _gated(arguments: Mapping[str, Reading], complete: bool) -> dict[str, Readin
 
 def _window(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
     """window_size: (w - 1, 0) is a window of w tokens to the left."""
-    found: dict[str, Reading] = {}
+    values: dict[str, Reading] = {}
     window, every = arguments.get("window_size"), arguments.get("window_attn_skip_freq")
     if window is not None:
         left, _, right = str(window.value).strip("()[]").partition(",")
         size = integer(left.strip())
         if window.value is None:
-            found["window_size"] = window
+            values["window_size"] = window
         elif size is not None and right.strip() == "0":
-            found["window_size"] = replace(window, value=size + 1)
+            values["window_size"] = replace(window, value=size + 1)
     if every is not None:
-        found["window_attn_skip_freq"] = every
-    return found
+        values["window_attn_skip_freq"] = every
+    return values
 
 
 def _attention(settings: Mapping[str, Reading]) -> dict[str, Reading]:
@@ -125,7 +125,7 @@ def _attention(settings: Mapping[str, Reading]) -> dict[str, Reading]:
 
 def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
     """One data set, also where it is under the argument for training alone. Of mock data, Megatron-Core makes three
-    even parts, whatever was asked for (megatron/core/datasets/blended_megatron_dataset_config.py:144 in d3528a2)."""
+    even parts, whatever was requested (megatron/core/datasets/blended_megatron_dataset_config.py:144 in d3528a2)."""
     mock = arguments.get("mock_data")
     if mock is not None and mock.value is True:
         even = {"data": "mock", "data_path": None, "split": "1,1,1"}
@@ -135,10 +135,10 @@ def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> 
         return {"data_path": _alone(common)}
     if train is None or train.value is None:
         return {}
-    found = {"data_path": _alone(train)}
+    values = {"data_path": _alone(train)}
     if "split" in settings and settings["split"].value is None:
-        found["split"] = replace(settings["split"], value="100,0,0")
-    return found
+        values["split"] = replace(settings["split"], value="100,0,0")
+    return values
 
 
 def _alone(paths: Reading) -> Reading:

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from conf.frameworks import facts
 from conf.vocabulary import vocabulary
-from parsers.assemble import differences, same, untold
+from parsers.assemble import differences, same, unreported
 from parsers.record import Reading, Record, Step
 from parsers.text import json_object
 
 FOLDER = "probe"
 """Its files' place in a run directory."""
-UNTOLD = "requested, and not reported by the log"
+UNREPORTED = "requested, and not reported by the log"
 _MEAN = "loss:interval_mean"
 _LOSS_PRINTED = 1e-5  # seven digits, or a mean taken in fp32
 _OVER = ("data", "context")  # the ranks that a batch is cut over
@@ -37,12 +37,12 @@ _Count = Annotated[int, Meta(ge=0, lt=2**53)]  # a larger one would not survive 
 
 
 class Parameter(Struct, frozen=True, array_like=True):
-    """One parameter, or a rank's part of it. name: in the whole model. shape: on this rank. whole: elements in the
-    whole model. decays: by weight decay; None is not known."""
+    """One parameter, or a rank's part of it. name: in the complete model. shape: on this rank. elements: of the
+    complete parameter. decays: by weight decay; None is not known."""
 
     name: str
     shape: Annotated[tuple[_Count, ...], Meta(max_length=8)]
-    whole: _Count
+    elements: _Count
     decays: bool | None
 
 
@@ -161,12 +161,12 @@ def _count(value: Any) -> int | None:
 
 
 def with_probe(record: Record, folder: Path, expected: Collection[int] | None = None) -> Record:
-    """`record` with the probe's files in `folder`; as it is where there is no such folder.
+    """Return `record` with the probe's files in `folder`; as it is where there is no such folder.
 
     effective: the probe's settings ahead of the log's, which stay in dumped. environment: parameters,
-    parameters_decayed and parameters_undecayed of the whole model (absent where a stage left no file),
+    parameters_decayed and parameters_undecayed of the complete model (absent where a stage left no file),
     parameters_by_rank (by global rank, in place of a log's by tensor and pipeline rank), probe_never_read (None: not
-    told), probe_time_s (what the probe itself took, by its own timer, in the rank where it took most). Each step:
+    known), probe_time_s (what the probe itself took, by its own timer, in the rank where it took most). Each step:
     lr_used, and metrics["tokens_checksum"] where every sample of the global batch was seen. expected: the ranks that
     ran (all by default); one without a file is a note. Never raises.
     """
@@ -176,7 +176,7 @@ def with_probe(record: Record, folder: Path, expected: Collection[int] | None = 
 def with_files(
     record: Record, files: Sequence[RankFile], wrong: Iterable[str], expected: Collection[int] | None = None
 ) -> Record:
-    """The same of files that were read, as parsers.probe_files.read_files returns them."""
+    """Return the same of files that were read, as `read_files` returns them."""
     notes = [f"probe: {text}" for text in wrong]
     notes += [f"probe on rank {file.rank}: {fault}" for file in files for fault in file.faults]
     notes += _missing(files, expected)
@@ -186,30 +186,31 @@ def with_files(
     effective = {name: reading for name, reading in {**record.effective, **probed}.items() if name not in apart}
     steps = _steps(record, files, notes)
     counted = _counted(files, effective, notes) | _own_time(files)
-    kept = (note for note in record.notes if not note.startswith(UNTOLD))
+    kept = (note for note in record.notes if not note.startswith(UNREPORTED))
     return replace(
         record,
         effective=effective,
         differences=differences(record.requested, effective),
         environment={**record.environment, **counted, "probe_never_read": _never_read(files, record)},
         steps=steps,
-        notes=(*kept, *untold(record.requested, effective), *notes),
+        notes=(*kept, *unreported(record.requested, effective), *notes),
     )
 
 
 def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:
-    """Names that were set and that no rank read; None where the stack takes any name, and the probe tells none."""
-    told = [file.never_read for file in files if file.never_read is not None]
+    """Return names that were set and that no rank read; None where the stack takes any name, and the probe reports
+    none."""
+    names = [file.never_read for file in files if file.never_read is not None]
     known = facts(record.framework)
-    if not told:
+    if not names:
         return [] if known.get("strict") else None
     on_a_cpu = known.get("unread_on_a_cpu", ()) if record.provenance == "rehearsed" else ()
-    return sorted(set.intersection(*map(set, told)) - {*known.get("unread", ()), *on_a_cpu})
+    return sorted(set.intersection(*map(set, names)) - {*known.get("unread", ()), *on_a_cpu})
 
 
 def _own_time(files: Iterable[RankFile]) -> dict[str, float]:
-    told = [file.own_time_s for file in files if file.own_time_s is not None]
-    return {"probe_time_s": max(told)} if told else {}
+    times = [file.own_time_s for file in files if file.own_time_s is not None]
+    return {"probe_time_s": max(times)} if times else {}
 
 
 def _missing(files: Sequence[RankFile], expected: Collection[int] | None) -> Iterator[str]:
@@ -223,40 +224,40 @@ def _missing(files: Sequence[RankFile], expected: Collection[int] | None) -> Ite
 
 
 def _settings(files: Sequence[RankFile], notes: list[str]) -> tuple[dict[str, Reading], set[str]]:
-    """One value for all ranks, and the settings of which they tell different ones."""
+    """Return one value for all ranks, and the settings of which they report different ones."""
     known = vocabulary()
-    found: dict[str, Reading] = {}
+    readings: dict[str, Reading] = {}
     apart: set[str] = set()
     for file in files:
         for name in (n for n in file.settings if n in known and n not in apart):
             value = file.settings[name]
-            first = found.setdefault(name, Reading(value, 1, file.file))
+            first = readings.setdefault(name, Reading(value, 1, file.file))
             if not same(first.value, value):
                 notes.append(f"probe: ranks disagree on {name}: {first.value} in {first.file}, {value} in {file.file}")
                 apart.add(name)
-    return {name: found[name] for name in known if name in found and name not in apart}, apart
+    return {name: readings[name] for name in known if name in readings and name not in apart}, apart
 
 
 def _counted(files: Sequence[RankFile], effective: Mapping[str, Reading], notes: list[str]) -> dict[str, Any]:
-    """The parameters of the whole model, and of each rank."""
-    told = {file.rank: file.parameters for file in files if file.parameters is not None}
-    by_rank = {str(rank): sum(math.prod(p.shape) for p in parameters) for rank, parameters in told.items()}
-    found: dict[str, Any] = {"parameters_by_rank": by_rank}
+    """Return the parameters of the complete model, and of each rank."""
+    built = {file.rank: file.parameters for file in files if file.parameters is not None}
+    by_rank = {str(rank): sum(math.prod(p.shape) for p in parameters) for rank, parameters in built.items()}
+    counts: dict[str, Any] = {"parameters_by_rank": by_rank}
     layers = {number for file in files for number in file.layers}
-    asked = effective.get("num_layers")
-    if asked is None or len(told) < len(files) or not _all_stages(files, effective):
-        return found
-    if len(layers) != asked.value:
-        notes.append(f"probe: {len(layers)} layers were built, of {asked.value} that the config names")
-        return found
-    whole = _whole(told.values(), notes)
-    if whole is None:
-        return found
-    found["parameters"] = sum(parameter.whole for parameter in whole)
-    if all(parameter.decays is not None for parameter in whole):
+    wanted = effective.get("num_layers")
+    if wanted is None or len(built) < len(files) or not _all_stages(files, effective):
+        return counts
+    if len(layers) != wanted.value:
+        notes.append(f"probe: {len(layers)} layers were built, of {wanted.value} that the config names")
+        return counts
+    parameters = _distinct(built.values(), notes)
+    if parameters is None:
+        return counts
+    counts["parameters"] = sum(parameter.elements for parameter in parameters)
+    if all(parameter.decays is not None for parameter in parameters):
         for decays, name in _DECAYING.items():
-            found[name] = sum(parameter.whole for parameter in whole if parameter.decays is decays)
-    return found
+            counts[name] = sum(parameter.elements for parameter in parameters if parameter.decays is decays)
+    return counts
 
 
 def _all_stages(files: Iterable[RankFile], effective: Mapping[str, Reading]) -> bool:
@@ -269,19 +270,19 @@ def _all_stages(files: Iterable[RankFile], effective: Mapping[str, Reading]) -> 
     return seen >= {(stage, expert) for stage in range(stages) for expert in range(experts)}
 
 
-def _whole(ranks: Iterable[Sequence[Parameter]], notes: list[str]) -> list[Parameter] | None:
-    """Each parameter of the model once; None where ranks tell different things of one."""
-    found: dict[str, Parameter] = {}
+def _distinct(ranks: Iterable[Sequence[Parameter]], notes: list[str]) -> list[Parameter] | None:
+    """Return each parameter of the model once; None where ranks report different things of one."""
+    by_name: dict[str, Parameter] = {}
     for parameter in (p for parameters in ranks for p in parameters):
-        first = found.setdefault(parameter.name, parameter)
-        if (first.whole, first.decays) != (parameter.whole, parameter.decays):
-            notes.append(f"probe: ranks tell different sizes or decays of {parameter.name}")
+        first = by_name.setdefault(parameter.name, parameter)
+        if (first.elements, first.decays) != (parameter.elements, parameter.decays):
+            notes.append(f"probe: ranks report different sizes or decays of {parameter.name}")
             return None
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _steps(record: Record, files: Sequence[RankFile], notes: list[str]) -> Sequence[Step]:
-    """The record's steps with the rate that each used, the checksum of its tokens, and its loss where that is told."""
+    """Return the record's steps with the rate that each used, the checksum of its tokens, and its loss where known."""
     rates, tokens, losses = _rates(files, notes), _tokens(files), _losses(files)
     first = record.restarts[-1].steps if record.restarts else 0
     numbered = ((step, step.step - first) for step in record.steps)
@@ -298,24 +299,26 @@ def _refined(step: Step, rate: float | None, tokens: int | None) -> Step:
 
 
 def _with_loss(step: Step, loss: float | None, before: float | None) -> Step:
-    """`step` with the loss read, where the log tells none, nearly this one, or the mean with the step before, which
-    newer Megatron prints for the second step."""
+    """Return `step` with the loss read, where the log has none, nearly this one, or the mean with the step before,
+    which newer Megatron prints for the second step."""
     if loss is None:
         return step
     near = [loss] if before is None else [loss, (loss + before) / 2]
-    told = step.loss is not None and _MEAN not in step.flags
-    if told and not any(math.isclose(step.loss or 0.0, one, rel_tol=_LOSS_PRINTED) for one in near):
+    printed = step.loss is not None and _MEAN not in step.flags
+    if printed and not any(math.isclose(step.loss or 0.0, one, rel_tol=_LOSS_PRINTED) for one in near):
         return step
     return replace(step, loss=loss, flags=tuple(flag for flag in step.flags if flag != _MEAN))
 
 
 def _losses(files: Sequence[RankFile]) -> dict[int, float]:
-    """The mean loss of the global batch by step, from 0, of the last stage's ranks: summed so that their order does not
-    matter. Not where labels are masked: then it is no plain mean, and not what the log says."""
-    seeing = {(file.places.get("data"), file.places.get("context")): file for file in reversed(files) if _tells(file)}
-    told_by = next(iter(seeing.values()), None)
-    told = [told_by.settings.get(f"{kind}_parallel_size") for kind in _OVER] if told_by else []
-    sizes = [size for size in told if type(size) is int]
+    """Return the mean loss of the global batch by step, from 0, of the last stage's ranks: summed so that their order
+    does not matter. Not where labels are masked: then it is no plain mean, and not what the log says."""
+    seeing = {
+        (file.places.get("data"), file.places.get("context")): file for file in reversed(files) if _has_losses(file)
+    }
+    one = next(iter(seeing.values()), None)
+    given = [one.settings.get(f"{kind}_parallel_size") for kind in _OVER] if one else []
+    sizes = [size for size in given if type(size) is int]
     if len(sizes) < len(_OVER) or len(seeing) != math.prod(sizes):
         return {}
     of_ranks = [_by_number(file, lambda step: (step.loss_sum, step.losses)) for file in seeing.values()]
@@ -327,12 +330,12 @@ def _losses(files: Sequence[RankFile]) -> dict[int, float]:
     return means
 
 
-def _tells(file: RankFile) -> bool:
+def _has_losses(file: RankFile) -> bool:
     return file.places.get("tensor") == 0 and any(step.losses for step in file.steps)
 
 
 def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
-    """The rate used by step, from 0. Of ranks that stop at different steps, those that all made."""
+    """Return the rate used by step, from 0. Of ranks that stop at different steps, those that all made."""
     of_ranks = [_by_number(file, lambda step: step.rates[0] if step.rates else None) for file in files if file.steps]
     if not of_ranks:
         return {}
@@ -347,7 +350,7 @@ def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
 
 
 def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
-    """The checksum of the global batch by step, from 0; of steps of which every data parallel rank tells."""
+    """Return the checksum of the global batch by step, from 0, of steps that every data parallel rank reports."""
     seeing: dict[int, RankFile] = {}
     for file in files:
         if all(file.places.get(name) == 0 for name in ("tensor", "pipeline", "context")) and "data" in file.places:
@@ -358,20 +361,21 @@ def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
     of_ranks = [_by_number(file, lambda step: (step.tokens_checksum, step.samples)) for file in seeing.values()]
     sums: dict[int, int] = {}
     for number in set.intersection(*(set(of_rank) for of_rank in of_ranks)):
-        told = [of_rank[number] for of_rank in of_ranks]
-        samples = [count for _, count in told if count is not None]
-        checksums = [tokens for tokens, _ in told if tokens is not None]
-        whole = len(samples) == len(checksums) == len(told)
-        if whole and sum(samples) == first.settings.get("global_batch_size"):
+        sums_of = [of_rank[number] for of_rank in of_ranks]
+        samples = [count for _, count in sums_of if count is not None]
+        checksums = [tokens for tokens, _ in sums_of if tokens is not None]
+        complete = len(samples) == len(checksums) == len(sums_of)
+        if complete and sum(samples) == first.settings.get("global_batch_size"):
             sums[number] = sum(checksums) % 2**52
     return sums
 
 
 def _by_number(file: RankFile, value: Any) -> dict[int, Any]:
-    """value(step) by the number of the step: one that was skipped (fp16) made forward passes and no optimizer step."""
+    """Return value(step) by the number of the step: one that was skipped (fp16) made forward passes and no optimizer
+    step."""
     usual = min((step.forwards for step in file.steps if step.forwards), default=None)
-    number, found = -1, {}
+    number, values = -1, {}
     for step in file.steps:
         number += step.forwards // usual if usual and step.forwards else 1
-        found[number] = value(step)
-    return found
+        values[number] = value(step)
+    return values

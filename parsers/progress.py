@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from typing import IO
 
 Progress = Callable[[int, int], None]
-"""Told how many are done, of how many."""
+"""Called with how many are done, of how many."""
 _AFTER_S = 1.0
 
 
 def silent(done: int, total: int) -> None:
-    """For who does not watch."""
+    """Draw nothing."""
 
 
 @contextmanager
 def shown(what: str, stream: IO[str]) -> Iterator[Progress]:
-    """Draws on `stream` where that is a terminal."""
+    """Draw a bar on `stream` where that is a terminal."""
     if not stream.isatty():
         yield silent
         return

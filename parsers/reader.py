@@ -58,7 +58,7 @@ class LogReader:
         return self._changed
 
     def finish(self) -> None:
-        """Read the last line, and what was held back: the log has ended."""
+        """Read the last line, and what still waits: the log has ended."""
         self._read(self._scanner.finish())
         self._ended = True
         for name, reader in self._readers.items():
@@ -147,7 +147,7 @@ class LogReader:
 
     def _stepped(self, step: Step, new: bool) -> None:
         self._changed = True
-        if new and self._ended:  # held back: other lines came after it, perhaps another run
+        if new and self._ended:  # late: other lines came after it, perhaps another run
             self._segment.trail.stepped(step.line - self._last_line)
             self._last_line = max(self._last_line, step.line)
         elif new:

@@ -17,9 +17,9 @@ from msgspec import Meta, Struct
 
 SCHEMA_VERSION = 1
 LARGEST = 2**63 - 1
-"""No whole number of ours is larger: numpy and other readers of our files have 64 bits."""
+"""No integer of ours is larger: numpy and other readers of our files have 64 bits."""
 
-Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Integer = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -34,7 +34,7 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     """One step line. step counts from 0; iteration and lr are as printed; line is where the log says it.
 
     step_time_s is what the line prints: where a framework logs every k-th iteration, the mean over those k, and
-    interval_steps is k where the line or its neighbours tell (1: this very step's).
+    interval_steps is k where the line or its neighbours show it (1: this very step's).
     lr_used is the rate of this very step. nonfinite names the fields that were printed as nan or inf; they are None.
     metrics: the other numbers of the line (params_norm, load_balancing_loss, mfu_percent …), units in names.
     flags: "field:word" where a field is no plain measurement of this one step; words: interval_mean (over the steps
@@ -42,9 +42,9 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     execution), by_order (no number printed), warm_up.
     """
 
-    step: Whole
+    step: Integer
     line: Positive
-    iteration: Whole | None
+    iteration: Integer | None
     lr: float | None = None
     lr_used: float | None = None
     step_time_s: float | None = None
@@ -71,8 +71,8 @@ class Validation(Struct, frozen=True, kw_only=True, gc=False):
     printed. metrics: the other numbers of the line."""
 
     line: Positive
-    step: Whole | None = None
-    iteration: Whole | None = None
+    step: Integer | None = None
+    iteration: Integer | None = None
     loss: float | None = None
     split: str = "valid"
     seconds: float | None = None
@@ -85,7 +85,7 @@ class Stall(Struct, frozen=True, kw_only=True, gc=False):
     line: Positive
     kind: str
     seconds: NotNegative | None = None
-    iteration: Whole | None = None
+    iteration: Integer | None = None
 
 
 class Reading(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -176,7 +176,7 @@ class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag
     cause: str | None = None
     notes: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
-    exit_code: Whole | None = None
+    exit_code: Integer | None = None
     started_at: str | None = None
     ended_at: str | None = None
     wall_time_s: NotNegative | None = None

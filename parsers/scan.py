@@ -72,8 +72,8 @@ class Scanner:
 
     def _complete(self, data: bytes) -> bytes:
         """Return all up to the last line end; the rest waits, its first LINE_LIMIT bytes at most."""
-        whole = len(data) - data.endswith(b"\r")  # half of "\r\n", perhaps
-        cut = max(data.rfind(b"\n", 0, whole), data.rfind(b"\r", 0, whole))
+        size = len(data) - data.endswith(b"\r")  # half of "\r\n", perhaps
+        cut = max(data.rfind(b"\n", 0, size), data.rfind(b"\r", 0, size))
         if cut < 0:
             if not self._too_long:
                 self._rest += data
@@ -181,7 +181,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
             if stream.peek(2)[:2] == _GZIP:
                 yield from _unpacked(gzip.GzipFile(fileobj=stream, mode="rb"))
                 return
-            while block := stream.read1(_BLOCK):  # from a pipe what there is, not a whole block
+            while block := stream.read1(_BLOCK):  # from a pipe what there is, not a full block
                 yield block
     except OSError as error:
         raise InputError(Problem(str(path), "cannot be read", error.strerror or str(error))) from error

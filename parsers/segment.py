@@ -26,7 +26,7 @@ _TWINS_WITHIN = 3
 class Parsed:
     """One run as its log reports it. dialect is None where nothing in it was recognised. arguments: by the framework's
     names; effective, dumped, configured: by canonical ones. completed: the framework's own end marker was seen. tail:
-    the last lines. lines: of the whole log; first_line: where the run begins in it."""
+    the last lines. lines: of all of the log; first_line: where the run begins in it."""
 
     dialect: str | None
     dialects: tuple[str, ...] = ()

@@ -221,9 +221,9 @@ def _text(path: Path) -> str:
 
 def _object(text: str, where: str) -> dict[str, Any]:
     """Return the JSON object in `text`. Not by msgspec, which refuses the lone surrogates that earlier versions wrote,
-    and reads whole numbers of more than 64 bits. InputError: no JSON, no object, or such a number."""
+    and reads integers of more than 64 bits. InputError: no JSON, no object, or such a number."""
     try:
-        entry = json.loads(text, parse_constant=_no_constant, parse_int=_whole, parse_float=_decimal)
+        entry = json.loads(text, parse_constant=_no_constant, parse_int=_integer, parse_float=_decimal)
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(where, "is not JSON", str(error))) from error
     if not isinstance(entry, dict):
@@ -235,7 +235,7 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     if len(text) <= 20 and -LARGEST <= (value := int(text)) <= LARGEST:
         return value
     raise ValueError(f"{text[:20]} is too large for a number of ours")

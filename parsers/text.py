@@ -43,10 +43,10 @@ def colourless(text: str) -> str:
 def body(text: str) -> str:
     """Return `text` without what launchers put before it: rank, time, pod, task, quotation marks. It stays indented."""
     for _ in range(_MOST_PREFIXES):
-        found = _PREFIXES.match(text)
-        if found is None or not found[0].strip():
+        match = _PREFIXES.match(text)
+        if match is None or not match[0].strip():
             break
-        text = text[found.end() :]
+        text = text[match.end() :]
     return text
 
 
@@ -70,7 +70,7 @@ def json_object(text: str, constant: Callable[[str], Any] = str) -> dict[str, An
 
 def writable(value: Any) -> Any:
     """Return `value` without what UTF-8 JSON has no form for: lone surrogates, keys that are no text, numbers beyond
-    a float, whole numbers beyond 64 bits."""
+    a float, integers beyond 64 bits."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ from parsers.values import integer
 
 class _Driver(MegatronDriver):
     def value(self, name: str, printed: str) -> Any:
-        """ "512.........................updated" is 512: dots fill up to where the value came from."""
+        """Return 512 for "512.........................updated": dots fill up to where the value came from."""
         for origin in ("updated", "default"):
             if printed.endswith(origin):
                 printed = printed.removesuffix(origin).rstrip(".")

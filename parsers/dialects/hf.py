@@ -80,7 +80,7 @@ class _Driver(Driver):
         super().__init__(dialect)
         self._finder = _StepFinder()
         self._header: dict[str, int] = {}
-        self._held: tuple[int, dict[str, str], int] | None = None  # line, pairs, the bar before
+        self._waiting: tuple[int, dict[str, str], int] | None = None  # line, pairs, the bar before
         self._epoch = 0.0
         self._last: dict[str, str] = {}
         self._started = False
@@ -131,7 +131,7 @@ class _Driver(Driver):
                 yield self._new_run(line)
             self._epoch = epoch
         if counted is None:
-            self._held = line, pairs, self._finder.bar
+            self._waiting = line, pairs, self._finder.bar
             return
         iteration, total = int(counted[1]), int(counted[2])
         interval = iteration - self._finder.last
@@ -142,10 +142,10 @@ class _Driver(Driver):
         yield self._step(line, pairs, iteration, interval)
 
     def _release(self, bar_after: int | None) -> Iterator[Event]:
-        if self._held is None:
+        if self._waiting is None:
             return
-        line, pairs, bar_before = self._held
-        self._held = None
+        line, pairs, bar_before = self._waiting
+        self._waiting = None
         epoch, tokens = (number(pairs.get(name, "")) for name in ("epoch", "num_input_tokens_seen"))
         last = self._finder.last
         iteration, by_order = self._finder.find(epoch, tokens, bar_before, bar_after)

@@ -26,24 +26,24 @@ class _Driver(Driver):
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self._held: tuple[int, Values] | None = None
+        self._waiting: tuple[int, Values] | None = None
         self._seconds_before: float | None = None
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
-        if self._held is not None and self._held[1]["step"] == values["step"]:
+        if self._waiting is not None and self._waiting[1]["step"] == values["step"]:
             return ()  # another process prints it too
         events = self._release(values.get("step_time_s"))
-        self._held = line, values
+        self._waiting = line, values
         return events
 
     def end(self) -> Iterable[Event]:
         return (*super().end(), *self._release(None))
 
     def _release(self, seconds_after: float | None) -> tuple[Step, ...]:
-        if self._held is None:
+        if self._waiting is None:
             return ()
-        line, values = self._held
-        self._held = None
+        line, values = self._waiting
+        self._waiting = None
         if self._ran_ahead(values, seconds_after):
             values["flags"] = tuple(f"{name}:asynchronous" for name in _SPEEDS if values.get(name) is not None)
         self._seconds_before = values.get("step_time_s")

@@ -112,7 +112,7 @@ class _Target(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _target(name: str) -> _Target | None:
-    """name: as it stands between two bars, spaces and all."""
+    """Return where a field goes. name: as it stands between two bars, spaces and all."""
     plain = _plain(name)
     if plain in _COLUMNS:
         return _Target(*_COLUMNS[plain], False)
@@ -141,7 +141,7 @@ class Line:
 
     @property
     def time_s(self) -> float | None:
-        """Seconds of the day by the time stamp next to the iteration; one in full seconds is too coarse."""
+        """Return the seconds of the day by the time stamp next to the iteration; one in full seconds is too coarse."""
         stamps = _TIME_OF_DAY.findall(self.text[: self.end])
         if not stamps:
             return None
@@ -199,7 +199,7 @@ def _put(values: Values, target: _Target, printed: str) -> None:
 
 
 def _put_several(values: Values, target: _Target, printed: str) -> None:
-    """Primus: "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
+    """Read Primus' "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
     if target.memory:
         _put_memory(values, target.memory, printed)
         return
@@ -255,21 +255,21 @@ class MegatronDriver(Driver):
         self._previous: Step | None = None
         self._previous_rate: float | None = None
         self._previous_time_s: float | None = None
-        self._held: Line | None = None
-        self._held_lines = 0
+        self._waiting: Line | None = None
+        self._waiting_lines = 0
         self._saving: tuple[int, float | None] | None = None
         self._saved: Stall | None = None
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         before: Iterable[Event] = ()
-        if self._held is not None:
+        if self._waiting is not None:
             if self._continue(text):
-                return self._flush() if self._held.is_complete else ()
+                return self._flush() if self._waiting.is_complete else ()
             before = self._flush()
         line = read_line(number, text) if "iteration" in text else None
         if line is not None:
             self._dump = 0
-            self._held, self._held_lines = line, 0
+            self._waiting, self._waiting_lines = line, 0
             if line.is_complete:
                 return (*before, *self._flush())
             self.wants = max(self.wants, 1)
@@ -303,8 +303,8 @@ class MegatronDriver(Driver):
             yield from super().other(line, text)
 
     def _flush(self) -> tuple[Event, ...]:
-        """Return the held step, and before it what it shows of the lines before."""
-        line, self._held = self._held, None
+        """Return the step that waits, and before it what it shows of the lines before."""
+        line, self._waiting = self._waiting, None
         if line is None:
             return ()
         if line.train_iters == self._train_iters and line.iteration != 1:
@@ -318,15 +318,15 @@ class MegatronDriver(Driver):
         return () if saved is None else (saved,)
 
     def _continue(self, text: str) -> bool:
-        """A terminal broke the held line, perhaps inside a number: return whether `text` goes on in it."""
-        held, self._held_lines = self._held, self._held_lines + 1
+        """Return whether `text` goes on in the line that waits: a terminal broke it, perhaps inside a number."""
+        waiting, self._waiting_lines = self._waiting, self._waiting_lines + 1
         rest = body(text)
-        if held is None or self._held_lines > _PIECES or "|" not in rest or read_line(1, text) is not None:
+        if waiting is None or self._waiting_lines > _PIECES or "|" not in rest or read_line(1, text) is not None:
             return False
-        joined = read_line(held.number, held.text + rest)
-        if joined is None or len(joined.values) <= len(held.values):
+        joined = read_line(waiting.number, waiting.text + rest)
+        if joined is None or len(joined.values) <= len(waiting.values):
             return False
-        self._held = joined
+        self._waiting = joined
         self.wants = 0 if joined.is_complete else 1
         return True
 

@@ -90,7 +90,7 @@ class _Driver(MegatronDriver):
         )
 
     def _alone(self) -> Iterator[Event]:
-        """The "Step Time" lines that no iteration line followed: steps of their own in a log without such lines."""
+        """Yield the "Step Time" lines that no iteration line followed: in a log without such lines, they are steps."""
         waiting, self._unnumbered = self._unnumbered, []
         for timed in () if self._numbered else waiting:
             yield replace(timed, step=self._counted)
@@ -125,7 +125,7 @@ class _Driver(MegatronDriver):
                 self._entries[name] = (yaml_literal(value), line)
 
     def _settled(self) -> Iterator[Event]:
-        """The dump that was printed last: an earlier one is of the config before it was finished."""
+        """Yield the dump that was printed last: an earlier one is of the config before it was finished."""
         entries, self._entries = self._entries, {}
         for name, (value, line) in entries.items():
             if "." not in name:

@@ -1,7 +1,7 @@
 """MLPerf (mlperf-logging, `:::MLLOG {json}`), which also stands inside logs of NeMo and Megatron.
 
 Steps where the submitter logs them: `train_loss`, or `tracked_stats` with reduced_train_loss or train_step_time. Their
-`step` counts from 0 or from 1, so the step follows from samples_count / global_batch_size where that is whole.
+`step` counts from 0 or from 1, so the step follows from samples_count / global_batch_size where that is an integer.
 eval_accuracy is the loss in the language benchmarks that are named below, a share of right answers in others.
 """
 
@@ -44,7 +44,7 @@ class _Driver(Driver):
         self._started: float | None = None
         self._evaluates: float | None = None
         self._stopped = False
-        self._held: dict[str, Any] = {}
+        self._waiting: dict[str, Any] = {}
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         _, mark, rest = text.partition(":::MLLOG ")
@@ -61,16 +61,16 @@ class _Driver(Driver):
         return (*self.end(), *self._point(number, key, entry, about))
 
     def end(self) -> Iterable[Event]:
-        held, self._held = self._held, {}
-        return (Step(**held),) if held else ()
+        waiting, self._waiting = self._waiting, {}
+        return (Step(**waiting),) if waiting else ()
 
     def _stats(self, line: int, entry: Mapping[str, Any]) -> Iterator[Event]:
         values = _values(line, entry, self._batch)
         if values is None:
             return
-        if self._held and self._held["step"] != values["step"]:
+        if self._waiting and self._waiting["step"] != values["step"]:
             yield from self.end()
-        self._held = _merged(self._held, values)
+        self._waiting = _merged(self._waiting, values)
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         value, now = entry.get("value"), _real(entry.get("time_ms"))
@@ -157,14 +157,14 @@ def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> i
     return None if batch and samples else iteration
 
 
-def _merged(held: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _merged(waiting: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return one step of the lines that report it: the first counts, the others add."""
-    if not held:
+    if not waiting:
         return new
     return {
-        **{name: new[name] if held[name] is None else held[name] for name in held},
-        "metrics": {**new["metrics"], **held["metrics"]},
-        "nonfinite": held["nonfinite"] or new["nonfinite"],
+        **{name: new[name] if waiting[name] is None else waiting[name] for name in waiting},
+        "metrics": {**new["metrics"], **waiting["metrics"]},
+        "nonfinite": waiting["nonfinite"] or new["nonfinite"],
     }
 
 

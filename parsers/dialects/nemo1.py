@@ -33,7 +33,7 @@ _PRINTED = "step_time_s_running_mean"
 
 
 def _exact(text: str) -> int | None:
-    """A count that is not rounded: tqdm takes 3 significant digits where that is shorter (2e+3, 1.28e+6)."""
+    """Return a count that is not rounded: tqdm takes 3 significant digits where that is shorter (2e+3, 1.28e+6)."""
     value = number(text)
     return int(value) if value is not None and value.is_integer() and "e" not in text else None
 
@@ -61,7 +61,7 @@ class SlidingMean:
         self._count = 0
 
     def take(self, mean: float, digits: int) -> float | None:
-        """The step's own time; None where the digits do not suffice. digits: of the printed mean."""
+        """Return the step's own time; None where the digits do not suffice. digits: of the printed mean."""
         self._count += 1
         if self._count > 2 and (self.window is None or self.window <= 1):
             return mean if self.window is not None else None
@@ -92,7 +92,7 @@ class SlidingMean:
 
 
 def half_a_digit(value: float, digits: int) -> float:
-    """How far a number that was printed with so many significant digits can be off."""
+    """Return how far a number that was printed with so many significant digits can be off."""
     return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1) if value else 0.0
 
 
@@ -125,7 +125,7 @@ class _ConfigDump:
         exp_manager itself logs shows its defaults, not what runs.)"""
 
     def feed(self, line: int, text: str) -> Iterator[Event] | None:
-        """The events of one line; None where the dump is over."""
+        """Return the events of one line; None where the dump is over."""
         stripped = text.strip()
         if not self.begun and (not stripped or stripped.startswith("[NeMo")):
             return iter(())
@@ -228,7 +228,7 @@ class _Driver(NemoDriver):
             yield Step(line=line, **values)
 
     def _is_redraw(self, values: Mapping[str, Any]) -> bool:
-        """The step of this line or of one shortly before, drawn again: the bar does it, and so does a line printed
+        """Return whether this step or one shortly before is drawn again: the bar does it, and so does a line printed
         twice. Steps that are redone after a restart have other losses, or are passed over."""
         now = values["step"], _shown(values.get("loss"))
         return values["step"] == self._step or now in [(step, _shown(loss)) for step, loss in self._recent]
@@ -275,12 +275,12 @@ class _Driver(NemoDriver):
 
 
 def _shown(loss: float | None) -> str:
-    """A loss as the bar shows it."""
+    """Return a loss as the bar shows it."""
     return "nan" if loss is None else f"{loss:.3g}"
 
 
 def _values(text: str) -> Values | None:
-    """Keyword arguments of a Step; `digits`: how many the time has, None where the bar names no global_step."""
+    """Return keyword arguments of a Step; `digits`: how many the time has, None where the bar names no global_step."""
     exact, bar = _DLL.search(text), _BAR.search(text)
     if exact is not None:
         fields = text[exact.end() :].split("  ")

@@ -1,7 +1,7 @@
 """The dialect of NeMo 2, where it prints a line a step (nemo/lightning/pytorch/callbacks/progress_printer.py).
 
 `Training epoch 0, iteration 1/7 | lr: 0.0005 | global_batch_size: 4 | global_step: 1 | reduced_train_loss: 6.976 | …`
-Counts from 0; iteration begins anew with every epoch, global_step does not; 4 significant digits, whole floats without
+Counts from 0; iteration begins anew with every epoch, global_step does not; 4 significant digits, integers without
 a point; which fields there are, and in which order, varies. With a log interval k all but global_step are means over k.
 """
 
@@ -102,8 +102,8 @@ class _Driver(NemoDriver):
         self._fields = 0
         self._names: list[str] = []
         self._wraps = True  # until the first line shows that it stands on one
-        self._held: list[str] = []
-        self._held_at = 0
+        self._waiting: list[str] = []
+        self._waiting_at = 0
         self._train_iters: int | None = None
         self._val_loss: float | None = None
 
@@ -116,10 +116,10 @@ class _Driver(NemoDriver):
         if head is not None:
             before = tuple(self._release())
             if self._wraps or text.count("|") < self._fields or text.endswith(_CUT):
-                return (*before, *self._hold(number, text[head.start() :]))
+                return (*before, *self._wait(number, text[head.start() :]))
             return (*before, *self._events(number, text, head))
-        if self._held and len(self._held) < _MOST_PIECES and _continues(body(text)):
-            return self._hold(self._held_at, body(text))
+        if self._waiting and len(self._waiting) < _MOST_PIECES and _continues(body(text)):
+            return self._wait(self._waiting_at, body(text))
         return (*self._release(), *self.other(number, text))
 
     def end(self) -> Iterable[Event]:
@@ -131,20 +131,20 @@ class _Driver(NemoDriver):
         return (*events, self._settled(values))
 
     def _release(self) -> Iterable[Event]:
-        held, self._held = self._held, []
-        text = "".join(held)
+        waiting, self._waiting = self._waiting, []
+        text = "".join(waiting)
         head = _HEAD.search(text)
         if head is None:
             return ()
-        self._wraps = len(held) > 1
-        return self._events(self._held_at, text, head)
+        self._wraps = len(waiting) > 1
+        return self._events(self._waiting_at, text, head)
 
-    def _hold(self, number: int, text: str) -> Iterable[Event]:
+    def _wait(self, number: int, text: str) -> Iterable[Event]:
         # A terminal that wraps cuts anywhere: what is less than the line before, or the first of all, may go on in
         # the next line.
-        self._held.append(text)
-        self._held_at = number
-        text = "".join(self._held)
+        self._waiting.append(text)
+        self._waiting_at = number
+        text = "".join(self._waiting)
         names = _names(text)
         shorter = names == self._names[: len(names)] and names != self._names
         if self._wraps or shorter or text.rstrip().endswith(_CUT) or not set(names) >= _ALWAYS:
@@ -201,7 +201,7 @@ def _gap(before: int, after: int) -> int | None:
 
 
 def _average(values: Values, gap: int | None) -> None:
-    """What follows for a line from the steps since the line before: with a log interval k, k divides iteration + 1."""
+    """Add what follows from the steps since the line before: with a log interval k, k divides iteration + 1."""
     if gap == 1:
         values["interval_steps"] = 1
         return

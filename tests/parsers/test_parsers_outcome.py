@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parsers import Ending, Outcome, Parsed, Reading, judge, parse
-from parsers.assemble import untold
+from parsers.assemble import unreported
 
 
 def steps(*iterations: int, total: int = 3, loss: str = "1.5") -> list[str]:
@@ -189,5 +189,5 @@ def test_talk_of_nan_after_the_last_step_does_not_undo_it() -> None:
 def test_a_setting_that_the_program_does_not_tell_is_named() -> None:
     told = {"seq_length": Reading(4096, 3)}
     asked = {"seq_length": 4096, "rotary_base": 500000.0, "num_experts": None, "layout": "tp2"}
-    assert list(untold(asked, told)) == ["requested, and not reported by the log: rotary_base"]
-    assert list(untold(asked, {})) == [], "a log without settings says nothing about them"
+    assert list(unreported(asked, told)) == ["requested, and not reported by the log: rotary_base"]
+    assert list(unreported(asked, {})) == [], "a log without settings says nothing about them"
