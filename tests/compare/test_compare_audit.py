@@ -97,7 +97,7 @@ def test_a_log_that_does_not_tell_its_end_counts_where_the_user_knows_it() -> No
     assert reason.startswith("the log does not report how it ended (if you know: ")
     assert audited(made("a"), with_given(cut, given_of(["status=completed"]))).verdict.word == "comparable"
     other = with_given(replace(cut, status="diverged"), given_of(["status=completed"]))
-    assert (other.status, other.notes) == ("diverged", ("the log tells that it diverged, completed as given",))
+    assert (other.status, other.notes) == ("diverged", ("the log says that it diverged, completed as given",))
     with pytest.raises(InputError, match="did you mean completed"):
         given_of(["status=complete"])
 
@@ -108,7 +108,7 @@ def test_what_is_given_of_a_log_is_checked_and_the_log_is_right() -> None:
     for none in ("null", "None", "~"):
         assert with_given(told, given_of([f"fp8={none}"])).given["fp8"] is None
     other = with_given(told, given_of(["hardware=mi300x"]))
-    assert (other.hardware, other.notes) == (None, ("the log tells of NVIDIA H100 80GB HBM3, mi300x as given",))
+    assert (other.hardware, other.notes) == (None, ("the log names NVIDIA H100 80GB HBM3, mi300x as given",))
     with pytest.raises(InputError) as caught:
         given_of(["fp8=e4", "params_dtype=bf16", "num_layers=abc", "train_iters=-1"])
     assert [problem.where for problem in caught.value.problems] == ["fp8", "params_dtype", "num_layers", "train_iters"]

@@ -174,7 +174,7 @@ def test_a_series_of_another_length_is_nobodys(tmp_path: Path) -> None:
         (1, 11.4, 2.7, None),
         (2, 10.9, 2.5, None),
     ]
-    assert record.notes == ("lr: 2 values for 3 steps; which is whose is not told",)
+    assert record.notes == ("lr: 2 values for 3 steps; which is whose is not known",)
     assert (record.framework, record.vendor, record.status) == ("primus", "amd", "completed")
     assert record.setting("seq_length") == 2048
     assert record.setting("hidden_size") is None
