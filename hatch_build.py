@@ -85,7 +85,7 @@ def _is_module(text: str, root: Path) -> bool:
 
 
 def _names_a_module(node: ast.JoinedStr) -> bool:
-    """Return whether an f-string begins like f"launchers.{name}" and holds nothing but names and dots."""
+    """Return whether an f-string begins like f"launchers.{name}" and has nothing but names and dots."""
     parts = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
     return bool(parts) and _is_ours(parts[0]) and "." in parts[0] and bool(re.fullmatch(r"[\w.]+", "".join(parts)))
 

@@ -28,7 +28,7 @@ class Block(nn.Module):
         self.down = nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """[b, s, h] → [b, s, h]."""
+        """Map [b, s, h] to [b, s, h]."""
         b, length, _ = x.shape
         qkv = self.qkv(self.norm1(x)).view(b, length, -1, self.width).transpose(1, 2)
         q, k, v = qkv.split([self.heads, self.groups, self.groups], dim=1)
@@ -61,13 +61,13 @@ class Llama(nn.Module):
 
 
 def angles(length: int, width: int, base: float) -> torch.Tensor:
-    """RoPE angles [s, width], each of the width/2 frequencies twice."""
+    """Return the RoPE angles [s, width], each of the width/2 frequencies twice."""
     frequencies = base ** -(torch.arange(0, width, 2) / width)
     return torch.outer(torch.arange(length), frequencies).repeat(1, 2)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """RoPE on [b, heads, s, width]."""
+    """Apply RoPE to [b, heads, s, width]."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
@@ -84,7 +84,7 @@ class Peer:
         self.optimizer = torch.optim.AdamW(groups, lr=s["lr"], betas=betas, eps=s["adam_eps"], fused=True)
 
     def step(self, batches: torch.Tensor) -> float:
-        """One step over `batches` [micro-batches, b, s + 1]; the mean loss."""
+        """Take one step over `batches` [micro-batches, b, s + 1]; return the mean loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for batch in batches:

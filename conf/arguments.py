@@ -105,7 +105,7 @@ class Command:
 
     @property
     def names(self) -> list[str]:
-        """The names of its keys."""
+        """Return the names of its keys."""
         return [key.name.removesuffix(".*") for key in self.keys]
 
     def help(self) -> str:

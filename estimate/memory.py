@@ -15,7 +15,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ModelStates:
-    """Bytes on the fullest rank, and the parameters it holds."""
+    """Bytes and parameters on the fullest rank."""
 
     parameters: int
     parameter_bytes: int
@@ -27,17 +27,17 @@ class ModelStates:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def __str__(self) -> str:
-        kinds = (
-            ("parameters", self.parameter_bytes),
-            ("gradients", self.gradient_bytes),
-            ("optimizer", self.optimizer_bytes),
-        )
-        parts = ", ".join(f"{kind} {_size(n)}" for kind, n in kinds)
+        kinds = {
+            "parameters": self.parameter_bytes,
+            "gradients": self.gradient_bytes,
+            "optimizer": self.optimizer_bytes,
+        }
+        parts = ", ".join(f"{kind} {_size(n)}" for kind, n in kinds.items())
         return f"{_size(self.total_bytes)} of model states on the fullest rank ({parts}); activations come on top"
 
 
 def model_states(e: Experiment) -> ModelStates:
-    """Model states of the fullest rank, in bytes.
+    """Return the model states of the fullest rank, in bytes.
 
     Megatron's own count (docs/source/api-guide/dist_optimizer.md): bf16 parameters with fp32 gradients take
     18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP. Experts are on EP times
@@ -60,7 +60,7 @@ def model_states(e: Experiment) -> ModelStates:
 
 
 def memory_problems(e: Experiment, host_memory_bytes: int) -> list[Problem]:
-    """Empty where the model states fit the GPU, or on a CPU all processes together the host. Unknown memory: empty."""
+    """Return a problem where the model states do not fit the GPU, or those of all processes the host of a CPU run."""
     states = model_states(e)
     if e.hardware.vendor is None:
         needed, room, where = states.total_bytes * e.gpus_per_node, float(host_memory_bytes), "this host"
@@ -75,24 +75,13 @@ def memory_problems(e: Experiment, host_memory_bytes: int) -> list[Problem]:
         f"{e.model.name} needs {_size(needed)} for its model states alone; {where} has {_size(room)}. "
         f"{states.parameters:,} parameters a rank: {states}"
     )
-    return [Problem("model", what, allowed=_fitting(e, room), hint=_hint(e))]
-
-
-def _fitting(e: Experiment, room: float) -> str:
-    """The models of conf/model whose states would fit in place of this one."""
     if e.hardware.vendor is not None:
-        return ""
-    states = model_states(e)
-    most = int(states.parameters * room / (states.total_bytes * e.gpus_per_node))
+        return [Problem("model", what, hint="more TP or PP, the distributed optimizer, or more GPUs")]
+    most = int(states.parameters * room / needed)
     models = {name: model_named(name) for name in choices("model")}
-    names = [name for name, model in models.items() if model is not None and count(model).total <= most]
-    return f"up to {most:,} parameters a process: {listed(names)}"
-
-
-def _hint(e: Experiment) -> str:
-    if e.hardware.vendor is None:
-        return "model=llama_tiny, or dry_run=true to plan for a GPU: platform=nvidia dry_run=true"
-    return "more TP or PP, the distributed optimizer, or more GPUs"
+    fitting = [name for name, model in models.items() if model is not None and count(model).total <= most]
+    hint = "model=llama_tiny, or dry_run=true to plan for a GPU: platform=nvidia dry_run=true"
+    return [Problem("model", what, "", f"up to {most:,} parameters a process: {listed(fitting)}", hint)]
 
 
 def _size(n: float) -> str:

@@ -14,7 +14,7 @@ from parsers.record import Power
 
 JOULES_PER_WH = 3600
 DISAGREEMENT = 0.05
-"""Between counter and integrated power: above it one of them is wrong, as Zeus found."""
+"""Between counter and integrated power: above it one of them is wrong, as Zeus reports."""
 
 
 def _power_w_per_gpu(basis: Basis) -> Quantity:

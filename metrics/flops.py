@@ -25,45 +25,37 @@ TRAINING = 3
 class Convention:
     """A way to count.
 
-    attention: what a query is multiplied with: half the sequence (causal), all of it, or not counted. weights: those
-    of the matrices that a token passes; or all that are called parameters, the embedding table among them, which is
-    only looked up (and without multi-token prediction, as published totals). recompute: the forward work that is done
-    again counts too.
+    attention: a query is multiplied with half the sequence (causal), with all of it, or not counted. weights: those of
+    the matrices that a token passes; or all parameters, including the embedding table, which is only looked up (and
+    without multi-token prediction, as published totals). recompute: forward work that is repeated counts.
     """
 
     name: str
-    attention: Literal["causal", "full", "none"]
-    weights: Literal["multiplied", "all"]
-    recompute: bool
     source: str
+    attention: Literal["causal", "full", "none"] = "causal"
+    weights: Literal["multiplied", "all"] = "multiplied"
+    recompute: bool = False
 
 
 _CONVENTIONS = (
     Convention(
         "megatron_causal",
-        "causal",
-        "multiplied",
-        False,
         "Megatron-LM (megatron/training/training.py:802), Megatron-Bridge, NeMo 2, Primus from v26.1",
     ),
     Convention(
         "full_attention",
-        "full",
-        "multiplied",
-        False,
         "Primus v25.9 to v25.11 (primus/core/utils/flops_estimator.py:25), rocm/megatron-lm, llm-foundry; TorchTitan "
         "(torchtitan/models/utils.py:412) but for norms, biases and routers (up to 0.3 % on top), windows (all keys "
         "counted) and multi-token prediction (its attention and logits not)",
+        attention="full",
     ),
-    Convention("palm", "full", "all", False, "6 N + 12 L H Q T: PaLM, arXiv 2204.02311, appendix B"),
-    Convention("6n", "none", "all", False, "6 N: Kaplan et al., arXiv 2001.08361, section 2.1"),
+    Convention("palm", "6 N + 12 L H Q T: PaLM, arXiv 2204.02311, appendix B", attention="full", weights="all"),
+    Convention("6n", "6 N: Kaplan et al., arXiv 2001.08361, section 2.1", attention="none", weights="all"),
     Convention(
         "hardware",
-        "causal",
-        "multiplied",
-        True,
         "Korthikanti et al., arXiv 2205.05198: what is recomputed counts. A fused attention kernel's own "
         "recomputation in its backward pass does not",
+        recompute=True,
     ),
 )
 CONVENTIONS: Mapping[str, Convention] = {convention.name: convention for convention in _CONVENTIONS}
@@ -116,10 +108,10 @@ def flops_per_token(
     recompute: Recompute | None = None,
     passes: int = TRAINING,
 ) -> float:
-    """Operations for one token of a sequence of `seq_length` tokens. passes: FORWARD or TRAINING.
+    """Return the operations for one token of a sequence of `seq_length` tokens. passes: FORWARD or TRAINING.
 
     `recompute` counts only where the convention counts it. ValueError: the convention counts the embedding table, and
-    the shape does not say whether there is one beside the output matrix.
+    it is unknown whether the output matrix is another one.
     """
     if convention.weights == "all":
         work = _all_weights(shape, seq_length, convention)
@@ -132,18 +124,14 @@ def flops_per_token(
 def convert(
     tflops: float, shape: Shape, seq_length: int, counted_by: Convention, wanted: Convention = DEFAULT
 ) -> float:
-    """A printed TFLOP/s that was counted by `counted_by`, as `wanted` counts it. Neither may count recomputation.
-
-    Raises:
-        ValueError: a convention that depends on what was recomputed.
-    """
+    """Convert TFLOP/s from one convention to another. ValueError: one of them counts recomputation."""
     if counted_by.recompute or wanted.recompute:
         raise ValueError("TFLOP/s with recomputation cannot be converted without knowing what was recomputed")
     return tflops * flops_per_token(shape, seq_length, wanted) / flops_per_token(shape, seq_length, counted_by)
 
 
 def explaining(ratio: float, shape: Shape, seq_length: int, tolerance: float = 0.015) -> tuple[str, ...]:
-    """Conventions that count `ratio` times what the default counts; none that needs what the shape lacks."""
+    """Return the conventions that count `ratio` times as much as the default; none that the shape is too little for."""
     ours = flops_per_token(shape, seq_length)
     tied_known = shape.untie_embeddings_and_output_weights is not None
     plain = [c for c in _CONVENTIONS if not c.recompute and (tied_known or c.weights != "all")]
@@ -190,19 +178,23 @@ def _work(shape: Shape, seq_length: int, causal: bool = True, mtp: bool = True) 
     layers = shape.num_layers + modules
     moe_layers = shape.num_layers - shape.dense_layers
     moe_layers += modules if moe_layers else 0  # a module's layer is like the last one
-    hidden = shape.hidden_size
+    hidden, mla, experts = shape.hidden_size, shape.mla, shape.experts
+    # one query with one key, and its score with one value
+    core = 2 * shape.kv_channels if mla is None else mla.qk_head_dim + mla.qk_pos_emb_head_dim + mla.v_head_dim
+    width = experts.moe_router_topk * experts.moe_ffn_hidden_size + experts.shared_size if experts else 0
+    keys = sum(_keys(shape, seq_length, layer, causal) for layer in range(1, layers + 1))
     return Work(
         projections=layers * _attention(shape),
         mlp=(layers - moe_layers) * _mlp(shape, shape.ffn_hidden_size),
-        moe=moe_layers * _experts(shape),
-        core=_core_width(shape) * sum(_keys(shape, seq_length, layer, causal) for layer in range(1, layers + 1)),
+        moe=moe_layers * _mlp(shape, width),
+        core=shape.num_attention_heads * core * keys,
         output=(1 + modules) * hidden * shape.vocabulary,
         joints=modules * (2 * hidden**2 + 3 * hidden),  # Megatron counts the module's three norms
     )
 
 
 def _all_weights(shape: Shape, seq_length: int, convention: Convention) -> Work:
-    """Every active parameter but norms and biases (below 0.1 %) as if it were multiplied."""
+    """Count every active parameter but norms and biases (below 0.1 %) as if it were multiplied."""
     if shape.untie_embeddings_and_output_weights is None:
         raise ValueError(f"{convention.name} counts the embedding table; whether it is tied is unknown")
     work = _work(shape, seq_length, causal=False, mtp=False)
@@ -214,7 +206,7 @@ def _all_weights(shape: Shape, seq_length: int, convention: Convention) -> Work:
 
 
 def _attention(shape: Shape) -> int:
-    """Projections of one layer. MLA: Megatron adds one multiply-add for each element of the low-rank norms."""
+    """Count the projections of one layer. MLA: Megatron adds a multiply-add for each element of the low-rank norms."""
     hidden, heads, mla = shape.hidden_size, shape.num_attention_heads, shape.mla
     if mla is None:
         return 2 * hidden * shape.kv_channels * (heads + shape.num_query_groups)
@@ -224,15 +216,8 @@ def _attention(shape: Shape) -> int:
     return query + keys_values + hidden * mla.qk_pos_emb_head_dim + heads * mla.v_head_dim * hidden
 
 
-def _core_width(shape: Shape) -> int:
-    """Multiply-adds of one query with one key, and of its score with one value, over all heads."""
-    mla = shape.mla
-    width = 2 * shape.kv_channels if mla is None else mla.qk_head_dim + mla.qk_pos_emb_head_dim + mla.v_head_dim
-    return shape.num_attention_heads * width
-
-
 def _keys(shape: Shape, seq_length: int, layer: int, causal: bool) -> float:
-    """Keys that a query of layer `layer` (from 1) sees, on average over the sequence; causal as Megatron: half."""
+    """Return the keys that a query of `layer` (from 1) sees, on average over the sequence; causal as Megatron: half."""
     window = shape.window_size
     skip = shape.window_attn_skip_freq
     if window is None or window >= seq_length or (skip is not None and layer % skip == 0):
@@ -242,10 +227,3 @@ def _keys(shape: Shape, seq_length: int, layer: int, causal: bool) -> float:
 
 def _mlp(shape: Shape, width: int) -> int:
     return shape.hidden_size * width * (3 if shape.gated_linear_unit else 2)
-
-
-def _experts(shape: Shape) -> int:
-    experts = shape.experts
-    if experts is None:
-        return 0
-    return _mlp(shape, experts.moe_router_topk * experts.moe_ffn_hidden_size + experts.shared_size)

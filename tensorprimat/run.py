@@ -47,7 +47,7 @@ def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tupl
         earlier = _earlier(path)
         if earlier and earlier.id != path.name:
             hint = "move it away, or name=OTHER, or runs_dir=DIR"
-            raise InputError(Problem(str(path), "holds another run", earlier.id, path.name, hint))
+            raise InputError(Problem(str(path), "is of another run", earlier.id, path.name, hint))
         if earlier and earlier.status == "completed" and not e.rerun:
             print(f"{path}: completed before; rerun=true runs it again", file=sys.stderr)
             return earlier, path
@@ -201,7 +201,7 @@ def with_own_power(record: Record, path: Path) -> Record:
 
 
 def _keep(record: Record, path: Path) -> None:
-    """Write the record; on a full disk without its steps, which the log still holds."""
+    """Write the record; on a full disk without its steps, which can be read from the log."""
     run_dir.release_reserve(path)
     try:
         parsers.write(record, path)
@@ -283,7 +283,7 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
             counts = [sum(map(math.prod, named.values())) for named in (built, ours)]
             more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
             which = f"{'; '.join(wrong[:MOST_NAMED])}{more}"
-            yield f"rank {rank} holds {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
+            yield f"rank {rank} has {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
 
 
 def _apart(built: Mapping[str, shapes.Shape], ours: Mapping[str, shapes.Shape]) -> Iterator[str]:
