@@ -8,10 +8,10 @@ other (AR(1) noise of 1 %, warm-up left out). The truth is a ratio of 1.03. Peer
 over all steps as if each were a measurement of its own, and a percentile bootstrap over the runs.
 
 Also: how often the word is right where there is no difference, one of 3 % and one of 1 %, and how often the number of
-runs that ours names does decide. And of the band of equal losses (compare/losses.py): how often equal stacks
-leave it, and stacks that are three spreads between seeds apart, where a seed's own part is a shift of the complete curve,
-of each block alone, or between the two; where blocks spread by halves, from 64 to 1, or have tails as Student's t with
-4 degrees; and for curves of so many steps, step by step.
+runs that ours names does decide. And of the band of equal losses (compare/losses.py): how often equal stacks leave it,
+and stacks three spreads between seeds apart, where a seed's own part is a shift of the curve, of each block alone, or
+between the two; where blocks spread by halves, from 64 to 1, or have tails as Student's t with 4 degrees; and for
+curves of so many steps, step by step.
 """
 
 from __future__ import annotations
