@@ -13,7 +13,7 @@ from compare.audit import Audit, audit
 from compare.groups import group
 from compare.question import Question, expand
 from conf.errors import InputError
-from parsers import Declaration, Record, Step
+from parsers import Declaration, Record
 from parsers.given import given_of, with_given
 
 
@@ -36,22 +36,6 @@ def test_layouts_of_one_platform_are_comparable_out_of_the_box() -> None:
     assert all(row.state == "identical" for row in found.rows if row.setting not in TP2 and row.kind != "fact")
 
 
-def test_another_kernel_is_allowed_and_shown() -> None:
-    found = audited(made("a"), ran(made("b", asked={**TP2, "attention_backend": "flash"})))
-    assert (state(found, "attention_backend"), found.verdict.word) == ("allowed", "comparable")
-
-
-def test_a_declared_difference_is_shown_with_its_reason() -> None:
-    declared = Declaration("adam_eps", 2, "the recipe's own")
-    found = audited(made("a"), made("b", asked={**TP2, "adam_eps": 2}, declared=(declared,)))
-    assert (state(found, "adam_eps"), found.verdict.word) == ("declared", "comparable")
-    other = replace(declared, key="optimizer.adam_eps")
-    assert audited(made("a", declared=(other,)), made("b", asked={"adam_eps": 2})).verdict.word == "comparable"
-    silent_third = made("c", asked={"adam_eps": 3})
-    third = audited(made("a"), made("b", asked={"adam_eps": 2}, declared=(declared,)), silent_third)
-    assert third.verdict.word == "not comparable"
-
-
 def test_what_did_not_run_as_requested_decides() -> None:
     found = audited(made("a"), ran(made("b", asked=TP2), clip_grad=0))
     assert found.verdict.word == "not comparable"
@@ -61,20 +45,6 @@ def test_what_did_not_run_as_requested_decides() -> None:
     declared = Declaration("clip_grad", 0, "not read by this stack")
     allowed = [ran(made(n, asked=a, declared=(declared,)), clip_grad=0) for n, a in (("a", {}), ("b", TP2))]
     assert audited(*allowed).verdict.word == "comparable"
-
-
-def test_repeats_that_ran_differently_are_no_repeats() -> None:
-    unasked = [made("a"), ran(made("b", asked={"seed": 2}), overlap_grad_reduce=0)]
-    requests = [{k: v for k, v in r.requested.items() if k != "overlap_grad_reduce"} for r in unasked]
-    found = audited(*(replace(r, requested=q) for r, q in zip(unasked, requests, strict=True)))
-    assert found.verdict.reasons == ("overlap_grad_reduce: cpu 0, 1 (differs between the repeats of cpu)",)
-
-
-def test_other_clocks_are_not_comparable() -> None:
-    printed = made("b", asked=TP2)
-    unstamped: tuple[Step, ...] = tuple(replace(step, end_monotonic_s=None) for step in printed.steps)
-    found = audited(made("a"), replace(printed, steps=unstamped))
-    assert found.verdict.reasons == ("clock: DP2 measured; TP2 log of megatron (step times by different timers)",)
 
 
 def test_two_gpus_are_not_one_hardware_whatever_was_planned() -> None:
@@ -121,12 +91,6 @@ def test_logs_that_were_given_two_models_are_no_repeats() -> None:
     assert len(labels(silent_log, other)) == 1 and len(labels(*models)) == 2
 
 
-def test_a_run_without_a_step_is_no_ground_for_a_comparison() -> None:
-    found = audited(made("a"), made("b", asked=TP2, steps=()))
-    assert found.verdict.word == "cannot tell"
-    assert "b/steps.jsonl is missing" in found.verdict.reasons[0]
-
-
 def on_amd(**asked: Any) -> Record:
     return made("b", asked=asked, platform="amd", hardware="mi300x", framework="primus", image="rocm/primus")
 
@@ -143,20 +107,6 @@ def test_platforms_bring_their_hardware_and_framework_but_not_another_layout() -
     assert audited(made("a"), on_amd(**TP2), vary=("layout",)).verdict.word == "not comparable"
 
 
-def test_each_platform_may_have_its_own_best_layout() -> None:
-    best = {"layout": "max_performance"}
-    found = audited(made("a", asked=best), on_amd(**best, **TP2, recompute_granularity="full"))
-    assert found.verdict.word == "comparable"
-    assert "layout=max_performance" in found.varied.reason
-    assert state(found, "recompute_granularity") == "varied"
-    for other in ("identical", "explicit", "tp2"):
-        found = audited(made("a", asked=best), on_amd(**TP2, layout=other))
-        assert (found.verdict.word, state(found, "layout")) == ("not comparable", "allowed")
-    unequal = audited(made("a", asked=best), on_amd(**best, **TP2, lr=0.1))
-    assert unequal.verdict.word == "not comparable"
-    assert audited(made("a", asked=best), on_amd(**best, **TP2), vary=("platform",)).verdict.word == "comparable"
-
-
 def test_how_a_layout_was_asked_for_is_shown_and_decides_nothing() -> None:
     named = [made("a", asked={"layout": "dp2"}), made("b", asked={**TP2, "layout": "tp2"})]
     found = audited(*named)
@@ -166,25 +116,6 @@ def test_how_a_layout_was_asked_for_is_shown_and_decides_nothing() -> None:
     assert all(row.setting != "layout" for row in audited(*unasked).rows)
     half = audited(named[0], unasked[1])
     assert (half.verdict.word, state(half, "layout")) == ("comparable", "varied")
-
-
-def test_settings_given_to_one_platform_on_purpose() -> None:
-    given = {"lr": 0.002, "lr_warmup_init": 0.002 / 3, "params_dtype": "bfloat16"}
-    declared = tuple(Declaration(key, value, "per_platform.amd") for key, value in given.items())
-    amd = replace(on_amd(**given), declared=declared)
-    found = audited(made("a"), amd)
-    assert found.verdict.word == "comparable"
-    assert {state(found, name) for name in given} == {"declared"}
-    ignored = ran(amd, lr=0.003)  # the stack went on with its own rate
-    assert audited(made("a", asked={"lr": 0.001}), ignored).verdict.word == "not comparable"
-
-
-def test_groups_that_declare_nothing_must_agree_with_each_other() -> None:
-    declared = (Declaration("adam_eps", 2, "the recipe's own"),)
-    first = made("a", asked={"adam_eps": 2}, declared=declared)
-    assert state(audited(first, made("b")), "adam_eps") == "declared"
-    third = made("c", asked={"adam_eps": 3})
-    assert state(audited(first, made("b"), third), "adam_eps") == "unexplained"
 
 
 @pytest.mark.parametrize("status", ["failed", "killed", "out_of_memory", "diverged", "hung", "running", "unknown"])
@@ -201,84 +132,13 @@ def test_an_unknown_key_is_refused() -> None:
     assert {"tensor_model_parallel_size", "num_micro_batches"} <= expand(["layout"]) - expand(["platform"])
 
 
-def test_groups_are_named_by_what_sets_them_apart() -> None:
-    nvidia = made("a", platform="nvidia", hardware="h100")
-    amd = made("b", platform="amd", hardware="mi300x")
-    assert labels(nvidia, amd) == ["nvidia h100", "amd mi300x"]
-    assert labels(made("a"), made("b", asked=TP2)) == ["DP2", "TP2"]
-    assert labels(made("a"), made("b", asked={"lr": 0.1}), made("c", asked=TP2)) == [
-        "DP2 lr=0.003",
-        "DP2 lr=0.1",
-        "TP2 lr=0.003",
-    ]
-    assert labels(made("a"), made("b", image="x")) == ["image unknown", "x"]
-    assert labels(made("a"), made("b", asked={"unheard_of": 1})) == ["other", "other (2)"]
-
-
-def test_runs_brought_from_elsewhere_group_by_what_they_ran() -> None:
-    logs = [made("a", requested={}), made("b", requested={}, asked={"seed": 2}), made("c", requested={}, asked=TP2)]
-    logs = [replace(log, provenance="imported", requested={}) for log in logs]
-    assert labels(*logs) == ["DP2", "TP2"]
-
-
 def reading(record: Record, tokens: str) -> Record:
     return replace(record, environment={**record.environment, "data_first_batch": tokens})
-
-
-def test_every_seed_has_tokens_of_its_own() -> None:
-    runs = [
-        reading(made(f"{asked}{seed}", asked={**asked, "seed": seed}), f"{seed}f")
-        for asked in ({}, TP2)
-        for seed in (1, 2)
-    ]
-    found = audited(*runs)
-    assert found.verdict.word == "comparable"
-    assert state(found, "data_first_batch") == "identical"
-
-
-def test_the_same_tokens_excuse_another_path_but_not_another_batch_size() -> None:
-    one, other = made("a"), made("b", asked={**TP2, "data_path": "/elsewhere", "split": "99,1,0"})
-    assert audited(one, other).verdict.word == "not comparable"
-    found = audited(reading(one, "1f"), reading(other, "1f"))
-    assert (found.verdict.word, state(found, "data_path"), state(found, "split")) == (
-        "comparable",
-        "allowed",
-        "allowed",
-    )
-    changed = reading(made("c", asked={**TP2, "lr": 0.004}), "1f")
-    assert audited(reading(one, "1f"), changed).verdict.word == "not comparable"
-
-
-def test_a_difference_is_accepted_with_a_reason() -> None:
-    pair = made("a"), made("b", asked={**TP2, "adam_eps": 2})
-    assert audited(*pair).verdict.word == "not comparable"
-    found = audited(*pair, accept={"adam_eps": "the recipe of both vendors"})
-    row = next(row for row in found.rows if row.setting == "adam_eps")
-    assert (found.verdict.word, row.state, row.reason) == (
-        "comparable",
-        "declared",
-        "accepted: the recipe of both vendors",
-    )
 
 
 def test_accepting_what_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="did you mean adam_eps"):
         audited(made("a"), made("b", asked=TP2), accept={"adam_epsilon": "x"})
-
-
-def test_a_setting_that_differs_decides_though_a_third_side_is_silent() -> None:
-    third = silent(made("c", asked={"global_batch_size": 16}), "lr")
-    found = audited(made("a"), made("b", asked={**TP2, "lr": 0.004}), third, vary=("layout", "global_batch_size"))
-    assert (found.verdict.word, state(found, "lr")) == ("not comparable", "unexplained")
-
-
-def test_what_only_the_user_says_counts_and_is_marked() -> None:
-    brought = replace(silent(made("b", asked=TP2), "norm_epsilon"), given={"norm_epsilon": 1})
-    found = audited(made("a"), brought)
-    row = next(row for row in found.rows if row.setting == "norm_epsilon")
-    assert (found.verdict.word, row.state, row.reason) == ("comparable", "identical", "as given for TP2")
-    wrong = replace(brought, given={"norm_epsilon": 2})
-    assert audited(made("a"), wrong).verdict.word == "not comparable"
 
 
 DECIDE = (
@@ -377,27 +237,10 @@ def test_clocks_of_two_frameworks_are_two_kinds() -> None:
     assert audited(timed(pair[0], "megatron_bridge"), pair[1]).verdict.word == "comparable"
 
 
-def test_what_many_settings_lack_is_one_sentence() -> None:
-    found = audited(made("a"), silent(made("b", asked=TP2), "norm_epsilon", "seq_length", "clip_grad"))
-    assert found.verdict.reasons == ("norm_epsilon, seq_length, clip_grad: unknown, not reported by TP2",)
-
-
-def test_groups_of_two_frameworks_are_named_by_them() -> None:
-    brought = {"platform": None, "hardware": None, "requested": {}}
-    pair = made("a", framework="nemo", **brought), silent(made("b", framework="primus", **brought), "num_layers")
-    assert labels(*pair) == ["nemo", "primus"]
-
-
-def test_a_tokenizer_that_reads_nothing_is_without_effect() -> None:
-    null = {"tokenizer_type": "NullTokenizer", "tokenizer_model": None}
-    pair = ran(made("a"), **null), ran(made("b", asked=TP2), **{**null, "tokenizer_model": "meta-llama/Llama-3.1-8B"})
-    found = audited(*(replace(r, requested={}) for r in pair))
-    assert (found.verdict.word, state(found, "tokenizer_model")) == ("comparable", "allowed")
-
-
 A, B = made("a"), made("b", asked=TP2)
 LR = made("b", asked={"lr": 0.004, "lr_warmup_init": 2})
 FP8, DENSE = {"fp8": "e4m3", "fp8_recipe": "delayed"}, {"num_experts": None, "multi_latent_attention": False}
+FP8_A, FP8_B = made("a", asked=FP8), made("b", asked={**FP8, **TP2})
 EPS = (Declaration("adam_eps", 2, "the recipe's own"),)
 SEEDS = [made(f"a{seed}", asked={"seed": seed}) for seed in (1, 2)]
 OTHER_SEEDS = [made(f"b{seed}", asked={**TP2, "seed": seed}) for seed in (1, 2)]
@@ -405,6 +248,103 @@ PART_DECLARED = [made(f"b{s}", asked={**TP2, "adam_eps": 2, "seed": s}, declared
 DEAD_SEED = replace(silent(OTHER_SEEDS[1], *OTHER_SEEDS[1].effective), status="failed")
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
 NEVER_SAVED = made("a", asked={"save_interval": None})
+PATH = {**TP2, "data_path": "/elsewhere", "split": "99,1,0"}
+BEST = {"layout": "max_performance"}
+GIVEN = {"lr": 0.002, "lr_warmup_init": 0.002 / 3, "params_dtype": "bfloat16"}
+ON_PURPOSE = replace(on_amd(**GIVEN), declared=tuple(Declaration(k, v, "per_platform.amd") for k, v in GIVEN.items()))
+NULL = {"tokenizer_type": "NullTokenizer", "tokenizer_model": None}
+NULLS = [ran(A, **NULL), ran(B, **{**NULL, "tokenizer_model": "meta-llama/Llama-3.1-8B"})]
+OTHER_EPS, THIRD_EPS = made("b", asked={**TP2, "adam_eps": 2}, declared=EPS), made("c", asked={"adam_eps": 3})
+OLD_EPS = made("a", declared=(Declaration("optimizer.adam_eps", 2, "the recipe's own"),))
+SEVERAL = [reading(made(f"{a}{s}", asked={**a, "seed": s}), f"{s}f") for a in ({}, TP2) for s in (1, 2)]
+STATED = replace(silent(B, "norm_epsilon"), given={"norm_epsilon": 1})
+THREE = [A, made("b", asked={**TP2, "lr": 0.004}), silent(made("c", asked={"global_batch_size": 16}), "lr")]
+RATE, EPS_2 = made("b", asked={**TP2, "lr": 0.004}), made("b", asked={**TP2, "adam_eps": 2})
+ELSEWHERE, BEST_A = made("b", asked=PATH), made("a", asked=BEST)
+ACCEPT = {"accept": {"adam_eps": "the recipe of both vendors"}}
+
+
+def expect(word: str, *records: Record, question: dict[str, Any] | None = None, **states: str) -> None:
+    """Check the word, and the states of some settings."""
+    result = audited(*records, **(question or {}))
+    assert (result.verdict.word, {name: state(result, name) for name in states}) == (word, states)
+
+
+def test_declared_allowed_and_accepted() -> None:
+    expect(YES, A, ran(made("b", asked={**TP2, "attention_backend": "flash"})), attention_backend="allowed")
+    expect(YES, A, OTHER_EPS, adam_eps="declared")
+    expect(YES, OLD_EPS, made("b", asked={"adam_eps": 2}), adam_eps="declared")
+    expect(NO, A, OTHER_EPS, THIRD_EPS, adam_eps="unexplained")
+    expect(NO, A, EPS_2, adam_eps="unexplained")
+    expect(YES, A, EPS_2, question=ACCEPT, adam_eps="declared")
+    expect(YES, A, ON_PURPOSE, **dict.fromkeys(GIVEN, "declared"))
+    expect(NO, made("a", asked={"lr": 0.001}), ran(ON_PURPOSE, lr=0.003))  # the stack went on with its own rate
+    expect(NO, *THREE, question={"vary": ("layout", "global_batch_size")}, lr="unexplained")
+    expect(YES, A, STATED, norm_epsilon="identical")
+    expect(NO, A, replace(STATED, given={"norm_epsilon": 2}))
+
+
+def test_the_same_tokens_excuse_another_path_but_nothing_else() -> None:
+    expect(YES, *SEVERAL, data_first_batch="identical")
+    expect(NO, A, ELSEWHERE)
+    expect(YES, reading(A, "1f"), reading(ELSEWHERE, "1f"), data_path="allowed", split="allowed")
+    expect(NO, reading(A, "1f"), reading(RATE, "1f"), lr="unexplained")
+    expect(YES, *(replace(record, requested={}) for record in NULLS), tokenizer_model="allowed")
+
+
+def test_each_platform_may_have_its_own_best_layout() -> None:
+    expect(YES, BEST_A, on_amd(**BEST, **TP2, recompute_granularity="full"), recompute_granularity="varied")
+    for other in ("identical", "explicit", "tp2"):
+        expect(NO, BEST_A, on_amd(**TP2, layout=other), layout="allowed")
+    expect(NO, BEST_A, on_amd(**BEST, **TP2, lr=0.1))
+    expect(YES, BEST_A, on_amd(**BEST, **TP2), question={"vary": ("platform",)})
+
+
+def test_reasons_of_rows() -> None:
+    reasons = {row.setting: row.reason for row in audited(A, EPS_2, **ACCEPT).rows}
+    assert reasons["adam_eps"] == "accepted: the recipe of both vendors"
+    assert next(row.reason for row in audited(A, STATED).rows if row.setting == "norm_epsilon") == "as given for TP2"
+    assert "layout=max_performance" in audited(BEST_A, on_amd(**BEST, **TP2)).varied.reason
+
+
+UNSTAMPED = replace(B, steps=tuple(replace(step, end_monotonic_s=None) for step in B.steps))
+UNREQUESTED = [
+    replace(r, requested={k: v for k, v in r.requested.items() if k != "overlap_grad_reduce"})
+    for r in (A, ran(made("b", asked={"seed": 2}), overlap_grad_reduce=0))
+]
+
+
+def test_reasons_of_the_verdict() -> None:
+    def reasons(*records: Record) -> tuple[str, ...]:
+        return audited(*records).verdict.reasons
+
+    timers = "clock: DP2 measured; TP2 log of megatron (step times by different timers)"
+    assert reasons(A, UNSTAMPED) == (timers,)
+    repeats = "overlap_grad_reduce: cpu 0, 1 (differs between the repeats of cpu)"
+    assert reasons(*UNREQUESTED) == (repeats,)
+    unknown = "norm_epsilon, seq_length, clip_grad: unknown, not reported by TP2"
+    assert reasons(A, silent(B, "norm_epsilon", "seq_length", "clip_grad")) == (unknown,)
+    assert "b/steps.jsonl is missing" in reasons(A, replace(B, steps=()))[0]
+    expect(OPEN, A, replace(B, steps=()))
+
+
+FOREIGN = {"platform": None, "hardware": None, "requested": {}}
+LOGS = [made("a"), made("b", asked={"seed": 2}), made("c", asked=TP2)]
+
+
+def test_groups_are_named_by_what_sets_them_apart() -> None:
+    vendors = made("a", platform="nvidia", hardware="h100"), made("b", platform="amd", hardware="mi300x")
+    assert labels(*vendors) == ["nvidia h100", "amd mi300x"]
+    assert labels(A, B) == ["DP2", "TP2"]
+    rates = [A, made("b", asked={"lr": 0.1}), made("c", asked=TP2)]
+    assert labels(*rates) == ["DP2 lr=0.003", "DP2 lr=0.1", "TP2 lr=0.003"]
+    assert labels(A, made("b", image="x")) == ["image unknown", "x"]
+    assert labels(A, made("b", asked={"unheard_of": 1})) == ["other", "other (2)"]
+    assert labels(*(replace(r, provenance="imported", requested={}) for r in LOGS)) == ["DP2", "TP2"]
+    stacks = made("a", framework="nemo", **FOREIGN), silent(made("b", framework="primus", **FOREIGN), "num_layers")
+    assert labels(*stacks) == ["nemo", "primus"]
+
+
 WORDS: dict[str, tuple[list[Record], dict[str, Any], str]] = {
     "another rate": ([A, made("b", asked={**TP2, "lr": 0.004})], {}, NO),
     "a rate that is compared": ([A, LR], {"vary": ("lr",)}, YES),
@@ -419,13 +359,9 @@ WORDS: dict[str, tuple[list[Record], dict[str, Any], str]] = {
     "a seed whose run died": ([*SEEDS, OTHER_SEEDS[0], DEAD_SEED], {}, YES),
     "one seed fewer": ([*SEEDS, OTHER_SEEDS[0]], {}, NO),
     "a reason that only one repeat gives": ([*SEEDS, *PART_DECLARED], {}, NO),
-    "fp8 on both sides": ([made("a", asked=FP8), made("b", asked={**FP8, **TP2})], {}, YES),
-    "fp8, one recipe unknown": (
-        [made("a", asked=FP8), silent(made("b", asked={**FP8, **TP2}), "fp8_recipe")],
-        {},
-        OPEN,
-    ),
-    "fp8, another recipe": ([made("a", asked=FP8), made("b", asked={**FP8, "fp8_recipe": "mxfp8"})], {}, NO),
+    "fp8 on both sides": ([FP8_A, FP8_B], {}, YES),
+    "fp8, one recipe unknown": ([FP8_A, silent(FP8_B, "fp8_recipe")], {}, OPEN),
+    "fp8, another recipe": ([FP8_A, made("b", asked={**FP8, "fp8_recipe": "mxfp8"})], {}, NO),
     "the same tokens": ([reading(A, "1f"), reading(B, "1f")], {}, YES),
     "tokens of one side alone": ([reading(A, "1f"), B], {}, YES),
     "other tokens": ([reading(A, "1f"), reading(B, "2e")], {}, NO),

@@ -19,25 +19,11 @@ from metrics.price import Prices, read_prices
 from parsers import Power, Record
 
 SHAPE = {
-    "num_layers": 32,
-    "hidden_size": 4096,
-    "ffn_hidden_size": 14336,
-    "num_attention_heads": 32,
-    "kv_channels": 128,
-    "num_query_groups": 8,
-    "padded_vocab_size": 128256,
-    "vocab_size": 128256,
-    "swiglu": True,
-    "num_experts": None,
-    "gated_linear_unit": True,
-    "multi_latent_attention": False,
-    "mtp_num_layers": None,
-    "window_size": None,
-    "untie_embeddings_and_output_weights": True,
-    "recompute_granularity": None,
-    "params_dtype": "bfloat16",
-    "seq_length": 8192,
-    "window_attn_skip_freq": None,
+    **dict(num_layers=32, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32, kv_channels=128),
+    **dict(num_query_groups=8, padded_vocab_size=128256, vocab_size=128256, swiglu=True, num_experts=None),
+    **dict(gated_linear_unit=True, multi_latent_attention=False, mtp_num_layers=None, window_size=None),
+    **dict(untie_embeddings_and_output_weights=True, recompute_granularity=None, params_dtype="bfloat16"),
+    **dict(seq_length=8192, window_attn_skip_freq=None),
 }
 PRICES = Terms(tokens=1e12, prices=Prices("USD", {"mi355x": 3.0, "b200": 5.0}))
 AT = ("price.usd_per_gpu_hour.mi355x=3.0", "price.usd_per_gpu_hour.b200=5.0")
