@@ -19,14 +19,14 @@ WATTS = {"h100": 640.0, "mi300x": 700.0}
 
 
 def vendor_run(platform: str, hardware: str, seed: int, steps: int = 1000, nodes: int = 0) -> Record:
-    """A run of Llama 3.1 8B that did what was asked, and told all of it. nodes: of 8 GPUs, all data-parallel;
+    """A run of Llama 3.1 8B that ran what was requested, and reported all of it. nodes: of 8 GPUs, all data-parallel;
     0: one, in the layout of the tables."""
     layout = ("layout=data_parallel", f"nodes={nodes}") if nodes else ()
     e = _experiment("model=llama31_8b", f"platform={platform}", f"hardware={hardware}", *layout)
     nodes = nodes or 1
-    asked = {**requested(e), "seed": seed, "train_iters": steps, "lr_decay_iters": steps}
-    told = {name for name, setting in vocabulary().items() if setting.dump}
-    made = _steps(asked, SPEED[hardware] * 0.97 ** math.log2(nodes), seed, steps)
+    over = {**requested(e), "seed": seed, "train_iters": steps, "lr_decay_iters": steps}
+    expected = {name for name, setting in vocabulary().items() if setting.dump}
+    made = _steps(over, SPEED[hardware] * 0.97 ** math.log2(nodes), seed, steps)
     energy = WATTS[hardware] * 8 * nodes * steps
     return Record(
         id=f"{hardware}-{nodes}x8-{seed}",
@@ -39,8 +39,8 @@ def vendor_run(platform: str, hardware: str, seed: int, steps: int = 1000, nodes
         vendor=platform,
         hardware=hardware,
         image=f"{platform}:25.11",
-        requested=asked,
-        effective={name: Reading(value, 3) for name, value in asked.items() if name in told},
+        requested=over,
+        effective={name: Reading(value, 3) for name, value in over.items() if name in expected},
         environment={"host": "node1", "device_name": hardware, "launcher_commit": "0" * 40},
         power=(Power(kind="gpu", source="sampler", gpus=8 * nodes, seconds=float(steps), energy_integrated_j=energy),),
         steps=tuple(made),
@@ -52,9 +52,9 @@ def _experiment(*overrides: str) -> Experiment:
     return load_experiment(*overrides)
 
 
-def _steps(asked: dict[str, object], speed: float, seed: int, count: int) -> Iterator[Step]:
+def _steps(over: dict[str, object], speed: float, seed: int, count: int) -> Iterator[Step]:
     noise = random.Random(seed)
-    batch, length, gpus = (int(str(asked[n])) for n in ("global_batch_size", "seq_length", "world_size"))
+    batch, length, gpus = (int(str(over[n])) for n in ("global_batch_size", "seq_length", "world_size"))
     run = 1 + noise.gauss(0, 0.004)
     clock = 100.0
     for i in range(count):

@@ -20,9 +20,9 @@ SETTINGS: Mapping[str, Any] = {
 TP2 = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "num_micro_batches": 2}
 
 
-def made(name: str, seconds: float = 2.0, asked: Mapping[str, Any] | None = None, **known: Any) -> Record:
-    """A completed run of 12 steps of `seconds` each; asked: what is other than in SETTINGS."""
-    settings = {**SETTINGS, **(asked or {})}
+def made(name: str, seconds: float = 2.0, over: Mapping[str, Any] | None = None, **known: Any) -> Record:
+    """A completed run of 12 steps of `seconds` each; over: settings that stand over SETTINGS."""
+    settings = {**SETTINGS, **(over or {})}
     steps = tuple(
         Step(
             step=i,
@@ -54,13 +54,13 @@ def made(name: str, seconds: float = 2.0, asked: Mapping[str, Any] | None = None
 
 
 def ran(record: Record, **effective: Any) -> Record:
-    """`record` as if its log told other values than were asked for; None of a name: the log does not tell."""
-    told = {**record.effective, **{name: Reading(value, 4) for name, value in effective.items()}}
-    return replace(record, effective=told, differences=differences(record.requested, told))
+    """`record` as if its log reported other values than were requested; None of a name: the log does not report it."""
+    expected = {**record.effective, **{name: Reading(value, 4) for name, value in effective.items()}}
+    return replace(record, effective=expected, differences=differences(record.requested, expected))
 
 
 def silent(record: Record, *names: str) -> Record:
-    """`record` as if its log did not tell these settings."""
+    """`record` as if its log did not report these settings."""
     return replace(record, effective={k: v for k, v in record.effective.items() if k not in names})
 
 
@@ -70,7 +70,7 @@ def save(directory: Path, *records: Record) -> None:
         write(record, directory / record.name)
 
 
-def repeats(name: str, times: tuple[float, ...], asked: Mapping[str, Any] | None = None) -> list[Record]:
+def repeats(name: str, times: tuple[float, ...], over: Mapping[str, Any] | None = None) -> list[Record]:
     """A group of runs that differ in seed and pace."""
     seeds = enumerate(times, start=1)
-    return [made(f"{name}_{seed}", seconds, {**(asked or {}), "seed": seed}) for seed, seconds in seeds]
+    return [made(f"{name}_{seed}", seconds, {**(over or {}), "seed": seed}) for seed, seconds in seeds]

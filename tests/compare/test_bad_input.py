@@ -49,62 +49,48 @@ def edit_steps(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (run / "steps.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), encoding="utf-8")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *told: str) -> None:
+def refused(capsys: pytest.CaptureFixture[str], *expected: str) -> None:
     assert main(["runs", "-o", "out"]) == 2
     shown = capsys.readouterr()
     assert "Traceback" not in shown.err
     assert shown.out == ""
-    assert [text for text in told if text not in shown.err] == []
+    assert [text for text in expected if text not in shown.err] == []
     assert not Path("out").exists()
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
     code = main(["runs", "--json", *arguments])
-    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    jsonschema.validate(found, SCHEMA)
-    return code, found
+    result = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    jsonschema.validate(result, SCHEMA)
+    return code, result
 
 
 def figure(of: dict[str, Any], metric: str, group: int = 1) -> dict[str, Any]:
-    found: dict[str, Any] = of["groups"][group]["figures"][metric]
-    return found
+    result: dict[str, Any] = of["groups"][group]["figures"][metric]
+    return result
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, "1", None, 1.5, True])
-def test_a_schema_that_is_not_known_here(version: Any, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(runs / "b", lambda entry: entry.update(schema_version=version))
-    refused(capsys, "runs/b/run.json")
+WRONG = {
+    **dict(status="splendid", provenance="trust me", requested="all", restarts={}, id=None, environment=3),
+    **dict(wall_time_s="long", power=[{"kind": 3}]),
+}
 
 
-def test_a_newer_schema_says_what_to_do(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(runs / "b", lambda entry: entry.update(schema_version=2))
-    refused(capsys, "runs/b/run.json", "found: 2", "update TensorPrimat")
+def test_records_that_a_hand_changed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_written = (runs / "b" / "run.json").read_text(encoding="utf-8")
 
+    def refuse(change: Callable[[dict[str, Any]], Any], *expected: str) -> None:
+        edit(runs / "b", change)
+        refused(capsys, "runs/b/run.json", *expected)
+        (runs / "b" / "run.json").write_text(as_written, encoding="utf-8")
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("status", "splendid"),
-        ("provenance", "trust me"),
-        ("effective", []),
-        ("effective", {"lr": 0.1}),
-        ("requested", "all"),
-        ("restarts", {}),
-        ("id", None),
-        ("environment", 3),
-        ("wall_time_s", "long"),
-        ("power", [{"kind": 3}]),
-    ],
-)
-def test_a_hand_that_slipped(key: str, value: Any, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(runs / "b", lambda entry: entry.update({key: value}))
-    refused(capsys, "runs/b/run.json", key)
-
-
-@pytest.mark.parametrize("key", ["id", "name", "status", "provenance"])
-def test_a_hand_that_cut_too_much(key: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(runs / "b", lambda entry: entry.pop(key))
-    refused(capsys, "runs/b/run.json", key)
+    for version in (0, 99, "1", None, 1.5, True):
+        refuse(lambda entry, version=version: entry.update(schema_version=version))  # type: ignore[misc]
+    refuse(lambda entry: entry.update(schema_version=2), "found: 2", "update TensorPrimat")
+    for key, value in (*WRONG.items(), ("effective", []), ("effective", {"lr": 0.1})):
+        refuse(lambda entry, wrong={key: value}: entry.update(wrong), key)  # type: ignore[misc]
+    for key in ("id", "name", "status", "provenance"):
+        refuse(lambda entry, key=key: entry.pop(key), key)  # type: ignore[misc]
 
 
 def test_a_hand_that_embellished(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,20 +100,20 @@ def test_a_hand_that_embellished(runs: Path, capsys: pytest.CaptureFixture[str])
     edit(runs / "b", lambda entry: entry.update(summary={"tokens_per_s": fast}, differences=[]))
     assert figure(shown(capsys)[1], "tokens_per_s") == figure(before, "tokens_per_s")
     edit(runs / "b", lambda entry: entry["effective"]["clip_grad"].update(value=0))
-    code, found = shown(capsys)
-    assert (code, found["verdict"]["word"]) == (3, "not comparable")
-    assert any("clip_grad" in reason for reason in found["verdict"]["reasons"])
+    code, result = shown(capsys)
+    assert (code, result["verdict"]["word"]) == (3, "not comparable")
+    assert any("clip_grad" in reason for reason in result["verdict"]["reasons"])
 
 
 def test_no_steps_at_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "b" / "steps.jsonl").unlink()
-    code, found = shown(capsys)
-    assert (code, figure(found, "tokens_per_s")["value"], found["ratios"]) == (3, None, [])
-    assert "b/steps.jsonl is missing" in found["verdict"]["reasons"][0]
+    code, result = shown(capsys)
+    assert (code, figure(result, "tokens_per_s")["value"], result["ratios"]) == (3, None, [])
+    assert "b/steps.jsonl is missing" in result["verdict"]["reasons"][0]
     (runs / "b" / "steps.jsonl").write_text("", encoding="utf-8")
-    code, found = shown(capsys)
-    assert (code, figure(found, "tokens_per_s")["value"], found["ratios"]) == (3, None, [])
-    assert "b/steps.jsonl has no step" in found["verdict"]["reasons"][0]
+    code, result = shown(capsys)
+    assert (code, figure(result, "tokens_per_s")["value"], result["ratios"]) == (3, None, [])
+    assert "b/steps.jsonl has no step" in result["verdict"]["reasons"][0]
     fast = {"value": 1e9, "unit": "tokens/s", "source": "measured", "interval": None}
     edit(runs / "b", lambda entry: entry.update(summary={"tokens_per_s": fast}))
     assert figure(shown(capsys)[1], "tokens_per_s")["value"] is None, "a summary without its steps is not believed"
@@ -148,7 +134,7 @@ def test_steps_that_are_none(text: str, runs: Path, capsys: pytest.CaptureFixtur
     refused(capsys, "runs/b/steps.jsonl:13")
 
 
-def test_missing_steps_tell_no_interval(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_steps_report_no_interval(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Seven of twelve lines are gone: what lies between two that are left is not known, and no slow step."""
     lines = (runs / "b" / "steps.jsonl").read_text(encoding="utf-8").splitlines()
     kept = [line for i, line in enumerate(lines) if i in (0, 1, 2, 7, 8)]
@@ -172,8 +158,8 @@ def test_a_loss_that_was_never_a_number_is_unknown(runs: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("seconds", [0, -2.0, 1e308, 1e-308])
 def test_times_that_cannot_be(seconds: float, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit_steps(runs / "b", lambda entry: entry.update(step_time_s=seconds, end_monotonic_s=None))
-    _, found = shown(capsys)
-    value = figure(found, "tokens_per_s")["value"]
+    _, result = shown(capsys)
+    value = figure(result, "tokens_per_s")["value"]
     assert value is None or (math.isfinite(value) and value >= 0)
     if seconds <= 0:
         assert value is None
@@ -189,10 +175,10 @@ def test_a_clock_that_runs_backwards(runs: Path, capsys: pytest.CaptureFixture[s
 def test_sizes_that_cannot_be(name: str, value: Any, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(runs / "b", lambda entry: entry["effective"][name].update(value=value))
     edit_steps(runs / "b", lambda entry: entry.update(consumed_samples=None, global_batch_size=None))
-    _, found = shown(capsys)
+    _, result = shown(capsys)
     lost = "tokens_per_s_per_gpu" if name == "world_size" else "tokens_per_s"
-    assert figure(found, lost)["value"] is None
-    assert found["groups"][1]["runs"][0]["figures"][lost]["value"] is None
+    assert figure(result, lost)["value"] is None
+    assert result["groups"][1]["runs"][0]["figures"][lost]["value"] is None
 
 
 @pytest.mark.parametrize("number", ["1" + 400 * "0", "1e999", "-1e999", str(2**63)])
@@ -209,7 +195,7 @@ def test_numbers_beyond_any_that_is_ours(number: str, runs: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("price", "told"),
+    ("price", "expected"),
     [
         ("price._per_gpu_hour.mi355x=3.10", "without a currency"),
         ("price.usd_per_gpu_hour.mi355x=0 USD/gpu-hour", "not a positive number"),
@@ -220,29 +206,29 @@ def test_numbers_beyond_any_that_is_ours(number: str, runs: Path, capsys: pytest
         ("difference=0", "above 0, below 100 %"),
     ],
 )
-def test_prices_that_are_none(price: str, told: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prices_that_are_none(price: str, expected: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(runs), *price.split("|")]) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_a_price_in_a_run_without_a_currency_or_below_zero(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text, told in (("usd_per_gpu_hour: {mi355x: -1}", "not a positive number"), ("usd_per_gpu_hour: 3", None)):
+    for text, expected in (("usd_per_gpu_hour: {mi355x: -1}", "not a positive number"), ("usd_per_gpu_hour: 3", None)):
         (runs / "b" / "experiment.yaml").write_text(f"price: {{{text}}}\n", encoding="utf-8")
-        assert main([str(runs)]) == (0 if told is None else 2)
-        assert (told or "") in capsys.readouterr().err
+        assert main([str(runs)]) == (0 if expected is None else 2)
+        assert (expected or "") in capsys.readouterr().err
 
 
 def tags_of(text: str) -> set[str]:
     """As a browser finds them: in the value of an attribute there is none."""
-    found: set[str] = set()
+    result: set[str] = set()
     parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: found.add(tag)  # type: ignore[method-assign]
+    parser.handle_starttag = lambda tag, attrs: result.add(tag)  # type: ignore[method-assign]
     parser.feed(text)
-    return found
+    return result
 
 
 def test_html_and_escapes_in_names_and_log_lines(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dead = made("c", asked={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
+    dead = made("c", over={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
     bad = replace(dead, name="c", image=EVIL, environment={"device_name": EVIL, "host": EVIL})
     save(runs, bad)
     edit(runs / "b", lambda entry: entry.update(name=EVIL, image=EVIL, id=EVIL))
@@ -263,7 +249,7 @@ def test_two_runs_of_one_id_that_started_at_once(runs: Path, capsys: pytest.Capt
 
 
 def test_one_id_that_was_started_twice_is_two_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    again = replace(made("c", asked={"seed": 2}), id="a", started_at="2026-11-21T10:00:00Z")
+    again = replace(made("c", over={"seed": 2}), id="a", started_at="2026-11-21T10:00:00Z")
     save(runs, again)
     assert shown(capsys)[1]["groups"][0]["counted_runs"] == 2
 
@@ -299,9 +285,9 @@ def places(entry: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("fuzzed")
-    save(found, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (3.0, 3.1, 3.2), TP2))
-    return found
+    result = tmp_path_factory.mktemp("fuzzed")
+    save(result, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (3.0, 3.1, 3.2), TP2))
+    return result
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

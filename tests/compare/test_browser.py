@@ -49,8 +49,8 @@ def large() -> list[Record]:
 
 def hostile() -> list[Record]:
     """Not comparable, with nan, HTML, and names that break no line."""
-    dead = made("c", asked={"lr": 1}, status="failed", cause=f"<script>1</script> {LONG}", last_lines=(LONG * 3,))
-    other = replace(broken(made("b", asked={**TP2, "lr": 0.1}), 3), id=LONG, image=f"<b>{LONG}")
+    dead = made("c", over={"lr": 1}, status="failed", cause=f"<script>1</script> {LONG}", last_lines=(LONG * 3,))
+    other = replace(broken(made("b", over={**TP2, "lr": 0.1}), 3), id=LONG, image=f"<b>{LONG}")
     return [made("a"), other, dead]
 
 
@@ -60,7 +60,7 @@ def small() -> list[Record]:
 
 
 SCALED = Question(vary=("platform", "layout", "world_size", "training", "num_micro_batches"))
-# Records, what they are asked, and the colour schemes in which axe looks at them: of the large page that takes half a
+# Records, what they are over, and the colour schemes in which axe looks at them: of the large page that takes half a
 # minute, and it has nothing that the small one has not.
 PAGES: dict[str, tuple[Callable[[], list[Record]], Question, str]] = {
     "large": (large, SCALED, ""),
@@ -81,7 +81,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     argv = ["node", str(HERE / "browser.mjs"), str(CHROMIUM), str(MODULES), os.environ.get("BROWSER_OUT", ""), *pages]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
-    return {Path(path).stem: found for path, found in json.loads(done.stdout).items()}
+    return {Path(path).stem: result for path, result in json.loads(done.stdout).items()}
 
 
 @pytest.fixture(params=PAGES)

@@ -30,20 +30,20 @@ def labels(*records: Record) -> list[str]:
 
 
 def test_layouts_of_one_platform_are_comparable_out_of_the_box() -> None:
-    found = audited(made("a"), made("b", asked=TP2))
-    assert found.verdict.word == "comparable"
-    assert {row.setting for row in found.rows if row.state == "varied"} == set(TP2)
-    assert all(row.state == "identical" for row in found.rows if row.setting not in TP2 and row.kind != "fact")
+    result = audited(made("a"), made("b", over=TP2))
+    assert result.verdict.word == "comparable"
+    assert {row.setting for row in result.rows if row.state == "varied"} == set(TP2)
+    assert all(row.state == "identical" for row in result.rows if row.setting not in TP2 and row.kind != "fact")
 
 
 def test_what_did_not_run_as_requested_decides() -> None:
-    found = audited(made("a"), ran(made("b", asked=TP2), clip_grad=0))
-    assert found.verdict.word == "not comparable"
-    assert "clip_grad of b: requested 1, ran 0" in found.verdict.reasons
-    both = audited(ran(made("a"), clip_grad=0), ran(made("b", asked=TP2), clip_grad=0))
+    result = audited(made("a"), ran(made("b", over=TP2), clip_grad=0))
+    assert result.verdict.word == "not comparable"
+    assert "clip_grad of b: requested 1, ran 0" in result.verdict.reasons
+    both = audited(ran(made("a"), clip_grad=0), ran(made("b", over=TP2), clip_grad=0))
     assert both.verdict.word == "not comparable"
     declared = Declaration("clip_grad", 0, "not read by this stack")
-    allowed = [ran(made(n, asked=a, declared=(declared,)), clip_grad=0) for n, a in (("a", {}), ("b", TP2))]
+    allowed = [ran(made(n, over=a, declared=(declared,)), clip_grad=0) for n, a in (("a", {}), ("b", TP2))]
     assert audited(*allowed).verdict.word == "comparable"
 
 
@@ -52,17 +52,17 @@ def test_two_gpus_are_not_one_hardware_whatever_was_planned() -> None:
     h100, a100 = ({"device_name": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"))
     for planned in (None, "h100"):
         left = made("a", hardware=planned, environment=h100)
-        right = made("b", asked=TP2, hardware=planned, environment=a100)
+        right = made("b", over=TP2, hardware=planned, environment=a100)
         assert audited(left, right).varied.reason == "the groups differ in hardware"
-        found = audited(left, right, vary=("layout",)).verdict
-        assert (found.word, found.reasons[0][:9]) == ("not comparable", "hardware:")
+        result = audited(left, right, vary=("layout",)).verdict
+        assert (result.word, result.reasons[0][:9]) == ("not comparable", "hardware:")
     one, other = ({"device_name": name} for name in ("EPYC 9654", "Xeon 8480"))
-    reasons = audited(made("a", environment=one), made("b", asked=TP2, environment=other)).verdict.reasons
+    reasons = audited(made("a", environment=one), made("b", over=TP2, environment=other)).verdict.reasons
     assert any(reason.startswith("device_name: ") for reason in reasons)
 
 
-def test_a_log_that_does_not_tell_its_end_counts_where_the_user_knows_it() -> None:
-    cut = made("b", asked=TP2, provenance="imported", status="unknown")
+def test_a_log_that_does_not_report_its_end_counts_where_the_user_knows_it() -> None:
+    cut = made("b", over=TP2, provenance="imported", status="unknown")
     (reason,) = audited(made("a"), cut).verdict.reasons
     assert reason.startswith("the log does not report how it ended (if you know: ")
     assert audited(made("a"), with_given(cut, given_of(["status=completed"]))).verdict.word == "comparable"
@@ -73,11 +73,11 @@ def test_a_log_that_does_not_tell_its_end_counts_where_the_user_knows_it() -> No
 
 
 def test_what_is_given_of_a_log_is_checked_and_the_log_is_right() -> None:
-    told = replace(made("a"), hardware=None, effective={}, environment={"device_name": "NVIDIA H100 80GB HBM3"})
-    assert with_given(told, given_of(["precision=bf16"])).setting("params_dtype") == "bfloat16"
+    expected = replace(made("a"), hardware=None, effective={}, environment={"device_name": "NVIDIA H100 80GB HBM3"})
+    assert with_given(expected, given_of(["precision=bf16"])).setting("params_dtype") == "bfloat16"
     for none in ("null", "None", "~"):
-        assert with_given(told, given_of([f"fp8={none}"])).given["fp8"] is None
-    other = with_given(told, given_of(["hardware=mi300x"]))
+        assert with_given(expected, given_of([f"fp8={none}"])).given["fp8"] is None
+    other = with_given(expected, given_of(["hardware=mi300x"]))
     assert (other.hardware, other.notes) == (None, ("the log names NVIDIA H100 80GB HBM3, mi300x as given",))
     with pytest.raises(InputError) as caught:
         given_of(["fp8=e4", "params_dtype=bf16", "num_layers=abc", "train_iters=-1"])
@@ -91,38 +91,38 @@ def test_logs_that_were_given_two_models_are_no_repeats() -> None:
     assert len(labels(silent_log, other)) == 1 and len(labels(*models)) == 2
 
 
-def on_amd(**asked: Any) -> Record:
-    return made("b", asked=asked, platform="amd", hardware="mi300x", framework="primus", image="rocm/primus")
+def on_amd(**over: Any) -> Record:
+    return made("b", over=over, platform="amd", hardware="mi300x", framework="primus", image="rocm/primus")
 
 
 def test_platforms_bring_their_hardware_and_framework_but_not_another_layout() -> None:
-    found = audited(made("a"), on_amd())
-    assert (found.verdict.word, found.varied.keys) == ("comparable", ("platform",))
-    assert found.varied.reason == "the groups differ in platform, hardware, framework"
-    found = audited(made("a"), on_amd(**TP2, micro_batch_size=2))
-    assert found.verdict.word == "not comparable"
-    assert {reason.partition(":")[0] for reason in found.verdict.reasons} == {*TP2, "micro_batch_size"}
-    assert all("vary=layout" in reason for reason in found.verdict.reasons)
+    result = audited(made("a"), on_amd())
+    assert (result.verdict.word, result.varied.keys) == ("comparable", ("platform",))
+    assert result.varied.reason == "the groups differ in platform, hardware, framework"
+    result = audited(made("a"), on_amd(**TP2, micro_batch_size=2))
+    assert result.verdict.word == "not comparable"
+    assert {reason.partition(":")[0] for reason in result.verdict.reasons} == {*TP2, "micro_batch_size"}
+    assert all("vary=layout" in reason for reason in result.verdict.reasons)
     assert audited(made("a"), on_amd(**TP2), vary=("platform", "layout")).verdict.word == "comparable"
     assert audited(made("a"), on_amd(**TP2), vary=("layout",)).verdict.word == "not comparable"
 
 
-def test_how_a_layout_was_asked_for_is_shown_and_decides_nothing() -> None:
-    named = [made("a", asked={"layout": "dp2"}), made("b", asked={**TP2, "layout": "tp2"})]
-    found = audited(*named)
-    assert (found.verdict.word, found.varied.keys, state(found, "layout")) == ("comparable", ("layout",), "varied")
-    assert found.varied.reason == "no difference in platform, hardware, framework is reported"
-    unasked = [replace(r, requested={k: v for k, v in r.requested.items() if k != "layout"}) for r in named]
-    assert all(row.setting != "layout" for row in audited(*unasked).rows)
-    half = audited(named[0], unasked[1])
+def test_how_a_layout_was_requested_is_shown_and_decides_nothing() -> None:
+    named = [made("a", over={"layout": "dp2"}), made("b", over={**TP2, "layout": "tp2"})]
+    result = audited(*named)
+    assert (result.verdict.word, result.varied.keys, state(result, "layout")) == ("comparable", ("layout",), "varied")
+    assert result.varied.reason == "no difference in platform, hardware, framework is reported"
+    unrequested = [replace(r, requested={k: v for k, v in r.requested.items() if k != "layout"}) for r in named]
+    assert all(row.setting != "layout" for row in audited(*unrequested).rows)
+    half = audited(named[0], unrequested[1])
     assert (half.verdict.word, state(half, "layout")) == ("comparable", "varied")
 
 
 @pytest.mark.parametrize("status", ["failed", "killed", "out_of_memory", "diverged", "hung", "running", "unknown"])
 def test_only_completed_runs_carry_numbers(status: str) -> None:
-    found = audited(made("a"), made("b", asked=TP2, status=status))
-    assert found.verdict.word == "cannot tell"
-    assert "TP2" in found.verdict.reasons[0]
+    result = audited(made("a"), made("b", over=TP2, status=status))
+    assert result.verdict.word == "cannot tell"
+    assert "TP2" in result.verdict.reasons[0]
 
 
 def test_an_unknown_key_is_refused() -> None:
@@ -138,7 +138,7 @@ def reading(record: Record, tokens: str) -> Record:
 
 def test_accepting_what_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="did you mean adam_eps"):
-        audited(made("a"), made("b", asked=TP2), accept={"adam_epsilon": "x"})
+        audited(made("a"), made("b", over=TP2), accept={"adam_epsilon": "x"})
 
 
 DECIDE = (
@@ -153,11 +153,11 @@ DECIDE = (
 
 @pytest.mark.parametrize("name", DECIDE)
 def test_each_setting_of_the_list_decides(name: str) -> None:
-    other = made("b", asked={**TP2, name: 77})
+    other = made("b", over={**TP2, name: 77})
     assert audited(made("a"), other).verdict.word == "not comparable"
-    told = {k: v for k, v in other.effective.items() if k != name}
-    untold = replace(other, effective=told, requested={k: v for k, v in other.requested.items() if k != name})
-    assert audited(made("a"), untold).verdict.word == "cannot tell"
+    expected = {k: v for k, v in other.effective.items() if k != name}
+    unreported = replace(other, effective=expected, requested={k: v for k, v in other.requested.items() if k != name})
+    assert audited(made("a"), unreported).verdict.word == "cannot tell"
 
 
 @pytest.mark.parametrize("name", ["parameters", "parameters_decayed", "parameters_undecayed"])
@@ -165,63 +165,63 @@ def test_parameters_that_a_probe_counted_differently_are_not_comparable(name: st
     def counted(record: Record, count: int) -> Record:
         return replace(record, environment={**record.environment, name: count})
 
-    pair = counted(made("a"), 100), made("b", asked=TP2)
+    pair = counted(made("a"), 100), made("b", over=TP2)
     assert audited(*pair).verdict.word == "comparable"
     assert audited(pair[0], counted(pair[1], 101)).verdict.reasons == (f"{name}: DP2 100; TP2 101",)
-    deeper = counted(made("b", asked={"num_layers": 2}), 200)
+    deeper = counted(made("b", over={"num_layers": 2}), 200)
     assert audited(pair[0], deeper, vary=("num_layers",)).verdict.word == "comparable"
 
 
 def test_a_key_that_was_never_read_is_not_effective() -> None:
-    told = silent(made("b", asked=TP2), "clip_grad", "attention_backend")
-    never = replace(told, environment={"probe_never_read": ["clip_grad", "use_flash_attn"]})
-    found = audited(made("a"), never, accept={"clip_grad": "x"})
-    shown = {item.setting: (item.requested, item.effective, item.decides) for item in found.deviations}
+    expected = silent(made("b", over=TP2), "clip_grad", "attention_backend")
+    never = replace(expected, environment={"probe_never_read": ["clip_grad", "use_flash_attn"]})
+    result = audited(made("a"), never, accept={"clip_grad": "x"})
+    shown = {item.setting: (item.requested, item.effective, item.decides) for item in result.deviations}
     assert shown == {"clip_grad": (1, "never read", False), "use_flash_attn": ("written", "never read", False)}
     assert "clip_grad of b: requested 1, ran never read" in audited(made("a"), never).verdict.reasons
-    effective = replace(made("b", asked=TP2), environment={"probe_never_read": ["clip_grad"]})
+    effective = replace(made("b", over=TP2), environment={"probe_never_read": ["clip_grad"]})
     assert audited(made("a"), effective).deviations == ()
 
 
-def rehearsed(name: str, asked: dict[str, Any] | None = None, **known: Any) -> Record:
-    return made(name, asked=asked, provenance="rehearsed", environment={"stand_in": "cpu"}, **known)
+def rehearsed(name: str, over: dict[str, Any] | None = None, **known: Any) -> Record:
+    return made(name, over=over, provenance="rehearsed", environment={"stand_in": "cpu"}, **known)
 
 
 def test_rehearsals_are_audited_among_themselves() -> None:
-    found = audited(rehearsed("a"), rehearsed("b", TP2))
-    assert (found.verdict.word, found.rehearsed) == ("comparable", True)
-    assert found.verdict.reasons[0].startswith("rehearsed: ")
+    result = audited(rehearsed("a"), rehearsed("b", TP2))
+    assert (result.verdict.word, result.rehearsed) == ("comparable", True)
+    assert result.verdict.reasons[0].startswith("rehearsed: ")
     assert audited(rehearsed("a"), rehearsed("b", {**TP2, "lr": 0.1})).verdict.word == "not comparable"
 
 
 def test_what_a_rehearsal_cannot_show_is_never_called_identical() -> None:
     missing = {"fp8": "no fp8 on a CPU", "Transformer Engine": "needs a GPU"}
-    found = audited(rehearsed("a", not_rehearsed=missing), rehearsed("b", TP2))
-    assert (state(found, "fp8"), state(found, "Transformer Engine")) == ("not rehearsed", "not rehearsed")
-    assert found.verdict.word == "comparable"
-    assert found.verdict.reasons[1] == "not rehearsed: fp8, Transformer Engine"
+    result = audited(rehearsed("a", not_rehearsed=missing), rehearsed("b", TP2))
+    assert (state(result, "fp8"), state(result, "Transformer Engine")) == ("not rehearsed", "not rehearsed")
+    assert result.verdict.word == "comparable"
+    assert result.verdict.reasons[1] == "not rehearsed: fp8, Transformer Engine"
     apart = audited(rehearsed("a", not_rehearsed=missing), rehearsed("b", {**TP2, "fp8": "e4m3"}))
     assert apart.verdict.word == "not comparable"
 
 
-def test_a_rehearsal_is_never_held_against_what_was_measured() -> None:
+def test_a_rehearsal_is_never_compared_with_what_was_measured() -> None:
     other = rehearsed("b", {**TP2, "lr": 0.1})
-    found = audited(made("a"), other)
-    assert (found.verdict.word, found.rehearsed) == ("cannot tell", False)
-    assert "rehearsed, which is not compared with what was measured" in found.verdict.reasons[0]
-    pair = audited(made("a"), made("c", asked={"pipeline_model_parallel_size": 2}), other)
+    result = audited(made("a"), other)
+    assert (result.verdict.word, result.rehearsed) == ("cannot tell", False)
+    assert "rehearsed, which is not compared with what was measured" in result.verdict.reasons[0]
+    pair = audited(made("a"), made("c", over={"pipeline_model_parallel_size": 2}), other)
     assert pair.verdict.word == "comparable"
     assert all(len(row.values) == 2 for row in pair.rows)
 
 
-def test_an_estimate_stands_beside_and_has_no_say() -> None:
-    estimate = made("b", asked={**TP2, "lr": 0.1}, provenance="estimated")
-    found = audited(made("a"), estimate)
-    assert found.verdict.word == "nothing to compare"
-    assert any("estimated: does not count" in reason for reason in found.verdict.reasons)
-    pair = audited(made("a"), made("c", asked={"pipeline_model_parallel_size": 2}), estimate)
+def test_an_estimate_stands_beside_and_does_not_count() -> None:
+    estimate = made("b", over={**TP2, "lr": 0.1}, provenance="estimated")
+    result = audited(made("a"), estimate)
+    assert result.verdict.word == "nothing to compare"
+    assert any("estimated: does not count" in reason for reason in result.verdict.reasons)
+    pair = audited(made("a"), made("c", over={"pipeline_model_parallel_size": 2}), estimate)
     assert pair.verdict.word == "comparable"
-    assert audited(estimate, made("c", asked={"lr": 3}, provenance="estimated")).verdict.word == "cannot tell"
+    assert audited(estimate, made("c", over={"lr": 3}, provenance="estimated")).verdict.word == "cannot tell"
 
 
 def test_clocks_of_two_frameworks_are_two_kinds() -> None:
@@ -229,7 +229,7 @@ def test_clocks_of_two_frameworks_are_two_kinds() -> None:
         unstamped = tuple(replace(step, end_monotonic_s=None) for step in record.steps)
         return replace(record, steps=unstamped, dialects=(dialect,))
 
-    pair = timed(made("a"), "nemo2"), timed(made("b", asked=TP2), "primus")
+    pair = timed(made("a"), "nemo2"), timed(made("b", over=TP2), "primus")
     assert audited(*pair).verdict.reasons == (
         "clock: DP2 log of nemo2; TP2 log of megatron (step times by different timers)",
     )
@@ -237,30 +237,30 @@ def test_clocks_of_two_frameworks_are_two_kinds() -> None:
     assert audited(timed(pair[0], "megatron_bridge"), pair[1]).verdict.word == "comparable"
 
 
-A, B = made("a"), made("b", asked=TP2)
-LR = made("b", asked={"lr": 0.004, "lr_warmup_init": 2})
+A, B = made("a"), made("b", over=TP2)
+LR = made("b", over={"lr": 0.004, "lr_warmup_init": 2})
 FP8, DENSE = {"fp8": "e4m3", "fp8_recipe": "delayed"}, {"num_experts": None, "multi_latent_attention": False}
-FP8_A, FP8_B = made("a", asked=FP8), made("b", asked={**FP8, **TP2})
+FP8_A, FP8_B = made("a", over=FP8), made("b", over={**FP8, **TP2})
 EPS = (Declaration("adam_eps", 2, "the recipe's own"),)
-SEEDS = [made(f"a{seed}", asked={"seed": seed}) for seed in (1, 2)]
-OTHER_SEEDS = [made(f"b{seed}", asked={**TP2, "seed": seed}) for seed in (1, 2)]
-PART_DECLARED = [made(f"b{s}", asked={**TP2, "adam_eps": 2, "seed": s}, declared=EPS * (2 - s)) for s in (1, 2)]
+SEEDS = [made(f"a{seed}", over={"seed": seed}) for seed in (1, 2)]
+OTHER_SEEDS = [made(f"b{seed}", over={**TP2, "seed": seed}) for seed in (1, 2)]
+PART_DECLARED = [made(f"b{s}", over={**TP2, "adam_eps": 2, "seed": s}, declared=EPS * (2 - s)) for s in (1, 2)]
 DEAD_SEED = replace(silent(OTHER_SEEDS[1], *OTHER_SEEDS[1].effective), status="failed")
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
-NEVER_SAVED = made("a", asked={"save_interval": None})
+NEVER_SAVED = made("a", over={"save_interval": None})
 PATH = {**TP2, "data_path": "/elsewhere", "split": "99,1,0"}
 BEST = {"layout": "max_performance"}
 GIVEN = {"lr": 0.002, "lr_warmup_init": 0.002 / 3, "params_dtype": "bfloat16"}
 ON_PURPOSE = replace(on_amd(**GIVEN), declared=tuple(Declaration(k, v, "per_platform.amd") for k, v in GIVEN.items()))
 NULL = {"tokenizer_type": "NullTokenizer", "tokenizer_model": None}
 NULLS = [ran(A, **NULL), ran(B, **{**NULL, "tokenizer_model": "meta-llama/Llama-3.1-8B"})]
-OTHER_EPS, THIRD_EPS = made("b", asked={**TP2, "adam_eps": 2}, declared=EPS), made("c", asked={"adam_eps": 3})
+OTHER_EPS, THIRD_EPS = made("b", over={**TP2, "adam_eps": 2}, declared=EPS), made("c", over={"adam_eps": 3})
 OLD_EPS = made("a", declared=(Declaration("optimizer.adam_eps", 2, "the recipe's own"),))
-SEVERAL = [reading(made(f"{a}{s}", asked={**a, "seed": s}), f"{s}f") for a in ({}, TP2) for s in (1, 2)]
+SEVERAL = [reading(made(f"{a}{s}", over={**a, "seed": s}), f"{s}f") for a in ({}, TP2) for s in (1, 2)]
 STATED = replace(silent(B, "norm_epsilon"), given={"norm_epsilon": 1})
-THREE = [A, made("b", asked={**TP2, "lr": 0.004}), silent(made("c", asked={"global_batch_size": 16}), "lr")]
-RATE, EPS_2 = made("b", asked={**TP2, "lr": 0.004}), made("b", asked={**TP2, "adam_eps": 2})
-ELSEWHERE, BEST_A = made("b", asked=PATH), made("a", asked=BEST)
+THREE = [A, made("b", over={**TP2, "lr": 0.004}), silent(made("c", over={"global_batch_size": 16}), "lr")]
+RATE, EPS_2 = made("b", over={**TP2, "lr": 0.004}), made("b", over={**TP2, "adam_eps": 2})
+ELSEWHERE, BEST_A = made("b", over=PATH), made("a", over=BEST)
 ACCEPT = {"accept": {"adam_eps": "the recipe of both vendors"}}
 
 
@@ -271,14 +271,14 @@ def expect(word: str, *records: Record, question: dict[str, Any] | None = None, 
 
 
 def test_declared_allowed_and_accepted() -> None:
-    expect(YES, A, ran(made("b", asked={**TP2, "attention_backend": "flash"})), attention_backend="allowed")
+    expect(YES, A, ran(made("b", over={**TP2, "attention_backend": "flash"})), attention_backend="allowed")
     expect(YES, A, OTHER_EPS, adam_eps="declared")
-    expect(YES, OLD_EPS, made("b", asked={"adam_eps": 2}), adam_eps="declared")
+    expect(YES, OLD_EPS, made("b", over={"adam_eps": 2}), adam_eps="declared")
     expect(NO, A, OTHER_EPS, THIRD_EPS, adam_eps="unexplained")
     expect(NO, A, EPS_2, adam_eps="unexplained")
     expect(YES, A, EPS_2, question=ACCEPT, adam_eps="declared")
     expect(YES, A, ON_PURPOSE, **dict.fromkeys(GIVEN, "declared"))
-    expect(NO, made("a", asked={"lr": 0.001}), ran(ON_PURPOSE, lr=0.003))  # the stack went on with its own rate
+    expect(NO, made("a", over={"lr": 0.001}), ran(ON_PURPOSE, lr=0.003))  # the stack went on with its own rate
     expect(NO, *THREE, question={"vary": ("layout", "global_batch_size")}, lr="unexplained")
     expect(YES, A, STATED, norm_epsilon="identical")
     expect(NO, A, replace(STATED, given={"norm_epsilon": 2}))
@@ -310,7 +310,7 @@ def test_reasons_of_rows() -> None:
 UNSTAMPED = replace(B, steps=tuple(replace(step, end_monotonic_s=None) for step in B.steps))
 UNREQUESTED = [
     replace(r, requested={k: v for k, v in r.requested.items() if k != "overlap_grad_reduce"})
-    for r in (A, ran(made("b", asked={"seed": 2}), overlap_grad_reduce=0))
+    for r in (A, ran(made("b", over={"seed": 2}), overlap_grad_reduce=0))
 ]
 
 
@@ -329,24 +329,24 @@ def test_reasons_of_the_verdict() -> None:
 
 
 FOREIGN = {"platform": None, "hardware": None, "requested": {}}
-LOGS = [made("a"), made("b", asked={"seed": 2}), made("c", asked=TP2)]
+LOGS = [made("a"), made("b", over={"seed": 2}), made("c", over=TP2)]
 
 
 def test_groups_are_named_by_what_sets_them_apart() -> None:
     vendors = made("a", platform="nvidia", hardware="h100"), made("b", platform="amd", hardware="mi300x")
     assert labels(*vendors) == ["nvidia h100", "amd mi300x"]
     assert labels(A, B) == ["DP2", "TP2"]
-    rates = [A, made("b", asked={"lr": 0.1}), made("c", asked=TP2)]
+    rates = [A, made("b", over={"lr": 0.1}), made("c", over=TP2)]
     assert labels(*rates) == ["DP2 lr=0.003", "DP2 lr=0.1", "TP2 lr=0.003"]
     assert labels(A, made("b", image="x")) == ["image unknown", "x"]
-    assert labels(A, made("b", asked={"unheard_of": 1})) == ["other", "other (2)"]
+    assert labels(A, made("b", over={"unheard_of": 1})) == ["other", "other (2)"]
     assert labels(*(replace(r, provenance="imported", requested={}) for r in LOGS)) == ["DP2", "TP2"]
     stacks = made("a", framework="nemo", **FOREIGN), silent(made("b", framework="primus", **FOREIGN), "num_layers")
     assert labels(*stacks) == ["nemo", "primus"]
 
 
 WORDS: dict[str, tuple[list[Record], dict[str, Any], str]] = {
-    "another rate": ([A, made("b", asked={**TP2, "lr": 0.004})], {}, NO),
+    "another rate": ([A, made("b", over={**TP2, "lr": 0.004})], {}, NO),
     "a rate that is compared": ([A, LR], {"vary": ("lr",)}, YES),
     "a kind that is compared": ([A, LR], {"vary": ("optimizer",)}, YES),
     "a layout where rates are compared": ([A, B], {"vary": ("lr",)}, NO),
@@ -354,19 +354,19 @@ WORDS: dict[str, tuple[list[Record], dict[str, Any], str]] = {
     "an unknown size of the layout": ([A, silent(B, "num_micro_batches")], {}, YES),
     "an unknown setting without effect": ([A, silent(B, "fp8_recipe")], {}, YES),
     "an unknown setting": ([A, silent(B, "norm_epsilon")], {}, OPEN),
-    "true against 1": ([A, made("b", asked={"swiglu": True})], {}, NO),
+    "true against 1": ([A, made("b", over={"swiglu": True})], {}, NO),
     "the same seeds": ([*SEEDS, *OTHER_SEEDS], {}, YES),
     "a seed whose run died": ([*SEEDS, OTHER_SEEDS[0], DEAD_SEED], {}, YES),
     "one seed fewer": ([*SEEDS, OTHER_SEEDS[0]], {}, NO),
     "a reason that only one repeat gives": ([*SEEDS, *PART_DECLARED], {}, NO),
     "fp8 on both sides": ([FP8_A, FP8_B], {}, YES),
     "fp8, one recipe unknown": ([FP8_A, silent(FP8_B, "fp8_recipe")], {}, OPEN),
-    "fp8, another recipe": ([FP8_A, made("b", asked={**FP8, "fp8_recipe": "mxfp8"})], {}, NO),
+    "fp8, another recipe": ([FP8_A, made("b", over={**FP8, "fp8_recipe": "mxfp8"})], {}, NO),
     "the same tokens": ([reading(A, "1f"), reading(B, "1f")], {}, YES),
     "tokens of one side alone": ([reading(A, "1f"), B], {}, YES),
     "other tokens": ([reading(A, "1f"), reading(B, "2e")], {}, NO),
     "tokens that follow from what is compared": (
-        [reading(A, "1f"), reading(made("b", asked={"seq_length": 50}), "2e")],
+        [reading(A, "1f"), reading(made("b", over={"seq_length": 50}), "2e")],
         {"vary": ("seq_length",)},
         YES,
     ),
@@ -374,14 +374,14 @@ WORDS: dict[str, tuple[list[Record], dict[str, Any], str]] = {
     "a deviation that is accepted": ([A, ran(B, clip_grad=0)], {"accept": {"clip_grad": "off on both"}}, YES),
     "another key that is accepted": ([A, ran(B, clip_grad=0)], {"accept": {"adam_eps": "something else"}}, NO),
     "a part that no model has": (
-        [made("a", asked=DENSE), made("b", asked={**TP2, **DENSE, "moe_aux_loss_coeff": 0.0, "q_lora_rank": None})],
+        [made("a", over=DENSE), made("b", over={**TP2, **DENSE, "moe_aux_loss_coeff": 0.0, "q_lora_rank": None})],
         {},
         YES,
     ),
-    "a part that a model has": ([A, made("b", asked={**TP2, "moe_aux_loss_coeff": 0.0})], {}, NO),
-    "saved at the end": ([NEVER_SAVED, made("b", asked={**TP2, "save_interval": 12})], {}, YES),
-    "saved after the end": ([NEVER_SAVED, made("b", asked={**TP2, "save_interval": 500})], {}, YES),
-    "saved before the end": ([NEVER_SAVED, made("b", asked={**TP2, "save_interval": 6})], {}, NO),
+    "a part that a model has": ([A, made("b", over={**TP2, "moe_aux_loss_coeff": 0.0})], {}, NO),
+    "saved at the end": ([NEVER_SAVED, made("b", over={**TP2, "save_interval": 12})], {}, YES),
+    "saved after the end": ([NEVER_SAVED, made("b", over={**TP2, "save_interval": 500})], {}, YES),
+    "saved before the end": ([NEVER_SAVED, made("b", over={**TP2, "save_interval": 6})], {}, NO),
     "one group": (SEEDS, {}, "nothing to compare"),
     "no completed run": ([made("a", status="failed")], {}, OPEN),
     **{

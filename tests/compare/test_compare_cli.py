@@ -1,4 +1,4 @@
-"""`python -m compare`: what is found, shown and written, and the exit codes."""
+"""`python -m compare`: what is read, shown and written, and the exit codes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def three_groups(runs: Path) -> None:
     save(runs, *repeats("dp2", (2.0, 2.02, 1.98)), *repeats("tp2", (2.5, 2.52, 2.49), TP2))
-    dead = made("pp2", asked={"pipeline_model_parallel_size": 2, "data_parallel_size": 1})
+    dead = made("pp2", over={"pipeline_model_parallel_size": 2, "data_parallel_size": 1})
     save(runs, replace(dead, status="out_of_memory", cause="torch.OutOfMemoryError: CUDA out of memory.", steps=()))
 
 
@@ -52,13 +52,13 @@ def test_the_table(runs: Path, capsys: pytest.CaptureFixture[str], golden: Golde
 @pytest.mark.parametrize("groups", [3, 7])
 def test_a_narrow_terminal_breaks_no_number(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [{"global_batch_size": 8 * (i + 1), "lr": 0.00012345 * (i + 1)} for i in range(groups)]
-    records = [r for i, asked in enumerate(sizes) for r in repeats(f"g{i}", (2.0, 2.1, 2.05), asked)]
-    found = compare.compare([compare.Run(record.name, record) for record in records])
+    records = [r for i, over in enumerate(sizes) for r in repeats(f"g{i}", (2.0, 2.1, 2.05), over)]
+    result = compare.compare([compare.Run(record.name, record) for record in records])
 
     def shown(columns: int) -> str:
         stream = StringIO()
         monkeypatch.setattr(terminal, "_PLAIN_WIDTH", columns)
-        terminal.print_report(summary(found), stream)
+        terminal.print_report(summary(result), stream)
         return stream.getvalue()
 
     numbers = [sorted(re.findall(r"\d[\d.,]* [mlca]\b|±\S+ %", shown(columns))) for columns in (300, 60)]
@@ -94,7 +94,7 @@ def test_one_run_each_has_a_ratio_and_no_interval(runs: Path, capsys: pytest.Cap
 
 
 def test_not_comparable_shows_the_list_before_any_number(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(runs, made("a"), made("b", asked={**TP2, "lr": 0.1}))
+    save(runs, made("a"), made("b", over={**TP2, "lr": 0.1}))
     assert main(["runs", "-o", "out"]) == 3
     out = capsys.readouterr().out
     assert out.startswith("not comparable")
@@ -103,7 +103,7 @@ def test_not_comparable_shows_the_list_before_any_number(runs: Path, capsys: pyt
 
 
 def test_cannot_tell(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(runs, made("a"), silent(made("b", asked=TP2), "seq_length"))
+    save(runs, made("a"), silent(made("b", over=TP2), "seq_length"))
     assert main(["runs"]) == 3
     out = capsys.readouterr().out
     assert out.startswith("cannot tell")
@@ -112,7 +112,7 @@ def test_cannot_tell(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_hostile_text_of_a_record_is_only_text(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cause = "[bold]x[/nope] \x1b[2J $a$ <b> \ud800"
-    save(runs, made("a"), made("b", asked=TP2), made("c", asked={"lr": 1}, status="failed", cause=cause))
+    save(runs, made("a"), made("b", over=TP2), made("c", over={"lr": 1}, status="failed", cause=cause))
     assert main(["runs", "-o", "out"]) == 0
     out = capsys.readouterr().out
     assert "[bold]x[/nope]" in out
@@ -136,7 +136,7 @@ def test_links_are_followed_but_not_in_circles(runs: Path) -> None:
     assert [Path(run.path).name for run in find_runs(["runs"])] == ["linked"]
 
 
-def test_what_cannot_be_looked_into_is_told(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(runs, made("a"))
 
     def closed(path: Any) -> Any:
@@ -148,7 +148,7 @@ def test_what_cannot_be_looked_into_is_told(runs: Path, monkeypatch: pytest.Monk
 
 
 def test_bad_input(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(runs, made("a"), made("b", asked=TP2))
+    save(runs, made("a"), made("b", over=TP2))
     for argv in (
         ["missing"],
         ["runs", "baseline=TP3"],
@@ -156,10 +156,10 @@ def test_bad_input(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["runs", "-o", "runs/a/run.json"],
     ):
         assert main(argv) == 2
-    said = capsys.readouterr().err
-    assert "no run there" in said
-    assert "did you mean TP2?" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "no run there" in output
+    assert "did you mean TP2?" in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema_version": 9}', '{"x": 1}', '{"schema_version": 1}', "\x00"])
@@ -172,7 +172,7 @@ def test_foreign_records(text: str, runs: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_what_is_varied_may_be_named_with_commas(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(runs, made("a"), made("b", asked={**TP2, "lr": 0.1, "params_dtype": "bfloat16"}))
+    save(runs, made("a"), made("b", over={**TP2, "lr": 0.1, "params_dtype": "bfloat16"}))
     assert main(["vary=layout,precision,lr", "runs"]) == 0
     assert "compared: layout, precision, lr (vary=)" in capsys.readouterr().out
     assert main(["runs", "--json", "vary=lr, layout,params_dtype"]) == 0
@@ -180,8 +180,8 @@ def test_what_is_varied_may_be_named_with_commas(runs: Path, capsys: pytest.Capt
     assert main(["vary=layout", "runs"]) == 3
 
 
-def test_what_is_varied_is_said_with_its_reason(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(runs, made("a"), made("b", asked=TP2))
+def test_what_is_varied_is_reported_with_its_reason(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(runs, made("a"), made("b", over=TP2))
     assert main(["runs"]) == 0
     assert "compared: layout (no difference in platform, hardware, framework is reported)" in capsys.readouterr().out
     save(runs, made("b", platform="amd", hardware="mi300x"))
@@ -190,12 +190,12 @@ def test_what_is_varied_is_said_with_its_reason(runs: Path, capsys: pytest.Captu
 
 
 def test_a_run_without_an_end_may_have_lost_its_launcher(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(runs, made("a"), made("b", asked=TP2, status="running", steps=()))
+    save(runs, made("a"), made("b", over=TP2, status="running", steps=()))
     assert main(["runs"]) == 3
     assert "running (or its launcher died)" in capsys.readouterr().out
 
 
-def test_the_picture_is_replaced_whole_or_not_at_all(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_is_replaced_completely_or_not_at_all(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three_groups(runs)
     Path("out").mkdir()
     Path("out/compare.png").write_bytes(b"old")
@@ -212,7 +212,7 @@ def no_space(_: int) -> None:
 
 def test_the_title_has_a_sentence_for_each_of_the_first_groups() -> None:
     layouts = (TP2, *({"pipeline_model_parallel_size": n, "data_parallel_size": 1} for n in (2, 4, 8)))
-    groups = [repeats(f"g{i}", (2.0 + i, 2.02 + i, 1.98 + i), asked) for i, asked in enumerate(({}, *layouts))]
+    groups = [repeats(f"g{i}", (2.0 + i, 2.02 + i, 1.98 + i), over) for i, over in enumerate(({}, *layouts))]
     runs = [compare.Run(record.name, record) for group in groups for record in group]
     assert [line.partition(" ")[0] for line in title(compare.compare(runs[:6])).splitlines()] == ["TP2"]
     first, second, third, more = title(compare.compare(runs)).splitlines()
@@ -222,7 +222,7 @@ def test_the_title_has_a_sentence_for_each_of_the_first_groups() -> None:
 
 
 def test_a_reader_that_goes_away_sees_no_traceback(tmp_path: Path) -> None:
-    save(tmp_path, *(made(f"run{i}", asked={**TP2, "seed": i}) for i in range(40)))
+    save(tmp_path, *(made(f"run{i}", over={**TP2, "seed": i}) for i in range(40)))
     command = [sys.executable, "-m", "compare", str(tmp_path), "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
         assert reading.stdout is not None and reading.stderr is not None

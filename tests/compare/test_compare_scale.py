@@ -1,4 +1,4 @@
-"""Many runs: found by filters, their steps read when they are needed, on all cores, with a bar on a terminal."""
+"""Many runs: chosen by filters, their steps read when they are needed, on all cores, with a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.drills import PATIENCE_S
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     h100 = made("h100", platform="nvidia", hardware="h100", framework="nemo", image="nemo:26.02")
-    mi300x = made("mi300x", asked=TP2, platform="amd", hardware="mi300x", framework="primus", given={"model": "llama"})
-    mi355x = made("mi355x", asked={"lr": 0.1}, platform="amd", hardware="mi355x", framework="primus")
+    mi300x = made("mi300x", over=TP2, platform="amd", hardware="mi300x", framework="primus", given={"model": "llama"})
+    mi355x = made("mi355x", over={"lr": 0.1}, platform="amd", hardware="mi355x", framework="primus")
     save(Path("runs"), h100, mi300x, mi355x)
     Path("runs/h100/experiment.yaml").write_text("name: x\nmodel:\n  name: llama\n  num_layers: 4\nprice: null\n")
     return Path("runs")
@@ -84,8 +84,8 @@ def test_steps_that_are_no_text_are_refused_by_name(tmp_path: Path, kind: bytes)
         read(tmp_path)
 
 
-def test_columns_tell_the_figures_that_their_steps_tell(tmp_path: Path) -> None:
-    """Ramped batches, a step that is missing, a time of dispatch, rates and losses that are not told."""
+def test_columns_report_the_figures_that_their_steps_tell(tmp_path: Path) -> None:
+    """Ramped batches, a step that is missing, a time of dispatch, rates and losses that are not reported."""
     plain = made("a").steps
     odd: dict[int, dict[str, Any]] = {
         1: {"loss": None, "nonfinite": ("loss",), "lr": 1e-3},
@@ -104,11 +104,11 @@ def test_columns_tell_the_figures_that_their_steps_tell(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "ends"), [('"abc"', True), ("[1]", True), ("true", True), ("null", False)])
 def test_a_steps_further_numbers_are_numbers(tmp_path: Path, value: str, ends: bool) -> None:
-    """nan was written as null, and is not told."""
+    """nan was written as null, and is not reported."""
     write(made("a"), tmp_path)
     file = tmp_path / "steps.jsonl"
-    told = f'"metrics":{{"max_memory_reserved_bytes":{value}}}'
-    file.write_text(file.read_text().replace('"metrics":{}', told, 1))
+    expected = f'"metrics":{{"max_memory_reserved_bytes":{value}}}'
+    file.write_text(file.read_text().replace('"metrics":{}', expected, 1))
     if ends:
         with pytest.raises(InputError, match=r"steps\.jsonl:1: metrics\[\.\.\.\]"):
             read(tmp_path)
@@ -132,25 +132,25 @@ def test_every_run_whose_steps_are_unfit_is_named(runs: Path, capsys: pytest.Cap
     for name in ("h100", "mi300x"):
         (runs / name / "steps.jsonl").write_text('{"step": 0}\n')
     assert main(["runs"]) == 2
-    said = capsys.readouterr().err
-    assert "runs/h100/steps.jsonl:1" in said
-    assert "runs/mi300x/steps.jsonl:1" in said
+    output = capsys.readouterr().err
+    assert "runs/h100/steps.jsonl:1" in output
+    assert "runs/mi300x/steps.jsonl:1" in output
 
 
 def test_all_cores_say_what_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(tmp_path, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), TP2))
-    said = []
+    output = []
     for much in (1 << 40, 0):
         monkeypatch.setattr("compare.tracing._MUCH", much)
         assert main([str(tmp_path), "--json"]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
+        output.append(capsys.readouterr().out)
+    assert output[0] == output[1]
 
 
 def test_unfit_steps_come_back_from_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, made("a"), made("b", asked=TP2))
+    save(tmp_path, made("a"), made("b", over=TP2))
     (tmp_path / "b" / "steps.jsonl").write_text("{\n")
     monkeypatch.setattr("compare.tracing._MUCH", 0)
     with pytest.raises(InputError, match=r"b/steps\.jsonl:1"):
@@ -160,7 +160,7 @@ def test_unfit_steps_come_back_from_other_processes(tmp_path: Path, monkeypatch:
 def test_a_worker_that_the_system_kills_is_an_error_and_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(tmp_path, made("a"), made("b", asked=TP2))
+    save(tmp_path, made("a"), made("b", over=TP2))
     ours = os.getpid()
 
     def read(path: Path) -> Sequence[Step]:
@@ -191,7 +191,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path) -> None:
-    save(tmp_path, made("a"), made("b", asked=TP2))
+    save(tmp_path, made("a"), made("b", over=TP2))
     command = [sys.executable, "-c", _SLOW, str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -230,10 +230,10 @@ def test_a_thousand_groups_are_audited_in_linear_time() -> None:
     """Were it quadratic, 4 times the groups would take 16 times as long."""
 
     def seconds(count: int) -> float:
-        records = [made(f"r{i}", asked={"lr": float(i)}) for i in range(count)]
-        found = [compare.Run(r.name, replace(r, steps=(Step(step=0, line=1, iteration=1),))) for r in records]
+        records = [made(f"r{i}", over={"lr": float(i)}) for i in range(count)]
+        result = [compare.Run(r.name, replace(r, steps=(Step(step=0, line=1, iteration=1),))) for r in records]
         started = time.process_time()
-        comparison = compare.compare(found, compare.Question(vary=("lr",)))
+        comparison = compare.compare(result, compare.Question(vary=("lr",)))
         assert len(comparison.groups) == count
         return time.process_time() - started
 

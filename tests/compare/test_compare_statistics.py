@@ -119,11 +119,11 @@ def test_so_many_runs_would_decide_and_one_fewer_would_not(ratio: float, noise: 
             ratio_of(spread_around(ratio, count, noise), spread_around(1, count, noise), "higher").word == "undecided"
         )
 
-    found = ratio_of(spread_around(ratio, 3, noise), spread_around(1, 3, noise), "higher")
-    assert found.word == "undecided"
-    needed = found.runs_to_decide
+    result = ratio_of(spread_around(ratio, 3, noise), spread_around(1, 3, noise), "higher")
+    assert result.word == "undecided"
+    needed = result.runs_to_decide
     assert needed is not None and needed > 3
-    assert f"about {needed} runs a side would decide" in found.reason
+    assert f"about {needed} runs a side would decide" in result.reason
     assert not undecided(needed)
     assert undecided(needed - 1)
 

@@ -32,15 +32,15 @@ def audited(*records: Record, **question: Any) -> Audit:
 
 
 def check(name: str, *records: Record, **question: Any) -> tuple[str, bool]:
-    found = next(one for one in audited(*records, **question).checks if one.name == name)
-    return found.state, found.decides
+    result = next(one for one in audited(*records, **question).checks if one.name == name)
+    return result.state, result.decides
 
 
-def run(name: str, count: int, fields: Fields, asked: Mapping[str, Any] | None = None, **known: Any) -> Record:
+def run(name: str, count: int, fields: Fields, over: Mapping[str, Any] | None = None, **known: Any) -> Record:
     """A run of `count` steps; fields: of each step, by its number."""
-    settings = {"train_iters": count, **(asked or {})}
+    settings = {"train_iters": count, **(over or {})}
     steps = tuple(Step(step=i, line=i + 1, iteration=i + 1, **fields(i)) for i in range(count))
-    return made(name, asked=settings, steps=steps, **known)
+    return made(name, over=settings, steps=steps, **known)
 
 
 def rate(step: int, peak: float = 3e-4, warmup: int = 5) -> float:
@@ -62,21 +62,21 @@ def exact(peak: float = 3e-4) -> Fields:
 def test_rates_that_were_read_exactly_are_equal_to_1e_12() -> None:
     assert check("lr_used", run("a", 30, exact()), run("b", 30, exact(), TP2)) == ("equal", False)
     hair = run("b", 30, exact(3e-4 * (1 + 1e-10)), TP2)
-    found = audited(run("a", 30, exact()), hair)
-    assert found.verdict.word == "not comparable"
-    assert found.verdict.reasons[0].startswith("lr_used: ")
+    result = audited(run("a", 30, exact()), hair)
+    assert result.verdict.word == "not comparable"
+    assert result.verdict.reasons[0].startswith("lr_used: ")
     rounding = run("b", 30, exact(3e-4 * (1 + 2e-16)), TP2)
     assert check("lr_used", run("a", 30, exact()), rounding) == ("equal", False)
 
 
 @pytest.mark.parametrize("digits", [4, 7])
 def test_rates_that_were_printed_are_equal_to_their_digits(digits: int) -> None:
-    def told(scale: float) -> Fields:
+    def expected(scale: float) -> Fields:
         return lambda i: {"lr_used": printed(scale * rate(i), digits), "loss": 6 - i / 10, "step_time_s": 1.0}
 
     marked = run("a", 30, exact())
-    assert check("lr_used", marked, run("b", 30, told(1), TP2)) == ("equal", False)
-    off = run("b", 30, told(1 + 3 * 10.0 ** (1 - digits)), TP2)
+    assert check("lr_used", marked, run("b", 30, expected(1), TP2)) == ("equal", False)
+    off = run("b", 30, expected(1 + 3 * 10.0 ** (1 - digits)), TP2)
     assert check("lr_used", marked, off) == ("apart", True)
 
 
@@ -90,14 +90,14 @@ def only_printed(offset: int, dialect: str = "", **known: Any) -> Record:
 
 def test_a_rate_that_is_printed_one_step_early_is_neither_a_difference_nor_equal() -> None:
     this, following = only_printed(0), only_printed(1)
-    found = audited(this, following, vary=("platform", "layout"))
-    rates = next(one for one in found.checks if one.name == "lr_used")
+    result = audited(this, following, vary=("platform", "layout"))
+    rates = next(one for one in result.checks if one.name == "lr_used")
     assert (rates.state, rates.decides) == ("unknown", False)
     assert "which step's rate is printed is not known" in rates.reason
-    assert "lr_used" not in " ".join(found.verdict.reasons)
+    assert "lr_used" not in " ".join(result.verdict.reasons)
 
 
-def test_a_dialect_that_is_known_tells_which_step_it_prints() -> None:
+def test_a_dialect_that_is_known_reports_which_step_it_prints() -> None:
     vary = {"vary": ("platform", "layout")}
     assert check("lr_used", only_printed(0, "nemo2"), only_printed(1, "primus"), **vary) == ("equal", False)
     assert check("lr_used", only_printed(0, "primus"), only_printed(1, "primus"), **vary) == ("apart", True)
@@ -116,8 +116,8 @@ def test_two_logs_of_one_unknown_trainer_print_alike() -> None:
 
 def test_another_schedule_is_apart_however_it_is_printed() -> None:
     other = run("x", 30, lambda i: {"lr": printed(rate(i, warmup=9)), "step_time_s": 1.0}, framework="trainer9")
-    found = audited(only_printed(0), other, vary=("platform", "layout"))
-    assert next((c.state, c.step) for c in found.checks if c.name == "lr_used") == ("apart", 1)
+    result = audited(only_printed(0), other, vary=("platform", "layout"))
+    assert next((c.state, c.step) for c in result.checks if c.name == "lr_used") == ("apart", 1)
 
 
 def test_a_dropped_value_does_not_shift_a_curve() -> None:
@@ -128,9 +128,9 @@ def test_a_dropped_value_does_not_shift_a_curve() -> None:
 
 
 def test_a_rate_that_is_compared_or_declared_decides_nothing() -> None:
-    asked = {"lr": 3e-4, "lr_warmup_init": 5e-5}
+    over = {"lr": 3e-4, "lr_warmup_init": 5e-5}
     other = {"lr": 6e-4, "lr_warmup_init": 1e-4}
-    pair = run("a", 30, exact(), asked), run("b", 30, exact(6e-4), other)
+    pair = run("a", 30, exact(), over), run("b", 30, exact(6e-4), other)
     assert check("lr_used", *pair, vary=("lr",)) == ("varied", False)
     accepted = {"lr": "a scan", "lr_warmup_init": "a scan"}
     assert check("lr_used", *pair, accept=accepted) == ("apart", True)
@@ -139,16 +139,16 @@ def test_a_rate_that_is_compared_or_declared_decides_nothing() -> None:
     assert "accepted: a scan" in next(c.reason for c in both.checks if c.name == "lr_used")
 
 
-def test_tokens_seen_are_held_against_each_other_step_by_step() -> None:
+def test_tokens_seen_are_compared_with_each_other_step_by_step() -> None:
     def samples(each: int) -> Fields:
         return lambda i: {"consumed_samples": each * (i + 1), "loss": 5.0, "end_monotonic_s": 1.0 * i}
 
     assert check("tokens_seen", run("a", 9, samples(8)), run("b", 9, samples(8), TP2)) == ("equal", False)
-    found = audited(run("a", 9, samples(8)), run("b", 9, samples(16), TP2))
-    assert (found.verdict.word, [c.step for c in found.checks if c.state == "apart"]) == ("not comparable", [0])
-    assert found.verdict.reasons[0] == "tokens_seen: a 800; b 1,600 at step 0"
-    untold = run("b", 9, lambda i: {"end_monotonic_s": 1.0 * i}, TP2)
-    assert check("tokens_seen", run("a", 9, samples(8)), untold) == ("equal", False)  # worked out from the batch
+    result = audited(run("a", 9, samples(8)), run("b", 9, samples(16), TP2))
+    assert (result.verdict.word, [c.step for c in result.checks if c.state == "apart"]) == ("not comparable", [0])
+    assert result.verdict.reasons[0] == "tokens_seen: a 800; b 1,600 at step 0"
+    unreported = run("b", 9, lambda i: {"end_monotonic_s": 1.0 * i}, TP2)
+    assert check("tokens_seen", run("a", 9, samples(8)), unreported) == ("equal", False)  # worked out from the batch
 
 
 def test_lines_that_lack_at_the_end_leave_tokens_unknown() -> None:
@@ -164,25 +164,25 @@ def summed(record: Record, other: int = -1) -> Record:
     return replace(record, steps=tuple(steps))
 
 
-def test_the_tokens_themselves_are_held_against_each_other_where_a_probe_read_them() -> None:
+def test_the_tokens_themselves_are_compared_with_each_other_where_a_probe_read_them() -> None:
     pair = run("a", 9, exact()), run("b", 9, exact(), TP2)
     assert check("tokens_checksum", *pair) == ("unknown", False)
     assert check("tokens_checksum", summed(pair[0]), summed(pair[1])) == ("equal", False)
-    found = audited(summed(pair[0]), summed(pair[1], other=5))
-    assert (found.verdict.word, found.verdict.reasons) == (
+    result = audited(summed(pair[0]), summed(pair[1], other=5))
+    assert (result.verdict.word, result.verdict.reasons) == (
         "not comparable",
         ("tokens_checksum: a and b read other tokens at step 5",),
     )
 
 
-def losing(name: str, seed: int, asked: Mapping[str, Any] | None = None, shift: float = 0.0, noise: int = 0) -> Record:
+def losing(name: str, seed: int, over: Mapping[str, Any] | None = None, shift: float = 0.0, noise: int = 0) -> Record:
     """A loss curve as a seed has it: 0.01 of its own from step to step."""
     batches = random.Random(1000 * noise + seed)
 
     def fields(i: int) -> Mapping[str, Any]:
         return {"loss": 2 + 5 / (i + 2) + shift + batches.gauss(0, 0.01), "end_monotonic_s": 10.0 + i}
 
-    return run(name, 80, fields, {"seed": seed, **(asked or {})})
+    return run(name, 80, fields, {"seed": seed, **(over or {})})
 
 
 def sides(shift: float, seeds: Sequence[int] = (1, 2, 3)) -> list[Record]:
@@ -195,9 +195,9 @@ def test_losses_within_the_band_of_the_seeds_are_equal() -> None:
 
 @pytest.mark.parametrize("shift", [0.05, -0.05])
 def test_losses_beyond_the_band_of_the_seeds_are_apart_both_ways(shift: float) -> None:
-    found = audited(*sides(shift))
-    assert found.verdict.word == "not comparable"
-    assert "the band of the seeds is ±" in found.verdict.reasons[0]
+    result = audited(*sides(shift))
+    assert result.verdict.word == "not comparable"
+    assert "the band of the seeds is ±" in result.verdict.reasons[0]
     assert check("loss", *sides(shift), accept={"loss": "fp8 against bf16"}) == ("declared", False)
 
 
@@ -208,13 +208,13 @@ def test_another_precision_at_another_loss_gives_no_ratio_until_it_is_accepted(s
     records = [losing(f"a{s}", s, {"fp8": None}) for s in (1, 2, 3)]
     records += [losing(f"b{s}", s, fp8, shift, noise=1) for s in (1, 2, 3)]
     runs = [Run(record.name, record) for record in records]
-    found = compare(runs, Question(vary=("precision",)))
-    assert (found.audit.verdict.word, found.ratios) == ("not comparable", ())
-    (reason,) = found.audit.verdict.reasons
+    result = compare(runs, Question(vary=("precision",)))
+    assert (result.audit.verdict.word, result.ratios) == ("not comparable", ())
+    (reason,) = result.audit.verdict.reasons
     assert f"nats/token {side} fp8=None in the block from step 10" in reason
     assert f"nats/token {side} it in the last; the band of the seeds is ±" in reason
-    assert text_of(headline(found)[0]).startswith("No ratio is given: the groups train to other losses")
-    assert "accept it: accept.loss=REASON" in text_of(advice(found)[0])
+    assert text_of(headline(result)[0]).startswith("No ratio is given: the groups train to other losses")
+    assert "accept it: accept.loss=REASON" in text_of(advice(result)[0])
     accepted = compare(runs, Question(vary=("precision",), accept={"loss": "0.05 will do"}))
     assert accepted.audit.verdict.word == "comparable"
     assert accepted.ratios
@@ -242,8 +242,8 @@ def test_equal_numbers_are_bit_equal() -> None:
 def test_a_loss_that_is_no_number_on_one_side_alone() -> None:
     sound, sick = losing("a", 1), losing("b", 1, TP2)
     broken = tuple(replace(s, loss=None, nonfinite=("loss",)) if s.step == 40 else s for s in sick.steps)
-    found = audited(sound, replace(sick, steps=broken))
-    assert found.verdict.reasons == ("loss: nan or inf in b at step 40, a number in a",)
+    result = audited(sound, replace(sick, steps=broken))
+    assert result.verdict.reasons == ("loss: nan or inf in b at step 40, a number in a",)
 
 
 def test_losses_of_runs_that_differ_in_what_makes_them_decide_nothing() -> None:
@@ -263,8 +263,8 @@ def test_losses_are_aligned_by_tokens() -> None:
     coarse = run(
         "b", 20, lambda i: {"loss": 9 - (2 * i + 1) / 10, "consumed_samples": 16 * (i + 1), "end_monotonic_s": 1.0 * i}
     )
-    found = audited(fine, coarse, vary=("training", "layout"))
-    assert found.checks[-1].reason == "bit-equal over 20 steps, seed by seed"
+    result = audited(fine, coarse, vary=("training", "layout"))
+    assert result.checks[-1].reason == "bit-equal over 20 steps, seed by seed"
 
 
 def test_the_band_is_students_where_blocks_are_one() -> None:
@@ -305,14 +305,14 @@ def test_three_spreads_between_seeds_are_found_by_five(kind: str, spread: float)
         own = 0.0 if kind == "independent" else noise.gauss(0, 1)
         return [shift + own + (0.0 if kind == "shifted" else noise.gauss(0, 1)) for _ in range(BLOCKS - 1)]
 
-    def found() -> bool:
+    def result() -> bool:
         first, second = [seed(0.0) for _ in range(5)], [seed(3 * spread) for _ in range(5)]
         return leaves(first, second, Band([first, second]).half_width(first, second)) is not None
 
-    assert sum(found() for _ in range(100)) >= 95
+    assert sum(result() for _ in range(100)) >= 95
 
 
-def test_groups_held_against_one_baseline_share_the_risk() -> None:
+def test_groups_compared_with_one_baseline_share_the_risk() -> None:
     noise = random.Random(7)
     groups = [[[noise.gauss(0, 1) for _ in range(BLOCKS - 1)] for _ in range(3)] for _ in range(2)]
     widths = [Band(groups, comparisons).half_width(*groups) for comparisons in (1, 2, 10)]

@@ -35,76 +35,76 @@ def pair(ours: tuple[float, ...] = (8.0, 8.1, 7.9), theirs: tuple[float, ...] = 
     return amd + [replace(r, platform="nvidia", hardware="b200") for r in repeats("nvidia", theirs, SHAPE)]
 
 
-def held(records: list[Record], terms: Terms | None = PRICES) -> Comparison:
+def compared(records: list[Record], terms: Terms | None = PRICES) -> Comparison:
     return compare([Run(record.id, record) for record in records], None, terms)
 
 
 def word(of: Comparison, metric: str) -> tuple[str | None, str]:
-    found = next(item for item in of.ratios if item.metric == metric)
-    return (None if found.result is None else found.result.word), found.reason
+    result = next(item for item in of.ratios if item.metric == metric)
+    return (None if result.result is None else result.result.word), result.reason
 
 
 def test_every_figure_is_a_metric_and_stands_once() -> None:
-    known = {*METRICS, *priced(made("a"), held([made("a")]).run_figures["a"], PRICES)}
+    known = {*METRICS, *priced(made("a"), compared([made("a")]).run_figures["a"], PRICES)}
     names = [figure.metric for figure in FIGURES]
     assert set(names) <= known
     assert len(set(names)) == len(names)
 
 
 def test_words_suit_their_figures() -> None:
-    found = held(pair())
-    assert found.audit.verdict.word == "comparable"
-    assert word(found, "tokens_per_s_per_gpu")[0] == "slower"
-    assert word(found, "step_time_mean_s")[0] == "slower"
-    assert word(found, "cost_per_trillion_tokens")[0] == "dearer"
-    assert word(found, "training_days")[0] == "slower"
+    result = compared(pair())
+    assert result.audit.verdict.word == "comparable"
+    assert word(result, "tokens_per_s_per_gpu")[0] == "slower"
+    assert word(result, "step_time_mean_s")[0] == "slower"
+    assert word(result, "cost_per_trillion_tokens")[0] == "dearer"
+    assert word(result, "training_days")[0] == "slower"
     assert [worded(f, "same") for f in FIGURES] == ["same"] * len(FIGURES)
 
 
 def test_without_the_users_price_there_is_no_word_about_money() -> None:
-    found = held(pair(), None)
-    cost = found.group_figures["amd mi355x"]["cost_per_trillion_tokens"]
-    assert (cost.source, found.terms.prices.example) == ("assumed", True)
-    result, reason = word(found, "cost_per_trillion_tokens")
-    assert result is None
+    result = compared(pair(), None)
+    cost = result.group_figures["amd mi355x"]["cost_per_trillion_tokens"]
+    assert (cost.source, result.terms.prices.example) == ("assumed", True)
+    of_cost, reason = word(result, "cost_per_trillion_tokens")
+    assert of_cost is None
     assert reason.startswith("assumed: an example, not your price")
-    assert word(found, "tokens_per_s_per_gpu")[0] == "slower"
+    assert word(result, "tokens_per_s_per_gpu")[0] == "slower"
 
 
 def test_tdp_is_no_measurement_and_gives_no_word() -> None:
-    assert word(held(pair()), "energy_j_per_token") == (None, "assumed: TDP of b200: no power was measured")
+    assert word(compared(pair()), "energy_j_per_token") == (None, "assumed: TDP of b200: no power was measured")
     window = Power(
         kind="gpu", source="amd-smi", gpus=2, seconds=20.0, energy_counter_j=20_000.0, first_step=3, last_step=9
     )
     measured = [replace(record, power=(window,)) for record in pair()]
-    assert word(held(measured), "energy_j_per_token")[0] == "worse"
+    assert word(compared(measured), "energy_j_per_token")[0] == "worse"
     half = measured[:3] + pair()[3:]
-    assert word(held(half), "energy_j_per_token")[0] is None
+    assert word(compared(half), "energy_j_per_token")[0] is None
 
 
 def test_the_users_price_by_hand_and_the_break_even() -> None:
-    found = held(pair((8.0,), (10.0,)))
-    mine, rival = (found.group_figures[label] for label in ("amd mi355x", "nvidia b200"))
+    result = compared(pair((8.0,), (10.0,)))
+    mine, rival = (result.group_figures[label] for label in ("amd mi355x", "nvidia b200"))
     tokens_per_s = 8 * 8192 / 8.0 / 2
     assert mine["cost_per_trillion_tokens"].value == pytest.approx(3.0 * 1e12 / tokens_per_s / 3600)
     assert mine["cost_per_trillion_tokens"].unit == "USD/1e12 tokens"
     assert (rival["cost_per_trillion_tokens"].value or 0) / (
         mine["cost_per_trillion_tokens"].value or 1
     ) == pytest.approx(5.0 / 3.0 * 10 / 8)
-    even = {e.option: e for e in found.break_evens}
+    even = {e.option: e for e in result.break_evens}
     assert even["amd mi355x"].up_to.value == pytest.approx(5.0 * 10 / 8)
     assert even["nvidia b200"].up_to.value == pytest.approx(3.0 * 8 / 10)
 
 
-def test_at_which_price_i_would_win_is_told_without_mine() -> None:
-    found = held(pair((8.0,), (10.0,)), Terms(tokens=1e12, prices=Prices("EUR", {"b200": 5.0})))
-    assert [(e.option, e.up_to.unit) for e in found.break_evens] == [("amd mi355x", "EUR/gpu-hour")]
-    assert found.break_evens[0].up_to.value == pytest.approx(6.25)
+def test_at_which_price_i_would_win_is_known_without_mine() -> None:
+    result = compared(pair((8.0,), (10.0,)), Terms(tokens=1e12, prices=Prices("EUR", {"b200": 5.0})))
+    assert [(e.option, e.up_to.unit) for e in result.break_evens] == [("amd mi355x", "EUR/gpu-hour")]
+    assert result.break_evens[0].up_to.value == pytest.approx(6.25)
 
 
 def test_no_break_even_where_runs_may_not_be_compared() -> None:
     other = [replace(record, requested={}, effective={}) for record in pair()[3:]]
-    assert held(pair()[:3] + other).break_evens == ()
+    assert compared(pair()[:3] + other).break_evens == ()
 
 
 def test_a_rehearsal_has_no_figures_whatever_is_in_it() -> None:
@@ -112,10 +112,12 @@ def test_a_rehearsal_has_no_figures_whatever_is_in_it() -> None:
     steps = tuple(replace(s, tokens_per_s_per_gpu=1e5, tflops_per_gpu=900.0, memory_bytes=1) for s in faked.steps)
     power = Power(kind="gpu", source="x", gpus=2, seconds=20.0, energy_counter_j=2e4)
     record = replace(faked, steps=steps, power=(power,), wall_time_s=24.0)
-    figures = priced(record, held([record]).run_figures.get(record.id) or _summary(record), PRICES)
-    told = {f.metric for f in FIGURES if figures[f.metric].value is not None and f.part not in ("loss", "time lost")}
-    assert told <= {"price"}
-    assert held([record]).group_figures == {}
+    figures = priced(record, compared([record]).run_figures.get(record.id) or _summary(record), PRICES)
+    expected = {
+        f.metric for f in FIGURES if figures[f.metric].value is not None and f.part not in ("loss", "time lost")
+    }
+    assert expected <= {"price"}
+    assert compared([record]).group_figures == {}
 
 
 def _summary(record: Record) -> dict[str, Quantity]:
@@ -125,7 +127,7 @@ def _summary(record: Record) -> dict[str, Quantity]:
 
 
 def test_mfu_is_of_the_dense_peak_of_what_ran() -> None:
-    mfu = held(pair((8.0,), (9.0,))).group_figures["amd mi355x"]["mfu_percent"]
+    mfu = compared(pair((8.0,), (9.0,))).group_figures["amd mi355x"]["mfu_percent"]
     assert mfu.value == pytest.approx(100 * 8 * 8192 / 8.0 / 2 * 5.147e10 / 2500e12, rel=0.01)
 
 
@@ -149,7 +151,7 @@ def test_repeats_are_pooled_with_an_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("quantities", "expected"),
     [
         ([quantity(1.0), quantity(None, note="no speed")], "no speed"),
         ([quantity(1.0), quantity(1.0, unit="ms")], "other units"),
@@ -157,22 +159,22 @@ def test_repeats_are_pooled_with_an_interval() -> None:
         ([quantity(1.0), quantity(0.0)], "not above zero"),
     ],
 )
-def test_repeats_that_cannot_be_pooled_are_unknown_and_say_why(found: list[Quantity], told: str) -> None:
-    pooled = pool(SPEED, found)
+def test_repeats_that_cannot_be_pooled_are_unknown_and_say_why(quantities: list[Quantity], expected: str) -> None:
+    pooled = pool(SPEED, quantities)
     assert pooled.value is None
-    assert told in pooled.note
+    assert expected in pooled.note
 
 
 def test_prices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, *pair())
     assert main([str(tmp_path), *AT, "tokens=15e12", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["terms"]["tokens"], found["terms"]["currency"], found["terms"]["prices_example"]) == (
+    result = json.loads(capsys.readouterr().out)
+    assert (result["terms"]["tokens"], result["terms"]["currency"], result["terms"]["prices_example"]) == (
         15e12,
         "USD",
         False,
     )
-    assert {even["option"] for even in found["break_even"]} == {"amd mi355x", "nvidia b200"}
+    assert {even["option"] for even in result["break_even"]} == {"amd mi355x", "nvidia b200"}
     assert main([str(tmp_path), *AT]) == 0
     shown = capsys.readouterr().out
     assert "Break-even" in shown

@@ -97,11 +97,11 @@ def scaled() -> dict[str, str]:
 @pytest.mark.parametrize("of", ["vendors", "scaled"])
 def test_every_number_equals_the_json(of: str, request: pytest.FixtureRequest) -> None:
     out = request.getfixturevalue(of)
-    found, page = json.loads(out["compare.json"]), read(out["compare.html"])
-    jsonschema.validate(found, SCHEMA)
+    result, page = json.loads(out["compare.json"]), read(out["compare.html"])
+    jsonschema.validate(result, SCHEMA)
     assert len(page.numbers) > 100
     for pointer, value, text in page.numbers:
-        there = at(found, pointer)
+        there = at(result, pointer)
         assert there == float(value), pointer
         assert text in (shown(there), shown(there * 1e-9), f"{there:.3f}"), pointer
 
@@ -109,16 +109,16 @@ def test_every_number_equals_the_json(of: str, request: pytest.FixtureRequest) -
 @pytest.mark.parametrize("of", ["vendors", "scaled"])
 def test_every_known_figure_and_ratio_of_the_json_is_on_the_page(of: str, request: pytest.FixtureRequest) -> None:
     out = request.getfixturevalue(of)
-    found = json.loads(out["compare.json"])
+    result = json.loads(out["compare.json"])
     shown_ = {pointer for pointer, _, _ in read(out["compare.html"]).numbers}
     metrics = {figure.metric for figure in FIGURES}
-    for i, group in enumerate(found["groups"]):
+    for i, group in enumerate(result["groups"]):
         known = {name for name, q in group["figures"].items() if q["value"] is not None and name in metrics}
         assert {f"/groups/{i}/figures/{name}/value" for name in known} <= shown_
         assert {f"/groups/{i}/runs/0/figures/{name}/value" for name in known} <= shown_
-    assert {f"/ratios/{i}/ratio" for i, r in enumerate(found["ratios"]) if r["ratio"] is not None} <= shown_
-    assert {f"/break_even/{i}/price/value" for i, _ in enumerate(found["break_even"])} <= shown_
-    assert {f"/scaling/{i}/gpus" for i, _ in enumerate(found["scaling"])} <= shown_
+    assert {f"/ratios/{i}/ratio" for i, r in enumerate(result["ratios"]) if r["ratio"] is not None} <= shown_
+    assert {f"/break_even/{i}/price/value" for i, _ in enumerate(result["break_even"])} <= shown_
+    assert {f"/scaling/{i}/gpus" for i, _ in enumerate(result["scaling"])} <= shown_
 
 
 def test_numbers_in_the_words_are_the_jsons_too(vendors: dict[str, str]) -> None:
@@ -176,8 +176,8 @@ def test_of_what_is_not_comparable_there_is_no_ratio_anywhere() -> None:
         assert not re.search(r"Against |times its|faster than|slower than|break-even with|\bratio,", out[name]), name
 
 
-def test_what_is_unknown_is_said_to_be() -> None:
-    page = read(made_files([made("a"), silent(made("b", asked=TP2), "seq_length")])["compare.html"])
+def test_what_is_unknown_is_reported_to_be() -> None:
+    page = read(made_files([made("a"), silent(made("b", over=TP2), "seq_length")])["compare.html"])
     words = " ".join(page.text)
     assert "Skip to the verdict ? Cannot tell No ratio is given: too little is known" in words
     assert "seq_length: unknown, not reported by TP2" in words
@@ -185,8 +185,8 @@ def test_what_is_unknown_is_said_to_be() -> None:
 
 
 def test_html_and_markdown_in_a_record_stay_text() -> None:
-    dead = made("c", asked={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
-    evil = replace(made("b", asked=TP2), id=EVIL, name=EVIL, image=EVIL, environment={EVIL: EVIL, "host": EVIL})
+    dead = made("c", over={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
+    evil = replace(made("b", over=TP2), id=EVIL, name=EVIL, image=EVIL, environment={EVIL: EVIL, "host": EVIL})
     out = made_files([made("a"), evil, dead])
     page = read(out["compare.html"])
     assert {"script", "img"} & {tag for tag, _ in page.tags} == set()
@@ -201,41 +201,41 @@ def test_html_and_markdown_in_a_record_stay_text() -> None:
 
 
 def test_the_csv_has_every_figure_in_full(vendors: dict[str, str]) -> None:
-    found = json.loads(vendors["compare.json"])
+    result = json.loads(vendors["compare.json"])
     rows = list(csv.DictReader(StringIO(vendors["compare.csv"])))
-    run = found["groups"][1]["runs"][2]
+    run = result["groups"][1]["runs"][2]
     for figure in FIGURES:
         row = next(r for r in rows if (r["run"], r["figure"]) == (run["id"], figure.metric))
         known = run["figures"][figure.metric]
         assert row["value"] == ("" if known["value"] is None else repr(known["value"]))
         assert (row["unit"], row["source"], row["note"]) == (known["unit"], known["source"], known.get("note", ""))
     ratios = [r for r in rows if r["what"] == "ratio"]
-    assert [r["word"] for r in ratios] == [r["word"] for r in found["ratios"]]
+    assert [r["word"] for r in ratios] == [r["word"] for r in result["ratios"]]
     assert {r["verdict"] for r in rows} == {"comparable"}
 
 
 def test_a_spreadsheet_takes_no_label_for_a_formula() -> None:
-    out = made_files([made("a"), replace(made("b", asked=TP2), id="=cmd|' /C calc'!A0")])
+    out = made_files([made("a"), replace(made("b", over=TP2), id="=cmd|' /C calc'!A0")])
     runs = {row["run"] for row in csv.DictReader(StringIO(out["compare.csv"]))}
     assert "'=cmd|' /C calc'!A0" in runs
 
 
 def test_scaling_is_against_linear_growth(scaled: dict[str, str]) -> None:
-    found = json.loads(scaled["compare.json"])["scaling"]
-    assert [(s["gpus"], s["smallest_gpus"]) for s in found] == [(8, 8), (16, 8), (32, 8)]
-    assert found[0]["efficiency"] is None
-    assert [s["efficiency"] for s in found[1:]] == pytest.approx([0.97, 0.9409], rel=1e-3)
-    assert all(low < s["efficiency"] < high for s in found[1:] for low, high in [s["interval"]])
+    result = json.loads(scaled["compare.json"])["scaling"]
+    assert [(s["gpus"], s["smallest_gpus"]) for s in result] == [(8, 8), (16, 8), (32, 8)]
+    assert result[0]["efficiency"] is None
+    assert [s["efficiency"] for s in result[1:]] == pytest.approx([0.97, 0.9409], rel=1e-3)
+    assert all(low < s["efficiency"] < high for s in result[1:] for low, high in [s["interval"]])
     assert "Dashed: linear growth" in scaled["compare.html"]
 
 
-def test_how_a_run_was_started_is_told(tmp_path: Path) -> None:
+def test_how_a_run_was_started_is_shown(tmp_path: Path) -> None:
     plan = {"argv": ["python", "train me.py"], "env": {"A": "x y", "HF_TOKEN": "s3cret"}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "experiment.yaml").write_text("name: <b>\n")
     command, _ = launched(str(tmp_path))
     assert command == f"cd {tmp_path} && \\\n  A='x y' \\\n  HF_TOKEN=\"$HF_TOKEN\" \\\n  python 'train me.py'"
-    runs = [Run(str(tmp_path), made("a")), Run("b", made("b", asked=TP2))]
+    runs = [Run(str(tmp_path), made("a")), Run("b", made("b", over=TP2))]
     html = texts(compare(runs), ["runs", "baseline=a b"])["compare.html"]
     assert "python -m compare runs 'baseline=a b'" in unescape(html)
     assert "name: &lt;b&gt;" in html and "train me.py" in html
@@ -243,13 +243,13 @@ def test_how_a_run_was_started_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", ["", "{", "[]", '{"argv": 1}', '{"argv": [1]}', '{"argv": []}', "\x00"])
-def test_a_plan_that_is_none_tells_nothing(plan: str, tmp_path: Path) -> None:
+def test_a_plan_that_is_none_is_ignored(plan: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(plan)
     assert launched(str(tmp_path))[0] is None
 
 
 def test_the_same_records_make_the_same_files() -> None:
-    records = [made("a"), made("b", asked=TP2)]
+    records = [made("a"), made("b", over=TP2)]
     assert made_files(records) == made_files(records)
 
 
@@ -261,22 +261,22 @@ def test_nan_is_marked_and_decides() -> None:
     assert "loss of iteration 31 is nan or inf" in html
 
 
-def at(found: Any, pointer: str) -> Any:
+def at(result: Any, pointer: str) -> Any:
     for part in pointer.removeprefix("/").split("/"):
-        found = found[int(part)] if isinstance(found, list) else found[part]
-    return found
+        result = result[int(part)] if isinstance(result, list) else result[part]
+    return result
 
 
-def texts_of(found: Any) -> list[str]:
-    if isinstance(found, Mapping):
-        return [text for value in found.values() for text in texts_of(value)]
-    if isinstance(found, list):
-        return [text for value in found for text in texts_of(value)]
-    return [str(found)]
+def texts_of(result: Any) -> list[str]:
+    if isinstance(result, Mapping):
+        return [text for value in result.values() for text in texts_of(value)]
+    if isinstance(result, list):
+        return [text for value in result for text in texts_of(value)]
+    return [str(result)]
 
 
 def test_an_estimate_stands_beside_and_says_so() -> None:
-    estimate = replace(made("c", 1.0, asked={"lr": 1}), provenance="estimated")
+    estimate = replace(made("c", 1.0, over={"lr": 1}), provenance="estimated")
     out = made_files([*repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), TP2), estimate])
     page = read(out["compare.html"])
     label = json.loads(out["compare.json"])["groups"][2]["label"]
@@ -286,7 +286,7 @@ def test_an_estimate_stands_beside_and_says_so() -> None:
 
 
 def test_rehearsed_runs_have_curves_and_no_speed() -> None:
-    toys = [replace(made(name, asked=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
+    toys = [replace(made(name, over=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
     out = made_files(toys)
     page = read(out["compare.html"])
     assert page.numbers == []
@@ -297,15 +297,15 @@ def test_rehearsed_runs_have_curves_and_no_speed() -> None:
 
 def test_the_picture_takes_any_text(tmp_path: Path) -> None:
     """A dollar sign is no formula to it, and a label may hold anything."""
-    runs = [Run("a", made("a")), Run("b", replace(made("b", asked=TP2), name=EVIL, hardware="$x_1$ \x07"))]
-    for found in (compare(runs), compare([Run("c", made("c", steps=(), status="failed"))])):
-        assert png(found).startswith(b"\x89PNG")
+    runs = [Run("a", made("a")), Run("b", replace(made("b", over=TP2), name=EVIL, hardware="$x_1$ \x07"))]
+    for result in (compare(runs), compare([Run("c", made("c", steps=(), status="failed"))])):
+        assert png(result).startswith(b"\x89PNG")
     assert "var(" not in style() and "#004f97" in style(), "a name of a colour would be drawn black"
 
 
-def test_how_a_log_was_read_is_told_with_what_was_given() -> None:
+def test_how_a_log_was_read_is_shown_with_what_was_given() -> None:
     read_ = replace(
-        made("b", asked=TP2), provenance="imported", log="a log.txt", given={"model": "llama31_8b", "lr": 1e-4}
+        made("b", over=TP2), provenance="imported", log="a log.txt", given={"model": "llama31_8b", "lr": 1e-4}
     )
     html = unescape(made_files([made("a"), read_])["compare.html"])
     assert "python -m parsers 'a log.txt' --save model=llama31_8b lr=0.0001" in html
@@ -314,7 +314,7 @@ def test_how_a_log_was_read_is_told_with_what_was_given() -> None:
 
 def test_of_what_was_given_the_page_repeats_what_was_typed() -> None:
     """Not the settings that a model stands for; typed again, it gives the same record."""
-    plain = replace(made("b", asked=TP2), provenance="imported", log="log.txt", requested={}, effective={})
+    plain = replace(made("b", over=TP2), provenance="imported", log="log.txt", requested={}, effective={})
     given = given_of(["model=llama31_8b", "precision=bf16", "norm_epsilon=0.1", "name=a b"])
     read_ = with_given(plain, given)
     assert "num_layers" in read_.given
@@ -326,15 +326,15 @@ def test_of_what_was_given_the_page_repeats_what_was_typed() -> None:
 
 
 def test_of_a_rehearsal_the_runs_that_were_compared_count() -> None:
-    toys = [replace(made(name, asked=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
+    toys = [replace(made(name, over=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
     assert made_files(toys)["compare.html"].count("<td>1 of 1</td>") == 2
-    measured = made_files([made("c", asked={"lr": 1}), *toys])["compare.html"]
+    measured = made_files([made("c", over={"lr": 1}), *toys])["compare.html"]
     assert (measured.count("<td>1 of 1</td>"), measured.count("<td>0 of 1</td>")) == (1, 2)
 
 
-def test_what_no_group_tells_is_no_difference() -> None:
+def test_what_no_group_reports_is_no_difference() -> None:
     """Off in both, it may differ, and is not seen to."""
-    records = [silent(made("a"), "recompute_method"), silent(made("b", asked=TP2), "recompute_method")]
+    records = [silent(made("a"), "recompute_method"), silent(made("b", over=TP2), "recompute_method")]
     (row,) = (r for r in compare([Run(r.id, r) for r in records]).audit.rows if r.setting == "recompute_method")
     assert (row.state, set(row.values.values())) == ("allowed", {None})
     page = made_files(records)["compare.md"]

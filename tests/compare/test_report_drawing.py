@@ -1,4 +1,4 @@
-"""The drawings of the report: no peak lost, no line over a gap, colours that can be told apart."""
+"""The drawings of the report: no peak lost, no line over a gap, colours that are distinct."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_a_logged_every_tenth_step_is_no_gap() -> None:
     assert None not in curve_charts(of(seldom))[0].series[0].points
 
 
-def test_warm_up_is_left_out_of_step_times_and_said_to_be() -> None:
+def test_warm_up_is_left_out_of_step_times_and_reported() -> None:
     times = curve_charts(of(vendor_run("nvidia", "h100", 1, 60)))[2]
     assert times.note == "without the warm-up, 4 steps"
     assert times.series[0].points[0] is not None and times.series[0].points[0][0] == 5
 
 
-def test_losses_are_at_equal_tokens_only_where_all_tell_their_samples() -> None:
+def test_losses_are_at_equal_tokens_only_where_all_report_their_samples() -> None:
     one = vendor_run("nvidia", "h100", 1, 20)
     other = replace(one, id="b", platform="amd", steps=tuple(replace(s, consumed_samples=None) for s in one.steps))
     assert curve_charts(of(one))[0].title == "Loss at equal tokens"
@@ -86,7 +86,7 @@ def test_losses_are_at_equal_tokens_only_where_all_tell_their_samples() -> None:
 
 def test_of_hundreds_of_runs_the_first_of_every_group_are_drawn_and_it_says_so() -> None:
     runs = [
-        made(f"{side}{seed}", asked={**more, "seed": seed})
+        made(f"{side}{seed}", over={**more, "seed": seed})
         for side, more in (("a", {}), ("b", TP2))
         for seed in range(40)
     ]
@@ -96,15 +96,17 @@ def test_of_hundreds_of_runs_the_first_of_every_group_are_drawn_and_it_says_so()
 
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
-    chart = curve_charts(of(made("a"), made("b", asked=TP2)))[0]
+    chart = curve_charts(of(made("a"), made("b", over=TP2)))[0]
     assert f'role="img" aria-label="{chart.alternative}"' in svg(chart)
     assert "2 runs of DP2, TP2" in chart.alternative
 
 
-def test_a_run_that_does_not_tell_is_named() -> None:
-    told = vendor_run("nvidia", "h100", 1, 20)
-    silent = replace(told, id="Run-B", platform="amd", steps=tuple(replace(s, lr_used=None) for s in told.steps))
-    rates = curve_charts(of(told, silent))[1]
+def test_a_run_that_does_not_report_is_named() -> None:
+    reported = vendor_run("nvidia", "h100", 1, 20)
+    silent = replace(
+        reported, id="Run-B", platform="amd", steps=tuple(replace(s, lr_used=None) for s in reported.steps)
+    )
+    rates = curve_charts(of(reported, silent))[1]
     assert rates.title == "Learning rate used"
     assert rates.caption == "Not reported by Run-B."
 
@@ -120,17 +122,17 @@ def test_a_run_that_does_not_tell_is_named() -> None:
     ],
 )
 def test_ticks_are_round_and_few(values: Sequence[float], texts: list[str]) -> None:
-    found = axis(values, 0, 400, from_zero=values[0] == 0)
-    assert [tick_text(value, found) for value in found.ticks()] == texts
+    result = axis(values, 0, 400, from_zero=values[0] == 0)
+    assert [tick_text(value, result) for value in result.ticks()] == texts
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=5))
 @settings(max_examples=200, deadline=None)
 def test_an_axis_holds_every_value(values: list[float]) -> None:
-    found = axis(values, 0, 400)
-    assert all(0 <= found.at(value) <= 400 for value in values)
-    assert 1 <= len(found.ticks()) <= 8
-    assert len({tick_text(value, found) for value in found.ticks()}) == len(found.ticks())
+    result = axis(values, 0, 400)
+    assert all(0 <= result.at(value) <= 400 for value in values)
+    assert 1 <= len(result.ticks()) <= 8
+    assert len({tick_text(value, result) for value in result.ticks()}) == len(result.ticks())
 
 
 def test_groups_differ_in_shape_beside_colour() -> None:
@@ -178,18 +180,18 @@ def lab(rgb: Sequence[float], matrix: Sequence[Sequence[float]]) -> tuple[float,
 
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])
 def test_colours_stand_out_from_the_page(scheme: str) -> None:
-    found = palettes()[scheme]
+    result = palettes()[scheme]
     for name in ("ink", "soft", "link", "good", "bad", "open"):
-        assert contrast(found[name], found["page"]) >= 4.5, name
+        assert contrast(result[name], result["page"]) >= 4.5, name
     for i in range(COLOURS):
-        assert contrast(found[f"c{i}"], found["page"]) >= 3, i
+        assert contrast(result[f"c{i}"], result["page"]) >= 3, i
 
 
 @pytest.mark.parametrize("eye", MACHADO)
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_colours_are_told_apart_by_every_eye(scheme: str, eye: str) -> None:
+def test_colours_are_distinct_by_every_eye(scheme: str, eye: str) -> None:
     """The first four, which most reports need, by far; all, with a distance that is seen (1 is just noticeable)."""
-    found = palettes()[scheme]
-    seen = [lab(found[f"c{i}"], MACHADO[eye]) for i in range(COLOURS)]
+    result = palettes()[scheme]
+    seen = [lab(result[f"c{i}"], MACHADO[eye]) for i in range(COLOURS)]
     assert min(math.dist(a, b) for a, b in itertools.combinations(seen[:4], 2)) > 30
     assert min(math.dist(a, b) for a, b in itertools.combinations(seen, 2)) > 18
