@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,30 +97,21 @@ IN_METRICS: dict[str, tuple[str, float]] = {
 pytestmark = pytest.mark.skipif(not EXPECTED, reason=f"{LOGS} is not here")
 
 
-@cache
-def runs_of(expected: Path) -> tuple[Parsed, ...]:
-    return parse_all(log_of(expected))
-
-
-def log_of(expected: Path) -> Path:
-    return expected.with_name(expected.name.replace(".expected.json", ".log"))
-
-
-@pytest.fixture(params=EXPECTED, ids=lambda path: f"{path.parent.name}-{path.name.removesuffix('.expected.json')}")
-def case(request: pytest.FixtureRequest) -> tuple[dict[str, Any], tuple[Parsed, ...], Path]:
-    return json.loads(request.param.read_text()), runs_of(request.param), log_of(request.param)
-
-
-Case = tuple[dict[str, Any], tuple[Parsed, ...], Path]
-
-
-def test_the_dialect(case: Case) -> None:
-    expected, runs, _ = case
+@pytest.mark.parametrize(
+    "path", EXPECTED, ids=lambda path: f"{path.parent.name}-{path.name.removesuffix('.expected.json')}"
+)
+def test_a_real_log(path: Path) -> None:
+    log = path.with_name(path.name.replace(".expected.json", ".log"))
+    expected, runs = json.loads(path.read_text()), parse_all(log)
     assert {run.dialect for run in runs} == {DIALECT[expected["framework"]]}
+    assert {run.facts["vendor"] for run in runs if "vendor" in run.facts} <= {expected["vendor"]}
+    check_the_number_of_steps(expected, runs)
+    check_first_and_last_step(expected, runs)
+    check_settings_and_facts(expected, runs)
+    check_the_line_of_the_first_step(expected.get("first_evidence"), runs, log)
 
 
-def test_how_many_steps(case: Case) -> None:
-    expected, runs, _ = case
+def check_the_number_of_steps(expected: dict[str, Any], runs: tuple[Parsed, ...]) -> None:
     if expected["framework"] == "nemo-automodel":
         # Its 18 are places of a bar that counts batches, three a step; loss and rate change 5 times, and the log ends
         # with "`Trainer.fit` stopped: `max_steps=5` reached".
@@ -138,15 +128,14 @@ def by_order(step: Step) -> bool:
     return "step:by_order" in step.flags
 
 
-def test_first_and_last_step(case: Case) -> None:
-    expected, runs, _ = case
+def check_first_and_last_step(expected: dict[str, Any], runs: tuple[Parsed, ...]) -> None:
     steps = [step for run in runs for step in run.steps]
     for which, index in (("first", 0), ("last", -1)):
         if expected[which] is not None:
             wrong = wrong_in_step(expected, which, steps[index])
             if "val_loss" in wrong:  # on NeMo's step lines stands the last validation's
-                told = [point.loss for point in runs[index].validations]
-                assert told[index] == pytest.approx(wrong.pop("val_loss")[0], rel=5e-3)
+                printed = [point.loss for point in runs[index].validations]
+                assert printed[index] == pytest.approx(wrong.pop("val_loss")[0], rel=5e-3)
             assert wrong == {}
 
 
@@ -156,19 +145,19 @@ def wrong_in_step(expected: dict[str, Any], which: str, step: Step) -> dict[str,
     for name, value in expected[which].items():
         if name in ("total_iterations", "epoch_idx", "tqdm_n", "time_ms"):
             continue  # facts of the run, of the bar, of the clock
-        found, factor = of_step(step, name, framework)
-        if found == "not told apart":
+        parsed, factor = of_step(step, name, framework)
+        if parsed == "rounded":
             continue
-        if not (found is not None and found == pytest.approx(value * factor, rel=exactly)):
-            wrong[name] = (value * factor, found)
+        if not (parsed is not None and parsed == pytest.approx(value * factor, rel=exactly)):
+            wrong[name] = (value * factor, parsed)
     return wrong
 
 
 def of_step(step: Step, name: str, framework: str) -> tuple[Any, float]:
     if framework in ("deepspeed", "composer", "llm-foundry (composer)", "nanotron", "mlperf-mllog", "nemo-1"):
-        told = of_those(step, name, framework)
-        if told is not None:
-            return told
+        printed = of_those(step, name, framework)
+        if printed is not None:
+            return printed
     if name == "memory_gb":
         return step.memory_bytes, 2**30 if framework.startswith("primus") else 1e9
     if name == "iteration" and step.iteration is None:
@@ -202,65 +191,53 @@ def of_those(step: Step, name: str, framework: str) -> tuple[Any, float] | None:
         ("nemo-1", "global_step"): (step.iteration, 1),
     }
     if (framework, name) == ("nemo-1", "consumed_samples") and step.consumed_samples is None:
-        return "not told apart", 1  # 1.28e+6 is rounded
+        return "rounded", 1  # 1.28e+6
     return table.get((framework, name))
 
 
-def test_settings_and_facts(case: Case) -> None:
-    expected, runs, _ = case
+def check_settings_and_facts(expected: dict[str, Any], runs: tuple[Parsed, ...]) -> None:
     wrong = {}
     for short, value in expected["fields"].items():
-        found, factor = of_run(runs, short)
-        told = value.removeprefix("torch.") if isinstance(value, str) else value
+        parsed, factor = of_run(runs, short)
+        printed = value.removeprefix("torch.") if isinstance(value, str) else value
         if short == "peak_flops":
-            told = float(told)
-        if isinstance(told, (int, float)) and not isinstance(told, bool):
-            told = pytest.approx(told * factor, rel=1e-6)
-        if not any(same == told for same in found):
-            wrong[short] = (told, found)
+            printed = float(printed)
+        if isinstance(printed, (int, float)) and not isinstance(printed, bool):
+            printed = pytest.approx(printed * factor, rel=1e-6)
+        if not any(same == printed for same in parsed):
+            wrong[short] = (printed, parsed)
     assert wrong == {}
 
 
 def of_run(runs: tuple[Parsed, ...], short: str) -> tuple[list[Any], float]:
     name = SETTING.get(short, short)
     fact, factor = FACT.get(short, (short, 1))
-    found: list[Any] = []
+    parsed: list[Any] = []
     for run in runs:
-        found += [run.effective[key].value for key in (name, short) if key in run.effective]
-        found += [at.value for key, at in run.arguments.items() if key.rpartition(".")[2] == short]
-        found += [run.facts[fact]] if fact in run.facts else []
-        found += [run.train_iters] if name == "train_iters" else []
-        found += [run.facts[f"mlperf_{short}"]] if f"mlperf_{short}" in run.facts else []
+        parsed += [run.effective[key].value for key in (name, short) if key in run.effective]
+        parsed += [at.value for key, at in run.arguments.items() if key.rpartition(".")[2] == short]
+        parsed += [run.facts[fact]] if fact in run.facts else []
+        parsed += [run.train_iters] if name == "train_iters" else []
+        parsed += [run.facts[f"mlperf_{short}"]] if f"mlperf_{short}" in run.facts else []
         if short == "fp8" and "fp8" in run.effective:
-            found.append(run.effective["fp8"].value is not None)  # NeMo 1 has a switch and a format
+            parsed.append(run.effective["fp8"].value is not None)  # NeMo 1 has a switch and a format
         evaluated = [point.metrics["eval_accuracy"] for point in run.validations if "eval_accuracy" in point.metrics]
         points: dict[str, list[Any]] = {
             "eval_points": [len(evaluated)],
             "first_eval": evaluated[:1],
             "last_eval": evaluated[-1:],
         }
-        found += points.get(short, []) if evaluated else []
-    return found, factor
+        parsed += points.get(short, []) if evaluated else []
+    return parsed, factor
 
 
-def test_the_vendor_where_it_is_told(case: Case) -> None:
-    expected, runs, _ = case
-    assert {run.facts["vendor"] for run in runs if "vendor" in run.facts} <= {expected["vendor"]}
-
-
-def test_the_line_numbers_point_at_the_evidence(case: Case) -> None:
-    expected, runs, log = case
+def check_the_line_of_the_first_step(evidence: str | None, runs: tuple[Parsed, ...], log: Path) -> None:
+    steps = [step for run in runs for step in run.steps]
+    if not evidence or not steps or "\n" in evidence or "\\" in evidence or {"WHOLE", "JOIN"} & set(evidence.split()):
+        return
     lines = [colourless(line) for line in log.read_bytes().decode("utf-8", "replace").split("\n")]
-    evidence, steps = expected.get("first_evidence"), [step for run in runs for step in run.steps]
-    if (
-        evidence
-        and steps
-        and "\n" not in evidence
-        and "\\" not in evidence
-        and not {"WHOLE", "JOIN"} & set(evidence.split())
-    ):
-        first = colourless(evidence).split("|")[0].strip()
-        assert first[-12:] in " ".join(lines[steps[0].line - 1 : steps[0].line + 25]), steps[0].line
+    first = colourless(evidence).split("|")[0].strip()
+    assert first[-12:] in " ".join(lines[steps[0].line - 1 : steps[0].line + 25]), steps[0].line
 
 
 def test_what_a_real_log_says_of_its_end() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parsers import DIALECTS, dialects, parse_all, reader, recognise
+from parsers import DIALECTS, dialects, parse_all, reader
 
 README = (Path(__file__).parents[2] / "parsers" / "README.md").read_text(encoding="utf-8")
 
@@ -21,7 +21,7 @@ def block(language: str) -> str:
 def test_the_example_of_a_new_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.py").write_text(block("python"))
     monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(tmp_path)])
-    for module in (dialects, reader, recognise):
+    for module in (dialects, reader):
         monkeypatch.setattr(module, "DIALECTS", (*DIALECTS, "tiny"))
     again = "0: [tiny] upd 4/40: loss=5.00 lr=3.0e-04 ms=405 mem=61.20GiB"
     (run,) = parse_all(["noise", *block("text").splitlines(), again])
