@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,30 +20,13 @@ from tensorprimat import cli, completion
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1T", 1e12),
-        ("15e12", 15e12),
-        ("1_000", 1000),
-        ("2%", 0.02),
-        ("7 %", 0.07),
-        ("20k", 2e4),
-        ("1.45M", 1.45e6),
-        ("-3", -3),
-        (".5", 0.5),
-        ("3.10 USD/gpu-hour", 3.1),
-        ("1T usd/gpu-hour", 1e12),
-    ],
-)
-def test_numbers_as_people_type_them(text: str, value: float) -> None:
-    assert number(text, ("USD/gpu-hour",)) == value
-
-
-@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "1e999", "1,5", "1m", "3 EUR/gpu-hour", "1TT", "1 2", "0x10"])
-def test_what_is_no_number(text: str) -> None:
-    with pytest.raises(ValueError, match=r"number|finite"):
-        number(text, ("USD/gpu-hour",))
+def test_numbers_as_people_type_them() -> None:
+    plain = {"1T": 1e12, "15e12": 15e12, "1_000": 1000, "2%": 0.02, "7 %": 0.07, "20k": 2e4, "1.45M": 1.45e6, "-3": -3}
+    for text, value in {**plain, ".5": 0.5, "3.10 USD/gpu-hour": 3.1, "1T usd/gpu-hour": 1e12}.items():
+        assert number(text, ("USD/gpu-hour",)) == value
+    for text in ("", "x", "nan", "inf", "1e999", "1,5", "1m", "3 EUR/gpu-hour", "1TT", "1 2", "0x10"):
+        with pytest.raises(ValueError, match=r"number|finite"):
+            number(text, ("USD/gpu-hour",))
 
 
 def parsed(*argv: str) -> Arguments:
@@ -79,12 +61,8 @@ def test_a_secret_is_never_printed() -> None:
     assert "found: 1" in str(caught.value)
 
 
-def every_command() -> Iterator[Command]:
-    return cli.commands()
-
-
 def test_every_command_has_a_help_a_version_and_a_name() -> None:
-    for command in every_command():
+    for command in cli.commands():
         for flag in ("--help", "-h"):
             with pytest.raises(Answer) as caught:
                 command.parse(["nonsense", flag])
@@ -102,7 +80,7 @@ def test_help_is_under_the_name_that_was_typed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_key_of_a_command_is_a_filter_as_well() -> None:
-    for command in every_command():
+    for command in cli.commands():
         if command.others.startswith("filters"):
             assert {*command.names} & {*vocabulary(), *FIELDS, "model"} == set()
 
@@ -114,14 +92,14 @@ def test_the_command_without_and_with_a_wrong_name(capsys: pytest.CaptureFixture
     assert "did you mean compare?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["models", "gpus", "prices", "frameworks"])
-def test_lists_are_tables_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert cli.main([name]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == [*rows[0]]
-    assert [line.split()[0] for line in lines] == [next(iter(row.values())) for row in rows]
+def test_lists_are_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("models", "gpus", "prices", "frameworks"):
+        assert cli.main([name, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert cli.main([name]) == 0
+        head, *lines = capsys.readouterr().out.splitlines()
+        assert head.split() == [*rows[0]]
+        assert [line.split()[0] for line in lines] == [next(iter(row.values())) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -151,5 +129,5 @@ def test_completion_for_zsh_names_every_command(capsys: pytest.CaptureFixture[st
     assert completion.main(["zsh"]) == 0
     script = capsys.readouterr().out
     assert script.startswith("#compdef tprimat\n")
-    assert all(f"'{command.name}" in script for command in every_command())
+    assert all(f"'{command.name}" in script for command in cli.commands())
     assert completion.main(["fish"]) == 2

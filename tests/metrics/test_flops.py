@@ -48,11 +48,11 @@ def named(settings: dict[str, Any]) -> Shape:
     return found
 
 
-@pytest.mark.parametrize("row", TABLE["rows"], ids=lambda row: f"{row['shape']} {row['seq_length']}")
-def test_equal_to_megatron(row: dict[str, Any]) -> None:
+def test_equal_to_megatron() -> None:
     """Counted by NVIDIA/Megatron-LM at the commit that the table names."""
-    ours = flops_per_token(named(KNOWN[row["shape"]]), row["seq_length"])
-    assert ours == pytest.approx(row["flops_per_token"], rel=1e-9)
+    for row in TABLE["rows"]:
+        ours = flops_per_token(named(KNOWN[row["shape"]]), row["seq_length"])
+        assert ours == pytest.approx(row["flops_per_token"], rel=1e-9), row
 
 
 def test_the_table_has_every_model_that_megatron_can_count() -> None:
@@ -85,19 +85,17 @@ def test_equal_to_megatron_for_any_shape() -> None:
         assert flops_per_token(named(settings), length) == pytest.approx(count_(settings, length), rel=1e-9), settings
 
 
-@pytest.mark.parametrize(
-    ("name", "seq_length", "convention", "published"),
-    [
+def test_the_figures_that_the_field_prints() -> None:
+    for name, seq_length, convention, published in (
         ("llama31_8b", 8192, "megatron_causal", 5.1470e10),  # NeMo 2, Bridge, Primus from v26.1
         ("llama31_8b", 4096, "megatron_causal", 4.8249e10),
         ("llama31_70b", 8192, "megatron_causal", 4.4922e11),
         ("llama31_405b", 8192, "megatron_causal", 2.52396e12),
         ("llama31_8b", 8192, "full_attention", 5.791e10),  # Primus v25.9 to v25.11
-    ],
-)
-def test_the_figures_that_the_field_prints(name: str, seq_length: int, convention: str, published: float) -> None:
-    digits = 10 ** (1 - len(f"{published:.5e}".partition("e")[0].rstrip("0").replace(".", "")))
-    assert flops_per_token(shape(name), seq_length, CONVENTIONS[convention]) == pytest.approx(published, rel=digits)
+    ):
+        digits = 10 ** (1 - len(f"{published:.5e}".partition("e")[0].rstrip("0").replace(".", "")))
+        ours = flops_per_token(shape(name), seq_length, CONVENTIONS[convention])
+        assert ours == pytest.approx(published, rel=digits), name
 
 
 @pytest.mark.parametrize(("name", "vocabulary"), [("llama31_8b", 128256), ("llama31_70b", 128256)])
@@ -190,45 +188,35 @@ def test_recomputation_counts_in_hardware_flops_only() -> None:
     logits = 2 * m.hidden_size * m.vocabulary
     forward = flops_per_token(m, s, passes=FORWARD)
     assert forward * 3 == pytest.approx(flops_per_token(m, s))
-    whole = flops_per_token(m, s, hardware, Recompute(layers=1.0))
-    assert whole == pytest.approx(4 * forward - logits)
+    full = flops_per_token(m, s, hardware, Recompute(layers=1.0))
+    assert full == pytest.approx(4 * forward - logits)
     core = flops_per_token(m, s, hardware, Recompute(core=True)) - flops_per_token(m, s)
     assert core == pytest.approx(2 * 32 * 32 * 128 * s)
     mlp = flops_per_token(m, s, hardware, Recompute(mlp=True)) - flops_per_token(m, s)
     assert mlp == pytest.approx(2 * 32 * 3 * 4096 * 14336)
     most = Recompute(layers=0.5, core=True)
-    assert flops_per_token(m, s, hardware, most) == pytest.approx((whole + flops_per_token(m, s) + core) / 2)
+    assert flops_per_token(m, s, hardware, most) == pytest.approx((full + flops_per_token(m, s) + core) / 2)
     assert flops_per_token(m, s, DEFAULT, Recompute(layers=1.0)) == flops_per_token(m, s)
     assert flops_per_token(m, s, hardware, Recompute(layers=1.0), FORWARD) == forward
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, None),
-        ({"recompute_granularity": None}, Recompute()),
-        ({"recompute_granularity": "selective"}, Recompute(core=True)),
-        ({"recompute_granularity": "selective", "recompute_modules": "['core_attn']"}, Recompute(core=True)),
-        ({"recompute_granularity": "selective", "recompute_modules": ["mlp", "layernorm"]}, Recompute(mlp=True)),
-        ({"recompute_granularity": "selective", "recompute_modules": "moe moe_act"}, Recompute(moe=True)),
-        ({"recompute_granularity": "selective", "recompute_modules": "['mla_up_proj']"}, None),
-        ({"recompute_granularity": "full", "recompute_method": "uniform"}, Recompute(layers=1.0)),
-        ({"recompute_granularity": "full"}, None),
-        ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}, None),
-        (
-            {
-                "recompute_granularity": "full",
-                "recompute_method": "block",
-                "recompute_num_layers": 2,
-                "pipeline_model_parallel_size": 4,
-                "virtual_pipeline_model_parallel_size": 2,
-            },
-            Recompute(layers=0.5),
-        ),
-    ],
-)
-def test_what_is_recomputed(settings: dict[str, Any], expected: Recompute | None) -> None:
-    assert recompute_of(Facts({"num_layers": 32, **settings})) == expected
+def test_what_is_recomputed() -> None:
+    def recomputed(granularity: str | None, layout: dict[str, int] | None = None, **more: Any) -> Recompute | None:
+        known = {f"recompute_{name}": value for name, value in {"granularity": granularity, **more}.items()}
+        return recompute_of(Facts({"num_layers": 32, **(layout or {}), **known}))
+
+    assert recompute_of(Facts({"num_layers": 32})) is None
+    assert recomputed(None) == Recompute()
+    assert recomputed("selective") == Recompute(core=True)
+    assert recomputed("selective", modules="['core_attn']") == Recompute(core=True)
+    assert recomputed("selective", modules=["mlp", "layernorm"]) == Recompute(mlp=True)
+    assert recomputed("selective", modules="moe moe_act") == Recompute(moe=True)
+    assert recomputed("selective", modules="['mla_up_proj']") is None
+    assert recomputed("full", method="uniform") == Recompute(layers=1.0)
+    assert recomputed("full") is None
+    assert recomputed("full", method="block", num_layers=2) is None
+    stages = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 2}
+    assert recomputed("full", method="block", num_layers=2, layout=stages) == Recompute(layers=0.5)
 
 
 def test_the_same_speed_in_two_of_amds_logs() -> None:
@@ -243,7 +231,7 @@ def test_the_same_speed_in_two_of_amds_logs() -> None:
         convert(500, m, s, CONVENTIONS["hardware"])
 
 
-def test_none_is_told_where_megatron_derives_it() -> None:
+def test_none_is_reported_where_megatron_derives_it() -> None:
     """TransformerConfig.__post_init__: no groups are one a head, no width is the hidden size by the heads."""
     plain = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
     assert named({**plain, "num_query_groups": None, "kv_channels": None}) == named(plain)
@@ -252,11 +240,11 @@ def test_none_is_told_where_megatron_derives_it() -> None:
 def test_whether_the_table_is_tied_adds_no_operation() -> None:
     settings = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
     del settings["untie_embeddings_and_output_weights"]
-    untold = named(settings)
-    assert flops_per_token(untold, 4096) == flops_per_token(named(megatron_flops.SHAPES["tied"]), 4096)
-    assert explaining(1.0, untold, 4096) == ("megatron_causal",)
+    unknown = named(settings)
+    assert flops_per_token(unknown, 4096) == flops_per_token(named(megatron_flops.SHAPES["tied"]), 4096)
+    assert explaining(1.0, unknown, 4096) == ("megatron_causal",)
     with pytest.raises(ValueError, match="embedding table"):
-        flops_per_token(untold, 4096, CONVENTIONS["6n"])
+        flops_per_token(unknown, 4096, CONVENTIONS["6n"])
 
 
 def test_layers_that_no_formula_counts_give_no_shape() -> None:
@@ -265,13 +253,9 @@ def test_layers_that_no_formula_counts_give_no_shape() -> None:
     assert "hybrid_override_pattern M-M*" in found.missing[0]
 
 
-@pytest.mark.parametrize(
-    "lacking",
-    ["num_layers", "num_query_groups", "num_experts", "multi_latent_attention", "mtp_num_layers", "gated_linear_unit"],
-)
-def test_a_setting_that_nobody_told_gives_no_shape(lacking: str) -> None:
-    settings = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
-    del settings[lacking]
-    found = shape_from(Facts(settings))
-    assert found.shape is None
-    assert found.missing == (lacking,)
+def test_a_setting_that_is_missing_gives_no_shape() -> None:
+    settings = megatron_flops.SHAPES["plain MLP, multi-head"]
+    needed = ("num_layers", "num_query_groups", "num_experts", "multi_latent_attention", "mtp_num_layers")
+    for missing in (*needed, "gated_linear_unit"):
+        found = shape_from(Facts({name: value for name, value in settings.items() if name != missing}))
+        assert (found.shape, found.missing) == (None, (missing,))

@@ -53,7 +53,7 @@ def test_goodput_above_one_is_a_contradiction() -> None:
     assert summarise(timed([2.0] * 20))["goodput_percent"].value is None
 
 
-def test_stalls_are_summed_by_kind_and_none_told_is_not_none() -> None:
+def test_stalls_are_summed_by_kind_and_unreported_ones_are_unknown() -> None:
     stalls = (Stall(line=1, kind="checkpoint", seconds=3.0), Stall(line=2, kind="evaluation", seconds=1.5))
     more = (*stalls, Stall(line=3, kind="checkpoint", seconds=2.0), Stall(line=4, kind="checkpoint"))
     found = summarise(made(stalls=more, restarts=(Restart(4, 9),)))
@@ -104,7 +104,7 @@ def test_zeus_sums_over_all_gpus_of_the_job() -> None:
     assert summarise(made(power=(window,)))["power_w_per_gpu"].value == 40_000 / 10 / 8
 
 
-def test_a_counter_that_contradicts_the_power_is_not_believed() -> None:
+def test_a_counter_that_contradicts_the_power_is_not_used() -> None:
     """gh:ml-energy/zeus/issues/181: 187 J against 327 J."""
     window = Power(kind="gpu", source="zeus", gpus=1, seconds=1.0, energy_counter_j=187.0, energy_integrated_j=327.0)
     found = summarise(made(power=(window,)))["power_w_per_gpu"]
@@ -123,11 +123,11 @@ def test_windows_in_the_warmup_or_over_others_do_not_count() -> None:
     assert summarise(made(power=(start, one, two)))["power_w_per_gpu"].value == 600.0
     assert summarise(made(power=(one, two)))["power_w_per_gpu"].note == "gpu power by smi"
     assert summarise(made(power=(start,)))["power_w_per_gpu"].note == "gpu power by smi; the warm-up among it"
-    whole = window(2, 11, 650, 4.0)
-    assert summarise(made(power=(start, one, two, whole)))["power_w_per_gpu"].value == 650.0
+    longest = window(2, 11, 650, 4.0)
+    assert summarise(made(power=(start, one, two, longest)))["power_w_per_gpu"].value == 650.0
 
 
 def test_a_step_that_was_redone_after_a_restart_made_progress_once() -> None:
-    whole = timed([2.0] * 20, wall_time_s=100.0)
-    again = replace(whole, steps=(*whole.steps[:12], *whole.steps[8:]), restarts=(Restart(8, 13),))
+    once = timed([2.0] * 20, wall_time_s=100.0)
+    again = replace(once, steps=(*once.steps[:12], *once.steps[8:]), restarts=(Restart(8, 13),))
     assert summarise(again)["goodput_percent"].value == pytest.approx(40.0)

@@ -10,18 +10,15 @@ from metrics_made import FLOPS, GPUS, ROOT, made, settings
 from msgspec.structs import replace
 
 from conf.errors import ConfigError
-from metrics import Quantity, summarise
+from metrics import Quantity
+from metrics import summarise as figures
 from metrics.peak import hardware, peak_tflops
 from parsers import Reading, Record, Step
 
 
-def figures(record: Record) -> dict[str, Quantity]:
-    return summarise(record)
-
-
 def with_settings(record: Record, **other: Any) -> Record:
-    told = {**record.effective, **{name: Reading(value, 1) for name, value in other.items()}}
-    return replace(record, effective=told, requested={**record.requested, **other})
+    ran = {**record.effective, **{name: Reading(value, 1) for name, value in other.items()}}
+    return replace(record, effective=ran, requested={**record.requested, **other})
 
 
 def test_mfu_is_our_flops_over_the_dense_peak_of_what_ran() -> None:
@@ -34,7 +31,7 @@ def test_mfu_is_our_flops_over_the_dense_peak_of_what_ran() -> None:
     assert found["mfu_percent"].source == "log"
 
 
-def test_fp8_is_held_against_the_fp8_peak() -> None:
+def test_fp8_is_compared_with_the_fp8_peak() -> None:
     found = figures(with_settings(made(20_000), fp8="hybrid"))
     assert found["mfu_percent"].value == pytest.approx(100 * 20_000 * FLOPS / 5033.2e12, rel=1e-4)
 
@@ -45,8 +42,8 @@ def test_hfu_counts_what_is_recomputed() -> None:
     assert plain["hfu_percent"].value == plain["mfu_percent"].value
     assert full["mfu_percent"].value == plain["mfu_percent"].value
     assert 1.3 < (full["hfu_percent"].value or 0) / (plain["hfu_percent"].value or 1) < 4 / 3
-    untold = {k: v for k, v in settings().items() if k != "recompute_granularity"}
-    assert figures(made(settings=untold))["hfu_percent"].note == "unknown: what is recomputed"
+    unreported = {k: v for k, v in settings().items() if k != "recompute_granularity"}
+    assert figures(made(settings=unreported))["hfu_percent"].note == "unknown: what is recomputed"
 
 
 def test_an_unknown_gpu_has_no_mfu_and_says_so() -> None:
@@ -59,17 +56,14 @@ def test_an_unknown_gpu_has_no_mfu_and_says_so() -> None:
 def test_the_driver_says_what_ran_not_the_request() -> None:
     found = figures(made(hardware="mi325x", environment={"device_name": "AMD Instinct MI300X"}))
     assert "mi300x" in found["mfu_percent"].note
-
-
-def test_a_cpu_has_no_peak() -> None:
-    assert figures(made(hardware="cpu"))["mfu_percent"].value is None
+    assert figures(made(hardware="cpu"))["mfu_percent"].value is None, "a CPU has no peak"
 
 
 def test_a_hardware_file_without_a_source_is_refused_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hardware").mkdir()
     text = (ROOT / "conf" / "hardware" / "h100.yaml").read_text(encoding="utf-8")
-    told = text.replace("name: h100", "name: h999").replace("status: verified", "status: recalled")
-    (tmp_path / "hardware" / "h999.yaml").write_text(told, encoding="utf-8")
+    ran = text.replace("name: h100", "name: h999").replace("status: verified", "status: recalled")
+    (tmp_path / "hardware" / "h999.yaml").write_text(ran, encoding="utf-8")
     monkeypatch.setattr("metrics.peak.CONF", tmp_path)
     monkeypatch.setattr("metrics.peak.choices", lambda group: ("h999",))
     with pytest.raises(ConfigError, match="from memory"):
@@ -93,41 +87,40 @@ def test_above_the_peak_is_impossible_and_not_printed() -> None:
     assert "tokens counted twice" not in figures(made(200_000))["mfu_percent"].note, "a factor of 2 explains no 409 %"
 
 
-@pytest.mark.parametrize("lacking", ["num_layers", "padded_vocab_size", "seq_length", "swiglu", "fp8", "params_dtype"])
-def test_a_log_that_does_not_tell_a_setting_gives_no_mfu(lacking: str) -> None:
+def test_a_log_that_does_not_report_a_setting_gives_no_mfu() -> None:
     of = made()
-    told = {k: v for k, v in of.effective.items() if k not in (lacking, "vocab_size")}
-    found = figures(replace(of, effective=told, requested={}))
-    assert found["mfu_percent"].value is None
-    assert found["mfu_percent"].note
+    for missing in ("num_layers", "padded_vocab_size", "seq_length", "swiglu", "fp8", "params_dtype"):
+        ran = {k: v for k, v in of.effective.items() if k not in (missing, "vocab_size")}
+        found = figures(replace(of, effective=ran, requested={}))["mfu_percent"]
+        assert found.value is None and found.note, missing
 
 
-def test_what_was_asked_for_but_not_read_back_makes_an_assumed_figure() -> None:
+def test_what_was_requested_and_not_read_back_makes_an_assumed_figure() -> None:
     of = made()
-    told = {k: v for k, v in of.effective.items() if k != "num_layers"}
-    found = figures(replace(of, effective=told))
+    ran = {k: v for k, v in of.effective.items() if k != "num_layers"}
+    found = figures(replace(of, effective=ran))
     assert found["flops_per_token"].value == pytest.approx(FLOPS, rel=1e-4)
     assert found["mfu_percent"].source == "assumed"
     assert "not read back: num_layers" in found["flops_per_token"].note
     assert found["tokens_per_s"].source == "log", "the speed itself does not depend on it"
 
 
-def test_rows_that_were_read_back_come_before_padded_ones_that_were_asked_for() -> None:
+def test_rows_that_were_read_back_come_before_padded_ones_that_were_requested() -> None:
     of = made()
-    told = {k: v for k, v in of.effective.items() if k != "padded_vocab_size"}
-    found = figures(replace(of, effective={**told, "vocab_size": Reading(128_000, 1)}))["flops_per_token"]
+    ran = {k: v for k, v in of.effective.items() if k != "padded_vocab_size"}
+    found = figures(replace(of, effective={**ran, "vocab_size": Reading(128_000, 1)}))["flops_per_token"]
     assert found.source == "computed"
     assert found.value == pytest.approx(FLOPS - 6 * 4096 * 256, rel=1e-5)
 
 
-def test_megatrons_one_query_group_means_nothing_unless_it_was_asked_for() -> None:
+def test_megatrons_one_query_group_means_nothing_unless_it_was_requested() -> None:
     """arguments.py prints --num-query-groups 1 also without --group-query-attention: plain multi-head attention."""
     of = made()
-    told = {**of.effective, "num_query_groups": Reading(1, 1)}
-    imported = replace(of, effective=told, requested={}, provenance="imported")
+    ran = {**of.effective, "num_query_groups": Reading(1, 1)}
+    imported = replace(of, effective=ran, requested={}, provenance="imported")
     assert figures(imported)["flops_per_token"].note == "unknown: num_query_groups"
-    asked = replace(imported, requested={**of.requested, "num_query_groups": 1})
-    assert figures(asked)["flops_per_token"].value is not None
+    requested = replace(imported, requested={**of.requested, "num_query_groups": 1})
+    assert figures(requested)["flops_per_token"].value is not None
 
 
 def test_the_frameworks_own_figure_is_kept_beside_ours() -> None:
