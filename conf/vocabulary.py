@@ -65,6 +65,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     only_if: str | None = None
     request: str | None = None
     dump: bool = True
+    built: str | list[str] = []
     write: Mapping[str, Write] = {}
     print: Mapping[str, str | list[str]] = {}
 

@@ -20,16 +20,7 @@ from megatron.bridge.training.config import runtime_config_update
 from megatron.core import datasets
 from megatron.core import utils as core
 from rank_program import Problem, Refused, is_first_rank, mark
-from tprimat_settings import (
-    batch_settings,
-    built_settings,
-    ddp_settings,
-    megatron_schedule,
-    model_settings,
-    optimizer_settings,
-    planned_layout,
-    rope_scaling,
-)
+from tprimat_settings import megatron_schedule, planned_batches, read, rope_scaling, training
 from vendor_ranks import (
     Settings,
     assign,
@@ -142,9 +133,9 @@ def configured(config: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of a validated ConfigContainer."""
     model, schedule, batch = config.model, config.scheduler, config.train.global_batch_size
     return {
-        **model_settings(model),
-        **optimizer_settings(config.optimizer),
-        **ddp_settings(config.ddp),
+        **read(model=model, optimizer=config.optimizer, ddp=config.ddp, sizes=model),
+        **planned_batches(model, config.data_parallel_size, config.train.micro_batch_size, batch),
+        **rope_scaling(model.rope_scaling_factor if model.rope_scaling else 1.0),
         **_container(config, settings),
         "lr": config.optimizer.lr,
         "min_lr": config.optimizer.min_lr,
@@ -155,11 +146,6 @@ def configured(config: Any, settings: Settings) -> dict[str, Any]:
         "lr_decay_style": schedule.lr_decay_style,
         "padded_vocab_size": None if model.should_pad_vocab else model.vocab_size,
         "vocab_size": config.tokenizer.vocab_size,
-        "max_position_embeddings": model.seq_length,
-        "untie_embeddings_and_output_weights": not model.share_embeddings_and_output_weights,
-        "rotary_base": model.rotary_base,
-        **rope_scaling(model.rope_scaling_factor if model.rope_scaling else 1.0),
-        **planned_layout(model, config.data_parallel_size, config.train.micro_batch_size, batch),
     }
 
 
@@ -167,13 +153,12 @@ def effective(context: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of a training that is about to take its first step, as rank 0 has them."""
     config, scheduler, optimizer = context.state.cfg, context.scheduler, context.optimizer
     gpt = next(part for part in context.model[0].modules() if type(part).__name__ == "GPTModel")
-    batches = batch_settings()
+    objects = training(gpt, context.model[0].ddp_config, _inner(optimizer).config, optimizer.param_groups)
+    batch = objects["batches"].get_current_global_batch_size()  # the schedule counts samples
     return {
-        # the container was saved before setup replaced the vocabulary: what is built has it
-        **built_settings(gpt, context.model[0].ddp_config, _inner(optimizer).config, optimizer.param_groups),
         **_container(config, settings),
-        **megatron_schedule(scheduler, batches["global_batch_size"]),
-        **batches,
+        # the container was saved before setup replaced the vocabulary: what is built has it
+        **read(**objects, **megatron_schedule(scheduler, batch)),
         "vocab_size": config.dataset.tokenizer.vocab_size,
         **rope_scaling(config.model.rope_scaling_factor if gpt.rotary_scaling else 1.0),
     }

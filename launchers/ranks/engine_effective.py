@@ -10,7 +10,7 @@ from engine_model import aux_loss_correction
 from engine_settings import Settings
 from megatron.core import parallel_state
 from megatron.core.utils import get_attr_wrapped_model
-from tprimat_settings import built_settings, megatron_schedule
+from tprimat_settings import megatron_schedule, read, training
 
 
 class Built(NamedTuple):
@@ -31,13 +31,12 @@ def effective_arguments(built: Built) -> dict[str, Any]:
     the request's: no object keeps them.
     """
     gpt, first = get_attr_wrapped_model(built.chunks[0], "decoder", return_model_obj=True), built.chunks[0]
+    objects = training(gpt, first.ddp_config, built.optimizer.config, built.optimizer.param_groups)
     return {
-        **built_settings(gpt, first.ddp_config, built.optimizer.config, built.optimizer.param_groups),
-        **megatron_schedule(built.scheduler),
+        **read(**objects, **megatron_schedule(built.scheduler)),
         **_experts(gpt.config),
         **_batches(built),
-        "params_dtype": gpt.embedding.word_embeddings.weight.dtype,
-        "norm_epsilon": gpt.decoder.layers[0].input_layernorm.eps,  # the engine brings its own norm
+        "params_dtype": gpt.embedding.word_embeddings.weight.dtype,  # as Megatron prints it
         "use_rope_scaling": gpt.rotary_scaling,
         "rope_scaling_factor": built.settings.rope_scaling_factor,
         "train_iters": built.settings.train_iters,

@@ -32,16 +32,7 @@ from nemo.lightning.pytorch.optim import CosineAnnealingScheduler
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.utils.exp_manager import TimingCallback
 from rank_program import Problem, Refused, is_first_rank, mark
-from tprimat_settings import (
-    batch_settings,
-    built_settings,
-    ddp_settings,
-    model_settings,
-    nemo_schedule,
-    optimizer_settings,
-    planned_layout,
-    rope_scaling,
-)
+from tprimat_settings import nemo_schedule, planned_batches, read, rope_scaling, training
 from vendor_ranks import (
     Settings,
     assign,
@@ -204,22 +195,17 @@ def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
     model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
     data_size = world // (model_ranks * strategy.context_parallel_size)
     return {
-        **model_settings(model.config),
-        **optimizer_settings(optim.config),
-        **ddp_settings(ddp),
+        **read(model=model.config, optimizer=optim.config, ddp=ddp, sizes=strategy),
+        **planned_batches(strategy, data_size, recipe.data.micro_batch_size, recipe.data.global_batch_size),
+        **rope_scaling(getattr(model.config, "scale_factor", 1.0)),
         "lr": optim.config.lr,
         "min_lr": optim.lr_scheduler.min_lr,
         "lr_warmup_iters": optim.lr_scheduler.warmup_steps,
+        "lr_decay_iters": recipe.trainer.max_steps,
         "padded_vocab_size": model.config.vocab_size,
-        "untie_embeddings_and_output_weights": not model.config.share_embeddings_and_output_weights,
-        "rotary_base": model.config.rotary_base,
-        **rope_scaling(getattr(model.config, "scale_factor", 1.0)),
-        **planned_layout(strategy, data_size, recipe.data.micro_batch_size, recipe.data.global_batch_size),
         "seq_length": recipe.data.seq_length,
         "train_iters": recipe.trainer.max_steps,
-        "lr_decay_iters": recipe.trainer.max_steps,
         "vocab_size": recipe.data.tokenizer.vocab_size + 1,
-        "max_position_embeddings": model.config.seq_length,
     }
 
 
@@ -236,9 +222,9 @@ def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
     strategy, optimizer = trainer.strategy, trainer.optimizers[0]
     gpt = next(part for part in strategy.model.modules() if type(part).__name__ == "GPTModel")
     groups = optimizer.param_groups
+    objects = training(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups)
     return {
-        **built_settings(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups),
-        **nemo_schedule(trainer.lr_scheduler_configs[0].scheduler, groups[0]["lr"]),
+        **read(**objects, **nemo_schedule(trainer.lr_scheduler_configs[0].scheduler, groups[0]["lr"])),
         **_data_settings(trainer, settings),
         **rope_scaling(_rope_factor(gpt)),
         "train_iters": trainer.max_steps,
@@ -248,11 +234,7 @@ def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
 
 def _data_settings(trainer: Any, settings: Settings) -> dict[str, Any]:
     module = trainer.datamodule
-    values = {
-        "seq_length": module.data_sampler.seq_len,
-        **batch_settings(),
-        "vocab_size": module.tokenizer.vocab_size,
-    }
+    values = {"seq_length": module.data_sampler.seq_len, "vocab_size": module.tokenizer.vocab_size}
     if not hasattr(module, "build_kwargs"):
         return {**values, "data": "mock", "data_path": None, "seed": settings["seed"]}
     paths, _ = module.build_kwargs["blend"]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from conf import vocabulary as table
 from conf.vocabulary import printed, vocabulary
+
+RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
 
 
 @pytest.mark.parametrize(
@@ -37,15 +43,30 @@ def test_one_printed_key_is_one_setting() -> None:
     assert printed("unheard_of") == {}
 
 
+def test_the_ranks_read_built_objects_by_the_same_rows() -> None:
+    """UPDATE_GOLDEN=1 writes the table."""
+    rows = [row for row in vocabulary().values() if row.built]
+    built = {row.name: [row.built] if isinstance(row.built, str) else row.built for row in rows}
+    table = {"built": built, "only_if": {row.name: row.only_if for row in rows if row.only_if}}
+    path = RANKS / "rehearsal" / "tprimat_built.json"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    assert json.loads(path.read_text(encoding="utf-8")) == table
+    sys.path.append(str(path.parent))
+    readers = importlib.import_module("tprimat_settings").READERS
+    places = [place for entry in built.values() for place in entry]
+    assert {match[1] for place in places if (match := re.match(r"(\w+)\(", place))} == {*readers}
+
+
 @pytest.mark.parametrize("name", ["adam_eps", "adam_beta1", "clip_grad", "hidden_dropout", "qk_layernorm"])
 def test_a_setting_stands_in_five_places_at_most(name: str) -> None:
-    """Its type in conf/, its value in a file of conf/, its row here, where the engine builds with it, and where built
-    objects are read. An example of `accept.NAME=` is none."""
+    """Its type in conf/, its value in a file of conf/, its row here, and where the engine builds with it. An example of
+    `accept.NAME=` is none."""
     root = Path(__file__).parents[2]
     folders = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "tensorprimat")
     files = {path for folder in folders for suffix in ("py", "yaml") for path in (root / folder).rglob(f"*.{suffix}")}
     values = {path for path in files if path.parent == root / "conf" / "model"}
     word = re.compile(rf"(?<!accept\.)\b{name}\b")
     places = {path.name for path in files - values if word.search(path.read_text(encoding="utf-8"))}
-    assert {"vocabulary.yaml", "tprimat_settings.py"} <= places
+    assert {"vocabulary.yaml"} <= places
     assert len(places) <= 5, places

@@ -105,6 +105,30 @@ def test_the_weight_decay_is_that_of_the_groups_that_decay() -> None:
         optimizer="adam", clip_grad=1.0, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1
     )
     groups = [{"params": [], "betas": (0.9, 0.99), "eps": 1e-5, "weight_decay": decay} for decay in (0.0, 0.033)]
-    told = tprimat_settings.optimizer_settings(config, groups)
-    assert (told["weight_decay"], told["adam_eps"], told["adam_beta2"]) == (0.033, 1e-5, 0.99), "not the config's"
-    assert tprimat_settings.optimizer_settings(config)["weight_decay"] == 0.1
+    read = tprimat_settings.read(optimizer=config, **tprimat_settings.first_group(groups))
+    assert (read["weight_decay"], read["adam_eps"], read["adam_beta2"]) == (0.033, 1e-5, 0.99), "not the config's"
+    assert tprimat_settings.read(optimizer=config)["weight_decay"] == 0.1
+
+
+def test_what_no_object_has_is_left_out_and_what_is_switched_off_is_null() -> None:
+    dense = SimpleNamespace(num_layers=2, num_moe_experts=None, moe_router_topk=2, multi_latent_attention=False)
+    read = tprimat_settings.read(model=dense)
+    assert (read["num_layers"], read["num_experts"], read["moe_router_topk"], read["q_lora_rank"]) == (
+        2,
+        None,
+        None,
+        None,
+    )
+    assert not {"clip_grad", "hidden_size", "world_size"} & {*read}
+
+
+def test_a_setting_that_cannot_be_read_is_one_fault() -> None:
+    def raises() -> int:
+        raise RuntimeError("no groups")
+
+    faults: list[str] = []
+    groups = SimpleNamespace(get_data_parallel_world_size=raises, get_context_parallel_world_size=lambda: 2)
+    read = tprimat_settings.read(lambda name, error: faults.append(f"{name}: {error}"), groups=groups)
+    assert (read, faults) == ({"context_parallel_size": 2}, ["data_parallel_size: no groups"])
+    with pytest.raises(RuntimeError):
+        tprimat_settings.read(groups=groups)

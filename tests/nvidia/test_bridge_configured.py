@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from launchers.megatron_bridge import PROGRAM
 from nemo_runs import offline
 
 from conf import load_experiment
@@ -18,6 +17,7 @@ from conf.compose import choices
 from conf.errors import ConfigError
 from conf.resolve import Experiment
 from launchers import make_plan
+from launchers.frameworks.megatron_bridge import FRAMEWORK
 from launchers.plan import Host, Plan
 from tensorprimat.check import undeclared
 
@@ -49,7 +49,7 @@ def cases() -> Iterator[tuple[str, Experiment, Plan]]:
 
 
 def checked(python: str, folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    argv = (python, str(PROGRAM), "--check", "--settings", *names)
+    argv = (python, str(FRAMEWORK.program), "--check", "--settings", *names)
     return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=1200, env=offline())
 
 

@@ -21,25 +21,14 @@ import types
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from tprimat_after_import import FAULTS, after
 from tprimat_names import full_numel, global_name
-from tprimat_settings import (
-    attention,
-    batch_settings,
-    ddp_settings,
-    layout_settings,
-    megatron_schedule,
-    model_settings,
-    nemo_schedule,
-    optimizer_settings,
-    padded_vocab_size,
-    rope_scaling,
-)
+from tprimat_settings import first_group, megatron_schedule, nemo_schedule, process_groups, read, rope_scaling
 
 VARIABLE = "TPRIMAT_PROBE"
 VERSION = 1
@@ -434,61 +423,58 @@ def plain(value: Any) -> Any:
 
 
 def settings(probe: Probe) -> dict[str, Any]:
-    """Return all that is known; a part that cannot be read is a fault, and the others remain."""
-    return _parts(probe, _model, _built, _rope, _ddp, _optimizer, _layout, _batches, _schedule, _data)
+    """Return all that is known; a setting or part that cannot be read is a fault, and the others remain."""
+    return _parts(probe, _built, _aux_loss, _rope, _batches, _data)
 
 
 def _parts(probe: Probe, *parts: Callable[[Probe], dict[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in parts:
-        try:
-            values |= part(probe)
-        except Exception as error:  # noqa: BLE001  the run goes on
-            probe.fault(part.__name__, error)
+        values |= _part(probe, part.__name__, functools.partial(part, probe)) or {}
     return values
 
 
-def _model(probe: Probe) -> dict[str, Any]:
-    config = probe.models[0].config
-    return {**model_settings(config), **_aux_loss(config)}
+def _built(probe: Probe) -> dict[str, Any]:
+    """Read the objects by the vocabulary's rows."""
+    objects = {**process_groups(), **_schedule_objects(probe)}
+    if probe.models:
+        modules = [module for model in probe.models for module in model.modules()]
+        objects |= {"gpt": probe.models[0], "model": probe.models[0].config, "modules": modules}
+    if probe.wrapped:
+        objects["ddp"] = probe.wrapped[0].ddp_config
+    if probe.optimizers:
+        groups = [group for optimizer in probe.optimizers for group in optimizer.param_groups]
+        objects |= {"optimizer": probe.optimizers[0].config, **first_group(groups)}
+    values = read(probe.fault, **objects)
+    values.pop("rotary_base", None)  # _rope reads it off the frequencies
+    return values
 
 
-def _aux_loss(config: Any) -> dict[str, Any]:
+def _schedule(probe: Probe) -> dict[str, Any]:
+    return read(**_schedule_objects(probe))
+
+
+def _schedule_objects(probe: Probe) -> dict[str, Any]:
+    if probe.schedule is None:
+        return {}
+    if hasattr(probe.schedule, "base_lrs"):
+        known = bool(probe.steps and probe.steps[0]["groups"])
+        return nemo_schedule(probe.schedule, probe.steps[0]["groups"][0][0] if known else None)
+    # Megatron-LM's schedule counts samples, the engine's steps
+    counts = probe.schedule_counts
+    return megatron_schedule(probe.schedule, counts[1] - counts[0] if len(counts) > 1 else None)
+
+
+def _aux_loss(probe: Probe) -> dict[str, Any]:
     """Correct the coefficient: Megatron-Core 0.15 divides the auxiliary loss's gradient by the context parallel size:
     https://github.com/NVIDIA/Megatron-LM/pull/2217."""
     import megatron.core
 
+    config = probe.models[0].config
     size = config.context_parallel_size
     if config.num_moe_experts is None or size == 1 or not megatron.core.__version__.startswith("0.15."):
         return {}
     return {"moe_aux_loss_coeff": config.moe_aux_loss_coeff / size}
-
-
-def _built(probe: Probe) -> dict[str, Any]:
-    """Read the modules and parameters themselves."""
-    gpt = probe.models[0]
-    modules = [module for model in probe.models for module in model.modules()]
-    tensor = layout_settings()["tensor_model_parallel_size"]
-    vocabulary = padded_vocab_size(gpt.named_parameters(), tensor)
-    if vocabulary is None and getattr(gpt.output_layer if gpt.post_process else None, "weight", None) is not None:
-        vocabulary = int(gpt.output_layer.weight.shape[0]) * tensor
-    values = {
-        "params_dtype": next((p.dtype for p in gpt.parameters() if p.dim() > 1), None),
-        "norm_epsilon": _norm_epsilon(modules),
-        "max_position_embeddings": gpt.max_sequence_length,
-        "padded_vocab_size": vocabulary,
-        **attention(modules),
-    }
-    return {
-        **{name: value for name, value in values.items() if value is not None},
-        "untie_embeddings_and_output_weights": not gpt.share_embeddings_and_output_weights,
-    }
-
-
-def _norm_epsilon(modules: Iterable[Any]) -> float | None:
-    """Return the epsilon that all norms have; None where they differ or keep it elsewhere."""
-    values = {module.eps for module in modules if isinstance(getattr(module, "eps", None), float)}
-    return values.pop() if len(values) == 1 else None
 
 
 def _rope(probe: Probe) -> dict[str, Any]:
@@ -506,43 +492,20 @@ def _rope(probe: Probe) -> dict[str, Any]:
     }
 
 
-def _ddp(probe: Probe) -> dict[str, Any]:
-    return ddp_settings(probe.wrapped[0].ddp_config) if probe.wrapped else {}
-
-
-def _optimizer(probe: Probe) -> dict[str, Any]:
-    groups = [group for optimizer in probe.optimizers for group in optimizer.param_groups]
-    return optimizer_settings(probe.optimizers[0].config, groups) if probe.optimizers else {}
-
-
-def _layout(_: Probe) -> dict[str, Any]:
-    return layout_settings()
-
-
 def _batches(probe: Probe) -> dict[str, Any]:
-    """Count the batches where steps were made, else take what Megatron's calculator says."""
-    sizes = layout_settings()
-    if probe.steps and probe.tokens.shape is not None:
-        micro_batch, part = probe.tokens.shape
-        count = probe.steps[0]["forwards"]
-        return {
-            "micro_batch_size": micro_batch,
-            "num_micro_batches": count,
-            "global_batch_size": micro_batch * count * sizes["data_parallel_size"],
-            "seq_length": part * sizes["context_parallel_size"],
-        }
-    return batch_settings()
-
-
-def _schedule(probe: Probe) -> dict[str, Any]:
-    if probe.schedule is None:
+    """Count the batches where steps were made: Megatron's calculator says what was planned."""
+    if not probe.steps or probe.tokens.shape is None:
         return {}
-    if hasattr(probe.schedule, "base_lrs"):
-        known = bool(probe.steps and probe.steps[0]["groups"])
-        return nemo_schedule(probe.schedule, probe.steps[0]["groups"][0][0] if known else None)
-    # Megatron-LM's schedule counts samples, the engine's steps
-    counts = probe.schedule_counts
-    return megatron_schedule(probe.schedule, counts[1] - counts[0] if len(counts) > 1 else None)
+    from megatron.core import parallel_state as groups
+
+    micro_batch, part = probe.tokens.shape
+    count = probe.steps[0]["forwards"]
+    return {
+        "micro_batch_size": micro_batch,
+        "num_micro_batches": count,
+        "global_batch_size": micro_batch * count * groups.get_data_parallel_world_size(),
+        "seq_length": part * groups.get_context_parallel_world_size(),
+    }
 
 
 def _data(probe: Probe) -> dict[str, Any]:

@@ -1,47 +1,152 @@
-"""Read canonical settings (conf/vocabulary.yaml) off Megatron-Core's own objects, for every stack that builds on it.
+"""Read canonical settings off the objects that a stack has built, for every stack that builds on Megatron-Core.
 
-Values are read, never echoed: a setting that no object here keeps is left out, and the caller adds what it knows.
+Where each is read is the column `built` of conf/vocabulary.yaml, which stands here as tprimat_built.json: programs
+inside the ranks run where nothing else of ours is. Values are read, never echoed: a setting that no object here keeps
+is left out, and the caller adds what it knows.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-_SAME_NAME = (
-    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
-    *("normalization", "add_bias_linear", "add_qkv_bias", "init_method_std", "hidden_dropout", "attention_dropout"),
-    *("recompute_granularity", "recompute_method", "recompute_num_layers", "sequence_parallel", "qk_layernorm"),
-    *("multi_latent_attention", "mtp_num_layers"),
-    *("attention_softmax_in_fp32", "gradient_accumulation_fusion"),
-)
-_EXPERT_NAMES = (
-    *("moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"),
-    *("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_grouped_gemm", "moe_token_dispatcher_type"),
-)
-_LATENT_NAMES = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+TABLE: dict[str, Any] = json.loads(Path(__file__).with_name("tprimat_built.json").read_text(encoding="utf-8"))
+"""built: setting → where it is read, the first that is there. only_if: setting → the one without which it is null."""
+_PLACE = re.compile(r"(?:(\w+)\()?(\w+)((?:\.\w+)*)\)?")
 
 
-def model_settings(config: Any) -> dict[str, Any]:
-    """Read a TransformerConfig as it was built. Vocabulary, RoPE and seq_length are kept elsewhere by each stack."""
+def read(on_fault: Callable[[str, Exception], None] | None = None, **objects: Any) -> dict[str, Any]:
+    """Return every setting that `objects` have, by canonical name; which objects there are: the head of the vocabulary.
+
+    on_fault: takes the name of a setting that cannot be read, and what was raised; without it, that is raised.
+    """
+    values: dict[str, Any] = {}
+    for name, places in TABLE["built"].items():
+        for place in places:
+            try:
+                values[name] = _value(place, objects)
+                break
+            except (AttributeError, LookupError):  # no such object here, or an object without it
+                continue
+            except Exception as error:
+                if on_fault is None:
+                    raise
+                on_fault(name, error)
+    switches = TABLE["only_if"].items()
+    return values | {name: None for name, switch in switches if values.get(switch, True) in (None, False)}
+
+
+def _value(place: str, objects: Mapping[str, Any]) -> Any:
+    match = _PLACE.fullmatch(place)
+    assert match is not None, place
+    function, owner, path = match.groups()
+    value = objects[owner]
+    for part in path.split(".")[1:]:
+        if isinstance(value, Mapping):
+            value = value[part]
+        elif part.isdigit():
+            value = value[int(part)]
+        else:
+            value = getattr(value, part)
+    value = READERS[function](value) if function else value() if callable(value) else value
+    return str(value).removeprefix("torch.") if type(value).__name__ == "dtype" else getattr(value, "value", value)
+
+
+def process_groups() -> dict[str, Any]:
+    """Return the objects `groups`, `distributed` and, where one was made, the calculator of micro-batches `batches`."""
+    import torch
+    from megatron.core import num_microbatches_calculator, parallel_state
+
+    objects = {"groups": parallel_state, "distributed": torch.distributed}
+    if num_microbatches_calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR is None:  # its functions would raise
+        return objects
+    return {**objects, "batches": num_microbatches_calculator}
+
+
+def training(gpt: Any, ddp: Any, optimizer: Any, groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the objects of a GPTModel and what trains it; ddp, optimizer: their configs. Schedule and data are each
+    stack's own."""
+    return {
+        **process_groups(),
+        **first_group(groups),
+        "gpt": gpt,
+        "model": gpt.config,
+        "modules": list(gpt.modules()),
+        "ddp": ddp,
+        "optimizer": optimizer,
+    }
+
+
+def first_group(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the object `group` of a built optimizer's parameter groups; its weight decay is that of those that
+    decay: the largest."""
+    known = [group for group in groups if group.get("params") is not None]
+    return {"group": {**known[0], "weight_decay": max(group["weight_decay"] for group in known)}} if known else {}
+
+
+def megatron_schedule(schedule: Any, unit: float | None = 1) -> dict[str, Any]:
+    """Return the object `schedule` of an OptimizerParamScheduler. unit: by how much it counts a step; without it,
+    lengths are left out."""
+    names = ("max_lr", "min_lr", "init_lr", "lr_decay_style")
+    made = SimpleNamespace(**{name: getattr(schedule, name) for name in names})
+    if unit:
+        for name in ("lr_warmup_steps", "lr_decay_steps"):
+            steps = getattr(schedule, name) / unit
+            setattr(made, name, int(steps) if steps == int(steps) else steps)
+    return {"schedule": made}
+
+
+def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
+    """Return the object `schedule` of NeMo's, which begins at lr / (warm-up steps + 1), whatever it was given.
+    first_lr: the rate of the first step, where it is known."""
+    lr, steps = schedule.base_lrs[0], schedule.warmup_steps
+    style = type(schedule).__name__
+    made = SimpleNamespace(
+        max_lr=lr,
+        min_lr=schedule.min_lr,
+        lr_warmup_steps=steps,
+        lr_decay_steps=schedule.max_steps - (schedule.constant_steps or 0),
+        lr_decay_style={"CosineAnnealing": "cosine"}.get(style, style),
+    )
+    if first_lr is not None:
+        start = lr / (steps + 1)
+        # its product rounds otherwise in the last digit
+        made.init_lr = start if math.isclose(first_lr, start, rel_tol=1e-12) else first_lr
+    return {"schedule": made}
+
+
+def planned_batches(sizes: Any, data_size: int, micro_batch: int, batch: int) -> dict[str, Any]:
+    """Return what follows from a config that no process group was made from yet. sizes: what has the sizes of the
+    model's parts; data_size: replicas; micro_batch, batch: samples."""
+    split = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size
+    return {
+        "data_parallel_size": data_size,
+        "world_size": data_size * split,
+        "micro_batch_size": micro_batch,
+        "global_batch_size": batch,
+        "num_micro_batches": batch // (micro_batch * data_size),
+    }
+
+
+def rope_scaling(factor: float) -> dict[str, Any]:
+    """Return the settings of a factor that the low frequencies are divided by, 1 where they are not."""
+    scaled = not math.isclose(factor, 1.0, rel_tol=1e-3)
+    return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
+
+
+# Readers of what is no path. LookupError: this object does not show it.
+
+
+def is_swiglu(config: Any) -> bool:
+    """Return whether the MLP is gated by SiLU."""
     from torch.nn import functional
 
-    latent = bool(getattr(config, "multi_latent_attention", False))
-    experts = config.num_moe_experts is not None
-    values = {name: getattr(config, name) for name in _SAME_NAME if hasattr(config, name)}
-    return {
-        **values,
-        "norm_epsilon": config.layernorm_epsilon,
-        "swiglu": bool(config.gated_linear_unit and config.activation_func is functional.silu),
-        "params_dtype": str(config.params_dtype).removeprefix("torch."),
-        "fp8": config.fp8 or None,
-        "fp8_recipe": plain_name(config.fp8_recipe) if config.fp8 else None,
-        "num_experts": config.num_moe_experts,
-        **{name: getattr(config, name, None) if experts else None for name in _EXPERT_NAMES},
-        "moe_first_dense_layers": first_dense_layers(config) if experts else None,
-        **{name: getattr(config, name) if latent else None for name in _LATENT_NAMES},
-    }
+    return bool(config.gated_linear_unit and config.activation_func is functional.silu)
 
 
 def first_dense_layers(config: Any) -> int | None:
@@ -54,164 +159,57 @@ def first_dense_layers(config: Any) -> int | None:
     return dense if pattern == [0] * dense + [1] * (len(pattern) - dense) else None
 
 
-def ddp_settings(config: Any) -> dict[str, Any]:
-    """Read Megatron's DistributedDataParallelConfig as the wrapped model has it."""
-    return {
-        "overlap_grad_reduce": config.overlap_grad_reduce,
-        "overlap_param_gather": config.overlap_param_gather,
-        "accumulate_allreduce_grads_in_fp32": config.grad_reduce_in_fp32,
-        "use_distributed_optimizer": config.use_distributed_optimizer,
-        "average_in_collective": config.average_in_collective,
-    }
+def rows(gpt: Any) -> int:
+    """Return the rows of the embedding, or of the output layer, over all TP ranks."""
+    from megatron.core import parallel_state
+
+    ends = ("word_embeddings.weight", "output_layer.weight")
+    shapes = [p.shape for end in ends for name, p in gpt.named_parameters() if name.endswith(end)]
+    return int(shapes[0][0]) * int(parallel_state.get_tensor_model_parallel_world_size())
 
 
-def optimizer_settings(config: Any, groups: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Read an OptimizerConfig; where the built optimizer's parameter groups are given, what steps is read from those.
-
-    weight_decay is that of the groups that decay: the largest.
-    """
-    values = {
-        "optimizer": config.optimizer,
-        "clip_grad": config.clip_grad,
-        "adam_beta1": config.adam_beta1,
-        "adam_beta2": config.adam_beta2,
-        "adam_eps": config.adam_eps,
-        "weight_decay": config.weight_decay,
-    }
-    found = [dict(group) for group in groups if group.get("params") is not None]
-    if found:
-        beta1, beta2 = found[0]["betas"]
-        decay = max(group["weight_decay"] for group in found)
-        values |= {"adam_beta1": beta1, "adam_beta2": beta2, "adam_eps": found[0]["eps"], "weight_decay": decay}
-    return values
+def matrix_dtype(gpt: Any) -> Any:
+    """Return the dtype of the first matrix."""
+    dtypes = [p.dtype for p in gpt.parameters() if p.dim() > 1]
+    return dtypes[0]
 
 
-def layout_settings() -> dict[str, Any]:
-    """Read the process groups that were made."""
-    import torch
-    from megatron.core import parallel_state as groups
-
-    return {
-        "tensor_model_parallel_size": groups.get_tensor_model_parallel_world_size(),
-        "pipeline_model_parallel_size": groups.get_pipeline_model_parallel_world_size(),
-        "virtual_pipeline_model_parallel_size": groups.get_virtual_pipeline_model_parallel_world_size(),
-        "context_parallel_size": groups.get_context_parallel_world_size(),
-        "expert_model_parallel_size": groups.get_expert_model_parallel_world_size(),
-        "data_parallel_size": groups.get_data_parallel_world_size(),
-        "world_size": torch.distributed.get_world_size(),
-        "distributed_backend": torch.distributed.get_backend(),
-    }
+def epsilon(modules: Sequence[Any]) -> float:
+    """Return the epsilon that all norms have."""
+    values = {module.eps for module in modules if isinstance(getattr(module, "eps", None), float)}
+    if len(values) != 1:
+        raise LookupError("the norms differ, or keep it elsewhere")
+    return float(values.pop())
 
 
-def built_settings(
-    gpt: Any, ddp_config: Any, optimizer_config: Any, groups: Iterable[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Read a GPTModel and what trains it, all that Megatron-Core's own objects have. Schedule, batches and data are
-    each stack's own."""
-    layout = layout_settings()
-    return {
-        **model_settings(gpt.config),
-        **optimizer_settings(optimizer_config, groups),
-        **ddp_settings(ddp_config),
-        **attention(gpt.modules()),
-        **layout,
-        "padded_vocab_size": padded_vocab_size(gpt.named_parameters(), layout["tensor_model_parallel_size"]),
-        "max_position_embeddings": gpt.max_sequence_length,
-        "untie_embeddings_and_output_weights": not gpt.share_embeddings_and_output_weights,
-        "rotary_base": gpt.rotary_base,
-    }
+def attention(modules: Sequence[Any]) -> str:
+    """Return the kernel: TransformerEngine's attention takes the one that its config names, or chooses (auto);
+    Megatron's own is "unfused"."""
+    by_class = {type(module).__name__: module for module in modules}
+    if "TEDotProductAttention" in by_class:
+        return str(by_class["TEDotProductAttention"].config.attention_backend.name)
+    if "SDPACoreAttention" in by_class:  # the embedded engine's
+        return "sdpa"
+    if "DotProductAttention" in by_class:
+        return "unfused"
+    raise LookupError("no attention of a kind that is known")
 
 
-def planned_layout(sizes: Any, data_size: int, micro_batch: int, batch: int) -> dict[str, Any]:
-    """Read a config that no process group was made from yet. sizes: what has the sizes of the model's parts;
-    data_size: replicas; micro_batch, batch: samples."""
-    tp, pp, cp = sizes.tensor_model_parallel_size, sizes.pipeline_model_parallel_size, sizes.context_parallel_size
-    return {
-        "tensor_model_parallel_size": tp,
-        "pipeline_model_parallel_size": pp,
-        "virtual_pipeline_model_parallel_size": sizes.virtual_pipeline_model_parallel_size,
-        "context_parallel_size": cp,
-        "expert_model_parallel_size": sizes.expert_model_parallel_size,
-        "sequence_parallel": sizes.sequence_parallel,
-        "data_parallel_size": data_size,
-        "world_size": data_size * tp * pp * cp,
-        "micro_batch_size": micro_batch,
-        "global_batch_size": batch,
-        "num_micro_batches": batch // (micro_batch * data_size),
-    }
+def implementation(modules: Sequence[Any]) -> str:
+    """Return whose layers the model is built of."""
+    ours = any(type(module).__name__.startswith("TE") for module in modules)
+    return "transformer_engine" if ours else "local"
 
 
-def batch_settings() -> dict[str, Any]:
-    """Read Megatron's calculator of micro-batches; empty where none was made."""
-    from megatron.core import num_microbatches_calculator as batches
-
-    if batches._GLOBAL_NUM_MICROBATCHES_CALCULATOR is None:  # its functions would raise
-        return {}
-    return {
-        "micro_batch_size": batches.get_micro_batch_size(),
-        "num_micro_batches": batches.get_num_microbatches(),
-        "global_batch_size": batches.get_current_global_batch_size(),
-    }
-
-
-def megatron_schedule(schedule: Any, unit: float | None = 1) -> dict[str, Any]:
-    """Read Megatron's OptimizerParamScheduler. unit: by how much it counts a step; without it, lengths are left out."""
-    values = {
-        "lr": schedule.max_lr,
-        "min_lr": schedule.min_lr,
-        "lr_warmup_init": schedule.init_lr,
-        "lr_decay_style": schedule.lr_decay_style,
-    }
-    if not unit:
-        return values
-    lengths = {"lr_warmup_iters": schedule.lr_warmup_steps / unit, "lr_decay_iters": schedule.lr_decay_steps / unit}
-    return values | {name: int(n) if n == int(n) else n for name, n in lengths.items()}
-
-
-def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
-    """Read a schedule of NeMo's, which begins at lr / (warm-up steps + 1), whatever it was given. first_lr: the rate of
-    the first step, where it is known."""
-    lr, steps = schedule.base_lrs[0], schedule.warmup_steps
-    values = {
-        "lr": lr,
-        "min_lr": schedule.min_lr,
-        "lr_warmup_iters": steps,
-        "lr_decay_iters": schedule.max_steps - (schedule.constant_steps or 0),
-        "lr_decay_style": {"CosineAnnealing": "cosine"}.get(type(schedule).__name__, type(schedule).__name__),
-    }
-    if first_lr is not None:
-        start = lr / (steps + 1)
-        # its product rounds otherwise in the last digit
-        values["lr_warmup_init"] = start if math.isclose(first_lr, start, rel_tol=1e-12) else first_lr
-    return values
-
-
-def rope_scaling(factor: float) -> dict[str, Any]:
-    """Return the settings of a factor that the low frequencies are divided by, 1 where they are not."""
-    scaled = not math.isclose(factor, 1.0, rel_tol=1e-3)
-    return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
-
-
-def padded_vocab_size(parameters: Iterable[tuple[str, Any]], tensor_size: int) -> int | None:
-    """Return the rows of the embedding over all TP ranks; None on a rank without an embedding."""
-    shapes = (parameter.shape for name, parameter in parameters if name.endswith("word_embeddings.weight"))
-    first = next(shapes, None)
-    return None if first is None else int(first[0]) * tensor_size
-
-
-def attention(modules: Iterable[Any]) -> dict[str, Any]:
-    """Return attention_backend and transformer_impl as the built modules show them: TransformerEngine's attention takes
-    the kernel that its config names, or chooses (auto); Megatron's own is "unfused"."""
-    found = {type(module).__name__: module for module in modules}
-    kind = "unfused" if "DotProductAttention" in found else None
-    if "SDPACoreAttention" in found:  # the embedded engine's
-        kind = "sdpa"
-    if "TEDotProductAttention" in found:
-        kind = found["TEDotProductAttention"].config.attention_backend.name
-    engine = any(name.startswith("TE") for name in found)
-    return {"attention_backend": kind, "transformer_impl": "transformer_engine" if engine else "local"}
-
-
-def plain_name(value: Any) -> Any:
-    """Return an enum's value, anything else as it is."""
-    return getattr(value, "value", value)
+READERS: dict[str, Callable[[Any], Any]] = {
+    "attention": attention,
+    "epsilon": epsilon,
+    "first_dense_layers": first_dense_layers,
+    "grouped_gemm": lambda config: config.moe_grouped_gemm if config.num_moe_experts else None,
+    "implementation": implementation,
+    "is_swiglu": is_swiglu,
+    "matrix_dtype": matrix_dtype,
+    "opposite": lambda value: not value,
+    "rows": rows,
+    "token_dispatcher": lambda config: config.moe_token_dispatcher_type if config.num_moe_experts else None,
+}
