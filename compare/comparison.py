@@ -18,7 +18,7 @@ from compare.statistics import Ratio, ratio_of
 from compare.tracing import trace
 from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity
-from metrics.bill import TRILLION, Option, Terms, option_of
+from metrics.bill import TRILLION, Terms, option_of
 from metrics.price import EXAMPLE, read_prices
 from metrics.whatif import BreakEven, break_evens
 from parsers.find import copies
@@ -98,7 +98,8 @@ def compare_groups(
         for g in groups
         if g.shown
     }
-    others = [g for g in groups if g.label != base.label and g.usable]
+    carrying = [g for g in groups if g.usable]
+    options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in carrying]
     may = audited.verdict.word == "comparable" and base.usable
     return Comparison(
         groups=tuple(groups),
@@ -107,10 +108,12 @@ def compare_groups(
         checks=audited.checks,
         run_figures=numbers,
         group_figures=pooled,
-        ratios=tuple(_ratios(others, base, numbers, question.difference)) if may else (),
+        ratios=tuple(_ratios([g for g in carrying if g.label != base.label], base, numbers, question.difference))
+        if may
+        else (),
         terms=on,
         difference=question.difference,
-        break_evens=break_evens([_option(g, numbers) for g in groups if g.usable], on) if may else (),
+        break_evens=break_evens(options, on) if may else (),
         scaling=tuple(_scaling(groups, numbers, question.difference)) if may else (),
     )
 
@@ -123,11 +126,6 @@ def _baseline(groups: Sequence[Group], label: str | None) -> Group:
         hint = closest(label, labels) or "beside a candidate it may be a filter, too"
         raise InputError(Problem("baseline", "no such group", label, listed(labels), hint))
     return groups[labels.index(label)]
-
-
-def _option(group_: Group, numbers: Numbers) -> Option:
-    records = [run.record for run in group_.usable]
-    return option_of(group_.label, records, [numbers[run.path] for run in group_.usable])
 
 
 def _scaling(groups: Sequence[Group], numbers: Numbers, difference: float) -> Iterator[Scaled]:

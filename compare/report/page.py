@@ -84,12 +84,14 @@ _HOW_JUDGED = (
 
 def report(comparison: Comparison, command: str) -> Report:
     """Return the full report. command: the one that made it."""
+    curves = charts.curve_charts(comparison)
+    groups = tuple((place, side.label) for place, side in charts.with_curves(comparison))
     return _report(
         comparison,
         Section("Verdict", (*_verdict_blocks(comparison), *_ratio_blocks(comparison), *_groups(comparison)), "verdict"),
         _audit_section(comparison),
         *_figures_section(comparison),
-        *_curve_section(comparison),
+        *((Section("Curves", (Charts(curves, groups),), "curves"),) if curves else ()),
         *_scaling_section(comparison),
         _runs_section(comparison),
         _assumed_section(comparison),
@@ -399,13 +401,6 @@ def _terms(comparison: Comparison) -> tuple[Table, ...]:
         ("carbon intensity", Measured(terms.carbon, "/terms/carbon")),
     )
     return tables("Terms of time, money, energy and CO2", ("of", "taken as"), rows)
-
-
-def _curve_section(comparison: Comparison) -> tuple[Section, ...]:
-    """Return the curves; nothing where no run reports a step."""
-    drawn = charts.curve_charts(comparison)
-    groups = tuple((place, side.label) for place, side in charts.with_curves(comparison))
-    return (Section("Curves", (Charts(drawn, groups),), "curves"),) if drawn else ()
 
 
 def _scaling_section(comparison: Comparison) -> tuple[Section, ...]:

@@ -185,12 +185,12 @@ def test_sizes_that_cannot_be(name: str, value: Any, runs: Path, capsys: pytest.
 def test_numbers_beyond_any_that_is_ours(number: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Python reads 1e999 as infinity, and no float holds a one with 400 noughts."""
     run, steps = runs / "b" / "run.json", runs / "b" / "steps.jsonl"
-    whole = run.read_text(encoding="utf-8")
-    run.write_text(whole.replace('"value": 2,', f'"value": {number},', 1), encoding="utf-8")
+    complete = run.read_text(encoding="utf-8")
+    run.write_text(complete.replace('"value": 2,', f'"value": {number},', 1), encoding="utf-8")
     refused(capsys, "runs/b/run.json", "too large")
-    run.write_text(whole, encoding="utf-8")
+    run.write_text(complete, encoding="utf-8")
     steps.write_text(steps.read_text(encoding="utf-8").replace('"loss":5.9', f'"loss":{number}'), encoding="utf-8")
-    if number != str(2**63):  # a loss is no whole number
+    if number != str(2**63):  # a loss is no integer
         refused(capsys, "runs/b/steps.jsonl:2", "too large")
 
 

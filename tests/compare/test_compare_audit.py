@@ -48,7 +48,7 @@ def test_what_did_not_run_as_requested_decides() -> None:
 
 
 def test_two_gpus_are_not_one_hardware_whatever_was_planned() -> None:
-    """The driver's word: of a log from elsewhere nothing else tells it, and a plan may have been for another GPU."""
+    """The driver's word: of a log from elsewhere nothing else reports it, and a plan may have been for another GPU."""
     h100, a100 = ({"device_name": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"))
     for planned in (None, "h100"):
         left = made("a", hardware=planned, environment=h100)

@@ -1,4 +1,4 @@
-"""Ratios, intervals and words, held against scipy.stats."""
+"""Ratios, intervals and words, compared with scipy.stats."""
 
 from __future__ import annotations
 

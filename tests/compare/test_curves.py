@@ -55,7 +55,7 @@ def printed(value: float, digits: int = 7) -> float:
 
 
 def exact(peak: float = 3e-4) -> Fields:
-    """As a mark tells it: with its clock."""
+    """As a mark reports it: with its clock."""
     return lambda i: {"lr_used": rate(i, peak), "loss": 6 - i / 10, "end_monotonic_s": 10.0 + i}
 
 
@@ -121,10 +121,10 @@ def test_another_schedule_is_apart_however_it_is_printed() -> None:
 
 
 def test_a_dropped_value_does_not_shift_a_curve() -> None:
-    whole, gap = run("a", 30, exact()), run("b", 30, exact(), TP2)
+    complete, gap = run("a", 30, exact()), run("b", 30, exact(), TP2)
     gap = replace(gap, steps=tuple(step for step in gap.steps if step.step != 7))
-    assert check("lr_used", whole, gap) == ("equal", False)
-    assert check("tokens_seen", whole, gap) == ("equal", False)
+    assert check("lr_used", complete, gap) == ("equal", False)
+    assert check("tokens_seen", complete, gap) == ("equal", False)
 
 
 def test_a_rate_that_is_compared_or_declared_decides_nothing() -> None:
@@ -152,10 +152,10 @@ def test_tokens_seen_are_compared_with_each_other_step_by_step() -> None:
 
 
 def test_lines_that_lack_at_the_end_leave_tokens_unknown() -> None:
-    whole, cut = run("a", 30, exact()), run("b", 30, exact(), TP2)
-    assert check("tokens_seen", whole, replace(cut, steps=cut.steps[:10])) == ("unknown", False)
+    complete, cut = run("a", 30, exact()), run("b", 30, exact(), TP2)
+    assert check("tokens_seen", complete, replace(cut, steps=cut.steps[:10])) == ("unknown", False)
     every_seventh = replace(cut, steps=tuple(s for s in cut.steps if (s.step + 1) % 7 == 0))
-    assert check("tokens_seen", whole, every_seventh) == ("equal", False)
+    assert check("tokens_seen", complete, every_seventh) == ("equal", False)
 
 
 def summed(record: Record, other: int = -1) -> Record:
@@ -268,7 +268,7 @@ def test_losses_are_aligned_by_tokens() -> None:
 
 
 def test_the_band_is_students_where_blocks_are_one() -> None:
-    """A seed that shifts a whole curve, or one block alone: the blocks are one draw a seed, and no rotation needed."""
+    """A seed that shifts all of a curve, or one block: the blocks are one draw a seed, and no rotation needed."""
     noise = random.Random(7)
     for seeds in (2, 3, 5, 10):
         draws = [[noise.gauss(0, 1) for _ in range(seeds)] for _ in range(2)]

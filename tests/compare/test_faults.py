@@ -99,15 +99,15 @@ def test_faults_1_3_and_5_in_the_dump_alone(tmp_path: Path) -> None:
 
 
 def test_fault_2_settings_that_reach_nothing() -> None:
-    """Written at the top level of Primus' YAML, 28 of 42 keys changed nothing: what ran is not what was asked for."""
-    asked = made("amd", over={"swiglu": True, "sequence_parallel": False}, platform="amd", hardware="mi300x")
+    """Written at the top level of Primus' YAML, 28 of 42 keys changed nothing: what ran is not what was requested."""
+    requested = made("amd", over={"swiglu": True, "sequence_parallel": False}, platform="amd", hardware="mi300x")
     result = compared(
-        made("nvd", over={"swiglu": True, "sequence_parallel": False}), ran(asked, sequence_parallel=True)
+        made("nvd", over={"swiglu": True, "sequence_parallel": False}), ran(requested, sequence_parallel=True)
     )
     assert result.audit.verdict.word == "not comparable"
     assert "sequence_parallel" in reasons(result)
-    both = compared(ran(made("nvd"), clip_grad=0), ran(asked, clip_grad=0, swiglu=1, sequence_parallel=1))
-    assert both.audit.verdict.word == "not comparable", "alike on both sides, and still not what was asked for"
+    both = compared(ran(made("nvd"), clip_grad=0), ran(requested, clip_grad=0, swiglu=1, sequence_parallel=1))
+    assert both.audit.verdict.word == "not comparable", "alike on both sides, and still not what was requested"
 
 
 def test_fault_3_another_attention_kernel_is_shown(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_fault_4_warm_up_is_left_out_on_both_sides() -> None:
 
 
 def test_fault_6_one_program_under_two_names_is_one_group() -> None:
-    """What ran tells runs apart, never what they are called."""
+    """The settings that ran distinguish runs, never what they are called."""
     mega, prim = repeats("train_amd_mega_llama", (2.0, 2.1))
     result = compared(on("amd", mega), on("amd", replace(prim, name="train_amd_prim_llama")))
     assert len(result.groups) == 1
@@ -163,13 +163,13 @@ def test_fault_7_a_dropped_value_shifts_nothing(tmp_path: Path) -> None:
 
 
 def test_fault_7_a_lost_line_shifts_nothing(tmp_path: Path) -> None:
-    """Curves are held against each other by step, never by their place in a list."""
-    whole = log(tmp_path, "whole")
-    lost = replace(on("amd", whole), id="b", name="b", steps=tuple(s for s in whole.steps if s.step != 5))
-    result = compared(on("nvidia", whole), lost)
+    """Curves are compared by step, never by their place in a list."""
+    complete = log(tmp_path, "complete")
+    lost = replace(on("amd", complete), id="b", name="b", steps=tuple(s for s in complete.steps if s.step != 5))
+    result = compared(on("nvidia", complete), lost)
     assert [check.name for check in result.checks if check.state == "apart"] == []
-    shifted = [replace(step, lr=whole.steps[min(step.step + 1, 11)].lr) for step in whole.steps]
-    moved = compared(on("nvidia", whole), replace(on("amd", whole), id="c", name="c", steps=tuple(shifted)))
+    shifted = [replace(step, lr=complete.steps[min(step.step + 1, 11)].lr) for step in complete.steps]
+    moved = compared(on("nvidia", complete), replace(on("amd", complete), id="c", name="c", steps=tuple(shifted)))
     assert moved.audit.verdict.word != "comparable"
 
 
