@@ -50,7 +50,7 @@ def test_one_side_may_have_its_corpus_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["data=prefix"], "data=prefix needs a path"),
         (["data=/x/y.bin"], "try: /x/y"),
@@ -61,8 +61,8 @@ def test_one_side_may_have_its_corpus_elsewhere() -> None:
         (["training.seed=4294967296"], "32 bits"),
     ],
 )
-def test_data_that_cannot_be_is_refused(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_data_that_cannot_be_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         load_experiment(CPU, *overrides)
 
 
@@ -78,10 +78,10 @@ def test_mock_data_needs_a_vocabulary_that_holds_it() -> None:
 @pytest.mark.parametrize("overrides", [[], ["training.train_iters=3", "training.global_batch_size=2"], ["model=llama"]])
 def test_a_synthetic_corpus_is_one_epoch_with_some_to_spare(overrides: list[str]) -> None:
     e = load_experiment(CPU, *overrides, "optimizer.lr_warmup_iters=1")
-    held = (corpus.tokens(e) - 1) // e.training.seq_length
+    samples = (corpus.tokens(e) - 1) // e.training.seq_length
     assert corpus.samples(e) == e.training.train_iters * e.training.global_batch_size
-    assert corpus.samples(e) + e.training.global_batch_size <= held < corpus.samples(e) * 1.1 + 10
-    assert held >= corpus.samples(e) * 1.005
+    assert corpus.samples(e) + e.training.global_batch_size <= samples < corpus.samples(e) * 1.1 + 10
+    assert samples >= corpus.samples(e) * 1.005
 
 
 def test_a_plan_makes_a_corpus_and_checks_one_that_is_given() -> None:
@@ -102,9 +102,9 @@ def test_a_corpus_that_is_here_is_looked_at_before_anything_starts(tmp_path: Pat
         "training.train_iters=30": "more than one epoch",
         "data.path=/nowhere/c": "no corpus is here",
     }
-    for override, said in cases.items():
+    for override, message in cases.items():
         found = preflight.problems(load_experiment(CPU, f"data={prefix}", override))
-        assert [said in p.what for p in found if p.where.startswith((prefix, "/nowhere"))] == [True]
+        assert [message in p.what for p in found if p.where.startswith((prefix, "/nowhere"))] == [True]
         assert all(p.found and p.hint for p in found)
 
 
@@ -141,7 +141,7 @@ def test_preview_of_a_corpus_of_ones_own(capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["inspect", "/nowhere/c"], "no corpus is here"),
         (["preview", CPU, "data=mock"], "no batch that all see"),
@@ -149,6 +149,6 @@ def test_preview_of_a_corpus_of_ones_own(capsys: pytest.CaptureFixture[str], tmp
         (["preview", "modle=x"], "no such key"),
     ],
 )
-def test_bad_input(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert data.main(arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -31,7 +31,7 @@ TRAINING: Mapping[str, Any] = {
 
 
 def model(name: str) -> Model:
-    """A model of conf/model."""
+    """Return a model of conf/model."""
     entry = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text(encoding="utf-8"))["model"]
     frozen = freeze(Model, entry, "model", [])
     assert isinstance(frozen, Model)
@@ -39,14 +39,14 @@ def model(name: str) -> Model:
 
 
 def settings(name: str = "llama31_8b", **other: Any) -> dict[str, Any]:
-    """What such a run asks for, by canonical name."""
+    """Return the requested settings of such a run, by canonical name."""
     return {**requested(SimpleNamespace(model=model(name)), partial=True), **TRAINING, **other}
 
 
 def made(tokens_per_s_per_gpu: float = 10_000, steps: int = 12, **known: Any) -> Record:
-    """A completed run of 8 MI355X whose log told everything, at an even speed."""
-    asked = known.pop("settings", settings())
-    effective = {k: Reading(v, 1) for k, v in asked.items() if k not in vocabulary() or vocabulary()[k].dump}
+    """Return a completed run of 8 MI355X whose log reports everything, at an even speed."""
+    stated = known.pop("settings", settings())
+    effective = {k: Reading(v, 1) for k, v in stated.items() if k not in vocabulary() or vocabulary()[k].dump}
     seconds = BATCH * SEQ / GPUS / tokens_per_s_per_gpu
     made_ = Record(
         id="a",
@@ -54,7 +54,7 @@ def made(tokens_per_s_per_gpu: float = 10_000, steps: int = 12, **known: Any) ->
         provenance="measured",
         status="completed",
         hardware="mi355x",
-        requested=asked,
+        requested=stated,
         effective=effective,
         steps=tuple(Step(step=i, line=i + 1, iteration=i + 1, step_time_s=seconds) for i in range(steps)),
     )
@@ -62,7 +62,7 @@ def made(tokens_per_s_per_gpu: float = 10_000, steps: int = 12, **known: Any) ->
 
 
 def repeats(folder: Path, hardware: str, *speeds: float, **known: Any) -> None:
-    """Runs of one experiment on `hardware`, written below `folder`, one for each speed."""
+    """Write runs of one experiment on `hardware` below `folder`, one for each speed."""
     for seed, speed in enumerate(speeds):
         record = made(speed, hardware=hardware, name=f"llama31_8b-{hardware}", settings=settings(seed=seed), **known)
         write(replace(record, id=f"{hardware}-{seed}"), folder / hardware / str(seed))

@@ -59,9 +59,9 @@ def test_a_bill_by_hand() -> None:
 
 
 def test_lost_time_is_paid_for() -> None:
-    whole, lossy = bill(option(), terms()), bill(option(), terms(goodput=0.5))
-    assert (lossy["total"].value or 0) == pytest.approx(2 * (whole["total"].value or 0))
-    assert (lossy["days"].value or 0) == pytest.approx(2 * (whole["days"].value or 0))
+    full, lossy = bill(option(), terms()), bill(option(), terms(goodput=0.5))
+    assert (lossy["total"].value or 0) == pytest.approx(2 * (full["total"].value or 0))
+    assert (lossy["days"].value or 0) == pytest.approx(2 * (full["days"].value or 0))
 
 
 def test_prices_and_tdp_are_of_packages_and_speeds_of_dies() -> None:
@@ -215,11 +215,11 @@ def test_the_interval_of_energy_is_that_of_speed_and_power_together() -> None:
     assert alone.energy_j_per_token.value == pytest.approx(0.1)
 
 
-def test_options_of_one_name_are_told_apart_by_what_they_were_asked(tmp_path: Path) -> None:
+def test_options_of_one_name_are_labelled_by_what_was_requested(tmp_path: Path) -> None:
     sizes = [("a", 1, 2, 3e-4), ("b", 2, 1, 3e-4), ("c", 2, 1, 6e-4)]
     for place, tp, dp, lr in sizes:
-        asked = settings(tensor_model_parallel_size=tp, data_parallel_size=dp, lr=lr)
-        write(structs.replace(made(settings=asked), id=place), tmp_path / place)
+        requested = settings(tensor_model_parallel_size=tp, data_parallel_size=dp, lr=lr)
+        write(structs.replace(made(settings=requested), id=place), tmp_path / place)
     labels = [found.label for found in options(find_runs([str(tmp_path)]))]
     one = "llama31_8b-amd mi355x ×8"
     assert labels == [f"{one} (TP1 DP2 lr=0.0003)", f"{one} (TP2 DP1 lr=0.0003)", f"{one} (TP2 DP1 lr=0.0006)"]
@@ -235,7 +235,7 @@ def test_a_mean_over_the_runs_that_know_would_be_selected(tmp_path: Path) -> Non
     assert found.tokens_per_s_per_gpu.value is None
 
 
-def test_at_which_price_i_would_win_is_told_without_mine() -> None:
+def test_at_which_price_i_would_win_is_known_without_mine() -> None:
     even = break_evens([option("mi325x", 10_000), option("b200", 12_000), option("mi355x", 10_000)], terms())
     found = {one.option: (one.rival, one.up_to.value) for one in even}
     assert found["mi325x"] == ("mi355x", pytest.approx(3.0))

@@ -30,7 +30,7 @@ def test_journey_6_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert text in out
     assert "not audited here: python -m compare says whether these runs may be compared" in out
     assert main(["cost", str(tmp_path / "b200"), *line[2:]]) == 0
-    assert "not audited" not in capsys.readouterr().out, "one option is held against nothing"
+    assert "not audited" not in capsys.readouterr().out, "one option is compared with nothing"
     assert main([*line, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     figures = {o["option"].split()[1]: o["figures"] for o in data["options"]}
@@ -93,7 +93,7 @@ def test_the_price_that_a_run_was_started_with(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("pue=0.5", "pue: cannot be used"),
         ("tokens=-1|goodput=2", "goodput: cannot be used"),
@@ -112,29 +112,26 @@ def test_the_price_that_a_run_was_started_with(tmp_path: Path, capsys: pytest.Ca
         ("--power-price|0.09", "try: power_price=0.09"),
     ],
 )
-def test_bad_input(arguments: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeats(tmp_path, "mi355x", 10_000)
     assert main(["cost", str(tmp_path), *arguments.split("|")]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_runs_without_a_speed_cost_nothing_that_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_a_speed_and_copies_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(replace(made(), status="failed"), tmp_path / "a")
     assert main(["cost", str(tmp_path)]) == 2
     assert "no run that completed" in capsys.readouterr().err
+    for place in "ab":
+        write(made(), tmp_path / place)
+    assert main(["cost", str(tmp_path)]) == 2
+    assert "is the same run as" in capsys.readouterr().err
 
 
 def test_a_folder_with_an_equals_sign_is_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeats(tmp_path / "lr=0.1", "mi355x", 10_000)
     assert main(["cost", str(tmp_path / "lr=0.1"), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["options"]) == 1
-
-
-def test_a_copy_is_no_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place in "ab":
-        write(made(), tmp_path / place)
-    assert main(["cost", str(tmp_path)]) == 2
-    assert "is the same run as" in capsys.readouterr().err
 
 
 def test_owned_hardware_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

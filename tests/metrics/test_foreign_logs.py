@@ -1,4 +1,4 @@
-"""FLOPs and MFU of logs that others printed: what their dumps tell, and their own TFLOP/s beside ours."""
+"""FLOPs and MFU of logs that others printed: what their dumps report, and their own TFLOP/s beside ours."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_mfu_needs_the_gpu_which_their_logs_do_not_name(name: str, hardware: 
     ("name", "tflops", "mfu"),
     [("b200_llama3_70b_64gpu_fp8", 1553.8, 34.5), ("b200_qwen25_32b_64gpu_tp2", 958.2, 42.6)],
 )
-def test_nemo_1_tells_model_and_gpu(name: str, tflops: float, mfu: float) -> None:
+def test_nemo_1_reports_model_and_gpu(name: str, tflops: float, mfu: float) -> None:
     """64 B200 each: FP8 against 4,500 TFLOP/s, BF16 against 2,250."""
     found = figures(f"nemo1/{name}")
     assert found["tflops_per_gpu"].value == pytest.approx(tflops, abs=0.5)
