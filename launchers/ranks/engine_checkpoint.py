@@ -96,7 +96,11 @@ def resume(built: Built, folder: Path) -> int:
     take_optimizer_state(built.optimizer, state["optimizer"])
     built.scheduler.load_state_dict(state["scheduler"])
     if alike:
-        _set_generators(state["generators"])
+        generators = state["generators"]
+        torch.set_rng_state(generators["cpu"])
+        if torch.cuda.is_available():
+            torch.cuda.set_rng_state(generators["cuda"])
+        get_cuda_rng_tracker().set_states(generators["tracker"])
     if dist.get_rank() == 0:
         mark("resumed", {"iteration": latest.iteration, "path": str(path), "same_layout": alike})
     return latest.iteration
@@ -139,13 +143,6 @@ def _generators(alike: bool) -> dict[str, Any]:
     states = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state()}
     states["tracker"] = get_cuda_rng_tracker().get_states()
     return {"generators": ShardedObject("generators", states, (dist.get_world_size(),), (dist.get_rank(),))}
-
-
-def _set_generators(states: dict[str, Any]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
-    get_cuda_rng_tracker().set_states(states["tracker"])
 
 
 def _path(folder: Path, iteration: int) -> Path:

@@ -32,9 +32,12 @@ def effective_arguments(built: Built) -> dict[str, Any]:
     """
     gpt, first = get_attr_wrapped_model(built.chunks[0], "decoder", return_model_obj=True), built.chunks[0]
     objects = training(gpt, first.ddp_config, built.optimizer.config, built.optimizer.param_groups)
+    arguments = read(**objects, **megatron_schedule(built.scheduler))
+    coefficient, correction = arguments["moe_aux_loss_coeff"], aux_loss_correction(gpt.config.context_parallel_size)
     return {
-        **read(**objects, **megatron_schedule(built.scheduler)),
-        **_experts(gpt.config),
+        **arguments,
+        # as requested, where there are experts: Megatron's config has it corrected for its CP
+        **({} if coefficient is None else {"moe_aux_loss_coeff": coefficient / correction}),
         **_batches(built),
         "params_dtype": gpt.embedding.word_embeddings.weight.dtype,  # as Megatron prints it
         "use_rope_scaling": gpt.rotary_scaling,
@@ -44,13 +47,6 @@ def effective_arguments(built: Built) -> dict[str, Any]:
         "bf16": gpt.config.bf16,
         "device": ("rocm" if torch.version.hip else "cuda") if torch.cuda.is_available() else "cpu",
     }
-
-
-def _experts(config: Any) -> dict[str, Any]:
-    """Return the coefficient as requested, where there are experts: Megatron's config has it corrected for its CP."""
-    if config.num_moe_experts is None:
-        return {}
-    return {"moe_aux_loss_coeff": config.moe_aux_loss_coeff / aux_loss_correction(config.context_parallel_size)}
 
 
 def _batches(built: Built) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,6 @@ from typing import Any
 import megatron.core
 import torch
 from rank_program import mark, say
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One finished step, as the rank that logs it measured it."""
-
-    iteration: int
-    """Counted from 1."""
-    lr_used: float
-    lr_next: float
-    loss: float
-    """Mean over the global batch."""
-    grad_norm: float | None
-    loss_scale: float
-    skipped: bool
-    elapsed_s: float
-    """Since the last step's end."""
-    end_monotonic_s: float
-    """The clock stands still while a checkpoint is written."""
 
 
 def print_facts(stand_in: bool) -> None:
@@ -49,7 +29,9 @@ def print_facts(stand_in: bool) -> None:
         "device_name": torch.cuda.get_device_name() if gpu else _proc("cpuinfo", "model name"),
         "device_count": torch.cuda.device_count() if gpu else None,
         "cpu_count": len(os.sched_getaffinity(0)),
-        "device_memory_bytes": _device_memory_bytes(gpu),
+        "device_memory_bytes": torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        if gpu
+        else _kilobytes(_proc("meminfo", "MemTotal")),
         "cuda_stand_in": stand_in,
         "omp_num_threads": torch.get_num_threads(),
     }
@@ -65,55 +47,41 @@ def print_arguments(values: Mapping[str, Any]) -> None:
     say("\n".join((head, *lines, tail)))
 
 
-def print_step(step: Step, train_iters: int, batch: int) -> None:
+_MARKED = ("iteration", "lr_used", "loss", "grad_norm", "end_monotonic_s")
+
+
+def print_step(step: Mapping[str, Any], train_iters: int, batch: int) -> None:
     """Print Megatron-LM's iteration line (`training_log` in megatron/training/training.py) and our own mark.
 
-    `batch` is the global batch size. Megatron's line has the rate after the step, so the next step's; ours has the
+    step: iteration (from 1), lr_used, lr_next, loss (mean over the global batch), grad_norm or None, loss_scale,
+    skipped, elapsed_s since the last step's end, and end_monotonic_s, whose clock stands still while a checkpoint is
+    written. batch: the global batch size. Megatron's line has the rate after the step, so the next step's; ours has the
     rate that this step used.
     """
-    finite = math.isfinite(step.loss) and math.isfinite(step.grad_norm or 0.0)
+    iteration, loss, grad_norm = step["iteration"], step["loss"], step["grad_norm"]
     parts = (
-        f" [{datetime.now().strftime('%Y-%m-%d %H:%M:%S.%f')}] iteration {step.iteration:8d}/{train_iters:8d}",
-        f"consumed samples: {step.iteration * batch:12d}",
-        f"elapsed time per iteration (ms): {step.elapsed_s * 1000:.1f}",
-        f"learning rate: {step.lr_next:.6E}",
+        f" [{datetime.now().strftime('%Y-%m-%d %H:%M:%S.%f')}] iteration {iteration:8d}/{train_iters:8d}",
+        f"consumed samples: {iteration * batch:12d}",
+        f"elapsed time per iteration (ms): {step['elapsed_s'] * 1000:.1f}",
+        f"learning rate: {step['lr_next']:.6E}",
         f"global batch size: {batch:5d}",
-        f"lm loss: {step.loss:.6E}",
-        f"loss scale: {step.loss_scale:.1f}",
-        *([f"grad norm: {step.grad_norm:.3f}"] if step.grad_norm is not None else []),
-        f"number of skipped iterations: {int(step.skipped):3d}",
-        f"number of nan iterations: {int(not math.isfinite(step.loss)):3d} |",
+        f"lm loss: {loss:.6E}",
+        f"loss scale: {step['loss_scale']:.1f}",
+        *([f"grad norm: {grad_norm:.3f}"] if grad_norm is not None else []),
+        f"number of skipped iterations: {int(step['skipped']):3d}",
+        f"number of nan iterations: {int(not math.isfinite(loss)):3d} |",
     )
     say(" | ".join(parts))
-    memory_bytes, memory_kind = _peak_memory()
-    values = {
-        "iteration": step.iteration,
-        "lr_used": step.lr_used,
-        "loss": step.loss,
-        "grad_norm": step.grad_norm,
-        "end_monotonic_s": step.end_monotonic_s,
-        "memory_bytes": memory_bytes,
-        "memory_kind": memory_kind,
-    }
-    mark("step", values if finite else {**values, "nonfinite": True})
+    finite = math.isfinite(loss) and math.isfinite(grad_norm or 0.0)
+    values = {name: step[name] for name in _MARKED}
+    mark("step", {**values, **_peak_memory(), **({} if finite else {"nonfinite": True})})
 
 
-def print_end() -> None:
-    """Print Megatron-LM's last line of a training that is complete."""
-    say(f"[after training is done] datetime: {datetime.now().strftime('%Y-%m-%d %H:%M:%S')}")
-
-
-def _peak_memory() -> tuple[int | None, str]:
+def _peak_memory() -> dict[str, Any]:
     if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated(), "allocated"
+        return {"memory_bytes": torch.cuda.max_memory_allocated(), "memory_kind": "allocated"}
     # not getrusage: ru_maxrss begins with the peak of the process that forked this one (torchrun)
-    return _kilobytes(_proc("self/status", "VmHWM")), "rss"
-
-
-def _device_memory_bytes(gpu: bool) -> int | None:
-    if gpu:
-        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-    return _kilobytes(_proc("meminfo", "MemTotal"))
+    return {"memory_bytes": _kilobytes(_proc("self/status", "VmHWM")), "memory_kind": "rss"}
 
 
 def _kilobytes(text: str | None) -> int | None:

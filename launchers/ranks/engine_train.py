@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from engine_checkpoint import resume, save
 from engine_data import TokenData
 from engine_effective import Built, effective_arguments
 from engine_layers import context_shard
-from engine_log import Step, print_arguments, print_end, print_facts, print_step
+from engine_log import print_arguments, print_facts, print_step
 from engine_model import build_model
 from engine_optimizer import build_optimizer, build_scheduler
 from engine_settings import Settings
@@ -53,13 +54,16 @@ def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
     if dist.get_rank() == 0:
         print_arguments(effective_arguments(built))
         mark("facts", {"data_first_batch": built.data.first_batch()})
-    _print_parameter_count(built.chunks)
+    if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
+        tp, pp = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank()
+        count = sum(parameter.numel() for chunk in built.chunks for parameter in chunk.parameters())
+        say(f" > number of parameters on (tensor, pipeline) model parallel rank ({tp}, {pp}): {count}")
     done = resume(built, checkpoints)
     gc.freeze()  # what is here now stays to the end; searched at exit as well, it would cost a second there
     gc.enable()
     stopped = _loop(built, done, checkpoints)
     if dist.get_rank() == 0 and not stopped:
-        print_end()
+        say(f"[after training is done] datetime: {datetime.now().strftime('%Y-%m-%d %H:%M:%S')}")  # as Megatron-LM
     dist.barrier()  # torchrun ends all ranks as soon as one fails: all must have printed
     dist.destroy_process_group()
     return stopped
@@ -103,36 +107,28 @@ def _build(s: Settings) -> Built:
     return Built(s, chunks, optimizer, build_scheduler(s, optimizer), TokenData(s))
 
 
-def _print_parameter_count(chunks: list[Any]) -> None:
-    if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
-        tp, pp = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank()
-        count = sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters())
-        say(f" > number of parameters on (tensor, pipeline) model parallel rank ({tp}, {pp}): {count}")
-
-
 def _loop(built: Built, done: int, checkpoints: Path) -> str | None:
     logs = dist.get_rank() == dist.get_world_size() - 1
     saving_s = 0.0
     last_end = time.monotonic()
     for index in range(done, built.settings.train_iters):
-        lr_used = built.optimizer.param_groups[0]["lr"]
-        loss, skipped, grad_norm = _step(built, index)
+        step = _step(built, index)
         end = time.monotonic() - saving_s
         if logs:
-            lr_next, scale = built.optimizer.param_groups[0]["lr"], built.optimizer.get_loss_scale().item()
-            step = Step(index + 1, lr_used, lr_next, loss, grad_norm, scale, skipped, end - last_end, end)
+            step |= {"iteration": index + 1, "elapsed_s": end - last_end, "end_monotonic_s": end}
             print_step(step, built.settings.train_iters, built.settings.global_batch_size)
         last_end = end
-        if not math.isfinite(loss):
-            return f"loss is {loss} at iteration {index + 1} of {built.settings.train_iters}"
+        if not math.isfinite(step["loss"]):
+            return f"loss is {step['loss']} at iteration {index + 1} of {built.settings.train_iters}"
         if built.settings.save_interval and (index + 1) % built.settings.save_interval == 0:
             save(built, checkpoints, index + 1)
             saving_s = time.monotonic() - end
     return None
 
 
-def _step(built: Built, index: int) -> tuple[float, bool, float | None]:
-    """One step; returns the loss, whether the update was skipped, and the gradient norm. Equal on all ranks."""
+def _step(built: Built, index: int) -> dict[str, Any]:
+    """Take one step and return what it reports (engine_log.print_step), equal on all ranks."""
+    lr_used = built.optimizer.param_groups[0]["lr"]
     built.optimizer.zero_grad()
     for chunk in built.chunks:
         chunk.zero_grad_buffer()
@@ -147,7 +143,14 @@ def _step(built: Built, index: int) -> tuple[float, bool, float | None]:
     )
     updated, grad_norm, _ = built.optimizer.step()
     built.scheduler.step(1)
-    return _global_loss(reports), not updated, None if grad_norm is None else float(grad_norm)
+    return {
+        "loss": _global_loss(reports),
+        "lr_used": lr_used,
+        "lr_next": built.optimizer.param_groups[0]["lr"],
+        "loss_scale": built.optimizer.get_loss_scale().item(),
+        "grad_norm": None if grad_norm is None else float(grad_norm),
+        "skipped": not updated,
+    }
 
 
 def _batches(built: Built, index: int) -> Iterator[Batch]:
@@ -179,16 +182,11 @@ def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 def _global_loss(reports: list[torch.Tensor]) -> float:
     """Return the mean over the global batch on every rank; `reports` are the last stage's micro-batches."""
     if parallel_state.is_pipeline_last_stage():
-        total, count = _summed(reports)
-        loss = total / count
+        summed = torch.stack(reports).sum(dim=0)
+        dist.all_reduce(summed, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        loss = summed[0] / summed[1]
     else:
         loss = torch.zeros((), device=torch.cuda.current_device())
     last = parallel_state.get_pipeline_model_parallel_last_rank()
     dist.broadcast(loss, last, group=parallel_state.get_pipeline_model_parallel_group())
     return float(loss.item())  # waits for the complete step on a GPU: the collectives above come after the optimizer
-
-
-def _summed(reports: list[torch.Tensor]) -> torch.Tensor:
-    summed = torch.stack(reports).sum(dim=0)
-    dist.all_reduce(summed, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-    return summed

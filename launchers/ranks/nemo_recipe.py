@@ -10,7 +10,6 @@ import importlib
 import inspect
 import math
 import pkgutil
-from collections.abc import Iterator
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ import fiddle as fdl
 import nemo_run
 import torch
 from lightning.pytorch.callbacks import Callback
+from megatron.core.distributed import DistributedDataParallelConfig
 
 # explicit: the package itself imports without its recipes, and says so in a warning alone
 from nemo.collections import llm
@@ -33,15 +33,7 @@ from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.utils.exp_manager import TimingCallback
 from rank_program import Problem, Refused, is_first_rank, mark
 from tprimat_settings import nemo_schedule, planned_batches, read, rope_scaling, training
-from vendor_ranks import (
-    Settings,
-    assign,
-    changed,
-    first_batch,
-    mark_step,
-    needs_transformer_engine,
-    required,
-)
+from vendor_ranks import Settings, assign, changed, first_batch, mark_step, needs_transformer_engine, required
 
 try:
     import transformer_engine  # noqa: F401
@@ -61,7 +53,7 @@ def build(settings: Settings) -> Any:
     machines = {"num_nodes": settings["nodes"], "num_gpus_per_node": settings["gpus_per_node"]}
     recipe = _pretrain_recipe(name)(dir="nemo", name="run", **machines)
     # replaced, so that nothing of the recipe's own is left; qwen's ddp is a string
-    recipe.trainer.strategy.ddp = nemo_run.Config(llm_ddp())
+    recipe.trainer.strategy.ddp = nemo_run.Config(DistributedDataParallelConfig)
     recipe.optim.lr_scheduler = nemo_run.Config(CosineAnnealingScheduler)
     recipe.data = _data(settings)
     recipe.log.ckpt = _checkpoints() if settings["set"]["trainer.enable_checkpointing"] else None
@@ -103,13 +95,6 @@ def names_of(parent: Any) -> set[str]:
     return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
 
 
-def llm_ddp() -> Any:
-    """Return Megatron's DistributedDataParallelConfig."""
-    from megatron.core.distributed import DistributedDataParallelConfig
-
-    return DistributedDataParallelConfig
-
-
 def _pretrain_recipe(name: str) -> Any:
     try:
         module = importlib.import_module(f"{recipes.__name__}.{name}")
@@ -143,10 +128,9 @@ def _data(settings: Settings) -> Any:
 def _checkpoints() -> Any:
     """Keep all checkpoints, in the run's directory; how often is set by path. No context: nothing here resumes from
     it."""
-    kept = {"monitor": None, "save_top_k": -1, "save_last": False}
+    options = {"monitor": None, "save_top_k": -1, "save_last": False, "dirpath": "checkpoints", "filename": "{step}"}
     context = {"always_save_context": False, "save_context_on_train_end": False}
-    name = {"dirpath": "checkpoints", "filename": "{step}"}
-    return nemo_run.Config(ModelCheckpoint, **kept, **context, **name)
+    return nemo_run.Config(ModelCheckpoint, **options, **context)
 
 
 def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
@@ -170,9 +154,6 @@ def _callbacks(recipe: Any, formula: str | None) -> list[Any]:
     return [nemo_run.Config(TimingCallback), nemo_run.Config(FLOPsMeasurementCallback, **flops)]
 
 
-_RESPECTED = ("model.config.", "optim.config.", "trainer.strategy.ddp.")
-
-
 def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of the recipe, built and connected as llm.pretrain does it, without a trainer or data.
 
@@ -189,7 +170,14 @@ def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
         raise Refused.of("recipe", f"NeMo's own classes refuse it: {error}", settings["recipe"]) from error
     objects = {"model.config.": model.config, "optim.config.": optim.config}
     set_here = required(settings, HAS_TRANSFORMER_ENGINE)
-    if problems := list(_changed(set_here, {**objects, "trainer.strategy.ddp.": strategy.ddp_config})):
+    objects["trainer.strategy.ddp."] = strategy.ddp_config
+    problems: list[Problem] = []
+    for path, value in set_here.items():
+        prefix = next((p for p in objects if path.startswith(p)), "")
+        name = path.removeprefix(prefix)
+        if prefix and hasattr(objects[prefix], name):
+            problems += changed(path, value, getattr(objects[prefix], name), "NeMo")
+    if problems:
         raise Refused(*problems)
     ddp, world = strategy.ddp_config, recipe.trainer.devices * recipe.trainer.num_nodes
     model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
@@ -207,14 +195,6 @@ def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
         "train_iters": recipe.trainer.max_steps,
         "vocab_size": recipe.data.tokenizer.vocab_size + 1,
     }
-
-
-def _changed(values: dict[str, Any], objects: dict[str, Any]) -> Iterator[Problem]:
-    for path, value in values.items():
-        prefix = next((p for p in _RESPECTED if path.startswith(p)), None)
-        name = path.removeprefix(prefix or "")
-        if prefix is not None and hasattr(objects[prefix], name):
-            yield from changed(path, value, getattr(objects[prefix], name), "NeMo")
 
 
 def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
