@@ -24,7 +24,7 @@ _RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run of the engine: what it was asked for and everything it said."""
+    """One finished run of the engine: what it was requested and everything it said."""
 
     settings: dict[str, Any]
     code: int

@@ -52,8 +52,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: Any, corpus: Any
             size = next(iter(plans[name].values()))["world_size"]
             group = [p for p in plans.values() if next(iter(p.values()))["world_size"] == size]
             done.update(together({path: settings for p in group for path, settings in p.items()}))
-        whole, first, second = (done[path] for path in plans[name])
-        return whole, first, second
+        complete, first, second = (done[path] for path in plans[name])
+        return complete, first, second
 
     return get
 
@@ -93,31 +93,31 @@ def killed(tmp_path: Path, saved: tuple[Run, Path]) -> Path:
     return directory
 
 
-def told(run: Run) -> list[tuple[int, float, float]]:
+def reported(run: Run) -> list[tuple[int, float, float]]:
     """Iteration, loss and gradient norm of each step."""
     assert run.code == 0, run.err
     return [(step["iteration"], step["loss"], step["grad_norm"]) for step in run.marks("step")]
 
 
-def is_near(found: list[tuple[int, float, float]], expected: list[tuple[int, float, float]]) -> bool:
+def is_near(result: list[tuple[int, float, float]], expected: list[tuple[int, float, float]]) -> bool:
     """Whether both have the same iterations, and losses within what another order of additions makes of them."""
-    return [step[0] for step in found] == [step[0] for step in expected] and all(
-        abs(a[1] - b[1]) <= 1e-5 and abs(a[2] / b[2] - 1) <= 1e-5 for a, b in zip(found, expected, strict=True)
+    return [step[0] for step in result] == [step[0] for step in expected] and all(
+        abs(a[1] - b[1]) <= 1e-5 and abs(a[2] / b[2] - 1) <= 1e-5 for a, b in zip(result, expected, strict=True)
     )
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_resuming_is_exact_in_the_same_layout(runs: Runs, name: str) -> None:
-    whole, first, second = runs(name)
-    assert told(first) + told(second) == told(whole)
+    complete, first, second = runs(name)
+    assert reported(first) + reported(second) == reported(complete)
     assert second.marks("resumed")[0]["same_layout"] is True
     assert "arning" not in second.err
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_another_layout_goes_on(runs: Runs, name: str) -> None:
-    whole, _, second = runs(name)
-    assert is_near(told(second), told(whole)[SAVED:])
+    complete, _, second = runs(name)
+    assert is_near(reported(second), reported(complete)[SAVED:])
     assert second.marks("resumed")[0]["same_layout"] is False
 
 
@@ -126,13 +126,13 @@ def test_new_processes_go_on_exactly_and_forget_half_a_save(
 ) -> None:
     (killed / "checkpoints" / "iter_0000005").mkdir()
     resumed = start(killed)
-    assert told(resumed) == told(saved[0])[SAVED:]
+    assert reported(resumed) == reported(saved[0])[SAVED:]
     assert [mark["iteration"] for mark in resumed.marks("saved")] == [STEPS]
     assert sorted(p.name for p in (killed / "checkpoints").iterdir()) == ["iter_0000003", "iter_0000006", "latest"]
 
 
 def test_one_process_becomes_four(start: Callable[..., Run], saved: tuple[Run, Path], killed: Path) -> None:
-    assert is_near(told(start(killed, **TP2_SP, **PP2)), told(saved[0])[SAVED:])
+    assert is_near(reported(start(killed, **TP2_SP, **PP2)), reported(saved[0])[SAVED:])
 
 
 def test_a_run_killed_at_any_time_goes_on(
@@ -150,7 +150,7 @@ def test_a_run_killed_at_any_time_goes_on(
     latest = json.loads((tmp_path / "checkpoints" / "latest").read_text())["iteration"]
     assert latest >= 3
     resumed = start(tmp_path, **often)
-    assert [iteration for iteration, _, _ in told(resumed)] == list(range(latest + 1, 21))
+    assert [iteration for iteration, _, _ in reported(resumed)] == list(range(latest + 1, 21))
 
 
 def test_another_run_and_a_damaged_file_are_refused(start: Callable[..., Run], killed: Path) -> None:

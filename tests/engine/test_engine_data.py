@@ -68,7 +68,7 @@ def test_the_bytes_are_those_of_megatrons_builder(
 def test_the_first_three_batches_are_those_that_were_predicted(
     ranks: int, settings_of: Any, corpus: Callable[..., str], engine: str, rank_path: None, tmp_path: Path
 ) -> None:
-    """Whole trainings: what each rank's model was given is put together as the loader `single` takes it apart."""
+    """Complete trainings: what each rank's model was given is put together as the loader `single` takes it apart."""
     settings = settings_of(data_parallel_size=ranks, train_iters=3, lr_decay_iters=18)
     settings["data_path"] = corpus(settings)
     (tmp_path / "s.json").write_text(json.dumps(settings))

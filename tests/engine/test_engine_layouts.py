@@ -24,7 +24,7 @@ from layouts import (
 
 pytestmark = pytest.mark.engine
 FP32, BF16 = 1e-5, 2e-3
-Told = Callable[[str, object], None]
+Reported = Callable[[str, object], None]
 
 
 def difference(one: Any, other: Any) -> float:
@@ -35,10 +35,10 @@ def difference(one: Any, other: Any) -> float:
     return max(abs(a - b) for a, b in pairs)
 
 
-def told(record_property: Told, found: float) -> float:
+def reported(record_property: Reported, result: float) -> float:
     """`found`, kept for `pytest --junit-xml`: the table of all layouts."""
-    record_property("largest_loss_difference", found)
-    return found
+    record_property("largest_loss_difference", result)
+    return result
 
 
 def marked(names: Iterable[str], always: Collection[str]) -> list[Any]:
@@ -47,21 +47,21 @@ def marked(names: Iterable[str], always: Collection[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("layout", marked(DENSE, ALWAYS))
-def test_fp32_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Told) -> None:
-    assert told(record_property, difference(run(**DENSE[layout]), run())) <= FP32
+def test_fp32_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Reported) -> None:
+    assert reported(record_property, difference(run(**DENSE[layout]), run())) <= FP32
 
 
 @pytest.mark.parametrize("layout", marked(MIXTURE, ("EP2",)))
 def test_layouts_of_experts_equal_the_single_process(
-    run: Callable[..., Any], layout: str, record_property: Told
+    run: Callable[..., Any], layout: str, record_property: Reported
 ) -> None:
-    assert told(record_property, difference(run(**EXPERTS, **MIXTURE[layout]), run(**EXPERTS))) <= FP32
+    assert reported(record_property, difference(run(**EXPERTS, **MIXTURE[layout]), run(**EXPERTS))) <= FP32
 
 
 @pytest.mark.parametrize("layout", marked(IN_BFLOAT16, ALWAYS))
-def test_bf16_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Told) -> None:
+def test_bf16_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Reported) -> None:
     base = {**BFLOAT16, **(EXPERTS if layout == "EP2" else {})}
-    assert told(record_property, difference(run(**{**base, **IN_BFLOAT16[layout]}), run(**base))) <= BF16
+    assert reported(record_property, difference(run(**{**base, **IN_BFLOAT16[layout]}), run(**base))) <= BF16
 
 
 @pytest.mark.slow
@@ -69,10 +69,10 @@ def test_bf16_layouts_equal_the_single_process(run: Callable[..., Any], layout: 
     ("model", "layout"), [(model, layout) for model, (_, layouts) in VARIANTS.items() for layout in layouts]
 )
 def test_layouts_of_what_models_have_beyond_it(
-    run: Callable[..., Any], model: str, layout: str, record_property: Told
+    run: Callable[..., Any], model: str, layout: str, record_property: Reported
 ) -> None:
     base, layouts = VARIANTS[model]
-    assert told(record_property, difference(run(**base, **layouts[layout]), run(**base))) <= FP32
+    assert reported(record_property, difference(run(**base, **layouts[layout]), run(**base))) <= FP32
 
 
 def test_each_model_setting_changes_the_losses(run: Callable[..., Any]) -> None:

@@ -94,7 +94,7 @@ print(torch.equal(drawn[1], torch.rand(3)))
 
 
 def test_every_row_names_a_test_that_exists(in_rank: Callable[[str], str]) -> None:
-    found = in_rank("import engine_standin; print(*{row.test for row in engine_standin.rows()}, sep='\\n')")
-    for named in found.split():
+    result = in_rank("import engine_standin; print(*{row.test for row in engine_standin.rows()}, sep='\\n')")
+    for named in result.split():
         path, _, name = named.partition("::")
         assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.engine
 
 def processes_with(text: str) -> list[int]:
     """The processes whose command line has `text`, zombies left out."""
-    found = []
+    result = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             if text.encode() in (directory / "cmdline").read_bytes():
-                found.append(int(directory.name))
+                result.append(int(directory.name))
         except OSError:  # it ended while we looked
             continue
-    return found
+    return result
 
 
 def test_loss_that_is_not_finite_stops_all_ranks(run: Callable[..., Any]) -> None:

@@ -55,8 +55,8 @@ def test_marks_hold_what_json_can(capsys: pytest.CaptureFixture[str]) -> None:
     rank_program.mark("effective", values)
     line = capsys.readouterr().out
     assert line.startswith("[tprimat] effective ")
-    told = json.loads(line.partition("effective ")[2])
-    assert told == {"backend": "flash", "function": "len", "loss": None, "sizes": [1, 2], "nested": {"1": None}}
+    reported = json.loads(line.partition("effective ")[2])
+    assert reported == {"backend": "flash", "function": "len", "loss": None, "sizes": [1, 2], "nested": {"1": None}}
 
 
 def test_a_refusal_is_the_cause_that_the_record_gets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,10 @@ NEMO = os.environ.get("TPRIMAT_NEMO_PYTHON", str(ROOT / ".venv-nemo" / "bin" / "
 def nemo_python() -> str:
     """The interpreter that has nemo_toolkit 2.7.3 (TPRIMAT_NEMO_PYTHON names another than make nemo's)."""
     try:
-        found = versions(("nemo_toolkit", "megatron-core"), NEMO)
+        result = versions(("nemo_toolkit", "megatron-core"), NEMO)
     except ConfigError:
-        found = {}
-    if found.get("nemo_toolkit") != "2.7.3":
+        result = {}
+    if result.get("nemo_toolkit") != "2.7.3":
         pytest.skip(f"nemo_toolkit 2.7.3 is not in {NEMO}: make nemo")
     return NEMO
 
@@ -31,9 +31,9 @@ def nemo_python() -> str:
 def bridge_python() -> str:
     """The interpreter that has megatron-bridge 0.3.1 (TPRIMAT_BRIDGE_PYTHON names another than make bridge's)."""
     try:
-        found = versions(("megatron-bridge", "megatron-core"), BRIDGE)
+        result = versions(("megatron-bridge", "megatron-core"), BRIDGE)
     except ConfigError:
-        found = {}
-    if found.get("megatron-bridge") != "0.3.1":
+        result = {}
+    if result.get("megatron-bridge") != "0.3.1":
         pytest.skip(f"megatron-bridge 0.3.1 is not in {BRIDGE}: make bridge")
     return BRIDGE

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def told(python: str, program: str, word: str, *arguments: str) -> Any:
+def reported(python: str, program: str, word: str, *arguments: str) -> Any:
     """The JSON that a program of this folder prints after `word`."""
     argv = (python, str(PROGRAMS / program), *arguments)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, env=offline())

@@ -1,4 +1,4 @@
-"""Every model × layout × precision as Megatron-Bridge 0.3.1 validates it at true size, held against the request."""
+"""Every model × layout × precision as Megatron-Bridge 0.3.1 validates it at true size, compared with the request."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def cases() -> Iterator[tuple[str, Experiment, Plan]]:
     for model in models:
         for layout, overrides in LAYOUTS.items():
             for precision, hardware in HARDWARE.items():
-                asked = (f"model={model}", f"precision={precision}", f"hardware={hardware}", *overrides)
+                requested = (f"model={model}", f"precision={precision}", f"hardware={hardware}", *overrides)
                 try:
-                    e = load_experiment("framework=megatron_bridge", "platform=nvidia", "gpus_per_node=8", *asked)
+                    e = load_experiment("framework=megatron_bridge", "platform=nvidia", "gpus_per_node=8", *requested)
                 except ConfigError:
                     continue
                 yield f"{model}-{layout}-{precision}", e, make_plan(e, HOST)
@@ -95,11 +95,11 @@ def test_what_bridge_would_take_silently_or_die_of_is_refused(bridge_python: str
         (tmp_path / name).write_text(yaml.safe_dump(settings), encoding="utf-8")
     run = checked(bridge_python, tmp_path, *REFUSED)
     assert run.returncode == 2, run.stderr[-3000:]
-    told = {}
+    reported = {}
     for part in run.stderr.split("engine: bridge: ")[1:]:
         first, *lines = part.splitlines()
-        told[first.partition("not to run ")[2]] = lines[0]
-    assert list(told) == list(REFUSED)
-    assert {name: line for name, line in told.items() if REFUSED[name][1] not in line} == {}
+        reported[first.partition("not to run ")[2]] = lines[0]
+    assert list(reported) == list(REFUSED)
+    assert {name: line for name, line in reported.items() if REFUSED[name][1] not in line} == {}
     assert run.stdout.count('[tprimat] refused {"where"') == len(REFUSED)
     assert "configured" not in run.stdout

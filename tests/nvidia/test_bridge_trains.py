@@ -28,18 +28,18 @@ def trained(
     bridge_python: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[dict[str, Any], list[Any]]]:
     """Record and steps by layout."""
-    found = {}
+    result = {}
     for name, overrides in LAYOUTS.items():
         runs = tmp_path_factory.mktemp("runs")
         sizes = (f"training.train_iters={STEPS}", f"optimizer.lr_warmup_iters={WARMUP}")
-        asked = ("model=llama_tiny", *sizes, *overrides)
-        code, out, err = launch(bridge_python, runs, *asked, framework="megatron_bridge")
+        requested = ("model=llama_tiny", *sizes, *overrides)
+        code, out, err = launch(bridge_python, runs, *requested, framework="megatron_bridge")
         assert code == 0, out + err
         (path,) = runs.glob("t/*/run.json")
         lines = (path.parent / "steps.jsonl").read_text(encoding="utf-8").splitlines()
         kept = {"kept": sorted(made.name for made in path.parent.glob("checkpoints/iter_*"))}
-        found[name] = json.loads(path.read_text(encoding="utf-8")) | kept, [json.loads(line) for line in lines]
-    return found
+        result[name] = json.loads(path.read_text(encoding="utf-8")) | kept, [json.loads(line) for line in lines]
+    return result
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -1,4 +1,4 @@
-"""tprimat check with NeMo's own environment: the recipe is built, every path found, and nothing is started."""
+"""tprimat check with NeMo's own environment: the recipe is built, every path there, and nothing is started."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tensorprimat.cli i
 
 def check(python: str, cwd: Path, *overrides: str) -> tuple[int, dict[str, dict[str, Any]]]:
     argv = (sys.executable, "-c", START, "check", "--json", "rehearsal=false", "framework=nemo")
-    asked = (f"framework.python={python}", *overrides)
-    done = subprocess.run((*argv, *asked), cwd=cwd, capture_output=True, text=True, timeout=300, env=offline())
+    requested = (f"framework.python={python}", *overrides)
+    done = subprocess.run((*argv, *requested), cwd=cwd, capture_output=True, text=True, timeout=300, env=offline())
     (row,) = json.loads(done.stdout)
     return done.returncode, {part["part"]: part for part in row["parts"]}
 
@@ -31,8 +31,8 @@ def test_a_run_on_this_machine(nemo_python: str, tmp_path: Path) -> None:
 
 
 def test_a_plan_for_gpus_is_built_and_checked_without_one(nemo_python: str, tmp_path: Path) -> None:
-    asked = ("platform=nvidia", "model=llama31_70b", "nodes=4", "precision=fp8", "layout=tp2_pp2", "hardware=b200")
-    code, parts = check(nemo_python, tmp_path, *asked)
+    requested = ("platform=nvidia", "model=llama31_70b", "nodes=4", "precision=fp8", "layout=tp2_pp2", "hardware=b200")
+    code, parts = check(nemo_python, tmp_path, *requested)
     assert code == 2
     assert "platform" in [p["where"] for p in parts["machine"]["problems"]], "there is no GPU here"
     assert parts["target"]["problems"] == []

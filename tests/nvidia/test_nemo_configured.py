@@ -1,4 +1,4 @@
-"""Every model × layout × precision as NeMo builds it at true size, held against the request; nothing of it runs."""
+"""Every model × layout × precision as NeMo builds it at true size, compared with the request; nothing of it runs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def cases() -> Iterator[tuple[str, Experiment, Plan]]:
     models = [name for name in choices("model") if name not in ("llama", "qwen") and not name.startswith("gpt_oss")]
     for model, precision in product(models, HARDWARE):
         fixed = ("framework=nemo", "platform=nvidia", "gpus_per_node=8", "layout=data_parallel")
-        asked = (f"model={model}", f"precision={precision}", f"hardware={HARDWARE[precision]}")
-        request = _request(compose([*fixed, *asked]))  # once: composing takes a quarter of a second
+        requested = (f"model={model}", f"precision={precision}", f"hardware={HARDWARE[precision]}")
+        request = _request(compose([*fixed, *requested]))  # once: composing takes a quarter of a second
         for layout, values in LAYOUTS.items():
             with suppress(ConfigError):
                 e = resolve(_with(request, values), ())

@@ -1,4 +1,4 @@
-"""What we say of NeMo, held against NeMo: shapes of models, learning rates."""
+"""What we say of NeMo, compared with NeMo: shapes of models, learning rates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from nemo_runs import told
+from nemo_runs import reported
 
 from conf import load_experiment
 from launchers import attribute_settings
@@ -24,10 +24,10 @@ EXPLAINED = {
 
 
 def test_the_shapes_of_our_models_are_those_of_the_recipes(nemo_python: str) -> None:
-    """A second source for every number: others wrote NeMo's recipes. What a recipe leaves open is not held."""
+    """A second source for every number: others wrote NeMo's recipes. What a recipe leaves open is not compared."""
     table = attribute_settings.table("nemo")
     recipes = {name: r for name, r in _recipes().items() if name not in STAND_INS}
-    shapes = told(nemo_python, "nemo_shapes.py", "SHAPES", *recipes.values())
+    shapes = reported(nemo_python, "nemo_shapes.py", "SHAPES", *recipes.values())
     unlike = {}
     for model, recipe in recipes.items():
         sizes = ("layout=data_parallel", "gpus_per_node=1", "training.global_batch_size=1")
@@ -58,7 +58,7 @@ LR, MIN_LR, STEPS, WARMUPS = 3e-4, 3e-5, 100, (0, 1, 5, 10, 50)
 @pytest.fixture(scope="module")
 def rates(nemo_python: str) -> dict[str, dict[str, list[float]]]:
     """By warm-up steps and stack."""
-    return told(nemo_python, "nemo_schedule.py", "RATES", *map(str, (LR, MIN_LR, STEPS, *WARMUPS)))
+    return reported(nemo_python, "nemo_schedule.py", "RATES", *map(str, (LR, MIN_LR, STEPS, *WARMUPS)))
 
 
 @pytest.mark.parametrize("warmup", WARMUPS)

@@ -29,7 +29,7 @@ LAYOUT_SETTINGS = {
 @pytest.fixture(scope="module")
 def trained(nemo_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], list[Any]]]:
     """Record and steps by layout."""
-    found = {}
+    result = {}
     for name, overrides in LAYOUTS.items():
         runs = tmp_path_factory.mktemp("runs")
         sizes = (f"training.train_iters={STEPS}", f"optimizer.lr_warmup_iters={WARMUP}")
@@ -38,8 +38,8 @@ def trained(nemo_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[
         (path,) = runs.glob("t/*/run.json")
         lines = (path.parent / "steps.jsonl").read_text(encoding="utf-8").splitlines()
         kept = {"kept": sorted(made.name for made in path.parent.glob("checkpoints/*"))}
-        found[name] = json.loads(path.read_text(encoding="utf-8")) | kept, [json.loads(line) for line in lines]
-    return found
+        result[name] = json.loads(path.read_text(encoding="utf-8")) | kept, [json.loads(line) for line in lines]
+    return result
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -30,7 +30,7 @@ def launched(runs: Path, *overrides: str, **variables: str) -> tuple[Record, Pat
     return read(path.parent), path.parent
 
 
-def asked(*overrides: str) -> Experiment:
+def requested(*overrides: str) -> Experiment:
     """The experiment that `launched` runs."""
     return load_experiment(*SHORT, *overrides)
 
@@ -47,8 +47,8 @@ def rate(e: Experiment, step: int) -> float:
     lr, least, warmup = e.optimizer.lr, e.optimizer.min_lr, e.optimizer.lr_warmup_iters
     if step < warmup:
         return lr * (step + 1) / (warmup + 1)
-    whole = e.optimizer.lr_decay_iters - warmup
-    return least + (lr - least) / 2 * (1 + math.cos(math.pi * (step - warmup) / whole))
+    complete = e.optimizer.lr_decay_iters - warmup
+    return least + (lr - least) / 2 * (1 + math.cos(math.pi * (step - warmup) / complete))
 
 
 def assert_read_back(record: Record, e: Experiment, world: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Rehearsals started by tests: of every stack that is here, as asked for or with something planted in its files."""
+"""Rehearsals started by tests: of every stack that is here, as requested or with something planted in its files."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def interpreter(stack: str) -> str:
     variable = {"nemo": "NEMO_PYTHON", "megatron_bridge": "BRIDGE_PYTHON", "primus": "PRIMUS_PYTHON"}[stack]
     name = {"nemo": ".venv-nemo", "megatron_bridge": ".venv-bridge"}.get(stack)
     beside = str(ROOT / name / "bin" / "python") if name else sys.executable
-    found = os.environ.get(f"TPRIMAT_{variable}") or os.environ.get(variable) or beside
-    if not Path(found).is_file():
-        pytest.skip(f"{stack} is not installed: {found} ({variable} names another)")
+    result = os.environ.get(f"TPRIMAT_{variable}") or os.environ.get(variable) or beside
+    if not Path(result).is_file():
+        pytest.skip(f"{stack} is not installed: {result} ({variable} names another)")
     if stack == "primus" and "PRIMUS_PATH" not in os.environ:
         pytest.skip("PRIMUS_PATH names no checkout of Primus")
-    return found
+    return result
 
 
 def rehearsed(
@@ -63,7 +63,7 @@ def rehearsed(
     if framework == "primus" and "PRIMUS_RELEASE" in os.environ:  # of a checkout whose git does not tell: main
         python += (f"framework.release={os.environ['PRIMUS_RELEASE']}",)
     port = f"cluster.master_port={free_port()}"
-    e, told = prepared(
+    e, reported = prepared(
         load_experiment(f"framework={framework}", f"runs_dir={runs}", "name=t", port, *SAME, *python, *overrides), 2**40
     )
     plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
@@ -71,7 +71,7 @@ def rehearsed(
     if program is not None:
         assert str(program[0]) in plan.argv
         plan = replace(plan, argv=tuple(str(program[1]) if part == str(program[0]) else part for part in plan.argv))
-    return run_once(e, plan, told)
+    return run_once(e, plan, reported)
 
 
 def planted(plan: Plan, wrong: Mapping[str, Any], words: str = "") -> Plan:

@@ -19,41 +19,41 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 def weights(layout: tuple[int, int, int], *kinds: str, seed: int = 7) -> tuple[dict[str, Any], str]:
-    """By kind what the program tells of models in this layout (TP, PP, EP), and all that it said."""
+    """By kind what the program reports of models in this layout (TP, PP, EP), and all that it said."""
     ranks = layout[0] * layout[1] * layout[2]
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     env = {**os.environ, "TPRIMAT_EQUAL_INIT": str(seed), "PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1"}
     argv = [*start, str(PROGRAM), *map(str, layout), *kinds]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for line in done.stdout.splitlines():
         if line.startswith("WEIGHTS "):
-            found |= json.loads(line.removeprefix("WEIGHTS "))
-    return found, done.stdout
+            result |= json.loads(line.removeprefix("WEIGHTS "))
+    return result, done.stdout
 
 
 @pytest.fixture(scope="module")
-def whole() -> tuple[dict[str, Any], str]:
+def complete() -> tuple[dict[str, Any], str]:
     """Of a single rank."""
     return weights((1, 1, 1), *KINDS, "grouped")
 
 
-def test_a_matrix_is_what_it_was_in_every_release(whole: tuple[dict[str, Any], str]) -> None:
-    found, said = whole
+def test_a_matrix_is_what_it_was_in_every_release(complete: tuple[dict[str, Any], str]) -> None:
+    result, said = complete
     # numpy guarantees RandomState's stream
-    assert found["dense"]["decoder.layers.1.mlp.linear_fc1.weight"] == [192, 64, 558173873]
-    assert found["dense"]["embedding.word_embeddings.weight"] == [128, 64, 1578510735]
+    assert result["dense"]["decoder.layers.1.mlp.linear_fc1.weight"] == [192, 64, 558173873]
+    assert result["dense"]["embedding.word_embeddings.weight"] == [128, 64, 1578510735]
     assert '[tprimat] facts {"equal_init": 7}' in said
-    shared = found["dense"].keys() & found["moe"].keys()
-    assert len(shared) > 3 and all(found["dense"][name] == found["moe"][name] for name in shared), (
+    shared = result["dense"].keys() & result["moe"].keys()
+    assert len(shared) > 3 and all(result["dense"][name] == result["moe"][name] for name in shared), (
         "one name, one matrix"
     )
-    assert len({tuple(row) for row in found["moe"].values()}) == len(found["moe"]), "another name, another matrix"
+    assert len({tuple(row) for row in result["moe"].values()}) == len(result["moe"]), "another name, another matrix"
 
 
-def test_experts_in_one_matrix_are_the_experts_apart(whole: tuple[dict[str, Any], str]) -> None:
-    assert whole[0]["grouped"] < 1e-7
+def test_experts_in_one_matrix_are_the_experts_apart(complete: tuple[dict[str, Any], str]) -> None:
+    assert complete[0]["grouped"] < 1e-7
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_experts_in_one_matrix_are_the_experts_apart(whole: tuple[dict[str, Any]
     ids=["TP2", "PP2", "EP2"],
 )
 def test_every_layout_has_the_same_weights(
-    whole: tuple[dict[str, Any], str], layout: tuple[int, int, int], kinds: tuple[str, ...]
+    complete: tuple[dict[str, Any], str], layout: tuple[int, int, int], kinds: tuple[str, ...]
 ) -> None:
-    found, _ = weights(layout, *kinds)
-    assert found == {kind: whole[0][kind] for kind in kinds}
+    result, _ = weights(layout, *kinds)
+    assert result == {kind: complete[0][kind] for kind in kinds}
 
 
-def test_another_seed_is_another_model(whole: tuple[dict[str, Any], str]) -> None:
-    found, _ = weights((1, 1, 1), "dense", seed=8)
-    assert all(found["dense"][name] != row for name, row in whole[0]["dense"].items())
+def test_another_seed_is_another_model(complete: tuple[dict[str, Any], str]) -> None:
+    result, _ = weights((1, 1, 1), "dense", seed=8)
+    assert all(result["dense"][name] != row for name, row in complete[0]["dense"].items())

@@ -41,8 +41,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def records(runs: Path) -> dict[str, Record]:
     """Stack → its record."""
-    found = (read(path.parent) for path in runs.glob("*/run.json"))
-    return {record.framework or "": record for record in found}
+    result = (read(path.parent) for path in runs.glob("*/run.json"))
+    return {record.framework or "": record for record in result}
 
 
 @pytest.mark.nvidia
@@ -85,10 +85,10 @@ def test_every_step_uses_the_same_rate(runs: Path) -> None:
 
 @pytest.mark.nvidia
 def test_parameters_groups_tokens_and_losses_are_equal(runs: Path) -> None:
-    told = {name: numbers(record) for name, record in records(runs).items()}
-    for name, found in told.items():
-        assert (name, found) == (name, told["nemo"])
-    assert all(math.isfinite(loss) for loss in told["nemo"]["losses"])
+    reported = {name: numbers(record) for name, record in records(runs).items()}
+    for name, result in reported.items():
+        assert (name, result) == (name, reported["nemo"])
+    assert all(math.isfinite(loss) for loss in reported["nemo"]["losses"])
 
 
 def numbers(record: Record) -> dict[str, Any]:
@@ -126,7 +126,7 @@ WRONG: Mapping[str, tuple[str, dict[str, Any], set[str]]] = {
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same experiment by NeMo, as asked."""
+    """The same experiment by NeMo, as requested."""
     record, path = rehearsed(tmp_path_factory.mktemp("reference"), "nemo")
     assert record.status == "completed", record.cause
     return path

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.nvidia
 START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tensorprimat.cli import main; sys.exit(main())"
 STACKS = ("nemo", "megatron_bridge")
 SPEEDS = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
-Told = tuple[dict[str, Any], list[dict[str, Any]]]
+Reported = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def command(*arguments: str) -> tuple[int, Any]:
@@ -30,37 +30,40 @@ def command(*arguments: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout)
 
 
-def record(path: str) -> Told:
+def record(path: str) -> Reported:
     """run.json and the steps."""
     lines = (Path(path) / "steps.jsonl").read_text(encoding="utf-8").splitlines()
     return json.loads((Path(path) / "run.json").read_text(encoding="utf-8")), [json.loads(line) for line in lines]
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reported]:
     """The default Llama by both of NVIDIA's stacks, tensor and sequence parallel, from the same weights."""
     layout = ("gpus_per_node=2", "layout.tensor_model_parallel_size=2", "equal_init=true")
     runs = f"runs_dir={tmp_path_factory.mktemp('runs')}"
     code, rows = command("launch", "-m", f"framework={','.join(STACKS)}", "rehearse=train", runs, *layout)
     assert code == 0, rows
-    return {told["framework"]: (told, steps) for told, steps in (record(row["run"]) for row in rows)}
+    return {reported["framework"]: (reported, steps) for reported, steps in (record(row["run"]) for row in rows)}
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_toy_of_the_default_is_an_ordinary_record(both: dict[str, Told], stack: str) -> None:
-    told, steps = both[stack]
-    assert (told["status"], told["provenance"], told["hardware"]) == ("completed", "rehearsed", "h100")
-    assert {d["setting"] for d in told["differences"]} <= {d["key"] for d in told["declared"]}
-    assert told["requested"]["sequence_parallel"] is True and told["shrunk"]["num_layers"] == {"asked": 32, "ran": 2}
+def test_a_toy_of_the_default_is_an_ordinary_record(both: dict[str, Reported], stack: str) -> None:
+    reported, steps = both[stack]
+    assert (reported["status"], reported["provenance"], reported["hardware"]) == ("completed", "rehearsed", "h100")
+    assert {d["setting"] for d in reported["differences"]} <= {d["key"] for d in reported["declared"]}
+    assert reported["requested"]["sequence_parallel"] is True and reported["shrunk"]["num_layers"] == {
+        "asked": 32,
+        "ran": 2,
+    }
     assert {step[name] for step in steps for name in SPEEDS} == {None}
-    assert told["effective"]["tensor_model_parallel_size"]["file"].startswith("probe/"), "read inside the rank"
+    assert reported["effective"]["tensor_model_parallel_size"]["file"].startswith("probe/"), "read inside the rank"
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_each_step_used_the_rate_of_the_one_schedule(both: dict[str, Told], stack: str) -> None:
-    told, steps = both[stack]
-    asked = told["requested"]
-    lr, low, warm, end = (asked[n] for n in ("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters"))
+def test_each_step_used_the_rate_of_the_one_schedule(both: dict[str, Reported], stack: str) -> None:
+    reported, steps = both[stack]
+    requested = reported["requested"]
+    lr, low, warm, end = (requested[n] for n in ("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters"))
     for step in steps:
         s = step["step"]
         share = (1 + math.cos(math.pi * (s - warm) / (end - warm))) / 2
@@ -68,26 +71,28 @@ def test_each_step_used_the_rate_of_the_one_schedule(both: dict[str, Told], stac
         assert math.isclose(step["lr_used"], rate, rel_tol=1e-12)
 
 
-def test_two_stacks_train_the_same(both: dict[str, Told]) -> None:
+def test_two_stacks_train_the_same(both: dict[str, Reported]) -> None:
     seen = [
         [(step["loss"], step["lr_used"], step["metrics"]["tokens_checksum"]) for step in steps]
         for _, steps in both.values()
     ]
     assert seen[0] == seen[1] and len(seen[0]) == 10
-    facts = [[told["environment"][n] for n in ("parameters", "parameters_decayed")] for told, _ in both.values()]
+    facts = [
+        [reported["environment"][n] for n in ("parameters", "parameters_decayed")] for reported, _ in both.values()
+    ]
     assert facts[0] == facts[1]
 
 
 def test_ranks_of_a_large_job_are_played(tmp_path: Path) -> None:
-    """Llama 3.1 8B whole, 64 GPUs: the run fails where a rank's parameters are not those of our own count."""
+    """All of Llama 3.1 8B, 64 GPUs: the run fails where a rank's parameters are not those of our own count."""
     sizes = ("nodes=8", "layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=8")
     code, rows = command("launch", "framework=nemo", "rehearse=layout", f"runs_dir={tmp_path}", *sizes)
     assert code == 0, rows
-    told, steps = record(rows[0]["run"])
-    assert told["environment"]["parameters_by_rank"] == {"0": 174_751_744, "56": 174_755_840}
-    assert (told["effective"]["world_size"]["value"], told["requested"]["num_layers"], steps) == (64, 32, [])
-    assert {d["setting"] for d in told["differences"]} <= {d["key"] for d in told["declared"]}
-    assert told["status"] == "completed" and "loss" in told["not_rehearsed"]
+    reported, steps = record(rows[0]["run"])
+    assert reported["environment"]["parameters_by_rank"] == {"0": 174_751_744, "56": 174_755_840}
+    assert (reported["effective"]["world_size"]["value"], reported["requested"]["num_layers"], steps) == (64, 32, [])
+    assert {d["setting"] for d in reported["differences"]} <= {d["key"] for d in reported["declared"]}
+    assert reported["status"] == "completed" and "loss" in reported["not_rehearsed"]
 
 
 def test_check_rehearses_what_is_installed(tmp_path: Path) -> None:

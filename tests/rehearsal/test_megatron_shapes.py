@@ -50,7 +50,7 @@ def config(model: Model) -> dict[str, Any]:
 
 def case(model: Model, sizes: Sizes, place: Place) -> dict[str, Any]:
     tp, pp, ep, vp = sizes
-    told = {**sizes._asdict(), "virtual_pipeline_model_parallel_size": vp if vp > 1 else None}
+    reported = {**sizes._asdict(), "virtual_pipeline_model_parallel_size": vp if vp > 1 else None}
     keywords = {
         "vocab_size": model.padded_vocab_size,
         "max_sequence_length": 64,
@@ -58,7 +58,7 @@ def case(model: Model, sizes: Sizes, place: Place) -> dict[str, Any]:
         "share_embeddings_and_output_weights": not model.untie_embeddings_and_output_weights,
     }
     rank = place.pipeline * tp * ep + place.expert * tp
-    return {"config": config(model), "model": keywords, "sizes": told, "rank": rank, "world": tp * pp * ep}
+    return {"config": config(model), "model": keywords, "sizes": reported, "rank": rank, "world": tp * pp * ep}
 
 
 def shallow(name: str) -> Model:
@@ -82,8 +82,8 @@ def test_megatron_builds_what_we_count() -> None:
     together["config"]["moe_grouped_gemm"] = True
     built = megatrons([*(case(*one) for one in cases.values()), together])
     assert len(built) == len(cases) + 1 > 90
-    for (which, one), found in zip(cases.items(), built[:-1], strict=True):
-        assert found == on_rank(*one, local=True), which
+    for (which, one), result in zip(cases.items(), built[:-1], strict=True):
+        assert result == on_rank(*one, local=True), which
     assert built[-1] == on_rank(*fused, local=True, fused=True)
 
 

@@ -40,20 +40,20 @@ def rehearsed(*given: str) -> Plan:
 
 @pytest.mark.parametrize("release", ["v25.9", "v26.2", "v26.5", "v26.6"])
 def test_a_rehearsal_asks_for_nothing_that_needs_a_gpu(release: str) -> None:
-    asked = written(rehearsed("rehearse=train", f"framework.release={release}"))
-    assert asked == asked | WITHOUT_TRANSFORMER_ENGINE
+    requested = written(rehearsed("rehearse=train", f"framework.release={release}"))
+    assert requested == requested | WITHOUT_TRANSFORMER_ENGINE
     ordinary = written(make_plan(load_experiment(*REHEARSED, f"framework.release={release}"), HOST))
     assert ordinary["transformer_impl"] == "transformer_engine"
-    assert asked.keys() - ordinary.keys() <= WITHOUT_TRANSFORMER_ENGINE.keys() | {
+    assert requested.keys() - ordinary.keys() <= WITHOUT_TRANSFORMER_ENGINE.keys() | {
         *("bias_swiglu_fusion", "bias_dropout_fusion", "masked_softmax_fusion"),
     }
 
 
 def test_what_decides_a_comparison_is_written_as_for_a_gpu() -> None:
-    asked, real = written(rehearsed("rehearse=train")), written(make_plan(load_experiment(*REHEARSED), HOST))
+    requested, real = written(rehearsed("rehearse=train")), written(make_plan(load_experiment(*REHEARSED), HOST))
     same = ("lr", "min_lr", "adam_eps", "adam_beta2", "weight_decay", "clip_grad", "use_rope_scaling", "rotary_base")
     same += ("layernorm_epsilon", "seed", "dataloader_type", "split")
-    assert {key: asked[key] for key in same} == {key: real[key] for key in same}
+    assert {key: requested[key] for key in same} == {key: real[key] for key in same}
 
 
 def test_every_rank_of_a_layout_is_played_by_one_process() -> None:
@@ -89,10 +89,10 @@ def test_a_bundles_run_is_a_rehearsed_record_and_installs_nothing(tmp_path: Path
     code, out = rocm.run(folder)
     assert code == 0, out
     run = the_run(folder)
-    told = [line.removeprefix("seen ") for line in out.splitlines() if line.startswith("seen ")]
+    reported = [line.removeprefix("seen ") for line in out.splitlines() if line.startswith("seen ")]
     kept = run / "primus"
     expected = [folder / "rehearsal" / "bin" / "pip", kept / "rocm", run / "probe", -1, kept / "data"]
-    assert told == [str(part) for part in expected]
+    assert reported == [str(part) for part in expected]
     assert "left out: pip install -r requirements.txt --quiet" in out
     assert (run / "primus" / "rocm" / "lib").is_dir()
     assert parse_logs([str(run / "train.log"), "-o", str(tmp_path / "record")]) == 0
@@ -110,26 +110,26 @@ def test_a_dry_run_says_beforehand_what_is_not_the_real_thing(capsys: pytest.Cap
     assert "\nwarning       fp8 is not rehearsed: bf16 runs in its place\n" in shown
     assert "\nshrunk        num_layers: 32, here 2\n" in shown and "\nnot rehearsed speed: " in shown
     assert launch([*given, "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told["rehearsal"]["notes"][-1] == "fp8 is not rehearsed: bf16 runs in its place"
+    (reported,) = json.loads(capsys.readouterr().out)
+    assert reported["rehearsal"]["notes"][-1] == "fp8 is not rehearsed: bf16 runs in its place"
 
 
 def test_the_commands_of_a_rocm_box() -> None:
     env = {**os.environ, "PATH": f"{BIN}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     env |= {"PRIMUS_GPU_MODEL": "MI300X", "GPUS_PER_NODE": "2"}
 
-    def told(*argv: str) -> tuple[int, str]:
+    def reported(*argv: str) -> tuple[int, str]:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
-    assert told("pip", "install", "-r", "/nowhere/requirements.txt") == (0, "")
-    assert told("pip", "--no-such-option")[0] != 0  # pip's own answer
-    assert told("python3-config", "--extension-suffix") == (0, f"{sysconfig.get_config_var('EXT_SUFFIX')}\n")
-    assert told("python3-config", "--libs")[0] == 2
-    assert told("rocm-smi", "--showproductname")[1].split()[-1] == "MI300X"
-    assert told("rocm-smi", "--showid")[1].count("GUID") == 2
-    assert told("rocm-smi", "--showmeminfo", "vram", "-d=0")[1].count("Memory (B)") == 2
-    assert told("rocm-smi", "--showpower")[0] == 2
+    assert reported("pip", "install", "-r", "/nowhere/requirements.txt") == (0, "")
+    assert reported("pip", "--no-such-option")[0] != 0  # pip's own answer
+    assert reported("python3-config", "--extension-suffix") == (0, f"{sysconfig.get_config_var('EXT_SUFFIX')}\n")
+    assert reported("python3-config", "--libs")[0] == 2
+    assert reported("rocm-smi", "--showproductname")[1].split()[-1] == "MI300X"
+    assert reported("rocm-smi", "--showid")[1].count("GUID") == 2
+    assert reported("rocm-smi", "--showmeminfo", "vram", "-d=0")[1].count("Memory (B)") == 2
+    assert reported("rocm-smi", "--showpower")[0] == 2
 
 
 def test_a_container_is_not_rehearsed() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from probed import ROOT, asked, assert_read_back, launched, rank_file
+from probed import ROOT, requested, assert_read_back, launched, rank_file
 
 pytestmark = pytest.mark.engine
 
@@ -28,10 +28,10 @@ LAYOUTS = {
 
 
 def test_what_runs_is_read_from_the_built_objects(tmp_path: Path) -> None:
-    """Two pipeline stages: neither rank has the whole model, and only the first sees tokens."""
+    """Two pipeline stages: neither rank has the complete model, and only the first sees tokens."""
     overrides = ("layout=pp2", "gpus_per_node=2")
     record, directory = launched(tmp_path, *overrides)
-    assert_read_back(record, asked(*overrides), world=2)
+    assert_read_back(record, requested(*overrides), world=2)
     last = rank_file(directory, 1)
     assert (last["chunks"][0]["layers"], last["ranks"]["pipeline"], last["first_tokens"]) == ([3, 4], 1, None)
     assert (last["reduction_dtypes"], len(last["rope_frequencies"]), last["faults"]) == (["float32"], 8, [])
@@ -45,7 +45,7 @@ def test_what_runs_is_read_from_the_built_objects(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_is_one_model(tmp_path: Path, layout: str) -> None:
     record, _ = launched(tmp_path, *LAYOUTS[layout])
-    assert_read_back(record, asked(*LAYOUTS[layout]), world=2)
+    assert_read_back(record, requested(*LAYOUTS[layout]), world=2)
 
 
 @pytest.mark.slow
@@ -64,10 +64,15 @@ def test_tokens_on_a_device_are_told_by_the_loader(tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "probe_loader.py"
     done = subprocess.run((sys.executable, program), capture_output=True, text=True, check=False, timeout=120, env=env)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     samples = [zlib.crc32(struct.pack("<8q", *range(8 * k, 8 * k + 8))) for k in range(8)]
-    assert told["host"] == told["device"] == told["virtual"] == [sum(samples[2 * k : 2 * k + 2]) for k in range(4)]
-    assert told["other"][0] == "the loader handed out other samples than the model saw"
+    assert (
+        reported["host"]
+        == reported["device"]
+        == reported["virtual"]
+        == [sum(samples[2 * k : 2 * k + 2]) for k in range(4)]
+    )
+    assert reported["other"][0] == "the loader handed out other samples than the model saw"
 
 
 @pytest.mark.slow
@@ -99,5 +104,5 @@ def test_a_probe_that_fails_everywhere_changes_no_bit_of_a_run(tmp_path: Path) -
     assert broken.status == "completed"
     works, _ = launched(tmp_path / "works")
     assert [step.grad_norm for step in works.steps] == [step.grad_norm for step in without.steps]
-    assert any("drill" in note for note in broken.notes), "what failed is told"
+    assert any("drill" in note for note in broken.notes), "what failed is reported"
     assert str(ROOT) not in "".join(broken.notes)

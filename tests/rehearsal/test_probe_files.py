@@ -72,8 +72,8 @@ def test_the_probe_is_ahead_of_the_log_which_is_kept(tmp_path: Path) -> None:
     assert [(step.lr_used, step.metrics) for step in record.steps] == [
         (rate, {"tokens_checksum": float(tokens)}) for rate, tokens in ((0.1, 7), (0.2, 8), (0.3, 9))
     ]
-    told = {"parameters": 20, "parameters_decayed": 16, "parameters_undecayed": 4, "parameters_by_rank": {"0": 12}}
-    assert record.environment == {**told, "probe_never_read": ["lr_warmup_itres"], "probe_time_s": 0.25}
+    reported = {"parameters": 20, "parameters_decayed": 16, "parameters_undecayed": 4, "parameters_by_rank": {"0": 12}}
+    assert record.environment == {**reported, "probe_never_read": ["lr_warmup_itres"], "probe_time_s": 0.25}
     write(record, tmp_path / "run")
     assert read(tmp_path / "run") == record
 
@@ -83,16 +83,16 @@ def test_what_the_probe_tells_is_no_longer_untold(tmp_path: Path) -> None:
     assert record.notes == ("kept",)
 
 
-@pytest.mark.parametrize(("framework", "told"), [("primus", None), ("megatron", [])])
+@pytest.mark.parametrize(("framework", "reported"), [("primus", None), ("megatron", [])])
 def test_a_stack_that_takes_any_name_is_not_trusted_to_have_read_all(
-    tmp_path: Path, framework: str, told: list[str] | None
+    tmp_path: Path, framework: str, reported: list[str] | None
 ) -> None:
     record = with_probe(replace(BARE, framework=framework), left(tmp_path, rank_file(never_read={})))
-    assert record.environment["probe_never_read"] == told
+    assert record.environment["probe_never_read"] == reported
 
 
 def test_a_key_that_one_rank_has_read_was_read(tmp_path: Path) -> None:
-    """Tensor rank 1 builds no loader, and asks for no num_workers."""
+    """Tensor rank 1 builds no loader, and requests no num_workers."""
     one, other = ({"primus": names} for names in (["lr_warmup_itres", "num_workers"], ["lr_warmup_itres"]))
     record = with_probe(BARE, left(tmp_path, rank_file(never_read=one), rank_file(1, never_read=other)))
     assert record.environment["probe_never_read"] == ["lr_warmup_itres"]
@@ -100,8 +100,8 @@ def test_a_key_that_one_rank_has_read_was_read(tmp_path: Path) -> None:
 
 def test_a_key_that_only_a_gpu_has_read_is_no_finding_of_a_rehearsal(tmp_path: Path) -> None:
     probe = left(tmp_path, rank_file(never_read={"primus": ["enable_primus_turbo"]}))
-    told = [with_probe(replace(BARE, provenance=p), probe).environment["probe_never_read"] for p in PROVENANCES]
-    assert told == [[], ["enable_primus_turbo"]]
+    reported = [with_probe(replace(BARE, provenance=p), probe).environment["probe_never_read"] for p in PROVENANCES]
+    assert reported == [[], ["enable_primus_turbo"]]
 
 
 def test_a_log_brings_the_probe_beside_it(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_log_brings_the_probe_beside_it(tmp_path: Path) -> None:
     left(tmp_path, rank_file(settings={"lr": 0.125}))
     record = imported(log)
     assert (record.effective["lr"].value, record.steps[0].lr_used) == (0.125, 0.1)
-    found, _ = discover([tmp_path])
-    assert [one.path for one in found] == [log], "a file of the probe is no log"
+    result, _ = discover([tmp_path])
+    assert [one.path for one in result] == [log], "a file of the probe is no log"
 
 
 def test_without_a_folder_a_record_is_as_it_was(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_ranks_that_contradict_each_other_are_told_and_not_believed(
     second = rank_file(1, **{"places": {"tensor": 1}, **changes})
     record = with_probe(BARE, left(tmp_path, rank_file(), second))
     assert any(says in note for note in record.notes)
-    assert ("lr" in record.effective) is ("settings" not in changes), "nor the log: it tells of one rank"
+    assert ("lr" in record.effective) is ("settings" not in changes), "nor the log: it is of one rank"
     if "chunks" in changes:
         assert "parameters" not in record.environment
     if "learning" in says:

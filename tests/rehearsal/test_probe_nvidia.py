@@ -1,4 +1,4 @@
-"""The probe inside NVIDIA's stacks, each in an environment of its own: nothing that runs is otherwise than asked for.
+"""The probe inside NVIDIA's stacks, each in an environment of its own: nothing that runs is otherwise than requested.
 
 One toy for all: RoPE scaled as Llama 3.1's is, a vocabulary that is padded.
 """
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from probed import ROOT, asked, assert_read_back, launched
+from probed import ROOT, requested, assert_read_back, launched
 
 from conf.errors import ConfigError
 from conf.frameworks import versions
@@ -33,10 +33,10 @@ def python_of(stack: str) -> str:
     package, release, variable, folder = STACKS[stack]
     python = os.environ.get(variable, str(ROOT / folder / "bin" / "python"))
     try:
-        found = versions((package,), python).get(package)
+        result = versions((package,), python).get(package)
     except ConfigError:
-        found = None
-    if found != release:
+        result = None
+    if result != release:
         pytest.skip(f"{package} {release} is not in {python}")
     return python
 
@@ -46,7 +46,7 @@ def python_of(stack: str) -> str:
 def test_what_is_built_and_stepped_is_what_was_asked_for(tmp_path: Path, stack: str, layout: tuple[str, ...]) -> None:
     recipe = ("framework.recipes.llama_tiny=llama31_8b",) if stack == "nemo" else ()  # the one that scales RoPE
     overrides = (f"framework={stack}", f"framework.python={python_of(stack)}", *recipe, *TOY, *layout)
-    e = asked(*overrides)
+    e = requested(*overrides)
     record, _ = launched(tmp_path, *overrides)
     assert_read_back(record, e, world=e.layout.world_size)
     effective = {name: reading.value for name, reading in record.effective.items() if reading.file is not None}

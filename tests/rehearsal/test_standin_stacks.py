@@ -69,10 +69,10 @@ def losses(folder: Path, stack: str, *overrides: str) -> list[float]:
     """The losses of a rehearsal that got to its end, and went down."""
     record, _ = rehearsed(folder, stack, *TOY, *overrides)
     assert record.status == "completed", record
-    found = [step.loss for step in record.steps if step.loss is not None]
-    assert len(found) == 8
-    assert found[0] - found[-1] > 0.5
-    return found
+    result = [step.loss for step in record.steps if step.loss is not None]
+    assert len(result) == 8
+    assert result[0] - result[-1] > 0.5
+    return result
 
 
 def test_pp2_vp2(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_tied_pp2_vp2(tmp_path: Path) -> None:
 
     Untied, as above, the losses were the same without the stand-in's order, too."""
     sizes = ("layout.pipeline_model_parallel_size=2", "layout.virtual_pipeline_model_parallel_size=2")
-    asked = ("model=llama32_1b", "equal_init=true", *sizes)
-    first, *others = (losses(tmp_path / stack, stack, *asked) for stack in ("nemo", "megatron_bridge", "megatron"))
+    requested = ("model=llama32_1b", "equal_init=true", *sizes)
+    first, *others = (losses(tmp_path / stack, stack, *requested) for stack in ("nemo", "megatron_bridge", "megatron"))
     assert others == [first, first]
 
 

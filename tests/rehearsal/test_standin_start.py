@@ -41,10 +41,12 @@ def test_a_rehearsal_waits_for_the_vendor_to_import_torch() -> None:
     assert (done.stdout, done.stderr) == ("False True\n", "")
 
 
-@pytest.mark.parametrize("asked", [{}, {"TPRIMAT_REHEARSE": "train"}])
-def test_the_sitecustomize_of_someone_else_still_runs(tmp_path: Path, asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("requested", [{}, {"TPRIMAT_REHEARSE": "train"}])
+def test_the_sitecustomize_of_someone_else_still_runs(tmp_path: Path, requested: dict[str, str]) -> None:
     write(tmp_path / "sitecustomize.py", "import sys; sys.told = __file__")
-    done = started("import sys, sitecustomize; print(sys.told == sitecustomize.__file__, sys.told)", tmp_path, **asked)
+    done = started(
+        "import sys, sitecustomize; print(sys.told == sitecustomize.__file__, sys.told)", tmp_path, **requested
+    )
     assert done.stdout.split() == ["True", str(tmp_path / "sitecustomize.py")]
 
 
@@ -64,17 +66,17 @@ def test_copies_and_others_that_hand_over_meet_once(tmp_path: Path) -> None:
     ids=lambda value: value or "none",
 )
 def test_a_rank_that_is_none_is_refused(rank: str, world: str) -> None:
-    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": rank, "TPRIMAT_PLAY_WORLD": world}
-    done = started("print('went on')", **asked)
+    requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": rank, "TPRIMAT_PLAY_WORLD": world}
+    done = started("print('went on')", **requested)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"integers, rank below world: {rank}, {world}" in done.stderr
 
 
 def test_a_played_rank_is_told_as_torchrun_would() -> None:
     code = "import os; print(*(os.environ[name] for name in 'RANK WORLD_SIZE LOCAL_RANK NODE_RANK NNODES'.split()))"
-    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "61", "TPRIMAT_PLAY_WORLD": "64"}
-    assert started(code, **asked).stdout == "61 64 5 7 8\n"
-    assert started(code, **asked, LOCAL_WORLD_SIZE="4").stdout == "61 64 1 15 16\n"
+    requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "61", "TPRIMAT_PLAY_WORLD": "64"}
+    assert started(code, **requested).stdout == "61 64 5 7 8\n"
+    assert started(code, **requested, LOCAL_WORLD_SIZE="4").stdout == "61 64 1 15 16\n"
 
 
 HOOKS = """
@@ -167,6 +169,6 @@ def test_packages_of_a_gpu_machine_are_hidden_or_hollow(gpu_box: Path) -> None:
 def test_nothing_is_hidden_or_hollow_where_an_accelerator_is(gpu_box: Path) -> None:
     names = ("primus.flash", "megatron.bridge.recipe")
     done = started(PACKAGES.replace("ACTIVE", "False").replace("NAMES", repr(names)), gpu_box)
-    found, missing, specs = done.stdout.splitlines()
-    assert (found, missing) == ("primus.flash OSError", "megatron.bridge.recipe OSError")
+    result, missing, specs = done.stdout.splitlines()
+    assert (result, missing) == ("primus.flash OSError", "megatron.bridge.recipe OSError")
     assert specs.startswith("ModuleSpec(name='transformer_engine'")

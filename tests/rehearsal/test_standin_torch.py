@@ -28,9 +28,9 @@ def rows() -> tuple[Any, ...]:
 def test_every_name_is_needed(rows: tuple[Any, ...]) -> None:
     done = started(f"import runpy; runpy.run_path({str(PROGRAMS / 'every_name.py')!r})")
     assert done.returncode == 0, done.stderr
-    told = [line.rsplit(" ", 2) for line in done.stdout.splitlines() if line.startswith("torch.")]
-    assert [name for name, *_ in told] == [row.full_name for row in rows if row.owner.startswith("torch")]
-    assert {name: words for name, *words in told if words != ["works", "fails"]} == {}
+    reported = [line.rsplit(" ", 2) for line in done.stdout.splitlines() if line.startswith("torch.")]
+    assert [name for name, *_ in reported] == [row.full_name for row in rows if row.owner.startswith("torch")]
+    assert {name: words for name, *words in reported if words != ["works", "fails"]} == {}
 
 
 def test_every_row_has_a_reason_and_names_a_test_that_exists(rows: tuple[Any, ...]) -> None:
@@ -89,24 +89,24 @@ def test_nothing_is_touched_where_an_accelerator_is_found(tmp_path: Path) -> Non
 def test_a_rank_is_not_played_where_an_accelerator_is_found(tmp_path: Path) -> None:
     write(tmp_path / "torch" / "__init__.py", "from torch import cuda")
     write(tmp_path / "torch" / "cuda.py", "def is_available(): return True")
-    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
-    done = subprocess_of_a_fake_torch(tmp_path, asked)
+    requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
+    done = subprocess_of_a_fake_torch(tmp_path, requested)
     assert (done.returncode, "went on" in done.stdout) == (2, False)
     assert "an accelerator is visible here: hide it" in done.stderr
 
 
 def test_a_torch_without_the_fake_process_group_plays_no_rank() -> None:
-    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
+    requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
     moved = (
         "import sys; sys.modules['torch.testing._internal.distributed.fake_pg'] = None; import torch; print('went on')"
     )
-    done = started(moved, **asked)
+    done = started(moved, **requested)
     assert (done.returncode, "went on" in done.stdout) == (2, False)
     assert "has no fake process group where it was" in done.stderr and "Traceback" not in done.stderr
 
 
-def subprocess_of_a_fake_torch(folder: Path, asked: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return started(f"import sys; sys.path.insert(0, {str(folder)!r}); import torch; print('went on')", **asked)
+def subprocess_of_a_fake_torch(folder: Path, requested: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return started(f"import sys; sys.path.insert(0, {str(folder)!r}); import torch; print('went on')", **requested)
 
 
 UPGRADED = """
@@ -170,8 +170,8 @@ def test_a_played_rank_ends_with_a_mark_before_the_first_forward_pass(tmp_path: 
     body = "deallocate_output_tensor = None\n"
     body += "def forward_step(): raise AssertionError\ndef run():\n    print('its own rules')\n    forward_step()\n"
     write(folder / "pipeline_parallel" / "schedules.py", body)
-    asked = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "61", "TPRIMAT_PLAY_WORLD": "64"}
-    done = started(PLAYED, tmp_path, **asked)
+    requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "61", "TPRIMAT_PLAY_WORLD": "64"}
+    done = started(PLAYED, tmp_path, **requested)
     assert done.returncode == 0, done.stderr
     said, *rest = done.stdout.splitlines()
     assert '"mode": "layout", "rank": 61, "world": 64' in said

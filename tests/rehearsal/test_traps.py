@@ -49,8 +49,8 @@ def test_1_a_checkout_is_asked_before_the_run_for_keys_that_nothing_reads(tmp_pa
     experiment = yaml.safe_load(plan.files["primus.yaml"])
     experiment["modules"]["pre_trainer"]["overrides"] |= TYPOS
     named = {
-        found.where
-        for found in rank_module("primus_check").findings(checkout(tmp_path), experiment, "v26.5", said="v26.5")
+        result.where
+        for result in rank_module("primus_check").findings(checkout(tmp_path), experiment, "v26.5", said="v26.5")
     }
     assert named == TYPOS.keys()
 
@@ -144,10 +144,10 @@ def test_3_7_and_10_virtual_stages_and_a_vocabulary_that_are_not_those_asked_for
     assert len(rank_file(path)["chunks"]) == 1
     assert named["padded_vocab_size"] == (512, 1024)
     more = 512 * 128  # rows of one matrix a stage
-    asked = record.environment["parameters_by_rank"]["0"] - more
+    requested = record.environment["parameters_by_rank"]["0"] - more
     cause = record.cause or ""
-    assert f"{asked + more:,} parameters" in cause
-    assert f"{asked:,} by our own count" in cause
+    assert f"{requested + more:,} parameters" in cause
+    assert f"{requested:,} by our own count" in cause
 
 
 @pytest.mark.nvidia
@@ -230,8 +230,8 @@ def test_all_that_was_planted_is_found_by_the_audit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """5, 6, 8, 11 and 14 between the groups: settings, rates used and tokens."""
-    found = found_by(compared(capsys, primus[1], engine[1]))
-    assert {"use_rope_scaling", "adam_eps", "average_in_collective", "lr_warmup_init"} <= found
-    assert {"lr_used", "tokens_checksum", "loss"} <= found
-    found = found_by(compared(capsys, bridge[1], engine[1]))
-    assert {"weight_decay", "average_in_collective", "loss"} <= found
+    result = found_by(compared(capsys, primus[1], engine[1]))
+    assert {"use_rope_scaling", "adam_eps", "average_in_collective", "lr_warmup_init"} <= result
+    assert {"lr_used", "tokens_checksum", "loss"} <= result
+    result = found_by(compared(capsys, bridge[1], engine[1]))
+    assert {"weight_decay", "average_in_collective", "loss"} <= result

@@ -57,5 +57,5 @@ def megatron(warmup: int) -> list[float]:
     return rates
 
 
-found = {warmup: {"nemo": nemo(int(warmup)), "megatron": megatron(int(warmup))} for warmup in sys.argv[4:]}
-print("RATES " + json.dumps(found))
+result = {warmup: {"nemo": nemo(int(warmup)), "megatron": megatron(int(warmup))} for warmup in sys.argv[4:]}
+print("RATES " + json.dumps(result))

@@ -1,5 +1,5 @@
 # ruff: noqa: E402  the stand-in comes before Megatron
-"""Builds Megatron models with TPRIMAT_EQUAL_INIT, as a vendor would, and prints a checksum of every whole matrix.
+"""Builds Megatron models with TPRIMAT_EQUAL_INIT, as a vendor would, and prints a checksum of every complete matrix.
 
 torchrun --nproc-per-node N equal_weights.py TP PP EP KIND…     KIND: dense (tied embeddings), moe, mla
 … 1 1 1 grouped     experts in one matrix (GroupedMLP) and apart (SequentialMLP): how far their outputs are apart
@@ -96,21 +96,21 @@ def parts(built: Any) -> list[tuple[str, int, int | None, Any]]:
 
 
 def checksums(rows: list[tuple[str, int, int | None, Any]]) -> dict[str, list[int]]:
-    """Shape and CRC-32 of each whole matrix, put together again from the parts of all ranks."""
-    found: dict[str, dict[int, Any]] = {}
+    """Shape and CRC-32 of each complete matrix, put together again from the parts of all ranks."""
+    result: dict[str, dict[int, Any]] = {}
     cuts = {}
     for name, rank, dim, values in rows:
-        found.setdefault(name, {})[rank] = values
+        result.setdefault(name, {})[rank] = values
         cuts[name] = dim
-    told = {}
-    for name, pieces in sorted(found.items()):
+    reported = {}
+    for name, pieces in sorted(result.items()):
         ordered = [pieces[rank] for rank in sorted(pieces)]
-        whole = ordered[0] if cuts[name] is None else torch.cat(ordered, cuts[name])
+        complete = ordered[0] if cuts[name] is None else torch.cat(ordered, cuts[name])
         if cuts[name] is not None and name.endswith("linear_fc1.weight"):
             halves = [piece.chunk(2, cuts[name]) for piece in ordered]
-            whole = torch.cat([torch.cat([half[k] for half in halves], cuts[name]) for k in (0, 1)], cuts[name])
-        told[name] = [*whole.shape, zlib.crc32(whole.numpy().tobytes())]
-    return told
+            complete = torch.cat([torch.cat([half[k] for half in halves], cuts[name]) for k in (0, 1)], cuts[name])
+        reported[name] = [*complete.shape, zlib.crc32(complete.numpy().tobytes())]
+    return reported
 
 
 def loop(tokens: Any, weights: Any, counts: Any, trans_b: bool) -> Any:
@@ -159,13 +159,13 @@ def main() -> None:
     sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "expert_model_parallel_size": ep}
     for kind in sys.argv[4:]:
         if kind == "grouped":
-            told: Any = apart()
+            reported: Any = apart()
         else:
             everyone: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, parts(model(kind, sizes)))
-            told = checksums([row for rows in everyone for row in rows])
+            reported = checksums([row for rows in everyone for row in rows])
         if dist.get_rank() == 0:
-            print(f"WEIGHTS {json.dumps({kind: told})}", flush=True)
+            print(f"WEIGHTS {json.dumps({kind: reported})}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

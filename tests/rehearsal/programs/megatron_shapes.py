@@ -1,5 +1,5 @@
 """Builds models as Megatron-Core does by itself, without memory, as one rank of a fake world. stdin: a list of
-{"config", "model", "sizes", "rank", "world"}; stdout: for each, the name in the whole model and the shape of every
+{"config", "model", "sizes", "rank", "world"}; stdout: for each, the name in the complete model and the shape of every
 parameter."""
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Core(DotProductAttention):  # type: ignore[misc]
 
 
 def chunk(case: dict[str, Any], number: int) -> Any:
-    sizes, told = case["sizes"], case["config"]
+    sizes, reported = case["sizes"], case["config"]
     stages, virtual = sizes["pipeline_model_parallel_size"], sizes["virtual_pipeline_model_parallel_size"]
     place = case["rank"] // (case["world"] // stages)
     first, last = place == number == 0, (place, number) == (stages - 1, (virtual or 1) - 1)
-    kind = MLATransformerConfig if told.get("multi_latent_attention") else TransformerConfig
+    kind = MLATransformerConfig if reported.get("multi_latent_attention") else TransformerConfig
     config = kind(
-        **told,
+        **reported,
         **sizes,
         activation_func=functional.silu,
         perform_initialization=False,
@@ -54,7 +54,7 @@ def chunk(case: dict[str, Any], number: int) -> Any:
     for layer in block.layer_specs:
         layer.submodules.self_attention.submodules.core_attention = Core
     joint = None
-    if told.get("mtp_num_layers"):
+    if reported.get("mtp_num_layers"):
         joint = gpt_layer_specs.get_gpt_mtp_block_spec(config, block, use_transformer_engine=False, vp_stage=stage)
     return GPTModel(
         config, block, **case["model"], pre_process=first, post_process=last, mtp_block_spec=joint, vp_stage=stage
@@ -67,10 +67,10 @@ def shapes(case: dict[str, Any]) -> dict[str, list[int]]:
     parallel_state.initialize_model_parallel(**sizes, create_gloo_process_groups=False)
     with torch.device("meta"):
         models = [chunk(case, n) for n in range(sizes["virtual_pipeline_model_parallel_size"] or 1)]
-    found = {global_name(m, name): list(p.shape) for m in models for name, p in m.named_parameters()}
+    result = {global_name(m, name): list(p.shape) for m in models for name, p in m.named_parameters()}
     parallel_state.destroy_model_parallel()
     torch.distributed.destroy_process_group()
-    return found
+    return result
 
 
 print(json.dumps([shapes(case) for case in json.load(sys.stdin)]))

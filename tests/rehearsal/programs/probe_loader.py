@@ -1,4 +1,4 @@
-"""What the probe tells of tokens where the model's are not on the host: loaders of torch over data with and without a
+"""What the probe reports of tokens where the model's are not on the host: loaders of torch over data with and without a
 split, and models' inputs on the host, or on a device whose memory cannot be read. Prints JSON."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def steps(seen: Any, stages: int = 1) -> list[Any]:
     probe.tokens.__init__()
     probe.faults.clear()
     training, other = iter(DataLoader(Data("train"), batch_size=1)), DataLoader(Data("valid"), batch_size=2)
-    told = []
+    reported = []
     ahead = next(training)  # a loader that is a batch ahead of the model
     others = [iter(DataLoader(Data("train"), batch_size=1)) for _ in range(stages - 1)]
     for _ in range(4):
@@ -44,17 +44,17 @@ def steps(seen: Any, stages: int = 1) -> list[Any]:
         list(other)
         _ = [next(later) for later in others for _ in range(2)]
         try:
-            told.append(probe.tokens.step()()["tokens_checksum"])
+            reported.append(probe.tokens.step()()["tokens_checksum"])
         except ValueError as error:
-            told.append(str(error))
-    return told
+            reported.append(str(error))
+    return reported
 
 
-told = {
+reported = {
     "host": steps(lambda tokens: tokens),
     "device": steps(lambda tokens: tokens.to("meta")),
     "virtual": steps(lambda tokens: tokens.to("meta"), stages=2),
     "other": steps(lambda tokens: tokens + 1),
 }
 assert not probe.faults, probe.faults
-print(json.dumps(told))
+print(json.dumps(reported))
