@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from probed import ROOT, requested, assert_read_back, launched
+from probed import ROOT, assert_read_back, launched, requested
 
 from conf.errors import ConfigError
 from conf.frameworks import versions
