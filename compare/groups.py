@@ -13,8 +13,6 @@ from metrics.repeats import experiment_key, requested_of
 from parsers import Record, Run
 
 _READABLE = 60  # characters of a label
-# Consequences of other settings: they name a group only where nothing else does.
-_LAST = ("micro_batch_size", "num_micro_batches", "world_size", "lr_warmup_init", "lr_decay_iters", "padded_vocab_size")
 
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -120,7 +118,9 @@ def _columns(firsts: Sequence[Record]) -> Iterator[list[str]]:
     sizes = [[(short_names()[name], requested.get(name)) for name in varying] for requested in requests]
     large = [" ".join(f"{short}{n}" for short, n in one if type(n) is int and n > 1) for one in sizes]
     yield [size or ("no parallelism" if varying else "") for size in large]
-    for name in (*(name for name in vocabulary() if name not in (*short_names(), *_LAST, SEED)), *_LAST):
+    others = [row for name, row in vocabulary().items() if name not in (*short_names(), SEED)]
+    for row in sorted(others, key=lambda row: bool(row.follows)):  # a consequence names a group where nothing else does
+        name = row.name
         yield [f"{name}={requested[name]}" if name in requested else f"{name} unknown" for requested in requests]
     yield facts("image")
     yield facts("provenance")

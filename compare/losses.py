@@ -33,6 +33,7 @@ from typing import Any
 
 from compare.curve import Finding, Traced
 from compare.groups import Side, gathered
+from conf.vocabulary import short_names
 from metrics import shown
 
 Means = Sequence[Sequence[float]]  # of each seed, of each block
@@ -41,10 +42,6 @@ _ROTATIONS = 5_000
 BLOCKS, _LEFT_OUT, _FEWEST = 8, 1, 4
 FAR, FAR_SHARE = 5.0, 0.01
 _ROUNDING = 1e-5  # the smallest wrong setting that was tried, a weight decay, is 2e-5 of a loss away
-_LAYOUT = (
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
-    *("context_parallel_size", "expert_model_parallel_size", "data_parallel_size", "num_micro_batches"),
-)
 
 
 def losses(counted: Sequence[Side], runs: Sequence[Traced], baseline: str | None = None) -> Finding:
@@ -182,7 +179,8 @@ def _from_equal_weights(runs: Sequence[Traced]) -> bool:
     records = [run.run.record for run in runs]
     if any(record.provenance != "rehearsed" or record.environment.get("equal_init") is None for record in records):
         return False
-    kept = [[record.environment["equal_init"], *(record.setting(name) for name in _LAYOUT)] for record in records]
+    layout = (*short_names(), "num_micro_batches")
+    kept = [[record.environment["equal_init"], *(record.setting(name) for name in layout)] for record in records]
     return all(values == kept[0] for values in kept)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from compare.groups import SEED, Side, gathered
 from compare.statistics import OF_INTEREST
 from conf.errors import InputError, Problem, closest, listed
+from conf.facts import LayoutRow
 from conf.vocabulary import vocabulary
 from metrics.peak import hardware_of
 from parsers import Record
@@ -37,19 +38,11 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image"),
     "hardware": (DEVICE,),
     "framework": ("framework_version", "image"),
-    LAYOUT: ("micro_batch_size", "num_micro_batches"),
-    "lr": ("lr_warmup_init",),
-    "lr_warmup_iters": ("lr_warmup_init",),
-    "train_iters": ("lr_decay_iters", TOKENS),  # a synthetic corpus is as long as the run
-    **dict.fromkeys(("seq_length", "global_batch_size", "vocab_size", SEED, "data_path"), (TOKENS,)),
+    # a synthetic corpus is as long as the run
+    **dict.fromkeys(("train_iters", "seq_length", "global_batch_size", "vocab_size", SEED, "data_path"), (TOKENS,)),
     "data": (TOKENS, "mock_data"),
 }
 _BEST = "max_performance"
-# What a row of the table of best layouts gives beside the layout itself (conf/tables/layouts.csv).
-_OF_A_BEST_ROW = (
-    *("recompute_granularity", "recompute_method", "recompute_num_layers"),
-    *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +88,7 @@ def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied
     settings = expand(keys)
     layouts = {run.record.requested.get(LAYOUT) for run in runs}
     if "platform" in settings and LAYOUT not in settings and layouts == {_BEST}:
-        settings |= expand((LAYOUT, *_OF_A_BEST_ROW))
+        settings |= expand((LAYOUT, *(name for name in LayoutRow.__slots__ if name in vocabulary())))
         reason += f"; each with its own best layout: layout={_BEST}"
     return Varied(keys, settings, reason)
 
@@ -103,6 +96,7 @@ def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied
 def expand(keys: Iterable[str]) -> frozenset[str]:
     """Return all settings and facts that `keys` name, by themselves, by their kind, or as a consequence. InputError."""
     kinds = gathered((setting.kind, setting.name) for setting in vocabulary().values())
+    following = gathered((cause, setting.name) for setting in vocabulary().values() for cause in setting.follows)
     known = {*kinds, *vocabulary(), *FACTS}
     left = list(keys)
     unknown = [name for name in left if name not in known]
@@ -115,6 +109,6 @@ def expand(keys: Iterable[str]) -> frozenset[str]:
         name = left.pop()
         if name not in settings:
             settings.add(name)
-            left += [*_IMPLIED.get(name, ()), *kinds.get(name, ())]
+            left += [*_IMPLIED.get(name, ()), *kinds.get(name, ()), *following.get(name, ())]
             left += PARAMETERS if name in kinds["model"] else ()
     return frozenset(settings)

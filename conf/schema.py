@@ -73,6 +73,7 @@ class FrameworkChoice:
     recipes: Mapping[str, str]
     own_models: bool
     strict: bool
+    prints_megatron_arguments: bool
     aliases: tuple[str, ...]
     unread: tuple[str, ...]
     unread_on_a_cpu: tuple[str, ...]

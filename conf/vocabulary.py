@@ -56,6 +56,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kind: str
     unit: str
     short: str | None = None
+    shown: bool = False
+    follows: tuple[str, ...] = ()
     type: Literal["bool", "int", "float", "str"]
     above: float | None = None
     at_least: float | None = None

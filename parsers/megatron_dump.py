@@ -14,8 +14,6 @@ from conf.vocabulary import switched_off
 from parsers.record import Reading
 from parsers.values import integer
 
-FRAMEWORKS = ("megatron", "primus")
-
 _WHOLE = 50  # arguments; the shortest dump seen has 190
 # What a complete dump that lacks the argument says by that: it is older than the feature.
 _OLDER: dict[str, Any] = {"multi_latent_attention": False, "mtp_num_layers": None, "num_experts": None}

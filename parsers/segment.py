@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
+from conf.frameworks import facts
 from conf.vocabulary import vocabulary
 from parsers import marks
 from parsers.events import Argument, Event, Fact, Resumed, Setting
 from parsers.faults import Faults, Trail
-from parsers.megatron_dump import FRAMEWORKS as MEGATRON
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
 from parsers.steps import Steps
@@ -221,7 +221,8 @@ class Segment:
             own = {name: at for (of, name), at in stated.items() if of == column}
             if column:
                 named = canonical(own, column)
-                dumped = {**(in_effect(named, own, self._complete) if column in MEGATRON else named), **dumped}
+                megatrons = facts(column).get("prints_megatron_arguments")
+                dumped = {**(in_effect(named, own, self._complete) if megatrons else named), **dumped}
         for name, at in self._settings.items():
             if name not in self._contradicted and (name not in dumped or dumped[name].value is None):
                 dumped[name] = at

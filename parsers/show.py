@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conf.errors import InputError, Problem
+from conf.vocabulary import vocabulary
 from parsers.assemble import differences
 from parsers.reader import Parser
 from parsers.record import STEP_FIELDS, Power, Record, Step, Validation
@@ -16,24 +17,6 @@ from parsers.segment import Parsed
 from parsers.storage import dumps, run_file
 from parsers.text import plain
 
-_SHOWN_SETTINGS = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "data_parallel_size",
-    "world_size",
-    "micro_batch_size",
-    "global_batch_size",
-    "seq_length",
-    "num_layers",
-    "hidden_size",
-    "params_dtype",
-    "train_iters",
-    "lr",
-    "seed",
-)
 _MANY = 5
 _EVERY_S = 0.5
 _BLOCK = 1 << 20
@@ -106,7 +89,7 @@ def _step(step: Step) -> str:
 
 
 def _settings(record: Record) -> Iterator[tuple[str, str]]:
-    for name in _SHOWN_SETTINGS:
+    for name in (name for name, setting in vocabulary().items() if setting.shown):
         reading = record.effective.get(name)
         if reading is not None:
             yield name, f"{reading.value} (line {reading.line})"

@@ -102,7 +102,6 @@ def test_the_environment_script_prints_key_value_lines() -> None:
 OWN = ("conf/vendors/", "launchers/frameworks/", "launchers/ranks/", "parsers/dialects/")
 MAY_NAME = {
     "launchers/nvidia.py": {"nvidia"},  # the base of two frameworks: whose devices they run on
-    "parsers/megatron_dump.py": {"megatron", "primus"},  # whose dumps are Megatron's, which state what is switched off
 }
 
 
