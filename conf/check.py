@@ -1,17 +1,311 @@
-"""All rules of an experiment, run at once: numbers that make sense first, then what must divide and fit together."""
+"""The rules of an experiment, run at once: values that make sense first, then what must divide and fit together.
+
+Megatron would enforce most of them after minutes of start-up. Each rule yields its problems, with the valid values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import product
+from math import log
 from typing import Any
 
-from conf.errors import ConfigError, Problem
+from conf.architecture import Model, tensor_widths
+from conf.errors import ConfigError, Problem, listed
 from conf.freeze import field_types, required
-from conf.layout_check import LAYOUT_RULES, Case, data_parallel_size
-from conf.setting_check import SETTING_RULES, WARNINGS
+from conf.schema import Hardware, LayoutChoice, Optimizer, Precision, Training
+from conf.vendors import vendor_of
+from conf.vocabulary import requested, vocabulary
 
 MAY_BE_ZERO = {"moe_first_dense_layers"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the rules look at; sizes of `layout` and `training` are filled in."""
+
+    model: Model
+    hardware: Hardware
+    layout: LayoutChoice
+    training: Training
+    optimizer: Optimizer
+    precision: Precision
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def tp(self) -> int:
+        return self.layout.tensor_model_parallel_size or 1
+
+    @property
+    def pp(self) -> int:
+        return self.layout.pipeline_model_parallel_size or 1
+
+    @property
+    def vp(self) -> int:
+        return self.layout.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def cp(self) -> int:
+        return self.layout.context_parallel_size or 1
+
+    @property
+    def ep(self) -> int:
+        return self.layout.expert_model_parallel_size or 1
+
+
+Rule = Callable[[Case], Iterator[Problem]]
+
+
+def data_parallel_size(case: Case) -> int | None:
+    """Return world size / (TP × PP × CP), None where that is no integer."""
+    size, rest = divmod(case.world_size, case.tp * case.pp * case.cp)
+    return size if rest == 0 and size > 0 else None
+
+
+def divisors(n: int) -> list[int]:
+    """Return all divisors of n, ascending."""
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def nearest(target: float, valid: list[int], count: int = 4) -> list[int]:
+    """Return the `count` values of `valid` that are nearest to `target`, ascending."""
+    return sorted(sorted(valid, key=lambda v: (abs(v - target), v))[:count])
+
+
+def _world(case: Case) -> Iterator[Problem]:
+    size = case.tp * case.pp * case.cp
+    if case.world_size % size:
+        what = (
+            f"TP {case.tp} × PP {case.pp} × CP {case.cp} = {size} does not divide {case.world_size} GPUs "
+            f"({case.nodes} × {case.gpus_per_node}): TP × PP × CP × DP = GPUs"
+        )
+        valid = [f"TP {tp} × PP {pp} × CP {case.cp}" for tp, pp in _nearest_splits(case)]
+        multiple = -(-case.world_size // size) * size
+        yield Problem("layout", what, allowed=listed(valid), hint=f"one of these, or {multiple} GPUs for this layout")
+
+
+def _nearest_splits(case: Case) -> list[tuple[int, int]]:
+    """Pairs (TP, PP) that divide the world and the model, nearest first."""
+    model, world = case.model, case.world_size
+    fits = [
+        (tp, pp)
+        for tp, pp in product(divisors(world), repeat=2)
+        if world % (tp * pp * case.cp) == 0 and tp in tensor_sizes(model) and model.num_layers % pp == 0
+    ]
+    return sorted(fits, key=lambda s: abs(log(s[0] / case.tp)) + abs(log(s[1] / case.pp)))[:3]
+
+
+def tensor_sizes(model: Model) -> list[int]:
+    """Return the TP sizes that divide heads, KV groups, MLP and expert width and padded vocabulary of `model`."""
+    widths = tensor_widths(model).values()
+    return [tp for tp in divisors(model.num_attention_heads) if all(n % tp == 0 for n in widths)]
+
+
+_WORDS = {
+    "num_attention_heads": "attention heads",
+    "num_query_groups": "KV groups",
+    "ffn_hidden_size": "MLP columns (ffn_hidden_size)",
+    "moe_ffn_hidden_size": "columns of an expert (moe_ffn_hidden_size)",
+    "moe_shared_expert_intermediate_size": "columns of the shared experts (moe_shared_expert_intermediate_size)",
+    "hidden_size": "columns to join for multi-token prediction (hidden_size)",
+    "padded_vocab_size": "rows of the padded vocabulary",
+}
+
+
+def _tensor(case: Case) -> Iterator[Problem]:
+    model = case.model
+    for name, n in tensor_widths(model).items():
+        if n % case.tp:
+            what = f"{model.name} has {n} {_WORDS[name]}, which TP {case.tp} does not divide"
+            equation = f"({n} / {case.tp} = {n / case.tp:g})"
+            key = "layout.tensor_model_parallel_size"
+            yield Problem(key, f"{what} {equation}", allowed=listed(tensor_sizes(model)))
+
+
+def _groups(case: Case) -> Iterator[Problem]:
+    heads, groups = case.model.num_attention_heads, case.model.num_query_groups
+    if heads % groups:
+        what = f"{heads} attention heads do not divide into {groups} groups of equal size"
+        yield Problem("model.num_query_groups", what, str(groups), listed(nearest(groups, divisors(heads))))
+
+
+def _pipeline(case: Case) -> Iterator[Problem]:
+    layers, stages = case.model.num_layers, case.pp * case.vp
+    key = "layout.pipeline_model_parallel_size"
+    if layers % stages:
+        virtual = f" × VP {case.vp}" if case.vp > 1 else ""
+        what = f"{case.model.name} has {layers} layers, which PP {case.pp}{virtual} does not divide"
+        equation = f"({layers} / {stages} = {layers / stages:g})"
+        valid = nearest(case.pp, [pp for pp in divisors(layers) if layers % (pp * case.vp) == 0])
+        yield Problem(key, f"{what} {equation}", allowed=listed(valid))
+    if case.vp > 1 and case.pp == 1:
+        key = "layout.virtual_pipeline_model_parallel_size"
+        yield Problem(key, "virtual stages need PP above 1", str(case.vp), hint=f"{key}=null, or PP above 1")
+
+
+def _sequence(case: Case) -> Iterator[Problem]:
+    training, model = case.training, case.model
+    length = training.seq_length
+    by_tp = case.layout.sequence_parallel and case.tp in tensor_sizes(model)  # another TP is refused anyway
+    parts = (2 * case.cp if case.cp > 1 else 1) * (case.tp if by_tp else 1)
+    if length % parts:
+        valid = [length // parts * parts, -(-length // parts) * parts]
+        how = f"2 × CP {case.cp}" if case.cp > 1 else ""
+        how += (" × " if how else "") + (f"TP {case.tp} (sequence parallel)" if by_tp else "")
+        allowed = listed([v for v in valid if v])
+        yield Problem("training.seq_length", f"must divide by {how} = {parts}", str(length), allowed)
+    if length > model.max_position_embeddings:
+        limit = f"at most {model.max_position_embeddings}"
+        yield Problem("training.seq_length", f"longer than {model.name} was made for", str(length), limit)
+    if case.layout.sequence_parallel and case.tp == 1:
+        what = "sequence parallel splits over the TP ranks: it needs TP above 1"
+        yield Problem("layout.sequence_parallel", what, hint="layout.sequence_parallel=null")
+
+
+def _batch(case: Case) -> Iterator[Problem]:
+    dp, training = data_parallel_size(case), case.training
+    if dp is None:
+        return
+    micro, batch = training.micro_batch_size or 1, training.global_batch_size
+    if batch % (micro * dp):
+        step = micro * dp
+        what = f"{batch} does not divide by micro-batch {micro} × DP {dp} = {step} (GBS = MBS × DP × accumulation)"
+        valid = [v for v in (batch // step * step, -(-batch // step) * step) if v]
+        yield Problem("training.global_batch_size", what, str(batch), listed(valid))
+    elif case.vp > 1 and batch // (micro * dp) % case.pp:
+        count = f"{batch} / ({micro} × DP {dp}) = {batch // (micro * dp)}"
+        what = f"interleaving needs a multiple of PP {case.pp} micro-batches; {count}"
+        yield Problem("training.global_batch_size", what, str(batch), f"a multiple of {micro * dp * case.pp}")
+
+
+EXPERTS_KEY = "layout.expert_model_parallel_size"
+
+
+def _routing(case: Case) -> Iterator[Problem]:
+    moe, layers = case.model.moe, case.model.num_layers
+    if moe is None:
+        return
+    if not 1 <= moe.moe_router_topk <= moe.num_experts:
+        what = f"a token goes to at least one and at most all {moe.num_experts} experts"
+        yield Problem("model.moe.moe_router_topk", what, str(moe.moe_router_topk), f"1 to {moe.num_experts}")
+    if moe.moe_router_topk == 1 and moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
+        what = "a softmax over the one chosen expert is always 1 and has no gradient"
+        yield Problem("model.moe.moe_router_topk", what, "1", hint="model.moe.moe_router_pre_softmax=true")
+    if not 0 <= moe.moe_first_dense_layers < layers:
+        what = f"{case.model.name} has {layers} layers here, and at least one must have experts"
+        found = str(moe.moe_first_dense_layers)
+        yield Problem("model.moe.moe_first_dense_layers", what, found, f"0 to {layers - 1}")
+    if moe.num_experts % (moe.moe_router_num_groups or 1):
+        what = f"{moe.num_experts} experts do not divide into groups of one size"
+        valid = listed(nearest(moe.moe_router_num_groups or 1, divisors(moe.num_experts)))
+        yield Problem("model.moe.moe_router_num_groups", what, str(moe.moe_router_num_groups), valid)
+
+
+def _experts(case: Case) -> Iterator[Problem]:
+    moe = case.model.moe
+    if case.ep == 1:
+        return
+    if moe is None:
+        yield Problem(EXPERTS_KEY, f"{case.model.name} has no experts", str(case.ep), "1")
+    elif moe.num_experts % case.ep:
+        valid = listed(nearest(case.ep, divisors(moe.num_experts)))
+        yield Problem(EXPERTS_KEY, f"{moe.num_experts} experts do not divide by EP {case.ep}", str(case.ep), valid)
+    if case.world_size % (case.tp * case.pp * case.ep):
+        what = f"TP {case.tp} × EP {case.ep} × PP {case.pp} does not divide {case.world_size} GPUs"
+        yield Problem(EXPERTS_KEY, what, str(case.ep), listed(nearest(case.ep, divisors(case.world_size))))
+
+
+def _experts_with_tensor(case: Case) -> Iterator[Problem]:
+    if case.model.moe is None or case.tp == 1:
+        return
+    key = "layout.tensor_model_parallel_size"
+    if not case.layout.sequence_parallel:
+        what = f"experts with TP {case.tp} need sequence parallel: without it every TP rank would route the same tokens"
+        yield Problem("layout.sequence_parallel", what, "false", "true", "layout.sequence_parallel=true, or TP 1")
+    if case.model.add_bias_linear:
+        what = f"{case.model.name}'s experts have biases, which Megatron-Core does not split over TP"
+        yield Problem(key, what, str(case.tp), "1", f"TP 1 and up to EP {case.model.moe.num_experts}")
+    if case.ep > 1 and case.hardware.vendor is None:
+        what = f"TP {case.tp} with EP {case.ep} gathers pieces of unequal size, which gloo on a CPU refuses"
+        yield Problem(EXPERTS_KEY, what, str(case.ep), "1", "TP or EP alone, with PP or DP; on GPUs both work")
+
+
+def _schedule(case: Case) -> Iterator[Problem]:
+    optimizer, iters = case.optimizer, case.training.train_iters
+    decay = iters if optimizer.lr_decay_iters is None else optimizer.lr_decay_iters
+    if optimizer.lr_decay_style != "cosine":
+        what = "only the cosine decay was shown to be equal on every stack"
+        yield Problem("optimizer.lr_decay_style", what, optimizer.lr_decay_style, "cosine")
+    if optimizer.lr_warmup_iters >= min(iters, decay):
+        what = "the warm-up must end before the iterations and the decay do"
+        allowed = f"0 to {min(iters, decay) - 1}"
+        yield Problem("optimizer.lr_warmup_iters", what, str(optimizer.lr_warmup_iters), allowed)
+    if optimizer.min_lr >= optimizer.lr:
+        what = "must be below optimizer.lr, or nothing decays"
+        yield Problem("optimizer.min_lr", what, str(optimizer.min_lr), f"0 to {optimizer.lr}")
+
+
+def _bounds(case: Case) -> Iterator[Problem]:
+    """Values beyond the bounds of their row in conf/vocabulary.yaml."""
+    for name, value in requested(case, partial=True).items():
+        setting = vocabulary()[name]
+        if not setting.in_bounds(value):
+            what = f"must be {setting.bounds}" + (f": {setting.because}" if setting.because else "")
+            yield Problem(str(setting.request), what, str(value))
+
+
+def _recompute(case: Case) -> Iterator[Problem]:
+    training = case.training
+    full = training.recompute_granularity == "full"
+    for name in ("recompute_method", "recompute_num_layers"):
+        value = getattr(training, name)
+        if full and value is None:
+            yield Problem(f"training.{name}", "full recompute needs it", "null", hint="method uniform, num_layers 1")
+        if not full and value is not None:
+            yield Problem(f"training.{name}", "only for training.recompute_granularity=full", str(value), "null")
+
+
+def _overlap(case: Case) -> Iterator[Problem]:
+    training = case.training
+    for name in ("use_distributed_optimizer", "overlap_grad_reduce"):
+        if training.overlap_param_gather and not getattr(training, name):
+            need = f"training.{name}=true"
+            yield Problem("training.overlap_param_gather", f"needs {need}", "true", hint=need)
+
+
+def _precision(case: Case) -> Iterator[Problem]:
+    hardware, precision = case.hardware, case.precision
+    if precision.fp8 and hardware.peak_dense_tflops and "fp8" not in hardware.peak_dense_tflops:
+        yield Problem("precision", f"{hardware.name} has no fp8 units", precision.name, "bf16, fp32", "precision=bf16")
+    elif precision.fp8_recipe == "mxfp8" and hardware.architecture == "sm_90":
+        what = f"{hardware.name} ({hardware.architecture}) has no units for MXFP8, which came with Blackwell"
+        yield Problem("precision", what, precision.name, "fp8, fp8_current, bf16, fp32", "precision=fp8")
+
+
+def _node(case: Case) -> Iterator[Problem]:
+    yield from vendor_of(case.hardware.vendor).node_problems(case.gpus_per_node)
+
+
+def _tensor_leaves_node(case: Case) -> Iterator[Problem]:
+    if case.tp > case.gpus_per_node:
+        what = (
+            f"TP {case.tp} leaves the node ({case.gpus_per_node} GPUs): every layer's all-reduce then crosses the "
+            "network, an order of magnitude slower than the links inside"
+        )
+        yield Problem("layout.tensor_model_parallel_size", what, hint=f"TP {case.gpus_per_node} or less, and more PP")
+
+
+LAYOUT_RULES: tuple[Rule, ...] = (
+    *(_world, _groups, _tensor, _pipeline, _sequence, _batch),
+    *(_routing, _experts, _experts_with_tensor),
+)
+SETTING_RULES: tuple[Rule, ...] = (_schedule, _bounds, _recompute, _overlap, _precision, _node)
 
 
 def check_layout(case: Case) -> tuple[int, tuple[Problem, ...]]:
@@ -26,7 +320,7 @@ def check_layout(case: Case) -> tuple[int, tuple[Problem, ...]]:
         problems = [problem for rule in rules for problem in rule(case)]
     if problems:
         raise ConfigError(*problems)
-    return data_parallel_size(case) or 1, tuple(p for rule in WARNINGS for p in rule(case))
+    return data_parallel_size(case) or 1, tuple(_tensor_leaves_node(case))
 
 
 def setting_problems(case: Case) -> list[Problem]:

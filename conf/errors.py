@@ -30,12 +30,9 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        parts = [f"{self.where}: {self.what}"]
-        parts += [f"    {label}: {text}" for label, text in self._details() if text]
-        return "\n".join(parts)
-
-    def _details(self) -> tuple[tuple[str, str], ...]:
-        return ("found", self.found), ("allowed", self.allowed), ("try", self.hint)
+        details = {"found": self.found, "allowed": self.allowed, "try": self.hint}
+        lines = (f"    {label}: {text}" for label, text in details.items() if text)
+        return "\n".join([f"{self.where}: {self.what}", *lines])
 
 
 class UserError(Exception):

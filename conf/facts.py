@@ -12,21 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError, Problem, listed
-from conf.freeze import field_types, freeze
+from conf.freeze import field_types, freeze, required
+from conf.schema import Hardware
 
 LAYOUTS = Path(__file__).parent / "tables" / "layouts.csv"
 
 _FROM_MEMORY = re.compile(r"\b(recalled|unverified)\b", re.IGNORECASE)
-_POSITIVE = (
-    "memory_gb",
-    "memory_bandwidth_tb_s",
-    "link_gb_s_per_gpu_unidirectional",
-    "gpus_per_domain",
-    "gpus_per_node",
-    "devices_per_package",
-    "tdp_w",
-    "launch_year",
-)
 _NEAREST = 4
 
 
@@ -147,27 +138,21 @@ def _sourced(where: str, mapping: Mapping[str, Any], keys: tuple[str, ...]) -> l
         problems.append(Problem(where, "a fact without a source", hint="name the document or file that it was read in"))
     for key in keys:
         if word := _FROM_MEMORY.search(str(mapping.get(key) or "")):
-            problems.append(
-                Problem(
-                    where, f"`{key}` says that the fact is from memory", word[0], hint="look it up, or leave it empty"
-                )
-            )
+            what = f"`{key}` says that the fact is from memory"
+            problems.append(Problem(where, what, word[0], hint="look it up, or leave it empty"))
     return problems
 
 
 def _figures(where: str, mapping: Mapping[str, Any]) -> list[Problem]:
-    figures = [(key, mapping[key]) for key in _POSITIVE if mapping.get(key) is not None]
+    numbers = (key for key, kind in field_types(Hardware).items() if required(kind) in (int, float))
+    figures = [(key, mapping[key]) for key in numbers if mapping.get(key) is not None]
     for group in ("peak_dense_tflops", "achievable_tflops"):
         figures += [(f"{group}.{precision}", value) for precision, value in (mapping.get(group) or {}).items()]
     return [
         Problem(where, f"`{key}` is not a positive number", repr(value), hint="leave out what is not known")
         for key, value in figures
-        if not _is_positive(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf
     ]
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
 
 
 def _typed(cells: Mapping[str, Any]) -> dict[str, Any]:

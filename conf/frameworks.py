@@ -15,6 +15,8 @@ from typing import Any
 
 from conf.compose import AUTO, CONF, choices, entry, flattened
 from conf.errors import ConfigError, Problem, listed
+from conf.vendors import output
+from conf.vocabulary import read_yaml
 
 IMAGES = CONF / "tables" / "images.yaml"
 TIMEOUT_S = 60
@@ -33,11 +35,9 @@ print(json.dumps(found))
 @cache
 def facts(name: str | None) -> Mapping[str, Any]:
     """Return what conf/framework/NAME.yaml says, interpolations left as they are; empty where there is no such file."""
-    import yaml
-
     if name not in choices("framework"):
         return {}
-    known: Mapping[str, Any] = yaml.safe_load((CONF / "framework" / f"{name}.yaml").read_text(encoding="utf-8"))
+    known: Mapping[str, Any] = read_yaml(CONF / "framework" / f"{name}.yaml")
     return known
 
 
@@ -68,8 +68,9 @@ def chosen(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             passed_over.append(f"no {name} in {where}")
         else:
             why = "; ".join([f"{release} is in {where}", *passed_over])
-            release = _numbers(release) if known["distributions"] else release
-            return [f"framework={name}", *_release(release)], [f"framework {name}: {why}"]
+            if known["distributions"] and (numbers := re.match(r"\d+(?:\.\d+)*", release)):
+                release = numbers[0]  # 0.6.0 of 0.6.0+1a2b3c
+            return [f"framework={name}", *flattened({"framework": {"release": release}})], [f"framework {name}: {why}"]
     raise ConfigError(Problem("framework", "; ".join(passed_over), AUTO, listed(names)))
 
 
@@ -84,7 +85,7 @@ def checked_out(config: Mapping[str, Any], chosen: Sequence[str]) -> tuple[list[
     label = facts(name).get("label", name)
     if any(o.lstrip("+").startswith("framework.release=") for o in chosen):
         return [], [] if requested == release else [f"{label} {requested}, as requested: checked out is {release}"]
-    return _release(release), [f"{label} {release}: checked out at {path}"]
+    return [*flattened({"framework": {"release": release}})], [f"{label} {release}: checked out at {path}"]
 
 
 def is_checkout(framework: Mapping[str, Any], path: str) -> bool:
@@ -123,7 +124,7 @@ def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -
         return path, known["release"] if config["bundle"] is not None else None  # which finds its own elsewhere
     image = config["image"]
     if config["cluster"]["container"] != "none" and image is not None:
-        contents = _in_image(image)
+        contents = read_yaml(IMAGES).get(image)  # framework → version
         if contents is None:
             what = f"what {image} holds is not in conf/tables/{IMAGES.name}, and nothing can look into it beforehand"
             allowed = listed(config["platform"]["frameworks"])
@@ -133,24 +134,6 @@ def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -
     distributions = known["distributions"]
     installed = versions(distributions, python)
     return python or sys.executable, installed[distributions[-1]] if all(installed.values()) else None
-
-
-def _release(release: str | None) -> list[str]:
-    return list(flattened({"framework": {"release": release}}))
-
-
-def _numbers(release: str) -> str:
-    """0.6.0 of 0.6.0+1a2b3c."""
-    match = re.match(r"\d+(?:\.\d+)*", release)
-    return match[0] if match else release
-
-
-def _in_image(image: str) -> Mapping[str, str] | None:
-    """Framework → version in a known container image, None for one that is not in conf/tables/images.yaml."""
-    import yaml
-
-    table: Mapping[str, Mapping[str, str]] = yaml.safe_load(IMAGES.read_text(encoding="utf-8"))
-    return table.get(image)
 
 
 def _version(name: str) -> str | None:
@@ -173,11 +156,6 @@ def _of_another(distributions: tuple[str, ...], python: str) -> Mapping[str, str
 
 
 def _git(path: str, *words: str) -> str:
-    """What git says of the tree at `path`, and of none that it lies in; nothing where it says nothing."""
-    git = ("git", "-c", "safe.directory=*", "-C", path, *words)
+    """Return what git prints about the tree at `path`, not about one around it; empty where it knows none."""
     alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(Path(path).resolve().parent)}
-    try:
-        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=alone)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return output("git", "-c", "safe.directory=*", "-C", path, *words, env=alone).strip()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from conf import devices, frameworks
 from conf.compose import CONF, choices, compose, entry, flattened
-from conf.data_choice import data_problems, spelled_out
 from conf.errors import ConfigError, Problem, listed
 from conf.facts import check_hardware, has_row
 from conf.freeze import freeze
 from conf.resolve import Declared, Experiment, default_gpus_per_node, resolve
-from conf.schema import Model, Request
+from conf.schema import Data, Model, Request
 from conf.vendors import CPU, accelerators
-from conf.vocabulary import requested
+from conf.vocabulary import read_yaml, requested
+
+SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
 
 
 def load(overrides: Sequence[str]) -> Experiment:
@@ -56,13 +57,23 @@ def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     return settled, side, reasons
 
 
+def spelled_out(overrides: Iterable[str]) -> list[str]:
+    """Return `overrides` with `data=/x/y` as what it stands for: `data=prefix` and `data.path=/x/y`."""
+    pairs = ((text, text.lstrip("+").partition("=")) for text in overrides)
+    return [
+        part
+        for text, (key, _, value) in pairs
+        for part in (("data=prefix", f"data.path={value}") if key == "data" and "/" in value else (text,))
+    ]
+
+
 def _request(config: dict[str, Any]) -> Request:
     """The validated request. ConfigError: every wrong key, type and fact."""
     problems: list[Problem] = []
     request = freeze(Request, config, "", problems)
     problems += check_hardware(config["hardware"])
     if request is not None:
-        problems += [*data_problems(request.data), *_vendor_problems(request), *_plain_problems(request)]
+        problems += [*_data_problems(request.data), *_vendor_problems(request), *_plain_problems(request)]
     if request is None or problems:
         raise ConfigError(*problems)
     return request  # type: ignore[no-any-return]
@@ -75,9 +86,25 @@ def _vendor_problems(request: Request) -> list[Problem]:
         return [Problem("platform.vendor", "no such vendor", str(platform.vendor), listed(accelerators()), hint)]
     if hardware.vendor == platform.vendor:
         return []
-    valid = [name for name in choices("hardware") if _facts(name)["vendor"] == platform.vendor]
+    valid = [name for name in choices("hardware") if _hardware(name)["vendor"] == platform.vendor]
     what = f"{hardware.name} is no hardware of platform {platform.name}"
     return [Problem("hardware", what, allowed=listed(valid))]
+
+
+def _data_problems(data: Data) -> Iterator[Problem]:
+    """Yield what in `data` contradicts itself."""
+    if data.name == "mock" and data.path is not None:
+        yield Problem("data.path", "data=mock reads no files", data.path, "null")
+    if data.name != "mock" and not data.path:
+        hint = "data=/path/to/corpus, without .bin and .idx"
+        yield Problem("data.path", f"data={data.name} needs a path", "null", hint=hint)
+    if data.path and data.path.endswith((".bin", ".idx")):
+        what = "a corpus is named by the path that its two files share"
+        yield Problem("data.path", what, data.path, "a path without .bin and .idx", data.path[:-4])
+    if data.split != SPLITS[data.name]:
+        order = "another split is another order of samples"
+        why = "Megatron's mock data knows no other" if data.name == "mock" else order
+        yield Problem("data.split", why, data.split, SPLITS[data.name])
 
 
 def _plain_problems(request: Request) -> list[Problem]:
@@ -172,25 +199,20 @@ def _small_model(overrides: Sequence[str], reasons: list[str]) -> list[str]:
 def hardware_named(device_name: str, vendor: str) -> str:
     """Return the hardware entry that lists `device_name` as the driver spells it, else the vendor's unknown GPU."""
     for choice in choices("hardware"):
-        facts = _facts(choice)
+        facts = _hardware(choice)
         if device_name.lower() in (name.lower() for name in facts["device_names"]):
             return str(facts["name"])
     return f"unknown_{vendor}"
 
 
+def _hardware(name: str) -> Any:
+    return read_yaml(CONF / "hardware" / f"{name}.yaml")
+
+
 def model_named(name: str) -> Model | None:
     """Return conf/model/NAME.yaml by itself, as composing takes a quarter of a second; None for an alias of another."""
-    import yaml
-
-    file = yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
+    file = read_yaml(CONF / "model" / f"{name}.yaml")
     return freeze(Model, file["model"], "model", []) if "model" in file else None
-
-
-def _facts(hardware: str) -> dict[str, Any]:
-    import yaml
-
-    facts: dict[str, Any] = yaml.safe_load((CONF / "hardware" / f"{hardware}.yaml").read_text(encoding="utf-8"))
-    return facts
 
 
 def _seen() -> str:

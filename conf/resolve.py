@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from conf.check import check_layout, setting_problems
-from conf.data_choice import settled
+from conf.check import Case, check_layout, setting_problems
 from conf.errors import ConfigError, Problem
 from conf.facts import LayoutRow, find_row
-from conf.layout_check import Case
 from conf.schema import Common, Hardware, LayoutChoice, Request, Training
+from conf.vocabulary import short_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,9 @@ class Layout:
     world_size: int
     source: str | None
 
-    @property
-    def gradient_accumulation_steps(self) -> int:
-        """Micro-batches of one replica in a step: global_batch_size / (micro_batch_size × DP)."""
-        return self.num_micro_batches
-
     def __str__(self) -> str:
-        parts = [("TP", self.tensor_model_parallel_size), ("PP", self.pipeline_model_parallel_size)]
-        parts += [("VP", self.virtual_pipeline_model_parallel_size or 1), ("CP", self.context_parallel_size)]
-        parts += [("EP", self.expert_model_parallel_size)]
-        shown = [f"{name}{size}" for name, size in parts if size > 1] + [f"DP{self.data_parallel_size}"]
+        sizes = ((short, getattr(self, name) or 1) for name, short in short_names().items())
+        shown = [f"{short}{size}" for short, size in sizes if size > 1 or short == "DP"]
         return " ".join(shown) + (" SP" if self.sequence_parallel else "")
 
 
@@ -92,7 +85,10 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     case = Case(r.model, r.hardware, choice, training, optimizer, r.precision, r.nodes, gpus_per_node)
     data_parallel_size, warnings = _checked(case, row)
     layout = _layout(case, data_parallel_size, row)
-    filled_in = {"training": training, "optimizer": optimizer, "data": settled(request.data)}
+    data = request.data
+    if data.name == "prefix" and data.path:  # from the root: a run happens in a directory of its own
+        data = replace(data, path=os.path.abspath(data.path))  # noqa: PTH100
+    filled_in = {"training": training, "optimizer": optimizer, "data": data}
     return Experiment(
         **{field.name: getattr(request, field.name) for field in fields(Common)} | filled_in,
         name=request.name or f"{request.model.name}-{'rehearsal' if request.rehearse else request.platform.name}",

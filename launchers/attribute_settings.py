@@ -66,7 +66,7 @@ def table(framework: str) -> Table:
         ValueError: an entry is not as the vocabulary's head says; it is named.
     """
     file = FOLDER / f"{framework}.yaml"
-    raw: dict[str, Any] = read_yaml(file) if file.exists() else {}
+    raw: dict[str, Any] = dict(read_yaml(file)) if file.exists() else {}
     own = raw.pop("settings", {})
     settings = {}
     for name, setting in vocabulary().items():
@@ -77,7 +77,7 @@ def table(framework: str) -> Table:
         raise ValueError(f"{file.name}: settings: no such setting: {', '.join(sorted(unknown))}")
     parts = tuple(
         Row(name=of, of=of, write=written(f"{file.name}: {of}", part))
-        for of, part in ((part.pop("of"), part) for part in raw.pop("parts", ()))
+        for of, part in ((part["of"], {k: v for k, v in part.items() if k != "of"}) for part in raw.pop("parts", ()))
     )
     constants = {part: raw.pop(part, None) or {} for part in _CONSTANTS}
     return Table(settings=settings, parts=parts, **constants, more=raw)

@@ -7,15 +7,15 @@ Plan's environment and go in by name: a secret is in no command line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
+from conf.vocabulary import read_yaml
 from launchers.frameworks import framework_of
 from launchers.plan import Plan
 
@@ -94,7 +94,7 @@ def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Comma
     """All of the wrapped command that comes before the one that it wraps."""
     image, runtime = e.image or "", e.cluster.container
     devices = vendor_of(e.platform.vendor).container_arguments.get(runtime, ())
-    shared = (*_table()["common"][runtime], *devices)
+    shared = (*read_yaml(TABLE)["common"][runtime], *devices)
     if runtime in ("docker", "podman"):
         options = [f"--volume={path}:{path}{'' if writable else ':ro'}" for path, writable in mounts]
         options += [f"--env={name}" for name in variables]
@@ -108,11 +108,3 @@ def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Comma
     options = [f"--container-image={enroot_name(image)}", f"--container-mounts={listed}"]
     options += [f"--container-workdir={directory}", f"--container-env={','.join(variables)}"]
     return ("srun", "--nodes=1", f"--gpus-per-node={e.gpus_per_node}", *shared, *options)
-
-
-@cache
-def _table() -> Mapping[str, Mapping[str, list[str]]]:
-    import yaml
-
-    table: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
-    return table

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, Problem
+from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
 from launchers import attribute_settings, corpus, variables
 from launchers.frameworks import Framework
@@ -24,8 +24,12 @@ class RecipeStack(Framework):
     """As NVIDIA calls it."""
     program: Path
     """The program of ours that builds the recipe and trains, or only checks (--check)."""
-    precisions: Mapping[tuple[str, str | None], str]
-    """(params_dtype, fp8_recipe) → the stack's name for it; fp32 is ours."""
+    no_recipe: str
+    """What it has not, for a model without a recipe; {release} and {model} are filled in."""
+    sibling: str
+    """The other one, which may have such a recipe."""
+    fp8_delayed: str
+    """Its name for fp8 with delayed scaling; those of the other precisions are the same in both."""
     lists_on_one_line: bool = False
     """In settings.yaml."""
     environment_table = "nvidia_stacks_env"
@@ -57,17 +61,15 @@ class RecipeStack(Framework):
         """Yield what the stack cannot do, beside what its table of settings says."""
         yield from self.other_vendor(e, f"{self.label} is NVIDIA's stack", "framework=megatron")
         if e.model.name not in e.framework.recipes:
-            yield self.recipe_missing(e)
-        if (e.precision.params_dtype, e.precision.fp8_recipe) not in self.precisions:
+            what = f"{self.label} {self.no_recipe.format(release=e.framework.release, model=e.model.name)}"
+            hint = f"another model, or framework={self.sibling}"
+            yield Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
+        if self.precision_name(e) is None:
             found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
             what = f"{self.label.removeprefix('Megatron-')} has no such precision"
             yield Problem("precision", what, found, "bf16, fp32, fp8, fp8_current, mxfp8")
         if e.accelerator is None:
             yield from without_accelerator(e)
-
-    def recipe_missing(self, e: Experiment) -> Problem:
-        """Return the problem of a model that the stack has no recipe for."""
-        raise NotImplementedError
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         """Return what the program needs beside the attributes of the recipe."""
@@ -105,7 +107,18 @@ class RecipeStack(Framework):
             fields |= {"fp8": e.precision.fp8, "fp8_param_gather": False, "first_last_layers_bf16": False}
         if e.precision.fp8_recipe == "mxfp8":
             fields["reuse_grad_buf_for_mxfp8_param_ag"] = False  # a part of gathering in fp8
-        return {"factory": self.precisions[e.precision.params_dtype, e.precision.fp8_recipe], "set": fields}
+        return {"factory": self.precision_name(e), "set": fields}
+
+    def precision_name(self, e: Experiment) -> str | None:
+        """Return the stack's name of the precision, None if it has no such. fp32 is ours."""
+        if e.precision.params_dtype == "float32":
+            return "fp32" if e.precision.fp8_recipe is None else None
+        return {
+            None: "bf16_mixed",
+            "delayed": self.fp8_delayed,
+            "tensorwise": "bf16_with_fp8_current_scaling_mixed",
+            "mxfp8": "bf16_with_mxfp8_mixed",
+        }.get(e.precision.fp8_recipe)
 
 
 def without_accelerator(e: Experiment) -> Iterator[Problem]:

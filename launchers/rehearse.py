@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from conf.errors import ConfigError, Problem
 from conf.parameters import Held, per_stage
 from conf.resolve import Experiment
 from conf.schema import Data
-from conf.vocabulary import follow, requested, short_names, vocabulary
+from conf.vocabulary import follow, read_yaml, requested, short_names, vocabulary
 from launchers.frameworks import framework_of
 from launchers.plan import Plan
 from launchers.toy import toy
@@ -77,7 +76,7 @@ def shrunk(full: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[st
 
 def not_rehearsed(e: Experiment) -> dict[str, str]:
     """Return setting or topic → why a rehearsal of `e` shows nothing of it."""
-    table, own, found = _table(), framework_of(e.framework.name).not_rehearsed(), {}
+    table, own, found = read_yaml(TABLE), framework_of(e.framework.name).not_rehearsed(), {}
     for row in (*table["settings"], *own.get("settings", ())):
         value = follow(e, row["of"])
         is_requested = value is True or value not in row.get("unless", NOT_REQUESTED)  # True == 1
@@ -245,11 +244,3 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
 
 
 _ROOM = "four processes hold no more; rehearse=layout shows all of it"
-
-
-@cache
-def _table() -> dict[str, Any]:
-    import yaml
-
-    table: dict[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
-    return table

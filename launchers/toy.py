@@ -11,9 +11,8 @@ from dataclasses import replace
 from math import inf
 
 from conf.architecture import MLA, Model, MoE
-from conf.layout_check import Case
 from conf.resolve import Experiment, Layout
-from conf.schema import LayoutChoice, Optimizer, Precision, Training
+from conf.schema import Optimizer
 
 PROCESSES = 4  # two cores hold no more
 STEPS = (8, 20)
@@ -26,7 +25,7 @@ CORPUS_HIDDEN = 64  # beside the full vocabulary of a corpus of the user's own
 
 def toy(e: Experiment) -> Experiment:
     """Return `e` shrunk to 1 to 4 processes of one node, 8 to 20 steps. bf16 runs in place of fp8, which no CPU has."""
-    layout, training = _layout(e), _training(e)
+    layout, training, steps = _layout(e), e.training, _steps(e)
     batch = min(BATCH, 1 << (e.training.global_batch_size.bit_length() - 1))
     micro = _micro_batch(e, batch // layout.data_parallel_size)
     layout = replace(layout, num_micro_batches=batch // (micro * layout.data_parallel_size))
@@ -40,11 +39,14 @@ def toy(e: Experiment) -> Experiment:
             training,
             global_batch_size=batch,
             micro_batch_size=micro,
+            seq_length=min(training.seq_length, SEQ_LENGTH),
+            train_iters=steps,
+            save_interval=None,
             recompute_num_layers=_at_most(training.recompute_num_layers, chunk),
             attention=training.attention if layout.context_parallel_size > 1 else "unfused",
         ),
-        optimizer=_optimizer(e, training.train_iters),
-        precision=_precision(e.precision),
+        optimizer=_optimizer(e, steps),
+        precision=replace(e.precision, fp8=None, fp8_recipe=None),
         cluster=replace(e.cluster, container="none"),
         image=None,
         nodes=1,
@@ -54,14 +56,6 @@ def toy(e: Experiment) -> Experiment:
         rerun=True,  # it is rehearsed what is installed now
         probe=True,
     )
-
-
-def case(e: Experiment) -> Case:
-    """Return a settled experiment as the Case that the rules of conf/check.py look at."""
-    layout = e.layout
-    sizes = {name: getattr(layout, name) for name in LayoutChoice.__slots__ if name != "table"}
-    choice = LayoutChoice(table=None, **sizes)
-    return Case(e.model, e.hardware, choice, e.training, e.optimizer, e.precision, e.nodes, e.gpus_per_node)
 
 
 def _layout(e: Experiment) -> Layout:
@@ -109,12 +103,6 @@ def _micro_batch(e: Experiment, per_replica: int) -> int:
     return per_replica if e.layout.num_micro_batches == 1 else max(1, min(2, per_replica // 2))
 
 
-def _training(e: Experiment) -> Training:
-    """Without checkpoints, which a rehearsal does not write."""
-    t = e.training
-    return replace(t, seq_length=min(t.seq_length, SEQ_LENGTH), train_iters=_steps(e), save_interval=None)
-
-
 def _steps(e: Experiment) -> int:
     """8 to 20 steps, as many as keep the share of the warm-up best."""
     total, share = e.training.train_iters, e.optimizer.lr_warmup_iters / e.training.train_iters
@@ -135,10 +123,6 @@ def _optimizer(e: Experiment, steps: int) -> Optimizer:
         lr_warmup_iters=warmup,
         lr_decay_iters=steps if decay == total else max(warmup + 1, round(decay * steps / total)),
     )
-
-
-def _precision(p: Precision) -> Precision:
-    return replace(p, fp8=None, fp8_recipe=None) if p.fp8 else p
 
 
 def _model(e: Experiment, layout: Layout) -> Model:

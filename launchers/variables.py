@@ -10,6 +10,7 @@ from pathlib import Path
 from conf.errors import ConfigError, Problem
 from conf.freeze import freeze
 from conf.resolve import Experiment
+from conf.vocabulary import read_yaml, short_names
 from launchers.frameworks import framework_of
 
 TABLES = Path(__file__).parent.parent / "conf" / "tables"
@@ -60,12 +61,7 @@ def _decided(e: Experiment) -> Iterator[Row]:
 
 
 def _facts(e: Experiment) -> dict[str, set[str]]:
-    sizes = {
-        "tp": e.layout.tensor_model_parallel_size,
-        "pp": e.layout.pipeline_model_parallel_size,
-        "cp": e.layout.context_parallel_size,
-        "ep": e.layout.expert_model_parallel_size,
-    }
+    sizes = {short.lower(): getattr(e.layout, name) or 1 for name, short in short_names().items()}
     return {
         "framework": {e.framework.name},
         "architecture": {e.hardware.architecture or "unknown"},
@@ -81,10 +77,8 @@ def _facts(e: Experiment) -> dict[str, set[str]]:
 @cache
 def _rows(name: str) -> tuple[Row, ...]:
     """The rows of a table in conf/tables; none where there is no such table."""
-    import yaml
-
     path = TABLES / f"{name}.yaml"
-    table = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else []
+    table = read_yaml(path) if path.is_file() else []
     problems: list[Problem] = []
     defaulted = [{"export": True, **entry} for entry in table]
     rows = [freeze(Row, entry, f"{path.name}: {entry.get('variable')}", problems) for entry in defaulted]

@@ -96,12 +96,15 @@ def maker_of(device_name: str) -> str | None:
     return next(makers, _READ_ONLY.get(first))
 
 
-def output(*argv: str) -> str:
-    """Return what the command `argv` prints, an empty string where it is missing, fails or hangs."""
+def output(*argv: str, env: Mapping[str, str] | None = None) -> str:
+    """Return what the command `argv` prints, an empty string where it is missing, fails or hangs. env: all of its
+    environment (None: ours)."""
     if shutil.which(argv[0]) is None:
         return ""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False, env=env
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -5,15 +5,15 @@ A recipe asks the Hugging Face hub for the model's config.json; launchers/settin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from conf.errors import Problem, listed
 from conf.resolve import Experiment
 from conf.schema import Model
 from conf.vendors import vendor_of
-from conf.vocabulary import follow
+from conf.vocabulary import follow, read_yaml
 from launchers.attribute_settings import FOLDER
 from launchers.nvidia import RANKS, RecipeStack
 
@@ -26,13 +26,9 @@ class MegatronBridge(RecipeStack):
     name = "megatron_bridge"
     label = "Megatron-Bridge"
     program = RANKS / "bridge_ranks.py"
-    precisions: Mapping[tuple[str, str | None], str] = {
-        ("float32", None): "fp32",
-        ("bfloat16", None): "bf16_mixed",
-        ("bfloat16", "delayed"): "bf16_with_fp8_delayed_scaling_mixed",
-        ("bfloat16", "tensorwise"): "bf16_with_fp8_current_scaling_mixed",
-        ("bfloat16", "mxfp8"): "bf16_with_mxfp8_mixed",
-    }
+    no_recipe = "has no recipe to pre-train {model} with, in any release"
+    sibling = "nemo"
+    fp8_delayed = "bf16_with_fp8_delayed_scaling_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         """See RecipeStack."""
@@ -56,23 +52,19 @@ class MegatronBridge(RecipeStack):
             what = "the attribute paths of this release are not known"
             yield Problem("framework.release", what, release, listed([f"{known}.x" for known in RELEASES]))
 
-    def recipe_missing(self, e: Experiment) -> Problem:
-        """See RecipeStack."""
-        what = f"Megatron-Bridge has no recipe to pre-train {e.model.name} with, in any release"
-        hint = "another model, or framework=nemo"
-        return Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
-
 
 def hub_answer(recipe: str, model: Model) -> dict[str, Any]:
     """Return what the hub is to answer: {id, revisions, config}. recipe: the function's name."""
-    revisions = _hugging_face()["revisions"].get(recipe, [])
-    return {"id": _hugging_face()["ids"][recipe], "revisions": revisions, "config": hub_config(recipe, model)}
+    table = read_yaml(FOLDER / "hugging_face.yaml")
+    config = hub_config(recipe, model)
+    return {"id": table["ids"][recipe], "revisions": table["revisions"].get(recipe, []), "config": config}
 
 
 def hub_config(recipe: str, model: Model) -> dict[str, Any]:
     """Return config.json for `recipe` with the shapes of `model`."""
-    family = max((name for name in _hugging_face()["families"] if recipe.startswith(name)), key=len)
-    rows = {**_hugging_face()["common"], **_hugging_face()["families"][family]}
+    table = read_yaml(FOLDER / "hugging_face.yaml")
+    family = max((name for name in table["families"] if recipe.startswith(name)), key=len)
+    rows = {**table["common"], **table["families"][family]}
     values = {key: row["is"] if isinstance(row, dict) else follow(model, row) for key, row in rows.items()}
     known = {key: value for key, value in values.items() if value is not None}
     return known | {"tie_word_embeddings": not model.untie_embeddings_and_output_weights} | _scaling(model)
@@ -85,24 +77,9 @@ def _scaling(model: Model) -> dict[str, Any]:
         return {"rope_scaling": {"rope_type": "llama3", "factor": model.rope_scaling_factor, **low_high}}
     if model.yarn is None:
         return {}
-    yarn = {
-        "factor": model.yarn.rotary_scaling_factor,
-        "original_max_position_embeddings": model.yarn.original_max_position_embeddings,
-        "beta_fast": model.yarn.beta_fast,
-        "beta_slow": model.yarn.beta_slow,
-        "mscale": model.yarn.mscale,
-        "mscale_all_dim": model.yarn.mscale_all_dim,
-    }
-    return {"rope_scaling": {"rope_type": "yarn", "type": "yarn", **{k: v for k, v in yarn.items() if v is not None}}}
-
-
-@cache
-def _hugging_face() -> Mapping[str, Any]:
-    import yaml
-
-    text = (FOLDER / "hugging_face.yaml").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = yaml.safe_load(text)
-    return table
+    yarn = {name: value for name, value in asdict(model.yarn).items() if value is not None}
+    factor = yarn.pop("rotary_scaling_factor")
+    return {"rope_scaling": {"rope_type": "yarn", "type": "yarn", "factor": factor, **yarn}}
 
 
 FRAMEWORK = MegatronBridge()

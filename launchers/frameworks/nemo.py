@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from conf.errors import Problem, listed
+from conf.errors import Problem
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
 from launchers import corpus
@@ -20,13 +20,9 @@ class Nemo(RecipeStack):
     label = "NeMo"
     program = RANKS / "nemo_ranks.py"
     lists_on_one_line = True  # one entry a layer is no reading matter
-    precisions: Mapping[tuple[str, str | None], str] = {
-        ("float32", None): "fp32",
-        ("bfloat16", None): "bf16_mixed",
-        ("bfloat16", "delayed"): "bf16_with_fp8_mixed",
-        ("bfloat16", "tensorwise"): "bf16_with_fp8_current_scaling_mixed",
-        ("bfloat16", "mxfp8"): "bf16_with_mxfp8_mixed",
-    }
+    no_recipe = "{release} has no recipe to pre-train {model} with"
+    sibling = "megatron_bridge"
+    fp8_delayed = "bf16_with_fp8_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         """See RecipeStack."""
@@ -49,12 +45,6 @@ class Nemo(RecipeStack):
             what = "with several ranks over gloo NeMo's checkpoint callback was seen to hang (Lightning's broadcast)"
             hint = "gpus_per_node=1, or framework=megatron_bridge"
             yield Problem("training.save_interval", what, str(e.training.save_interval), "null", hint)
-
-    def recipe_missing(self, e: Experiment) -> Problem:
-        """See RecipeStack."""
-        what = f"NeMo {e.framework.release} has no recipe to pre-train {e.model.name} with"
-        hint = "another model, or framework=megatron_bridge"
-        return Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
 
 
 def _flops_formula(e: Experiment) -> str | None:

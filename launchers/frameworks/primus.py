@@ -14,6 +14,7 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem, closest, listed
 from conf.resolve import Declared, Experiment
+from conf.vocabulary import written
 from launchers import attribute_settings, bundle, corpus, nvidia, rehearse, variables
 from launchers.attribute_settings import in_range
 from launchers.frameworks import Framework
@@ -24,23 +25,20 @@ from launchers.torchrun import machine
 
 ROOT = Path(__file__).parents[2]
 SHELL = ROOT / "shell"
+README = attribute_settings.FOLDER / "primus_bundle.txt"
 FACTS = ROOT / "launchers" / "ranks" / "primus_facts.py"
 ROPE_SCALING_FACTOR = 8.0  # GPTModel's default (megatron/core/models/gpt/gpt_model.py:103)
 EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
 ENTRIES = ("run_pretrain", "direct", "container", "slurm")
 _PLAIN_ENTRIES = ENTRIES[:2]
 
-PROGRAMS = {
-    "run.sh": "shell/run_bundle.sh",
-    "sample_power.sh": "shell/sample_power.sh",
-    "power_tools": "shell/power_tools",
-    "environment.sh": "shell/environment.sh",
-    "rank_program.py": "launchers/ranks/rank_program.py",
-    "corpus.py": "launchers/ranks/corpus.py",
-    "corpus_order.py": "launchers/ranks/corpus_order.py",
-    "primus_check.py": "launchers/ranks/primus_check.py",
-    "primus_facts.py": "launchers/ranks/primus_facts.py",
-    "primus_settle.py": "launchers/ranks/primus_settle.py",
+PROGRAMS = {"run.sh": "shell/run_bundle.sh"} | {
+    path.rpartition("/")[2]: path
+    for path in (
+        *("shell/sample_power.sh", "shell/power_tools", "shell/environment.sh", "launchers/ranks/rank_program.py"),
+        *("launchers/ranks/corpus.py", "launchers/ranks/corpus_order.py", "launchers/ranks/primus_check.py"),
+        *("launchers/ranks/primus_facts.py", "launchers/ranks/primus_settle.py"),
+    )
 }
 """Name in a bundle → file here."""
 
@@ -179,10 +177,7 @@ def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
     if e.framework.python is not None and e.bundle is None:
         places["PRIMUS_PYTHON"] = (e.framework.python, "whose environment Primus takes (framework.python)")
     if e.rehearse:
-        places["PRIMUS_GPU_MODEL"] = (
-            e.hardware.name.upper(),
-            "the GPU that the rehearsal's rocm-smi lists",
-        )
+        places["PRIMUS_GPU_MODEL"] = (e.hardware.name.upper(), "the GPU that the rehearsal's rocm-smi lists")
     if e.rehearse == "layout":
         places["PRIMUS_ENTRY"] = ("main", "one process, which plays a rank")
     if e.image is not None:
@@ -258,15 +253,15 @@ def _precision_refused(e: Experiment) -> Iterator[Problem]:
 
 def _options_refused(e: Experiment) -> Iterator[Problem]:
     release, ours = e.framework.release, attribute_settings.table("primus")
-    written = {key: row.of for row in (*ours.settings.values(), *ours.parts) for key in row.paths(None)}
-    older = {entry["path"]: name for name, entries in ours.more["options"].items() for entry in _listed(entries)}
+    known = {key: row.of for row in (*ours.settings.values(), *ours.parts) for key in row.paths(None)}
+    older = {target.path: name for name, entry in ours.more["options"].items() for target in written(name, entry).to}
     for name in e.framework.options:
         where = f"framework.options.{name}"
         if "-" in name or "." in name or not name.isidentifier():
             hint = name.replace("-", "_").replace(".", "_")
             yield Problem(where, "Primus ignores keys with dashes and dots without a word", name, hint=hint)
-        elif name in written or name in ("norm_epsilon", "virtual_pipeline_model_parallel_size"):
-            hint = f"set {written.get(name, 'the setting')} instead"
+        elif name in known or name in ("norm_epsilon", "virtual_pipeline_model_parallel_size"):
+            hint = f"set {known.get(name, 'the setting')} instead"
             yield Problem(where, "is written from a setting that all stacks share", name, hint=hint)
         elif older.get(name, name) != name:
             hint = f"framework.options.{older[name]}=…"
@@ -280,8 +275,7 @@ def _keys_of_option(name: str, release: str | None) -> list[str]:
     options = attribute_settings.table("primus").more["options"]
     if name not in options:
         return [name]
-    entries = _listed(options[name])
-    return [entry["path"] for entry in entries if in_range(release, entry.get("from"), entry.get("before"))]
+    return [target.path for target in written(name, options[name]).to if in_range(release, target.since, target.before)]
 
 
 def _declared(e: Experiment) -> Iterator[Declared]:
@@ -291,9 +285,8 @@ def _declared(e: Experiment) -> Iterator[Declared]:
         yield Declared("rope_scaling_factor", ROPE_SCALING_FACTOR, why)
     fused = "gradient_accumulation_fusion"
     if fused not in e.framework.options:
-        yield Declared(
-            fused, False, f"needs Apex's kernel, which not every ROCm image has; framework.options.{fused}=true"
-        )
+        why = f"needs Apex's kernel, which not every ROCm image has; framework.options.{fused}=true"
+        yield Declared(fused, False, why)
     for name, value in e.framework.options.items():
         yield Declared(name, value, "framework.options")
 
@@ -304,10 +297,6 @@ def _same_release(image: str, release: str) -> bool:
     if not tag.startswith("v") or not tag[1:2].isdigit():
         return True
     return tag == release or tag.startswith((f"{release}.", f"{release}_", f"{release}-"))
-
-
-def _listed(entries: Any) -> list[dict[str, str]]:
-    return entries if isinstance(entries, list) else [entries]
 
 
 def _checkout(e: Experiment) -> str:
@@ -326,29 +315,10 @@ def readme(e: Experiment, plan: Plan, scope: Scope) -> str:
     passed = ", ".join(plan.forward_env) or "none"
     inside = f"Start it inside {image}, with a checkout of the same release"
     start = "\n".join([*scope.notes, REHEARSED]) if e.rehearse else inside
-    title = f"{e.name}: {e.model.name} on {e.nodes} x {e.gpus_per_node} {e.hardware.name}, Primus {e.framework.release}"
-    return f"""{title}, {e.layout}
-
-{start}
-(git clone --recurse-submodules -b release/{e.framework.release} https://github.com/AMD-AGI/Primus):
-
-    PRIMUS_PATH=/path/to/Primus bash run.sh              DRY_RUN=1 bash run.sh  only says what it would do
-
-Several nodes: the same on each of them, with NODE_RANK=0, 1, ... (srun sets it) and MASTER_ADDR=HOST of node 0.
-The last node's log is the one with the iteration lines.
-From outside a container: PRIMUS_ENTRY=container PRIMUS_IMAGE={image} bash run.sh
-
-These may be set before it: TRAIN_ITERS, NNODES, GPUS_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT,
-PRIMUS_PATH, PRIMUS_ENTRY, PRIMUS_IMAGE, PRIMUS_CACHE_ROOT, DATA_PREFIX (a corpus elsewhere),
-RUN_DIR (where the run is kept), TRAIN_LOG (a file in a folder that exists).
-What follows from them is computed again; where more would have to change, run.sh refuses: render again.
-Before it starts, its release and every key are looked up in the checkout: PRIMUS_CHECK=0 leaves that out.
-Where its git does not name the release, PRIMUS_RELEASE={e.framework.release} says that it is that one.
-Passed on by name if you have set them, never written down: {passed}.
-
-A run is a folder runs/TIME: primus.yaml as it ran, train.log, power.jsonl. Elsewhere, with TensorPrimat, its record is
-    python -m parsers runs/TIME/train.log -o runs/TIME
-"""
+    where = f"{e.nodes} x {e.gpus_per_node} {e.hardware.name}"
+    title = f"{e.name}: {e.model.name} on {where}, Primus {e.framework.release}, {e.layout}"
+    text = README.read_text(encoding="utf-8")
+    return text.format(title=title, start=start, image=image, release=e.framework.release, passed=passed)
 
 
 FRAMEWORK = Primus()

@@ -85,7 +85,7 @@ def test_tp_beyond_the_node_is_a_warning_with_its_reason() -> None:
 
 def test_derived_sizes_are_given_with_their_reason() -> None:
     e = load_experiment(*LLAMA, f"{TP}=4")
-    assert (e.layout.data_parallel_size, e.layout.gradient_accumulation_steps) == (2, 64)
+    assert (e.layout.data_parallel_size, e.layout.num_micro_batches) == (2, 64)
     assert "DP = 2: 8 GPUs / TP 4 / PP 1" in e.reasons
     assert "gradient accumulation = 64: global batch 128 / (micro-batch 1 × DP 2)" in e.reasons
 
@@ -99,7 +99,7 @@ def case(**sizes: Any) -> Any:
     """The rules' own input for llama31_8b on H100s, without loading an experiment each time."""
     from dataclasses import replace
 
-    from conf.layout_check import Case
+    from conf.check import Case
 
     e = llama_on_h100s()
     choice = replace(
@@ -167,8 +167,7 @@ def test_what_passes_divides_and_what_does_not_pass_does_not(
 @settings(max_examples=40, deadline=None)
 @given(tensor=SIZE, pipeline=SIZE, nodes=st.integers(1, 4))
 def test_the_layouts_that_are_proposed_are_valid(tensor: int, pipeline: int, nodes: int) -> None:
-    from conf.check import check_layout
-    from conf.layout_check import _nearest_splits
+    from conf.check import _nearest_splits, check_layout
 
     it = case(tensor_model=tensor, pipeline_model=pipeline, context=1, nodes=nodes, batch=256 * 3, micro=1)
     for tp, pp in _nearest_splits(it):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conf import load_experiment
-from conf.data_choice import spelled_out
 from conf.errors import ConfigError
+from conf.load import spelled_out
 from launchers import corpus, preflight
 from launchers.frameworks.megatron import FRAMEWORK
 from launchers.plan import Host

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from conf.check import check_layout
+from conf.check import Case, check_layout
 from conf.compose import choices, compose, entry
 from conf.errors import ConfigError
 from conf.facts import LayoutRow, layout_rows
 from conf.freeze import freeze
 from conf.resolve import Experiment, resolve
-from conf.schema import Hardware, Request
+from conf.schema import Hardware, LayoutChoice, Request
 from launchers.rehearse import in_layout, rank_bytes
-from launchers.toy import PROCESSES, case, toy
+from launchers.toy import PROCESSES, toy
 
 pytestmark = pytest.mark.long
 
@@ -66,6 +66,13 @@ def hardware(name: str) -> Hardware:
 
 def sizes(e: Experiment) -> dict[str, int]:
     return {name: getattr(e.layout, f"{name}_parallel_size") or 1 for name in SIZES}
+
+
+def case(e: Experiment) -> Case:
+    """A settled experiment as the rules take it."""
+    settled = {name: getattr(e.layout, name) for name in LayoutChoice.__slots__ if name != "table"}
+    choice = LayoutChoice(table=None, **settled)
+    return Case(e.model, e.hardware, choice, e.training, e.optimizer, e.precision, e.nodes, e.gpus_per_node)
 
 
 def check(e: Experiment) -> Experiment:
