@@ -23,7 +23,7 @@ MAY_BE_ZERO = {"moe_first_dense_layers"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the rules look at; sizes of `layout` and `training` are filled in."""
+    """The parts of an experiment that the rules look at; sizes of `layout` and `training` are filled in."""
 
     model: Model
     hardware: Hardware
@@ -91,7 +91,7 @@ def _world(case: Case) -> Iterator[Problem]:
 
 
 def _nearest_splits(case: Case) -> list[tuple[int, int]]:
-    """Pairs (TP, PP) that divide the world and the model, nearest first."""
+    """Return pairs (TP, PP) that divide the world and the model, nearest first."""
     model, world = case.model, case.world_size
     fits = [
         (tp, pp)
@@ -252,7 +252,7 @@ def _schedule(case: Case) -> Iterator[Problem]:
 
 
 def _bounds(case: Case) -> Iterator[Problem]:
-    """Values beyond the bounds of their row in conf/vocabulary.yaml."""
+    """Yield values beyond the bounds of their row in conf/vocabulary.yaml."""
     for name, value in requested(case, partial=True).items():
         setting = vocabulary()[name]
         if not setting.in_bounds(value):
@@ -342,12 +342,12 @@ def positive(case: Case) -> Iterator[Problem]:
 
 
 def _counts(part: Any, where: str) -> dict[str, int | None]:
-    """Every integer of a model and of its parts, by config key."""
-    found: dict[str, int | None] = {}
+    """Return every integer of a model and of its parts, by config key."""
+    counts: dict[str, int | None] = {}
     for field in fields(part):
         value = getattr(part, field.name)
         if is_dataclass(value):
-            found |= _counts(value, f"{where}.{field.name}")
+            counts |= _counts(value, f"{where}.{field.name}")
         elif required(field_types(type(part))[field.name]) is int and field.name not in MAY_BE_ZERO:
-            found[f"{where}.{field.name}"] = value
-    return found
+            counts[f"{where}.{field.name}"] = value
+    return counts

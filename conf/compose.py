@@ -36,7 +36,7 @@ def choices(group: str) -> tuple[str, ...]:
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """conf/config.yaml with `overrides` (Hydra's grammar) as plain containers, interpolations resolved.
+    """Return conf/config.yaml with `overrides` (Hydra's grammar) as plain containers, interpolations resolved.
 
     The same overrides give the same object again (composing takes a quarter of a second): do not change it.
 
@@ -82,7 +82,7 @@ def entry(group: str, choice: str) -> dict[str, Any]:
 
 @contextmanager
 def _undisturbed() -> Iterator[list[str]]:
-    """Hydra and OmegaConf are global: the caller's are as before afterwards. Meanwhile oc.env refuses secrets, and
+    """Restore the caller's Hydra and OmegaConf, which are global, afterwards. Meanwhile oc.env refuses secrets, and
     lists them."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.singleton import Singleton
@@ -107,9 +107,9 @@ def _undisturbed() -> Iterator[list[str]]:
 
 
 def _hydra_problem(text: str) -> Problem:
-    if found := re.search(r"Could not override '([^']+)'", text):  # the key is in the schema, so a part of it is null
-        part = found[1].rpartition(".")[0]
-        return Problem(found[1], f"{part} is null in what was chosen", hint=f"a choice that has {part}")
+    if match := re.search(r"Could not override '([^']+)'", text):  # the key is in the schema, so a part of it is null
+        part = match[1].rpartition(".")[0]
+        return Problem(match[1], f"{part} is null in what was chosen", hint=f"a choice that has {part}")
     return Problem("config", text, hint="python launch.py --cfg job shows the config")
 
 
@@ -182,7 +182,7 @@ def key_problems(key: str) -> Iterator[Problem]:
 
 
 def _is_open(key: str) -> bool:
-    """Whether `key` is an open mapping (`framework.options={a: 1}`) or below one."""
+    """Return whether `key` is an open mapping (`framework.options={a: 1}`) or below one."""
     kind: Any = Request
     for part in key.split("."):
         kind = field_types(kind).get(part) if is_dataclass(kind) else kind
@@ -211,6 +211,6 @@ def _quoted(value: object) -> str:
 
 
 def _first_lines(error: BaseException) -> str:
-    """Its message; Hydra wraps some errors in one that has none."""
+    """Return its message; Hydra wraps some errors in one that has none."""
     text = " ".join(line.strip() for line in str(error).splitlines()[:4] if line.strip())
     return text or (_first_lines(error.__cause__) if error.__cause__ else type(error).__name__)

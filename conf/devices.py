@@ -23,13 +23,13 @@ def find() -> Devices:
 
 
 def _visible(vendor: str | None) -> int | None:
-    """How many devices the user's environment leaves visible, None for all: the smallest of the lists that are set."""
+    """Return how many devices the user's environment leaves visible, the smallest of its lists; None for all."""
     lists = [os.environ[name] for name in vendor_of(vendor).visibility if name in os.environ]
     return min(map(_listed, lists), default=None)
 
 
 def _listed(text: str) -> int:
-    """Devices in such a list. As CUDA's documentation says, it ends at the first entry that names no device."""
+    """Count the devices of such a list. As CUDA documents it, it ends at the first entry that names no device."""
     items = (item.strip() for item in text.split(","))
     return len(list(takewhile(lambda item: item and not item.startswith("-"), items)))
 

@@ -1,4 +1,4 @@
-"""What goes wrong because of what a user typed or gave: one Problem each, collected, shown without a traceback."""
+"""Mistakes of a user: one Problem each, all of them at once, shown without a traceback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Problem:
 
 
 class UserError(Exception):
-    """Bad input. `problems` holds all that was found; the command line prints them and exits with `exit_code`."""
+    """Bad input. `problems` is all of it; the command line prints them and exits with `exit_code`."""
 
     exit_code = 2
 

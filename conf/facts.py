@@ -156,7 +156,7 @@ def _figures(where: str, mapping: Mapping[str, Any]) -> list[Problem]:
 
 
 def _typed(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """CSV text as Python values: empty is None; what cannot be read stays text, and `freeze` then refuses it."""
+    """Return CSV text as Python values: empty is None; what cannot be read stays text, and `freeze` then refuses it."""
     kinds = field_types(LayoutRow)
     return {key: _value(str(kinds[key]), text) if key in kinds else text for key, text in cells.items()}
 

@@ -115,7 +115,7 @@ def versions(distributions: Sequence[str], python: str | None) -> Mapping[str, s
 
 
 def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Where the run will look for the framework, and the version of its own distribution there."""
+    """Return where the run will look for the framework, and the version of its own distribution there."""
     given = config["framework"]
     if known["checkout"] is not None:  # mounted into whatever image
         path = given["checkout"] or known["checkout"]
@@ -150,7 +150,7 @@ def _of_another(distributions: tuple[str, ...], python: str) -> Mapping[str, str
         done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         installed: Mapping[str, str | None] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        what = f"this interpreter cannot be asked what is installed: {error}"
+        what = f"this interpreter cannot list what is installed: {error}"
         raise ConfigError(Problem("framework.python", what, python, hint="the path of a Python")) from error
     return installed
 

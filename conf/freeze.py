@@ -42,7 +42,7 @@ def _freeze_dataclass(kind: Any, value: Any, where: str, problems: list[Problem]
     for key in value:
         if key not in hints:
             problems.append(unknown_key(f"{where}.{key}" if where else str(key), hints))
-    found = len(problems)
+    before = len(problems)
     frozen = {}
     for name, hint in hints.items():
         key = f"{where}.{name}" if where else name
@@ -50,7 +50,7 @@ def _freeze_dataclass(kind: Any, value: Any, where: str, problems: list[Problem]
             problems.append(Problem(key, "missing", hint=f"add `{name}:` to the YAML file; null where it is unknown"))
         else:
             frozen[name] = freeze(hint, value[name], key, problems)
-    return kind(**frozen) if len(problems) == found else None
+    return kind(**frozen) if len(problems) == before else None
 
 
 def field_types(kind: Any) -> Mapping[str, Any]:

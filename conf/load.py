@@ -68,7 +68,7 @@ def spelled_out(overrides: Iterable[str]) -> list[str]:
 
 
 def _request(config: dict[str, Any]) -> Request:
-    """The validated request. ConfigError: every wrong key, type and fact."""
+    """Return the validated request. ConfigError: every wrong key, type and fact."""
     problems: list[Problem] = []
     request = freeze(Request, config, "", problems)
     problems += check_hardware(config["hardware"])
@@ -108,7 +108,7 @@ def _data_problems(data: Data) -> Iterator[Problem]:
 
 
 def _plain_problems(request: Request) -> list[Problem]:
-    """Root keys and prices that are numbers without sense, or a name that is no folder."""
+    """Return root keys and prices that are numbers without sense, or a name that is no folder."""
     problems = [Problem("repeat", "must be at least 1", str(request.repeat))] if request.repeat < 1 else []
     if request.hang_after_s <= 0:
         problems.append(Problem("hang_after_s", "must be above 0 seconds", str(request.hang_after_s)))
@@ -126,7 +126,7 @@ def _plain_problems(request: Request) -> list[Problem]:
 
 
 def _declared(e: Experiment, request: Request, without: Request, reason: str) -> tuple[Declared, ...]:
-    """The settings that the side's overrides changed, groups and derived values included."""
+    """Return the settings that the side's overrides changed, groups and derived values included."""
     try:
         before, after = requested(resolve(without, ())), requested(e)
     except ConfigError:  # what all sides share may not fit this one: hence the override
@@ -141,7 +141,7 @@ def _key(override: str, plus: bool = False) -> str:
 
 
 def _chosen(overrides: Sequence[str], key: str) -> str | None:
-    """The last value that the user gave `key`, None if none."""
+    """Return the last value that the user gave `key`, None if none."""
     values = [o.partition("=")[2].strip("'\"") for o in overrides if _key(o) == key]
     return values[-1] if values else None
 
@@ -154,7 +154,7 @@ def _platform_is_auto(overrides: Sequence[str]) -> bool:
 
 
 def _platform(overrides: Sequence[str]) -> tuple[str, str]:
-    """The platform that platform=auto means, and why: what is found here; of a rehearsal, which needs no GPU, what its
+    """Return the platform that platform=auto means, and why: what is here; of a rehearsal, which needs no GPU, what its
     framework runs on."""
     if not any(_key(o) in ("rehearse", "experiment") for o in overrides) or not compose(overrides)["rehearse"]:
         return devices.find().vendor or CPU, _seen()
@@ -166,23 +166,23 @@ def _platform(overrides: Sequence[str]) -> tuple[str, str]:
 
 
 def _found_hardware(vendor: str, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Overrides for what this machine has, where the user did not say, and their reasons."""
-    found = devices.find()
-    if found.vendor != vendor:
+    """Return overrides for what this machine has, where the user did not say, and their reasons."""
+    here = devices.find()
+    if here.vendor != vendor:
         return [], [f"hardware as configured: no {vendor} GPU is here"]
     added, reasons = [], []
     if _chosen(overrides, "hardware") is None:
-        name = hardware_named(found.names[0], vendor)
+        name = hardware_named(here.names[0], vendor)
         added.append(f"hardware={name if name in choices('hardware') else 'unknown'}")
-        reasons.append(f"hardware {name}: {found.names[0]} is here")
+        reasons.append(f"hardware {name}: {here.names[0]} is here")
     if _chosen(overrides, "gpus_per_node") is None:
-        added.append(f"gpus_per_node={found.count}")
-        reasons.append(f"gpus_per_node = {found.count}: all that are here")
+        added.append(f"gpus_per_node={here.count}")
+        reasons.append(f"gpus_per_node = {here.count}: all that are here")
     return added, reasons
 
 
 def _small_model(overrides: Sequence[str], reasons: list[str]) -> list[str]:
-    """On GPUs for which the default model has no layout, and nothing was chosen: the model that fits everywhere."""
+    """Return the choice of the model that fits everywhere, on GPUs for which the default has no layout."""
     if any(_chosen(overrides, key) is not None for key in ("model", "layout", "experiment")):
         return []
     if any(_key(o).startswith("layout.") for o in overrides):
@@ -216,8 +216,8 @@ def model_named(name: str) -> Model | None:
 
 
 def _seen() -> str:
-    found = devices.find()
-    if found.vendor:
-        return f"{found.count} × {found.names[0]} found"
+    here = devices.find()
+    if here.vendor:
+        return f"{here.count} × {here.names[0]} found"
     silent = devices.silent_tools()
     return "no accelerator found" + (f" ({' and '.join(silent)} list none)" if silent else "")

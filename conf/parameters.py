@@ -39,7 +39,7 @@ class Parameters:
 
     @property
     def active(self) -> int:
-        """What one token passes: all but the experts it is not sent to. The embedding counts, although looked up."""
+        """Those that one token passes: all but the experts it is not sent to. The embedding, looked up, counts."""
         return self.total - self.experts + self.active_experts
 
 
@@ -86,7 +86,7 @@ def per_rank(
     pipeline_model_parallel_size: int,
     expert_model_parallel_size: int = 1,
 ) -> Held:
-    """Return the parameters that the fullest rank holds. See `per_stage`."""
+    """Return the parameters of the fullest rank. See `per_stage`."""
     sizes = (tensor_model_parallel_size, pipeline_model_parallel_size, expert_model_parallel_size)
     return max(per_stage(model, *sizes), key=lambda rank: rank.total)
 
@@ -116,9 +116,9 @@ def per_stage(
 
 
 def _held(model: Model, sizes: Sizes, stage: int) -> Held:
-    tp, found = sizes.tensor_model_parallel_size, list(shapes.modules(model, sizes, stage))
-    dense = sum(prod(role.on_rank(tp)) for module in found for role in module.roles)
-    routed = sum(module.routed for module in found)
+    tp, parts = sizes.tensor_model_parallel_size, list(shapes.modules(model, sizes, stage))
+    dense = sum(prod(role.on_rank(tp)) for module in parts for role in module.roles)
+    routed = sum(module.routed for module in parts)
     one = sum(prod(role.on_rank(tp)) for role in shapes.expert(model, model.moe)) if model.moe else 0
     own = model.moe.num_experts // sizes.expert_model_parallel_size if model.moe else 0
     return Held(dense, routed * own * one)

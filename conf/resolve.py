@@ -101,7 +101,7 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
 
 
 def _checked(case: Case, row: LayoutRow | None) -> tuple[int, tuple[Problem, ...]]:
-    """check_layout; where a table's row does not fit the experiment, what the row was made for is reported with it."""
+    """Apply check_layout; where a table's row does not fit the experiment, report the row's purpose with it."""
     try:
         return check_layout(case)
     except ConfigError as error:
@@ -138,7 +138,7 @@ def default_gpus_per_node(hardware: Hardware) -> int:
 
 
 def _explicit(choice: LayoutChoice) -> LayoutChoice:
-    """Sizes that the user typed beat a table: half a vendor's row is nobody's recipe."""
+    """Let sizes that the user typed beat a table: half a vendor's row is nobody's recipe."""
     sizes = (f for f in choice.__slots__ if f.endswith("_size"))
     if choice.table and any(getattr(choice, f) is not None for f in sizes):
         return replace(choice, name="explicit", table=None)
@@ -146,7 +146,7 @@ def _explicit(choice: LayoutChoice) -> LayoutChoice:
 
 
 def _row(request: Request, gpus_per_node: int) -> LayoutRow | None:
-    """The table's row. Where there is none, what else is wrong is reported with it."""
+    """Return the table's row. Where there is none, what else is wrong is reported with it."""
     if request.layout.table is None:
         return None
     gpus = request.nodes * gpus_per_node
@@ -159,7 +159,7 @@ def _row(request: Request, gpus_per_node: int) -> LayoutRow | None:
 
 
 def _filled(group: Any, row: LayoutRow | None, defaults: Mapping[str, Any]) -> Any:
-    """`group` with its None fields from the row, then from the defaults. What the user set stays."""
+    """Return `group` with its None fields from the row, then from the defaults. What the user set stays."""
     names = [f for f in group.__slots__ if getattr(group, f) is None]
     values = {f: getattr(row, f, None) for f in names}
     return replace(group, **{f: defaults.get(f) if v is None else v for f, v in values.items()})

@@ -119,7 +119,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """What is computed and kept in which type. Main parameters and optimizer states are fp32 everywhere."""
+    """The types of computation and of what is kept. Main parameters and optimizer states are fp32 everywhere."""
 
     name: str
     params_dtype: Literal["float32", "bfloat16"]
@@ -152,7 +152,7 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What is trained on. synthetic: a corpus made for the run; prefix: one of the user's; mock: each stack's own.
+    """The corpus. synthetic: a corpus made for the run; prefix: one of the user's; mock: each stack's own.
 
     path: of .bin and .idx, without those endings; a relative one is in the run's directory. split: Megatron's weights
     of training, validation and test.
@@ -226,7 +226,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Common):
-    """What conf/ composes to. per_platform: overrides for one side only."""
+    """The result of composing conf/. per_platform: overrides for one side only."""
 
     name: str | None
     layout: LayoutChoice

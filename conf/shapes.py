@@ -42,7 +42,7 @@ class Role(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What of a layout cuts parameters, in ranks; virtual stages are chunks of layers for each stage, dealt in turn."""
+    """The sizes of a layout that cut parameters, in ranks; virtual stages are chunks of layers, dealt in turn."""
 
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A rank's index among those that hold other layers, and among those that hold other experts, from 0."""
+    """A rank's index among those with other layers, and among those with other experts, from 0."""
 
     pipeline: int = 0
     expert: int = 0
@@ -103,7 +103,7 @@ def mtp_joint(model: Model) -> tuple[Role, ...]:
 
 
 def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iterator[Module]:
-    """Yield all that pipeline stage `stage`, from 0, holds.
+    """Yield the modules of pipeline stage `stage`, from 0.
 
     The first has the embedding, the last the output matrix, the final norm and multi-token prediction; a last stage
     that is not also the first has its own copy of the embedding where it is tied or multi-token prediction looks it up.
@@ -133,7 +133,7 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
 
 
 def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fused: bool = False) -> dict[str, Shape]:
-    """Return shape by name in the uncut model of every parameter that a rank holds.
+    """Return shape by name in the uncut model of every parameter of a rank.
 
     local: as in `layer`. fused: all experts of a layer in two matrices (GroupedMLP of core/transformer/moe/experts.py).
 

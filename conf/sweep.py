@@ -12,7 +12,7 @@ from conf.resolve import Experiment
 
 
 def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
-    """Return every experiment that `overrides` ask for, in Hydra's order; sweeps are expanded where `multirun`.
+    """Return every experiment that `overrides` request, in Hydra's order; sweeps are expanded where `multirun`.
 
     Raises:
         ConfigError: with the problems of all of them.
@@ -30,7 +30,7 @@ def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
 
 
 def _cells(overrides: list[str]) -> Iterator[Experiment]:
-    """The experiment, or one for each cell of its grid."""
+    """Yield the experiment, or one for each cell of its grid."""
     common, side, _ = settle(overrides)
     axes = compose([*common, *side])["grid"]["axes"] or {}
     cells = product(*([f"{key}={value}" for value in values] for key, values in axes.items()))

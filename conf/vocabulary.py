@@ -24,7 +24,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one framework makes of a setting: an entry of the column `write`, whose forms the table's head explains."""
+    """How one framework writes a setting: an entry of the column `write`, whose forms the table's head explains."""
 
     to: tuple[Target, ...] = ()
     convert: str | None = None
@@ -98,7 +98,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def allowed(self) -> str:
-        """What `accepts` takes, in words: "a whole number at least 1, or null"."""
+        """The values that `accepts` takes, in words: "a whole number at least 1, or null"."""
         if self.one_of:
             return ", ".join("null" if value is None else value for value in self.one_of)
         return " ".join(filter(None, (_WORDS[self.type], self.bounds))) + ", or null"
@@ -170,25 +170,25 @@ def switched_off(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def requested(experiment: object, partial: bool = False) -> dict[str, Any]:
-    """Every setting that `experiment` asks for, by canonical name. partial: of a Request, what it settles already."""
-    found = {}
+    """Return every requested setting by canonical name. partial: of a Request, what it settles already."""
+    values = {}
     for setting in vocabulary().values():
         try:
             if setting.request:
-                found[setting.name] = follow(experiment, setting.request)
+                values[setting.name] = follow(experiment, setting.request)
         except AttributeError:
             if not partial:
                 raise
-    return found
+    return values
 
 
 def program_settings(experiment: object) -> dict[str, Any]:
-    """What a training program is told: `requested` without the facts of the request alone."""
+    """Return the settings of a training program: `requested` without the facts of the request alone."""
     return {name: value for name, value in requested(experiment).items() if vocabulary()[name].dump}
 
 
 def follow(value: Any, path: str) -> Any:
-    """The attribute of `value` at a dotted path; None where it leads through a part that is null."""
+    """Return the attribute of `value` at a dotted path; None where it leads through a part that is null."""
     for attribute in path.split("."):
         value = None if value is None else getattr(value, attribute)
     return value

@@ -24,7 +24,7 @@ _CONSTANTS = ("always", "always_if_there", "without_accelerator", "without_trans
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one setting, or of a part of the Experiment; of: where the Experiment has it."""
+    """How one setting, or a part of the Experiment, is written. of: where the Experiment has it."""
 
     name: str
     of: str
@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Table:
     """settings: by canonical name. parts: what more of the Experiment is written. always: path → value, as are those of
     some releases only, for a machine without an accelerator, and for an environment without TransformerEngine, which
-    only the ranks can tell. more: what only this stack's module reads."""
+    only the ranks see. more: what only this stack's module reads."""
 
     settings: Mapping[str, Row]
     parts: tuple[Row, ...]
@@ -133,7 +133,7 @@ def _requested(e: Experiment, settings: Table) -> Iterator[tuple[Row, Any]]:
 
 
 def in_range(release: str | None, first: str | None, end: str | None) -> bool:
-    """Whether `release` is at least `first` and before `end`; of no release, everything holds."""
+    """Return whether `release` is at least `first` and before `end`; of no release, everything holds."""
     if release is None:
         return True
     at = _numbers(release)

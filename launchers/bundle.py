@@ -99,6 +99,6 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
 
 
 def _foreign(directory: Path, texts: Mapping[str, str]) -> Iterator[str]:
-    """What lies there and no bundle leaves: its own files, runs and corpus may stay."""
+    """Return the names of other files there than a bundle's: its own files, runs and corpus may stay."""
     ours = {*(name.partition("/")[0] for name in texts), "runs", "data"}
     return (path.name for path in directory.iterdir() if path.name not in ours)

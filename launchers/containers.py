@@ -51,17 +51,17 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
     Raises:
         ConfigError: problems(e), or a folder that cannot be written as a mount.
     """
-    found = list(problems(e))
+    refused = list(problems(e))
     if e.cluster.container == "none" or e.image is None:
-        if found:
-            raise ConfigError(*found)
+        if refused:
+            raise ConfigError(*refused)
         return plan
     folders, variables = framework_of(e.framework.name).in_container(e)
     mounts = _mounts(e, directory, folders, cache)
     what = "a folder with : or , in its name cannot be mounted"
-    found += [Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path}]
-    if found:
-        raise ConfigError(*found)
+    refused += [Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path}]
+    if refused:
+        raise ConfigError(*refused)
     if cache is not None:
         why = {"HF_HOME": "the user's Hugging Face cache, mounted"}
         plan = replace(plan, env={"HF_HOME": str(cache), **plan.env}, env_reasons={**why, **plan.env_reasons})
@@ -76,7 +76,7 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
 
 
 def enroot_name(image: str) -> str:
-    """nvcr.io/nvidia/nemo:26.02 as Enroot writes it, nvcr.io#nvidia/nemo:26.02; a path stays."""
+    """Return nvcr.io/nvidia/nemo:26.02 as Enroot writes it, nvcr.io#nvidia/nemo:26.02; a path stays."""
     registry, slash, rest = image.partition("/")
     is_registry = bool(re.search(r"[.:]|^localhost$", registry)) and not registry.startswith(".")
     return f"{registry}#{rest}" if slash and is_registry else image
@@ -91,7 +91,7 @@ def _mounts(e: Experiment, directory: Path, folders: Iterable[str], cache: Path 
 
 
 def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Command) -> Command:
-    """All of the wrapped command that comes before the one that it wraps."""
+    """Return the part of the wrapped command that comes before the one that it wraps."""
     image, runtime = e.image or "", e.cluster.container
     devices = vendor_of(e.platform.vendor).container_arguments.get(runtime, ())
     shared = (*read_yaml(TABLE)["common"][runtime], *devices)

@@ -18,14 +18,14 @@ SETTINGS = "settings.yaml"
 
 
 class RecipeStack(Framework):
-    """What the two share. A subclass says what of it is its own."""
+    """The common part of both. A subclass sets what differs."""
 
     label: str
     """As NVIDIA calls it."""
     program: Path
     """The program of ours that builds the recipe and trains, or only checks (--check)."""
     no_recipe: str
-    """What it has not, for a model without a recipe; {release} and {model} are filled in."""
+    """The message for a model without a recipe; {release} and {model} are filled in."""
     sibling: str
     """The other one, which may have such a recipe."""
     fp8_delayed: str

@@ -11,7 +11,7 @@ from conf.resolve import Declared
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a renderer must know of the machine that will run the plan. python: the interpreter to start."""
+    """The machine that will run the plan, as far as a renderer must know it. python: the interpreter to start."""
 
     python: str
     cpu_count: int
@@ -44,5 +44,5 @@ class Plan:
 
 
 def _quoted(name: str, value: str) -> str:
-    """For a shell; of PYTHONPATH, the plan's folder comes before what is there."""
+    """Quote for a shell; of PYTHONPATH, the plan's folder comes before what is there."""
     return shlex.quote(value) + ("${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else "")

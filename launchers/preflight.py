@@ -30,17 +30,17 @@ def _platform(e: Experiment) -> Iterator[Problem]:
     vendor = e.accelerator
     if vendor is None:
         return
-    found = devices.find()
-    if found.vendor != vendor:
+    here = devices.find()
+    if here.vendor != vendor:
         what = f"no {vendor} GPU is here ({vendor_of(vendor).tool} finds none)"
         yield Problem("platform", what, vendor, hint="dry_run=true plans for it all the same; platform=cpu runs here")
         return
-    name = hardware_named(found.names[0], vendor)
+    name = hardware_named(here.names[0], vendor)
     if e.hardware.name != name:
         hint = "leave hardware= out, or dry_run=true to plan for it"
-        yield Problem("hardware", f"this machine has {found.names[0]}", e.hardware.name, name, hint)
-    if e.gpus_per_node > found.count:
-        yield Problem("gpus_per_node", "more GPUs than there are", str(e.gpus_per_node), f"1 to {found.count}")
+        yield Problem("hardware", f"this machine has {here.names[0]}", e.hardware.name, name, hint)
+    if e.gpus_per_node > here.count:
+        yield Problem("gpus_per_node", "more GPUs than there are", str(e.gpus_per_node), f"1 to {here.count}")
 
 
 def _nodes(e: Experiment) -> Iterator[Problem]:
@@ -56,10 +56,10 @@ def _data(e: Experiment) -> Iterator[Problem]:
         return
     order = rank_module("corpus_order")  # numpy, which an experiment without such a corpus does without
     try:
-        found = order.open_corpus(e.data.path)
-        order.check_ids(found, e.model.vocab_size, *order.id_range(found))
+        opened = order.open_corpus(e.data.path)
+        order.check_ids(opened, e.model.vocab_size, *order.id_range(opened))
         t = e.training
-        order.check_length(found, order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed))
+        order.check_length(opened, order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed))
     except order.Refused as error:
         yield from (Problem(*problem) for problem in error.problems)
 
@@ -67,18 +67,20 @@ def _data(e: Experiment) -> Iterator[Problem]:
 def _packages(e: Experiment) -> Iterator[Problem]:
     python = e.framework.python
     try:
-        found = versions(e.framework.distributions, python)
+        installed = versions(e.framework.distributions, python)
     except ConfigError as error:
         yield from error.problems
         return
-    missing = [name for name, version in found.items() if version is None and not (python is None and _module(name))]
+    missing = [
+        name for name, version in installed.items() if version is None and not (python is None and _module(name))
+    ]
     if missing:
         what = f"{' and '.join(missing)} missing in {python or sys.executable}"
         yield Problem("framework", what, hint=e.framework.install)
 
 
 def _module(distribution: str) -> bool:
-    """A module without a distribution, as in containers that build Megatron from source."""
+    """Return whether there is a module without a distribution, as in containers that build Megatron from source."""
     try:
         return find_spec(distribution.replace("-", ".")) is not None
     except ModuleNotFoundError:

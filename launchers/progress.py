@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, a plain line now and then elsewhere. All on stderr."""
+"""Progress of a run for a person: a bar on a terminal, a plain line now and then elsewhere. All on stderr."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Shown(AbstractContextManager["Shown"]):
             self.bar.stop()
 
     def step(self, iteration: int, loss: float | None, step_time_s: float | None) -> None:
-        """One step has ended. `iteration` counts from 1."""
+        """Show that a step has ended. `iteration` counts from 1."""
         now = time.monotonic()
         text = self._text(iteration, loss, step_time_s, now)
         if self.bar:

@@ -76,24 +76,24 @@ def shrunk(full: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[st
 
 def not_rehearsed(e: Experiment) -> dict[str, str]:
     """Return setting or topic → why a rehearsal of `e` shows nothing of it."""
-    table, own, found = read_yaml(TABLE), framework_of(e.framework.name).not_rehearsed(), {}
+    table, own, reasons = read_yaml(TABLE), framework_of(e.framework.name).not_rehearsed(), {}
     for row in (*table["settings"], *own.get("settings", ())):
         value = follow(e, row["of"])
         is_requested = value is True or value not in row.get("unless", NOT_REQUESTED)  # True == 1
         if is_requested and row.get("only", e.rehearse) == e.rehearse:
-            found[row["name"]] = row["reason"]
-    found |= {name: row["reason"] for name in e.framework.options if (row := _option(e, name))}
-    return {**table["topics"], **found}
+            reasons[row["name"]] = row["reason"]
+    reasons |= {name: row["reason"] for name in e.framework.options if (row := _option(e, name))}
+    return {**table["topics"], **reasons}
 
 
 def _option(e: Experiment, name: str) -> dict[str, Any] | None:
-    """The framework's row for a key of framework.options."""
+    """Return the framework's row for a key of framework.options."""
     rows = framework_of(e.framework.name).not_rehearsed().get("options", ())
     return next((row for row in rows if fnmatchcase(name, row["pattern"])), None)
 
 
 def _without_kernels(e: Experiment) -> Experiment:
-    """`e` without the options that a stack refuses where it has no GPU."""
+    """Return `e` without the options that a stack refuses where it has no GPU."""
     kept = {name: v for name, v in e.framework.options.items() if (_option(e, name) or {"runs": True}).get("runs")}
     return replace(e, framework=replace(e.framework, options=kept))
 
@@ -140,7 +140,7 @@ def played(e: Experiment) -> tuple[int, ...]:
 
 
 def parameters(e: Experiment) -> dict[int, Held]:
-    """Return the parameters that each played rank must hold, by our own count."""
+    """Return the parameters that each played rank must have, by our own count."""
     layout = e.layout
     stages = per_stage(
         e.model,
@@ -205,7 +205,7 @@ def _too_large(e: Experiment, least: Experiment, memory_bytes: float) -> Problem
 
 
 def _unnamed(e: Experiment) -> dict[str, Any]:
-    """The parts of the model that the vocabulary has no name for, by their path."""
+    """Return the parts of the model that the vocabulary has no name for, by their path."""
     named = {setting.request for setting in vocabulary().values()}
     return {path: value for path, value in _flat(asdict(e.model), "model") if path not in named}
 
@@ -223,7 +223,7 @@ def _runs(e: Experiment) -> dict[str, Any]:
 
 
 def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
-    """What runs and is not the real thing, what the toy had to leave out, what fails here and is valid on a GPU."""
+    """Yield how the rehearsal differs from the run: substitutes, parts left out, failures that a GPU would not have."""
     if small.layout.context_parallel_size > 1 and e.rehearse == "train":
         yield "context parallelism: each rank attends to its own part of the sequence alone: its losses are not CP's"
     if e.rehearse == "layout":

@@ -40,8 +40,8 @@ def identity(e: Experiment, commit: str | None) -> str:
 
 
 def run_id(e: Experiment, commit: str | None) -> str:
-    """Readable and unique: layout, seed, the first digits of the identity; of rehearsals, which lie side by side, the
-    framework first."""
+    """Return a readable, unique name: layout, seed, the first digits of the identity; of rehearsals, which lie side by
+    side, the framework first."""
     layout = str(e.layout).lower().replace(" ", "-")
     stack = f"{e.framework.name}-{e.rehearse}-" if e.rehearse else ""
     return f"{stack}{layout}-seed{e.training.seed}-{identity(e, commit)[:10]}"
@@ -103,12 +103,12 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
 
 
 def _ours(path: Path) -> None:
-    """NeMo and Bridge would go on with what lies in their directory: it is this run, or empty."""
-    found = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
-    if set(found) <= {ATTEMPTS, DATA, NEW} or PLAN in found:
+    """Refuse a folder of something else: NeMo and Bridge would go on with what lies in it."""
+    names = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+    if set(names) <= {ATTEMPTS, DATA, NEW} or PLAN in names:
         return
     hint = "move it away, or name=OTHER, or runs_dir=DIR"
-    raise InputError(Problem(str(path), "holds files of something else, no run of ours", found[0], hint=hint))
+    raise InputError(Problem(str(path), "holds files of something else, no run of ours", names[0], hint=hint))
 
 
 def release_reserve(path: Path) -> None:

@@ -62,7 +62,7 @@ class _Run:
         return self.signal is not None or self.hung or self.over_limit
 
     def note_family(self) -> None:
-        """Remember every descendant: once torchrun is gone, its ranks can no longer be found through it."""
+        """Remember every descendant: once torchrun is gone, it no longer leads to its ranks."""
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 self.family[child.pid] = child
@@ -71,7 +71,7 @@ class _Run:
         return [p for p in self.family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def end(self) -> None:
-        """SIGTERM to torchrun and to every rank, SIGKILL to what is left after the grace."""
+        """Send SIGTERM to torchrun and to every rank, SIGKILL to what is left after the grace."""
         self.note_family()
         ours = [psutil.Process(self.process.pid)] if self.process.poll() is None else []
         for process in (*ours, *self.alive()):
@@ -171,7 +171,7 @@ def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[s
 
 
 def _read(run: _Run, log: IO[bytes], on_line: Callable[[str], None], failures: list[Exception]) -> None:
-    """Reader thread. A full disk or a fault in `on_line` ends the run instead of being lost with the thread."""
+    """Copy lines, in a thread of its own. A full disk or a fault in `on_line` ends the run, and is not lost."""
     assert run.process.stdout is not None
     try:
         for line in run.process.stdout:

@@ -1,4 +1,4 @@
-"""What every stack under torchrun gets: its arguments, and the environment that the machine needs."""
+"""The arguments of torchrun and the environment that the machine needs, alike for every stack."""
 
 from __future__ import annotations
 

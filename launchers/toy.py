@@ -59,7 +59,7 @@ def toy(e: Experiment) -> Experiment:
 
 
 def _layout(e: Experiment) -> Layout:
-    """Every size that is above 1 becomes 2, as long as there are processes: experts first, then TP, PP, CP, DP.
+    """Set every size above 1 to 2, as long as there are processes: experts first, then TP, PP, CP, DP.
 
     TP with EP gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks of DP and CP.
     """
@@ -97,14 +97,14 @@ def _virtual(layout: Layout) -> int:
 
 
 def _micro_batch(e: Experiment, per_replica: int) -> int:
-    """The samples of a replica, cut so that micro-batch and accumulation are above 1 where they were."""
+    """Return the samples of a replica, cut so that micro-batch and accumulation are above 1 where they were."""
     if e.training.micro_batch_size == 1 and per_replica > 1 and e.layout.num_micro_batches > 1:
         return 1
     return per_replica if e.layout.num_micro_batches == 1 else max(1, min(2, per_replica // 2))
 
 
 def _steps(e: Experiment) -> int:
-    """8 to 20 steps, as many as keep the share of the warm-up best."""
+    """Return 8 to 20 steps, as many as keep the share of the warm-up best."""
     total, share = e.training.train_iters, e.optimizer.lr_warmup_iters / e.training.train_iters
     most = min(total, STEPS[1])
     return min(range(min(total, STEPS[0]), most + 1), key=lambda n: (abs(_warmup(share, n) / n - share), n))
@@ -149,7 +149,7 @@ def _model(e: Experiment, layout: Layout) -> Model:
 
 
 def _vocabulary(m: Model, mock: bool, cut: int) -> int:
-    """Padded where the requested one is: the end of a vocabulary is where stacks go apart. `cut` divides it, padded."""
+    """Return a size padded where the requested one is: stacks go apart at a vocabulary's end. `cut` divides it, padded."""
     most, unit = MOCK_VOCABULARY if mock else VOCABULARY, m.make_vocab_size_divisible_by
     padding = m.padded_vocab_size - m.vocab_size
     size = m.vocab_size if m.vocab_size <= most else max(1, most // unit) * unit - min(padding, unit - 1, most // 8)

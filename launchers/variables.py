@@ -51,7 +51,7 @@ def conflicts(e: Experiment, inherited: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _decided(e: Experiment) -> Iterator[Row]:
-    """The row of each variable that has one: of the GPU's vendor, then of the framework itself."""
+    """Yield the row of each variable that has one: of the GPU's vendor, then of the framework itself."""
     facts, seen = _facts(e), set()
     tables = (f"{e.hardware.vendor}_env", framework_of(e.framework.name).environment_table)
     for row in (row for table in tables if table for row in _rows(table)):
@@ -76,7 +76,7 @@ def _facts(e: Experiment) -> dict[str, set[str]]:
 
 @cache
 def _rows(name: str) -> tuple[Row, ...]:
-    """The rows of a table in conf/tables; none where there is no such table."""
+    """Return the rows of a table in conf/tables; none where there is no such table."""
     path = TABLES / f"{name}.yaml"
     table = read_yaml(path) if path.is_file() else []
     problems: list[Problem] = []

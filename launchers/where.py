@@ -36,12 +36,12 @@ def commit() -> str | None:
 
 def facts() -> dict[str, Any]:
     """Return host, operating system, and the accelerators as the driver's tool reports them."""
-    found = devices.find()
+    here = devices.find()
     # the same facts that a machine without our Python reports
     lines = output("bash", str(ROOT / "shell" / "environment.sh")).splitlines()
     where: dict[str, Any] = {"host": socket.gethostname(), "os": platform.platform()}
     where |= dict(line.split("=", 1) for line in lines if "=" in line)
-    if found.vendor:
-        where |= {"device_name": found.names[0], "device_count": found.count, "driver": found.driver}
-        where |= {"device_memory_bytes": found.memory_bytes}
+    if here.vendor:
+        where |= {"device_name": here.names[0], "device_count": here.count, "driver": here.driver}
+        where |= {"device_memory_bytes": here.memory_bytes}
     return where

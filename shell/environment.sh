@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What this machine is, as KEY=VALUE lines: kernel, CPU, drivers, ROCm or CUDA, container. Unknown: no line.
-# Needs bash 4.2 and nothing else; reads files only, starts no GPU tool and asks no network.
+# Needs bash 4.2 and nothing else; reads files only, starts no GPU tool and uses no network.
 set -euo pipefail
 
 # first_line KEY FILE: the file's first line, where the file is there.

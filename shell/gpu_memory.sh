@@ -2,8 +2,8 @@
 # Who holds GPU memory on this machine: gpu_memory.sh [--end]
 #
 # One line a process: PID, user, bytes, command. --end: offers to end those of the caller, one by one (y ends it); a
-# process of anyone else is never touched. Asks nvidia-smi or amd-smi, and where neither tells, who has a GPU's device
-# file open. Exit code 1: nobody can tell.
+# process of anyone else is never touched. Reads nvidia-smi or amd-smi, and where neither reports it, who has a GPU's device
+# file open. Exit code 1: it is unknown.
 set -euo pipefail
 
 # nvidia: "PID BYTES" lines
@@ -51,7 +51,7 @@ mebibytes() {
   if [[ $1 =~ ^[0-9]+$ ]]; then printf '%s' "$(($1 * 1048576))"; else printf 'unknown'; fi
 }
 
-# holders: "PID BYTES" lines by the first way that tells anything
+# holders: "PID BYTES" lines by the first way that reports anything
 holders() {
   local way found
   for way in nvidia amd open_devices; do

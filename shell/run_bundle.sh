@@ -10,7 +10,7 @@ fail() {
 }
 
 # shellcheck disable=SC2329 # called by the traps
-# stop_training [GRACE_S]: ends all that we started, in order: torchrun ends its ranks itself when it is asked to.
+# stop_training [GRACE_S]: ends all that we started, in order: torchrun ends its ranks itself when it gets a SIGTERM.
 stop_training() {
   [[ -n $training ]] || return 0
   kill -TERM -- "-$training" 2>/dev/null || true
@@ -57,7 +57,7 @@ train() {
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 training="" sampler="" signal="" code=0
 export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
-said=${PRIMUS_RELEASE:-} # of the checkout, where git does not tell
+said=${PRIMUS_RELEASE:-} # of the checkout, where git does not name it
 # shellcheck source=/dev/null # written beside this when the bundle was rendered
 source "$here/env.sh"
 [[ ! -d $here/rehearsal ]] || export PYTHONPATH=$here/rehearsal${PYTHONPATH:+:$PYTHONPATH}
@@ -97,7 +97,7 @@ sampler=$!
 pipe=$run_dir/.pipe
 mkfifo "$pipe"
 # Not `train | tee`: its exit code is to be kept, and a signal to be passed on while it runs.
-# It outlives a Ctrl-C: the last lines tell why a run ended.
+# It outlives a Ctrl-C: the last lines say why a run ended.
 (
   trap '' INT HUP
   exec tee -a "$log" <"$pipe"
@@ -107,7 +107,7 @@ set -m # a process group of its own, which can be ended as one
 train >"$pipe" 2>&1 </dev/null &
 training=$!
 set +m
-# A signal interrupts `wait`, and its trap has ended the training by then: the second one tells its code.
+# A signal interrupts `wait`, and its trap has ended the training by then: the second one reports its code.
 wait "$training" || code=$?
 if [[ -n $signal ]]; then
   wait "$training" 2>/dev/null || code=$?

@@ -2,9 +2,9 @@
 # Power and memory of every GPU of this machine, sampled until the parent ends: sample_power.sh OUT.jsonl [INTERVAL_S [PARENT_PID]]
 #
 # A line of OUT.jsonl: {"monotonic_s": 812.31, "time_unix_s": 1789515524, "device": 0, "power_w": 512.0,
-# "memory_used_bytes": 183000000000, "energy_j": 81234.5, "tool": "amd-smi"}; what a tool does not tell is null.
+# "memory_used_bytes": 183000000000, "energy_j": 81234.5, "tool": "amd-smi"}; what a tool does not report is null.
 #   monotonic_s   CLOCK_MONOTONIC, which is what Python's time.monotonic() and so the marks of the steps read. A shell sees
-#                 only /proc/uptime, which counts suspended time, too: their difference is asked of python3, once (the two
+#                 only /proc/uptime, which counts suspended time, too: python3 reports their difference, once (the two
 #                 run alike afterwards). No python3: null, for a wrong clock would set power beside the wrong steps.
 #   energy_j      the GPU's own counter, where the tool has it
 # Tools, the first that reports a GPU: the lines of the file power_tools beside this script. Each sample is a fresh call:

@@ -53,7 +53,7 @@ class Vendor:
     device_prefixes: tuple[str, ...] = ()
     """First words of its device names, in lower case."""
     torch_device: str = "cpu"
-    """What the ranks' torch must have been built for: cpu, cuda or rocm."""
+    """The device that the ranks' torch must be built for: cpu, cuda or rocm."""
     container_arguments: Mapping[str, tuple[str, ...]] = {}
     """Container runtime → arguments that pass the devices in."""
 

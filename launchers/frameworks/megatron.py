@@ -81,7 +81,7 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
 
 
 def _unfit(e: Experiment) -> Iterator[Problem]:
-    """What Megatron-Core asserts of sizes that every other rule lets pass."""
+    """Yield sizes that Megatron-Core asserts and no other rule refuses."""
     if e.model.kv_channels % 2:
         yield Problem("model.kv_channels", "RoPE turns pairs of channels", str(e.model.kv_channels), "an even number")
     stages = e.layout.pipeline_model_parallel_size * (e.layout.virtual_pipeline_model_parallel_size or 1)

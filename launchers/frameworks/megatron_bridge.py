@@ -1,6 +1,6 @@
 """framework=megatron_bridge: NVIDIA Megatron-Bridge (launchers/ranks/bridge_ranks.py).
 
-A recipe asks the Hugging Face hub for the model's config.json; launchers/settings/hugging_face.yaml answers it.
+A recipe reads the model's config.json from the Hugging Face hub; it gets launchers/settings/hugging_face.yaml's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MegatronBridge(RecipeStack):
 
 
 def hub_answer(recipe: str, model: Model) -> dict[str, Any]:
-    """Return what the hub is to answer: {id, revisions, config}. recipe: the function's name."""
+    """Return the hub's answer: {id, revisions, config}. recipe: the function's name."""
     table = read_yaml(FOLDER / "hugging_face.yaml")
     config = hub_config(recipe, model)
     return {"id": table["ids"][recipe], "revisions": table["revisions"].get(recipe, []), "config": config}
@@ -71,7 +71,7 @@ def hub_config(recipe: str, model: Model) -> dict[str, Any]:
 
 
 def _scaling(model: Model) -> dict[str, Any]:
-    """RoPE scaling in Hugging Face's words; 1, 4 and 8192 are constants in Megatron-Core, as in Llama 3.1's file."""
+    """Return RoPE scaling in Hugging Face's words; 1, 4 and 8192 are constants in Megatron-Core and Llama 3.1."""
     if model.use_rope_scaling:
         low_high = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
         return {"rope_scaling": {"rope_type": "llama3", "factor": model.rope_scaling_factor, **low_high}}

@@ -193,7 +193,7 @@ def releases() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _problems(e: Experiment) -> list[Problem]:
-    """All that Primus cannot do, whatever the checkout."""
+    """Return all that Primus cannot do, whatever the checkout."""
     return [*_refusals(e), *_options_refused(e), *attribute_settings.problems(e, attribute_settings.table("primus"))]
 
 
@@ -271,7 +271,7 @@ def _options_refused(e: Experiment) -> Iterator[Problem]:
 
 
 def _keys_of_option(name: str, release: str | None) -> list[str]:
-    """What `release` calls an option; none if it is known not to have it."""
+    """Return the keys of an option in `release`; none if it is known not to have it."""
     options = attribute_settings.table("primus").more["options"]
     if name not in options:
         return [name]
@@ -279,7 +279,7 @@ def _keys_of_option(name: str, release: str | None) -> list[str]:
 
 
 def _declared(e: Experiment) -> Iterator[Declared]:
-    """What runs otherwise than on NVIDIA or than all stacks were requested to."""
+    """Yield what runs otherwise than on NVIDIA, or than requested of all stacks."""
     if e.model.rope_scaling_factor not in (None, ROPE_SCALING_FACTOR):
         why = "Primus builds every model with this factor: Megatron's --rope-scaling-factor does not reach it"
         yield Declared("rope_scaling_factor", ROPE_SCALING_FACTOR, why)
@@ -292,7 +292,7 @@ def _declared(e: Experiment) -> Iterator[Declared]:
 
 
 def _same_release(image: str, release: str) -> bool:
-    """Whether the tag is that of `release`: v26.5, v26.5.1, v25.9_gfx942; any tag without a version passes."""
+    """Return whether the tag is that of `release`: v26.5, v26.5.1, v25.9_gfx942; any tag without a version passes."""
     tag = image.rpartition(":")[2]
     if not tag.startswith("v") or not tag[1:2].isdigit():
         return True
@@ -304,7 +304,7 @@ def _checkout(e: Experiment) -> str:
 
 
 def _rehearsal_programs() -> dict[str, str]:
-    """What stands in for a GPU (launchers/ranks/rehearsal)."""
+    """Return the stand-in for a GPU (launchers/ranks/rehearsal), by name in a bundle."""
     ours = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
     return {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path.read_text(encoding="utf-8") for path in ours}
 

@@ -107,7 +107,7 @@ def test_an_unknown_image_asks_for_a_name() -> None:
 
 
 def test_a_python_that_is_none_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"framework.python: this interpreter cannot be asked"):
+    with pytest.raises(ConfigError, match=r"framework.python: this interpreter cannot list"):
         load_experiment("platform=nvidia", "model=llama", "framework.python=/nowhere/python")
 
 
