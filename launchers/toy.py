@@ -149,7 +149,7 @@ def _model(e: Experiment, layout: Layout) -> Model:
 
 
 def _vocabulary(m: Model, mock: bool, cut: int) -> int:
-    """Return a size padded where the requested one is: stacks go apart at a vocabulary's end. `cut` divides it, padded."""
+    """Return a size, padded where requested: stacks go apart at a vocabulary's end. `cut` divides it, padded."""
     most, unit = MOCK_VOCABULARY if mock else VOCABULARY, m.make_vocab_size_divisible_by
     padding = m.padded_vocab_size - m.vocab_size
     size = m.vocab_size if m.vocab_size <= most else max(1, most // unit) * unit - min(padding, unit - 1, most // 8)

@@ -48,8 +48,8 @@ class Nemo(RecipeStack):
 
 
 def _flops_formula(e: Experiment) -> str | None:
-    """Return the name in NeMo's flops_callback.py, for the TFLOP/s that it prints. qwen3's counts every width as it is
-    configured, where llama3's and mixtral's have a vocabulary of their own; deepseekv3's wants a low rank of the queries."""
+    """Return the name in NeMo's flops_callback.py, for the TFLOP/s that it prints. qwen3's counts every width as
+    configured; llama3's and mixtral's have a vocabulary of their own; deepseekv3's wants a low rank of the queries."""
     if e.model.mla is None:
         return "qwen3"
     return None if e.model.mla.q_lora_rank is None else "deepseekv3"
