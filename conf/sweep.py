@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
+from typing import TypeVar
 
 from conf.compose import compose
 from conf.errors import ConfigError, Problem
 from conf.load import load, settle
 from conf.resolve import Experiment
+
+_Made = TypeVar("_Made")
 
 
 def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
@@ -17,31 +20,30 @@ def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
     Raises:
         ConfigError: with the problems of all of them.
     """
-    found: list[Experiment] = []
     problems: list[Problem] = []
-    for job in expanded(overrides) if multirun else [list(overrides)]:
-        try:
-            found += _cells(job)
-        except ConfigError as error:
-            problems += error.problems
+    jobs = expanded(overrides) if multirun else [list(overrides)]
+    cells = [cell for job in jobs for cell in _collected(_cells, job, problems) or ()]
+    made = [e for cell in cells if (e := _collected(load, cell, problems))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    return found
+    return made
 
 
-def _cells(overrides: list[str]) -> Iterator[Experiment]:
-    """Yield the experiment, or one for each cell of its grid."""
+def _collected(function: Callable[[list[str]], _Made], overrides: list[str], problems: list[Problem]) -> _Made | None:
+    """Return what `function` makes of `overrides`, None where it is refused: its problems are appended."""
+    try:
+        return function(overrides)
+    except ConfigError as error:
+        problems += error.problems
+        return None
+
+
+def _cells(overrides: list[str]) -> list[list[str]]:
+    """Return the overrides of each cell of the experiment's grid; of one without, `overrides` alone."""
     common, side, _ = settle(overrides)
     axes = compose([*common, *side])["grid"]["axes"] or {}
     cells = product(*([f"{key}={value}" for value in values] for key, values in axes.items()))
-    problems: list[Problem] = []
-    for cell in cells:
-        try:
-            yield load([*overrides, *cell])
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(*dict.fromkeys(problems))
+    return [[*overrides, *cell] for cell in cells]
 
 
 def expanded(overrides: Sequence[str]) -> list[list[str]]:

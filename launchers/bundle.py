@@ -84,7 +84,8 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        foreign = sorted(_foreign(directory, texts))
+        ours = {*(name.partition("/")[0] for name in texts), "runs", "data"}  # those of earlier runs may stay
+        foreign = sorted(path.name for path in directory.iterdir() if path.name not in ours)
         if foreign:
             hint = "bundle=ANOTHER/FOLDER, or empty it"
             raise InputError(Problem(str(directory), "holds what is of no bundle", ", ".join(foreign[:5]), hint=hint))
@@ -96,9 +97,3 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
     except OSError as error:
         where = str(error.filename or directory)
         raise InputError(Problem(where, "cannot be written", error.strerror or str(error))) from error
-
-
-def _foreign(directory: Path, texts: Mapping[str, str]) -> Iterator[str]:
-    """Return the names of other files there than a bundle's: its own files, runs and corpus may stay."""
-    ours = {*(name.partition("/")[0] for name in texts), "runs", "data"}
-    return (path.name for path in directory.iterdir() if path.name not in ours)

@@ -75,20 +75,18 @@ class RecipeStack(Framework):
         """Return what the program needs beside the attributes of the recipe."""
         raise NotImplementedError
 
-    def all_settings(self, e: Experiment) -> dict[str, Any]:
+    def text(self, e: Experiment) -> str:
         """Return settings.yaml: what the program does, then attribute path → value."""
+        import yaml
+
         table = attribute_settings.table(self.name)
         assigned = attribute_settings.assignments(e, table)
-        return {
+        settings = {
             **self.settings(e),
             "set": dict(assigned.set),
             "set_if_there": dict(assigned.set_if_there),
             "set_without_transformer_engine": dict(table.without_transformer_engine),
         }
-
-    def text(self, e: Experiment) -> str:
-        """Return settings.yaml as text."""
-        import yaml
 
         class Dumper(yaml.SafeDumper):
             """A class of its own, so that PyYAML's stays as it is."""
@@ -97,7 +95,7 @@ class RecipeStack(Framework):
             Dumper.add_representer(list, lambda to, items: to.represent_sequence("tag:yaml.org,2002:seq", items, True))
         program = f"launchers/ranks/{self.program.name}"
         head = f"# Read by {program}: what is set on the recipe, attribute path by attribute path.\n"
-        return head + yaml.dump(self.all_settings(e), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+        return head + yaml.dump(settings, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
     def precision(self, e: Experiment) -> dict[str, Any]:
         """Return the precision by name, then what the name leaves open. Its plugin overwrites what is set elsewhere."""

@@ -23,7 +23,12 @@ def problems(e: Experiment) -> list[Problem]:
     framework = framework_of(e.framework.name)
     packages = [] if e.cluster.container != "none" else _packages(e)  # what an image holds, nobody can see from here
     conflicts = variables.conflicts(e, os.environ) if framework.takes_environment else ()
-    return [*_platform(e), *_nodes(e), *packages, *conflicts, *_data(e), *framework.preflight(e)]
+    nodes = []
+    if e.nodes > 1 and not e.rehearse:
+        what = "one launch.py runs one node so far: it would record only its own"
+        hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
+        nodes = [Problem("nodes", what, str(e.nodes), "1", hint)]
+    return [*_platform(e), *nodes, *packages, *conflicts, *_data(e), *framework.preflight(e)]
 
 
 def _platform(e: Experiment) -> Iterator[Problem]:
@@ -41,14 +46,6 @@ def _platform(e: Experiment) -> Iterator[Problem]:
         yield Problem("hardware", f"this machine has {here.names[0]}", e.hardware.name, name, hint)
     if e.gpus_per_node > here.count:
         yield Problem("gpus_per_node", "more GPUs than there are", str(e.gpus_per_node), f"1 to {here.count}")
-
-
-def _nodes(e: Experiment) -> Iterator[Problem]:
-    if e.nodes > 1 and not e.rehearse:
-        hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
-        yield Problem(
-            "nodes", "one launch.py runs one node so far: it would record only its own", str(e.nodes), "1", hint
-        )
 
 
 def _data(e: Experiment) -> Iterator[Problem]:

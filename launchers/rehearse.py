@@ -68,8 +68,7 @@ def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Scope]:
 def shrunk(full: Experiment, ran: Experiment, but: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return every setting that `ran` has otherwise, by canonical name, or by its path where it has none. but: names
     that are reported elsewhere."""
-    values = [{**requested(e), **_unnamed(e), **_runs(e)} for e in (full, ran)]
-    before, after = values
+    before, after = ({**requested(e), **_unnamed(e)} for e in (full, ran))
     names = (name for name in before if before[name] != after.get(name) and name not in but)
     return {name: {"asked": before[name], "ran": after.get(name)} for name in names}
 
@@ -205,9 +204,10 @@ def _too_large(e: Experiment, least: Experiment, memory_bytes: float) -> Problem
 
 
 def _unnamed(e: Experiment) -> dict[str, Any]:
-    """Return the parts of the model that the vocabulary has no name for, by their path."""
+    """Return the parts of the model that the vocabulary has no name for, by their path, and the numbers of runs."""
     named = {setting.request for setting in vocabulary().values()}
-    return {path: value for path, value in _flat(asdict(e.model), "model") if path not in named}
+    model = {path: value for path, value in _flat(asdict(e.model), "model") if path not in named}
+    return model | {"nodes": e.nodes, "gpus_per_node": e.gpus_per_node, "repeat": e.repeat}
 
 
 def _flat(part: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
@@ -216,10 +216,6 @@ def _flat(part: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{where}.{name}")
         else:
             yield f"{where}.{name}", value
-
-
-def _runs(e: Experiment) -> dict[str, Any]:
-    return {"nodes": e.nodes, "gpus_per_node": e.gpus_per_node, "repeat": e.repeat}
 
 
 def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
