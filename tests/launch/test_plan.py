@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from conf import load_experiment
+from conf.vocabulary import read_yaml
 from launchers import attribute_settings, corpus
 from launchers import make_plan as plan
 from launchers.frameworks import frameworks
@@ -117,5 +118,6 @@ def test_a_framework_brings_its_column_in_a_file_of_its_own(tmp_path: Path, monk
     assert [problem.what for problem in refused] == ["the toy has no latent attention"]
     for wrong, said in (("{lr: {too: x}}", "toy.yaml: lr: .*too"), ("{rate: x}", "no such setting: rate")):
         file.write_text(f"settings: {wrong}\n")
+        read_yaml.cache_clear()
         with pytest.raises(ValueError, match=said):
             attribute_settings.table.__wrapped__("toy")
