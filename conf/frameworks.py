@@ -60,10 +60,11 @@ def chosen(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     for name in names:
         known = entry("framework", name)
         if known["own_models"]:  # brings them with it, and is taken unseen
-            return [f"framework={name}"], [f"framework {name}: {'; '.join(passed_over) or 'the only one so far'}"]
+            why = "; ".join(passed_over) or "the first of the platform's frameworks"
+            return [f"framework={name}"], [f"framework {name}: {why}"]
         where, release = _installed(name, known, config)
         if config["model"]["name"] not in known["recipes"]:
-            passed_over.append(f"{name} has no recipe of {config['model']['name']}")
+            passed_over.append(f"conf/framework/{name}.yaml names no recipe for {config['model']['name']}")
         elif release is None:
             passed_over.append(f"no {name} in {where}")
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, Problem, listed
+from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
 from launchers import attribute_settings, corpus, variables
 from launchers.frameworks import Framework
@@ -24,10 +24,6 @@ class RecipeStack(Framework):
     """As NVIDIA calls it."""
     program: Path
     """The program of ours that builds the recipe and trains, or only checks (--check)."""
-    no_recipe: str
-    """The message for a model without a recipe; {release} and {model} are filled in."""
-    sibling: str
-    """The other one, which may have such a recipe."""
     fp8_delayed: str
     """Its name for fp8 with delayed scaling; those of the other precisions are the same in both."""
     lists_on_one_line: bool = False
@@ -60,10 +56,7 @@ class RecipeStack(Framework):
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         """Yield what the stack cannot do, beside what its table of settings says."""
         yield from self.other_vendor(e, f"{self.label} is NVIDIA's stack", "framework=megatron")
-        if e.model.name not in e.framework.recipes:
-            what = f"{self.label} {self.no_recipe.format(release=e.framework.release, model=e.model.name)}"
-            hint = f"another model, or framework={self.sibling}"
-            yield Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
+        yield from self.recipe_missing(e)
         if self.precision_name(e) is None:
             found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
             what = f"{self.label.removeprefix('Megatron-')} has no such precision"

@@ -14,6 +14,9 @@ from conf import devices
 from conf.vendors import output
 
 ROOT = Path(__file__).parent.parent
+_OURS = ("conf", "estimate", "launchers", "parsers", "metrics", "compare", "shell", "tensorprimat")
+_SOURCES = (".py", ".yaml", ".csv", ".sh")
+"""A new file of ours in these folders takes part in a run before git tracks it."""
 
 
 def now() -> str:
@@ -22,12 +25,13 @@ def now() -> str:
 
 
 def commit() -> str | None:
-    """Return the Git commit of our own code, with a hash of its changes; else the installed version, else None."""
+    """Return the Git commit of our own code, with a hash of its changes and of files that git does not track (nor
+    ignore); else the installed version, else None."""
     git = ("git", "-C", str(ROOT))
     head = output(*git, "rev-parse", "HEAD").strip() if (ROOT / ".git").exists() else ""
     if head:
-        changes = output(*git, "diff", "HEAD").strip()
-        return head + (f"-changed-{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else "")
+        changes = output(*git, "diff", "HEAD").encode() + _untracked(*git)
+        return head + (f"-changed-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else "")
     try:
         return version("tensorprimat")
     except PackageNotFoundError:
@@ -45,3 +49,12 @@ def facts() -> dict[str, Any]:
         where |= {"device_name": here.names[0], "device_count": here.count, "driver": here.driver}
         where |= {"device_memory_bytes": here.memory_bytes}
     return where
+
+
+def _untracked(*git: str) -> bytes:
+    """Return name and content hash of each file of ours that git neither tracks nor ignores; nothing where there is
+    none."""
+    names = output(*git, "ls-files", "-z", "--others", "--exclude-standard", "--", *_OURS).split("\0")
+    files = [ROOT / name for name in names if name.endswith(_SOURCES)]
+    parts = ((path, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files if path.is_file())
+    return "".join(f"{path.relative_to(ROOT)} {digest}\n" for path, digest in parts).encode("utf-8", "replace")

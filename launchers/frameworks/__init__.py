@@ -54,6 +54,13 @@ class Framework:
             allowed = listed([f"platform={vendor or CPU}" for vendor in self.vendors])
             yield Problem("framework", what, f"platform={e.platform.name}", allowed, hint)
 
+    def recipe_missing(self, e: Experiment) -> Iterator[Problem]:
+        """Yield the problem of a model that conf/framework/NAME.yaml names no recipe for."""
+        if e.model.name not in e.framework.recipes:
+            what = f"conf/framework/{self.name}.yaml names no recipe for {e.model.name}"
+            hint = "add its line under recipes:, or framework=megatron, which builds any model"
+            yield Problem("model", what, e.model.name, listed(sorted(e.framework.recipes)), hint)
+
     def preflight(self, e: Experiment) -> Iterator[Problem]:
         """Yield what keeps `e` from running on this machine, beside the distributions of conf/framework."""
         yield from ()

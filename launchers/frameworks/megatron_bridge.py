@@ -26,8 +26,6 @@ class MegatronBridge(RecipeStack):
     name = "megatron_bridge"
     label = "Megatron-Bridge"
     program = RANKS / "bridge_ranks.py"
-    no_recipe = "has no recipe to pre-train {model} with, in any release"
-    sibling = "nemo"
     fp8_delayed = "bf16_with_fp8_delayed_scaling_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:

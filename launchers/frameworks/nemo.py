@@ -20,8 +20,6 @@ class Nemo(RecipeStack):
     label = "NeMo"
     program = RANKS / "nemo_ranks.py"
     lists_on_one_line = True  # one entry a layer is no reading matter
-    no_recipe = "{release} has no recipe to pre-train {model} with"
-    sibling = "megatron_bridge"
     fp8_delayed = "bf16_with_fp8_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:

@@ -231,12 +231,12 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
 
 def _preset_refused(e: Experiment, release: str) -> Iterator[Problem]:
     presets = e.framework.recipes
+    yield from FRAMEWORK.recipe_missing(e)
     since = attribute_settings.table("primus").more["presets_from"]
     known = {model for model, preset in presets.items() if in_range(release, since.get(preset), None)}
-    if e.model.name not in known:
-        preset = presets.get(e.model.name)
-        came = f": {preset} came with {since[preset]}" if preset else ""
-        what = f"Primus {release} has no preset for {e.model.name}{came}"
+    if e.model.name in presets and e.model.name not in known:
+        preset = presets[e.model.name]
+        what = f"Primus {release} has no preset for {e.model.name}: {preset} came with {since[preset]}"
         yield Problem("model", what, e.model.name, listed(sorted(known)), "a newer release, another model")
     if e.model.yarn and not e.model.mla:
         yield Problem("model", "Primus takes YaRN for latent attention alone", e.model.name, hint="another model")

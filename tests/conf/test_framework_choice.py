@@ -55,13 +55,16 @@ def test_a_model_that_bridge_lacks_goes_to_nemo(interpreter: Callable[[dict[str,
     python = interpreter(BRIDGE | NEMO)
     e, why = chosen("model=mixtral_8x7b", "layout=data_parallel", f"framework.python={python}")
     assert e.framework.name == "nemo"
-    assert why == f"framework nemo: 2.7.3 is in {python}; megatron_bridge has no recipe of mixtral_8x7b"
+    assert (
+        why
+        == f"framework nemo: 2.7.3 is in {python}; conf/framework/megatron_bridge.yaml names no recipe for mixtral_8x7b"
+    )
 
 
 def test_one_that_nemo_lacks_stays_with_bridge_or_the_engine(interpreter: Callable[[dict[str, str]], str]) -> None:
     e, why = chosen("model=gpt_oss_20b", "layout=data_parallel", f"framework.python={interpreter(NEMO)}")
     assert e.framework.name == "megatron"
-    assert "nemo has no recipe of gpt_oss_20b" in why
+    assert "nemo.yaml names no recipe for gpt_oss_20b" in why
 
 
 def test_a_stack_without_its_torch_is_not_there(interpreter: Callable[[dict[str, str]], str]) -> None:
@@ -97,7 +100,8 @@ def test_an_image_without_a_stack_for_the_model_falls_back_to_the_engine() -> No
     e, why = chosen("model=mixtral_8x7b", *args)
     assert e.framework.name == "megatron"
     assert why == (
-        "framework megatron: megatron_bridge has no recipe of mixtral_8x7b; no nemo in nvcr.io/nvidia/nemo:26.08"
+        "framework megatron: conf/framework/megatron_bridge.yaml names no recipe for mixtral_8x7b; "
+        "no nemo in nvcr.io/nvidia/nemo:26.08"
     )
 
 
