@@ -13,9 +13,11 @@ from typing import Any, get_origin
 from conf.errors import ConfigError, Problem, closest, listed
 from conf.freeze import field_types, required, unknown_key
 from conf.schema import Request
+from conf.vocabulary import read_yaml
 
 CONF = Path(__file__).parent
 AUTO = "auto"
+_GLOBAL = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 RENAMED = {
     "cluster.primus_path": "framework.checkout",
     "cluster.primus_cache": "framework.cache",
@@ -69,8 +71,15 @@ def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 
 def entry(group: str, choice: str) -> dict[str, Any]:
-    """Return conf/GROUP/CHOICE.yaml on top of what conf/config.yaml says of GROUP, interpolations resolved."""
+    """Return conf/GROUP/CHOICE.yaml on top of what conf/config.yaml says of GROUP, interpolations resolved.
+
+    Raises:
+        ConfigError: there is no such file, or it is refused by `file_problems`.
+    """
     from omegaconf import OmegaConf
+
+    if problems := list(choice_problems(group, choice)):
+        raise ConfigError(*problems)
 
     with _undisturbed():
         shared = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
@@ -149,10 +158,39 @@ def _checked(override: str, problems: list[Problem]) -> str:
 
 
 def choice_problems(group: str, value: object) -> Iterator[Problem]:
-    """Yield the problem of a choice that the group does not have. Sweeps (a,b) are Hydra's to refuse outside `-m`."""
-    if isinstance(value, str | bool | int) and str(value) not in choices(group):
+    """Yield the problem of a choice that the group does not have, or those of its file. Sweeps (a,b) are Hydra's to
+    refuse outside `-m`."""
+    if not isinstance(value, str | bool | int):
+        return
+    if str(value) not in choices(group):
         valid = choices(group)
         yield Problem(f"{group}={value}", "no such choice", allowed=listed(valid), hint=closest(str(value), valid))
+    else:
+        yield from file_problems(group, str(value))
+
+
+@cache
+def file_problems(group: str, choice: str) -> tuple[Problem, ...]:
+    """Return why conf/GROUP/CHOICE.yaml cannot be composed as it is meant: at most one problem."""
+    import yaml
+
+    where, text = f"conf/{group}/{choice}.yaml", _file(group, choice).read_text(encoding="utf-8")
+    try:
+        document = read_yaml(_file(group, choice)) or {}
+    except yaml.YAMLError as error:
+        return (Problem(where, "is no YAML", " ".join(str(error).split())),)
+    if not isinstance(document, dict):
+        return (Problem(where, "is no mapping", repr(document)),)
+    of_root = bool(_GLOBAL.search(text))
+    nested = "defaults" in document or isinstance(document.get(group), dict)
+    if not of_root and (nested or group == "model" or group not in field_types(Request)):
+        what = "its first line is missing, without which its keys stand one level too deep"
+        return (Problem(where, what, hint="begin the file with `# @package _global_`"),)
+    named = (document.get(group) or {} if of_root else document).get("name", choice)
+    if named != choice and "${" not in str(named):
+        hint = f"`name: {choice}`, or call the file {named}.yaml"
+        return (Problem(where, "its name: is another than the file's", str(named), choice, hint),)
+    return ()
 
 
 def key_problems(key: str) -> Iterator[Problem]:

@@ -47,7 +47,8 @@ def _freeze_dataclass(kind: Any, value: Any, where: str, problems: list[Problem]
     for name, hint in hints.items():
         key = f"{where}.{name}" if where else name
         if value.get(name, _MISSING) is _MISSING:
-            problems.append(Problem(key, "missing", hint=f"add `{name}:` to the YAML file; null where it is unknown"))
+            or_null = "; null where it is unknown" if required(hint) is not hint else ""
+            problems.append(Problem(key, "missing", hint=f"add `{name}:` to the YAML file{or_null}"))
         else:
             frozen[name] = freeze(hint, value[name], key, problems)
     return kind(**frozen) if len(problems) == before else None
@@ -93,7 +94,7 @@ def _wrong(kind: Any, value: Any, where: str, problems: list[Problem]) -> None:
 
 def described(kind: Any) -> str:
     """Return a type as a user reads it: `int`, `one of full, selective, null`, `list of text`."""
-    words = {int: "a whole number", float: "a number that is finite", str: "text", bool: "true or false"}
+    words = {int: "an integer", float: "a number that is finite", str: "text", bool: "true or false"}
     if kind in words:
         return words[kind]
     origin, args = get_origin(kind), get_args(kind)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from conf import devices, frameworks
-from conf.compose import CONF, choices, compose, entry, flattened
+from conf.compose import CONF, choice_problems, choices, compose, entry, flattened
 from conf.errors import ConfigError, Problem, listed
 from conf.facts import check_hardware, has_row
 from conf.freeze import freeze
@@ -86,7 +86,7 @@ def _vendor_problems(request: Request) -> list[Problem]:
         return [Problem("platform.vendor", "no such vendor", str(platform.vendor), listed(accelerators()), hint)]
     if hardware.vendor == platform.vendor:
         return []
-    valid = [name for name in choices("hardware") if _hardware(name)["vendor"] == platform.vendor]
+    valid = [name for name in choices("hardware") if _hardware(name).get("vendor") == platform.vendor]
     what = f"{hardware.name} is no hardware of platform {platform.name}"
     return [Problem("hardware", what, allowed=listed(valid))]
 
@@ -200,8 +200,8 @@ def hardware_named(device_name: str, vendor: str) -> str:
     """Return the hardware entry that lists `device_name` as the driver spells it, else the vendor's unknown GPU."""
     for choice in choices("hardware"):
         facts = _hardware(choice)
-        if device_name.lower() in (name.lower() for name in facts["device_names"]):
-            return str(facts["name"])
+        if device_name.lower() in (name.lower() for name in facts.get("device_names") or ()):
+            return choice
     return f"unknown_{vendor}"
 
 
@@ -210,9 +210,19 @@ def _hardware(name: str) -> Any:
 
 
 def model_named(name: str) -> Model | None:
-    """Return conf/model/NAME.yaml by itself, as composing takes a quarter of a second; None for an alias of another."""
+    """Return conf/model/NAME.yaml by itself, as composing takes a quarter of a second; None for an alias of another.
+
+    Raises:
+        ConfigError: all that is wrong with the file.
+    """
+    problems = list(choice_problems("model", name))
+    if problems:
+        raise ConfigError(*problems)
     file = read_yaml(CONF / "model" / f"{name}.yaml")
-    return freeze(Model, file["model"], "model", []) if "model" in file else None
+    model = freeze(Model, file["model"], f"conf/model/{name}.yaml", problems) if "model" in file else None
+    if problems:
+        raise ConfigError(*problems)
+    return model  # type: ignore[no-any-return]
 
 
 def _seen() -> str:

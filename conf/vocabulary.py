@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 TABLE = Path(__file__).with_name("vocabulary.yaml")
-_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a word"}
+_WORDS = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a word"}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +98,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def allowed(self) -> str:
-        """The values that `accepts` takes, in words: "a whole number at least 1, or null"."""
+        """The values that `accepts` takes, in words: "an integer at least 1, or null"."""
         if self.one_of:
             return ", ".join("null" if value is None else value for value in self.one_of)
         return " ".join(filter(None, (_WORDS[self.type], self.bounds))) + ", or null"

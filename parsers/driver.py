@@ -105,7 +105,7 @@ class Dialect:
     """What training waits for, such as "checkpoint", to the line that says so; groups, of which each may be missing:
     `iteration`, `seconds`."""
     validations: tuple[str, ...] = ()
-    """A validation point: groups `iteration` and `loss`; any other is one of its metrics."""
+    """A validation point: group `iteration`, and `loss` where it is printed; any other is one of its metrics."""
 
     driver: Callable[[Dialect], Reader] | None = None
     """Reads a log where the table does not suffice: a subclass of `Driver`, or a reader of its own."""
@@ -212,7 +212,7 @@ class Dialect:
 
     def _validation(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         printed = match.groupdict()
-        iteration, loss = int(printed.pop("iteration")), number(printed.pop("loss"))
+        iteration, loss = int(printed.pop("iteration")), number(printed.pop("loss", None) or "")
         values = {name: commas(text) for name, text in printed.items() if text is not None}
         metrics = {name: value for name, value in values.items() if value is not None}
         yield Validation(line=line, step=iteration - self.first, iteration=iteration, loss=loss, metrics=metrics)

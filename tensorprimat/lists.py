@@ -8,7 +8,7 @@ from typing import Any
 
 from conf.arguments import Command
 from conf.compose import choices, entry
-from conf.errors import command
+from conf.errors import ConfigError, Problem, command
 from conf.load import model_named
 from conf.parameters import count
 from metrics.peak import hardware
@@ -90,6 +90,9 @@ def _frameworks() -> Iterable[Row]:
         if name == "auto":
             continue
         facts = entry("framework", name)
+        if not facts.get("install"):
+            hint = "the line that installs it, as in the other files"
+            raise ConfigError(Problem(f"conf/framework/{name}.yaml", "`install:` is missing", hint=hint))
         runs_on = [platform for platform, about in platforms.items() if name in (about.get("frameworks") or ())]
         yield {
             "framework": name,

@@ -93,9 +93,16 @@ def framework_of(name: str) -> Framework:
     """Return the framework called `name`.
 
     Raises:
-        ConfigError: no module renders it.
+        ConfigError: its module, or the module's FRAMEWORK, is missing.
     """
+    where = f"launchers/frameworks/{name}.py"
     if name not in frameworks():
-        raise ConfigError(Problem("framework", "no renderer", name, listed(frameworks())))
-    framework: Framework = import_module(f"{__name__}.{name}").FRAMEWORK
+        what, hint = (
+            "is missing, and conf/framework has such a file",
+            f"{where} with its FRAMEWORK: see CONTRIBUTING.md",
+        )
+        raise ConfigError(Problem(where, what, allowed=listed(frameworks()), hint=hint))
+    framework = getattr(import_module(f"{__name__}.{name}"), "FRAMEWORK", None)
+    if not isinstance(framework, Framework):
+        raise ConfigError(Problem(where, "has no FRAMEWORK", hint="FRAMEWORK = NAME(), an object of a Framework"))
     return framework

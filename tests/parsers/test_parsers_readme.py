@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from conf.errors import InputError
 from parsers import DIALECTS, dialects, parse_all, reader
+from parsers.driver import Dialect
+from parsers.record import Validation
 
 README = (Path(__file__).parents[2] / "parsers" / "README.md").read_text(encoding="utf-8")
 
@@ -42,3 +45,26 @@ def test_the_example_of_a_new_dialect(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_every_dialect_has_its_row() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", README.split("## Dialects")[1], re.MULTILINE)
     assert sorted(rows) == sorted(DIALECTS)
+
+
+def test_what_is_wrong_with_a_dialect_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bare_one.py").write_text("X = 1\n")
+    (tmp_path / "misspelt.py").write_text(block("python").replace("<world_size>", "<world_sise>"))
+    monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(tmp_path)])
+    for name, words in {
+        "absent": ("is missing, and parsers/dialects/__init__.py lists it",),
+        "bare_one": ("has no DIALECT",),
+        "misspelt": ("world_sise", "did you mean world_size?"),
+    }.items():
+        with pytest.raises(InputError) as error:
+            dialects.load(name)
+        (problem,) = error.value.problems
+        assert problem.where == f"parsers/dialects/{name}.py"
+        assert all(word in str(problem) for word in words), str(problem)
+
+
+def test_a_validation_line_may_print_no_loss() -> None:
+    pattern = r"eval after upd (?P<iteration>\d{1,12}): accuracy=(?P<accuracy>\S{1,20})"
+    table = Dialect(framework="x", looks_for="", signs=(), marks=(), validations=(pattern,))
+    (point,) = table.statements(7, "eval after upd 4: accuracy=0.5")
+    assert point == Validation(line=7, step=3, iteration=4, loss=None, metrics={"accuracy": 0.5})
