@@ -117,7 +117,8 @@ def _columns(firsts: Sequence[Record]) -> Iterator[list[str]]:
     varying = [name for name in short_names() if len({repr(requested.get(name)) for requested in requests}) > 1]
     sizes = [[(short_names()[name], requested.get(name)) for name in varying] for requested in requests]
     large = [" ".join(f"{short}{n}" for short, n in one if type(n) is int and n > 1) for one in sizes]
-    yield [size or ("no parallelism" if varying else "") for size in large]
+    smallest = " ".join(f"{short_names()[name]}1" for name in varying)
+    yield [size or smallest for size in large]
     others = [row for name, row in vocabulary().items() if name not in (*short_names(), SEED)]
     for row in sorted(others, key=lambda row: bool(row.follows)):  # a consequence names a group where nothing else does
         name = row.name

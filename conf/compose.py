@@ -164,7 +164,8 @@ def choice_problems(group: str, value: object) -> Iterator[Problem]:
         return
     if str(value) not in choices(group):
         valid = choices(group)
-        yield Problem(f"{group}={value}", "no such choice", allowed=listed(valid), hint=closest(str(value), valid))
+        hint = closest(str(value), valid) or f"one of these, or add conf/{group}/{value}.yaml"
+        yield Problem(f"{group}={value}", "no such choice", allowed=listed(valid), hint=hint)
     else:
         yield from file_problems(group, str(value))
 

@@ -222,7 +222,7 @@ def model_named(name: str) -> Model | None:
     model = freeze(Model, file["model"], f"conf/model/{name}.yaml", problems) if "model" in file else None
     if problems:
         raise ConfigError(*problems)
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def _seen() -> str:

@@ -97,13 +97,17 @@ def imported_all(
         progress(len(block))
     runs = parser.finish()
     if dialect is None and not any(run.dialect or run.steps or run.facts for run in runs):
-        hint = "give the file that the training program's own output went to"
+        hint = "give the file that the training program's own output went to, or add its dialect (parsers/README.md)"
         what = f"is no training log ({runs[-1].lines} lines read)"
-        raise InputError(Problem(str(log), what, allowed="; ".join(looked_for()), hint=hint))
+        raise InputError(Problem(str(log), what, allowed=_one_a_line(looked_for()), hint=hint))
     records = [_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1)]
     if log != STDIN:  # a run directory of ours, in which the last run wrote last
         records[-1] = with_probe(records[-1], log.parent / FOLDER)
     return tuple(records)
+
+
+def _one_a_line(texts: Sequence[str]) -> str:
+    return "".join(f"\n      {text}" for text in texts)
 
 
 def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
@@ -158,7 +162,7 @@ def _discovered(folders: Sequence[Path]) -> list[Path]:
     if not logs:
         where = ", ".join(str(folder) for folder in folders)
         hint = "name the file that the training program's own output went to"
-        raise InputError(Problem(where, "holds no training log", allowed="; ".join(looked_for()), hint=hint))
+        raise InputError(Problem(where, "holds no training log", allowed=_one_a_line(looked_for()), hint=hint))
     return [log.path for log in logs]
 
 

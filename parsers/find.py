@@ -138,9 +138,12 @@ def none_matches(runs: Sequence[Run], filters: Sequence[str]) -> Iterator[Proble
     """Yield, for each filter, what is there instead."""
     for text in filters:
         key = text.partition("=")[0].strip()
-        there = list(dict.fromkeys(str(value_of(run, key)) for run in runs))
+        values = [value_of(run, key) for run in runs]
+        there = list(dict.fromkeys(str(value) for value in values if value is not None))
         shown = listed(there[:_SHOWN]) + (" …" if len(there) > _SHOWN else "")
-        yield Problem(text, f"no run of {len(runs)} fits all filters", allowed=f"{key} is {shown} here")
+        missing = f"{key} is missing in {values.count(None)}" if None in values else ""
+        allowed = "; ".join(filter(None, (f"{key} is {shown}" if there else "", missing)))
+        yield Problem(text, f"no run of {len(runs)} fits all filters", allowed=allowed)
 
 
 def value_of(run: Run, key: str) -> Any:

@@ -97,10 +97,8 @@ def framework_of(name: str) -> Framework:
     """
     where = f"launchers/frameworks/{name}.py"
     if name not in frameworks():
-        what, hint = (
-            "is missing, and conf/framework has such a file",
-            f"{where} with its FRAMEWORK: see CONTRIBUTING.md",
-        )
+        what = f"is missing, without which conf/framework/{name}.yaml runs nothing"
+        hint = "create it, with its FRAMEWORK: see CONTRIBUTING.md"
         raise ConfigError(Problem(where, what, allowed=listed(frameworks()), hint=hint))
     framework = getattr(import_module(f"{__name__}.{name}"), "FRAMEWORK", None)
     if not isinstance(framework, Framework):

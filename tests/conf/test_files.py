@@ -11,6 +11,7 @@ import pytest
 from conf import compose, load, load_experiment
 from conf.compose import CONF, file_problems
 from conf.errors import ConfigError
+from launchers import frameworks
 
 MARK = "# @package _global_\n"
 
@@ -69,3 +70,19 @@ def test_what_is_wrong_with_a_file_is_one_problem(add: Callable[[str, str], None
     add("model/short.yaml", MARK + "model:\n  name: short\n")
     with pytest.raises(ConfigError, match=r"conf/model/short\.yaml\.num_layers: missing"):
         load.model_named("short")
+
+
+def test_half_a_framework_names_the_other_half(
+    add: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yaml = "name: brook\nown_models: true\n"
+    assert "conf/framework/brook.yaml" in refused("framework=brook")
+    add("framework/brook.yaml", yaml)
+    assert refused("framework=brook").startswith("framework.install: missing")
+    with pytest.raises(ConfigError, match=r"launchers/frameworks/brook\.py: is missing"):
+        frameworks.framework_of("brook")
+    (tmp_path / "brook.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(frameworks, "__path__", [*frameworks.__path__, str(tmp_path)])
+    monkeypatch.setattr(frameworks, "frameworks", lambda: ("brook",))
+    with pytest.raises(ConfigError, match=r"launchers/frameworks/brook\.py: has no FRAMEWORK"):
+        frameworks.framework_of("brook")

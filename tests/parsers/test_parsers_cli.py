@@ -43,7 +43,8 @@ def test_what_is_no_training_log(content: bytes, tmp_path: Path, capsys: pytest.
     assert main([str(log)]) == 2
     err = capsys.readouterr().err
     assert "is no training log" in err
-    assert "iteration N/ TOTAL" in err
+    assert sum("iteration N/ TOTAL" in line for line in err.splitlines()) == 1, "a line for each dialect"
+    assert "add its dialect (parsers/README.md)" in err
     assert "Traceback" not in err
     assert main([str(log), "dialect=megatron"]) == 0
     assert "the log has no step lines" in capsys.readouterr().out
