@@ -336,6 +336,7 @@ def test_groups_are_named_by_what_sets_them_apart() -> None:
     vendors = made("a", platform="nvidia", hardware="h100"), made("b", platform="amd", hardware="mi300x")
     assert labels(*vendors) == ["nvidia h100", "amd mi300x"]
     assert labels(A, B) == ["DP2", "TP2"]
+    assert labels(A, made("b", over={"data_parallel_size": 1})) == ["DP2", "DP1"]
     rates = [A, made("b", over={"lr": 0.1}), made("c", over=TP2)]
     assert labels(*rates) == ["DP2 lr=0.003", "DP2 lr=0.1", "TP2 lr=0.003"]
     assert labels(A, made("b", image="x")) == ["image unknown", "x"]
