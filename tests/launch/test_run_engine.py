@@ -202,7 +202,7 @@ def test_a_cpu_does_not_pass_for_a_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     (record,) = records(tmp_path)
     assert record["status"] == "failed"
     assert "meant for cuda" in record["cause"]
-    assert "finds cpu here" in record["cause"]
+    assert "has cpu here" in record["cause"]
 
 
 def test_a_disk_that_fills_up_leaves_a_record(tmp_path: Path) -> None:
