@@ -150,6 +150,6 @@ def test_a_wrong_padding_is_counted(tmp_path: Path) -> None:
     assert record.status == "failed"
     assert record.cause is not None
     total, _, which = record.cause.partition(" by our own count: ")
-    assert total == "rank 0 holds 574,080 parameters, and 541,312"
+    assert total == "rank 0 has 574,080 parameters, and 541,312"
     assert which.startswith("embedding.word_embeddings.weight: (1152, 128), expected (1024, 128); output_layer.weight:")
     assert {d.setting for d in record.differences} == {"padded_vocab_size"}
