@@ -30,6 +30,11 @@ class Layout:
     world_size: int
     source: str | None
 
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Return micro-batches a rank and step, by the name that users and the README give them."""
+        return self.num_micro_batches
+
     def __str__(self) -> str:
         sizes = ((short, getattr(self, name) or 1) for name, short in short_names().items())
         shown = [f"{short}{size}" for short, size in sizes if size > 1 or short == "DP"]
