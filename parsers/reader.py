@@ -12,6 +12,7 @@ from parsers.events import Argument, Event, NewRun, Reader, Resumed
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
+from parsers.text import body
 
 FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
@@ -83,7 +84,7 @@ class LogReader:
         for number, start, end in spans:
             text, self._number = self._scanner.text(start, end), number
             if "[tprimat] " in text:
-                self._mark(number, text)
+                self._marked(number, text)
             elif "^M" in text:
                 for piece in text.split("^M"):
                     self._dispatch(number, piece)
@@ -92,6 +93,18 @@ class LogReader:
         if self._scanner.block:
             self._trail(self._scanner.block[self._taken :])
             self._scanner.block = b""
+
+    def _marked(self, number: int, text: str) -> None:
+        """Read a line with marks of ours: another process may have written its own line before or behind one, for
+        Python's unbuffered `print` writes a line and its end apart."""
+        before, *ours = text.split("[tprimat] ")
+        if body(before).strip():
+            self._dispatch(number, before)
+        for mark in ours:
+            self._mark(number, f"[tprimat] {mark}")
+            behind = mark.rpartition("}")[2]
+            if behind.strip():
+                self._dispatch(number, behind)
 
     def _mark(self, number: int, text: str) -> None:
         if marks.MARK not in self._scanner.marks:  # where there is one, more follow

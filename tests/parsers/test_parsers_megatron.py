@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from parsers import Parser, Restart, detect, live, parse, parse_all
 from parsers.scan import LINE_LIMIT
@@ -46,6 +47,14 @@ def test_the_rate_that_a_step_used_stands_in_the_line_before() -> None:
 def test_a_mark_refines_the_step_of_its_iteration() -> None:
     parsed = parse([line(1), '[tprimat] step {"iteration": 1, "lr_used": 1.25e-5, "loss": 6.2601, "x": 1}', line(2)])
     assert [(s.iteration, s.lr_used, s.loss) for s in parsed.steps] == [(1, 1.25e-5, 6.2601), (2, 1e-4, 6.26)]
+
+
+def test_a_line_that_another_process_wrote_into_our_mark_is_read() -> None:
+    mark = '[tprimat] step {"iteration": %d, "lr_used": 1e-5, "end_monotonic_s": 2.5}'
+    apart = parse([line(1), mark % 1, line(2), mark % 2, line(3)]).steps
+    glued = parse([line(1) + mark % 1, "", mark % 2 + line(2), "", f"[rank0]: {line(3)}"]).steps
+    assert [replace(step, line=1) for step in glued] == [replace(step, line=1) for step in apart]
+    assert [step.iteration for step in glued] == [1, 2, 3]
 
 
 def test_a_mark_alone_is_a_step_and_the_line_that_follows_joins_it() -> None:
