@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from conf import vocabulary
 from conf.vendors import maker_of
-from parsers.events import Event, Fact, Reader, Resumed, Setting
+from parsers.events import Event, Fact, Resumed, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
 from parsers.values import Column, commas, count, gibibytes, literal, number, step_fields
@@ -107,12 +107,12 @@ class Dialect:
     validations: tuple[str, ...] = ()
     """A validation point: group `iteration`, and `loss` where it is printed; any other is one of its metrics."""
 
-    driver: Callable[[Dialect], Reader] | None = None
-    """Reads a log where the table does not suffice: a subclass of `Driver`, or a reader of its own."""
+    driver: type[Driver] | None = None
+    """Reads a log where the table does not suffice."""
     parse: Callable[[str], Values | None] | None = None
     """Reads a step line where head and fields do not suffice."""
 
-    def reader(self) -> Reader:
+    def reader(self) -> Driver:
         """Return a reader for one log."""
         return (self.driver or Driver)(self)
 
@@ -223,7 +223,10 @@ def _is_count(value: object) -> TypeGuard[float]:
 
 
 class Driver:
-    """Reads one log by its dialect's table. `wants`: see `parsers.events.Reader`.
+    """Reads one log by its dialect's table. Total: no text makes it raise; its memory does not grow with the log.
+
+    wants: how many of the next lines it must see whatever they hold (a section without marks, a wrapped line); the core
+    reads it after every feed. 0 for the lines with marks only.
 
     A dialect whose steps depend on the lines before overrides `step`, `other` or `end`; one whose steps are no lines
     with a number, `feed` or `read`.
@@ -242,7 +245,8 @@ class Driver:
         self._wrapped = WrappedLines(self._head, self._is_complete)
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        """See `parsers.events.Reader`."""
+        """Return the events of one line, or of one piece of a line between carriage returns, without terminal colours
+        and NULs, prefixes (rank, time, pod) left in: search, do not match; `parsers.text.body` takes prefixes away."""
         match = self._head.search(text)
         if not self._wrapped.pieces and (match is None or self._stands_alone(text, match)):
             return self.read(number, text, match)
@@ -252,7 +256,7 @@ class Driver:
         return events
 
     def end(self) -> Iterable[Event]:
-        """See `parsers.events.Reader`."""
+        """Return what still waits. The log ends, or its events so far are wanted: it may go on."""
         return [event for line in self._wrapped.end() for event in self.read(*line)]
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from parsers import marks
 from parsers.dialects import DIALECTS, load
-from parsers.events import Argument, Event, NewRun, Reader, Resumed
+from parsers.driver import Driver
+from parsers.events import Argument, Event, NewRun, Resumed
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
@@ -27,7 +28,7 @@ class LogReader:
     def __init__(self, names: Sequence[str] = (), lines: int = 0) -> None:
         self.names: tuple[str, ...] = ()
         self.dialect: str | None = None
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, Driver] = {}
         self._scanner = Scanner((), [marks.MARK])
         self._scanner.lines = self._last_line = lines
         self._done: list[Parsed] = []
