@@ -7,8 +7,7 @@ reported, never raised.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,12 +26,10 @@ FOLDER = "probe"
 UNREPORTED = "requested, and not reported by the log"
 _MEAN = "loss:interval_mean"
 _LOSS_PRINTED = 1e-5  # seven digits, or a mean taken in fp32
-_OVER = ("data", "context")  # the ranks that a batch is cut over
 _DECAYING = {True: "parameters_decayed", False: "parameters_undecayed"}
 LARGEST_FILE = 64 << 20
 MOST_FILES = 8192
 _MOST_TEXTS = 200
-_PLACES = ("tensor", "pipeline", "data", "context", "expert")
 _Count = Annotated[int, Meta(ge=0, lt=2**53)]  # a larger one would not survive as a JSON number elsewhere
 
 
@@ -64,39 +61,43 @@ class ProbedStep(Struct, frozen=True):
         return tuple(group[0] if group and type(group[0]) in (int, float) else None for group in self.groups)
 
 
-class _Chunk(Struct, frozen=True):
+class Chunk(Struct, frozen=True):
+    """One model chunk of a rank. parameters: None where they could not be read. layers: global numbers from 1."""
+
     parameters: tuple[Parameter, ...] | None = None
     layers: tuple[_Count, ...] = ()
 
 
-class _File(Struct, frozen=True):
+class RankFile(Struct, frozen=True, kw_only=True):
+    """A rank's file. ranks: "world", and its index among those that split the same thing. never_read: by taker, names
+    that were set and that it never looked at. probe_time_total_s: what the probe took of the rank's time, all in all.
+    file: its path in the run directory."""
+
     rank: _Count
     ranks: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] | None = None
-    chunks: tuple[_Chunk | None, ...] = ()
+    chunks: tuple[Chunk | None, ...] = ()
     steps: tuple[ProbedStep, ...] = ()
     never_read: Mapping[str, tuple[str, ...]] | None = None
     faults: tuple[str, ...] = ()
     probe_time_total_s: float | None = None
+    file: str = ""
 
+    @property
+    def places(self) -> Mapping[str, int]:
+        """Return what of `ranks` can be a place."""
+        return {kind: at for kind, at in (self.ranks or {}).items() if type(at) is int and 0 <= at < 2**53}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFile:
-    """A rank's file. world: number of ranks. places: this one's index among those that split the same thing. layers:
-    global numbers from 1. never_read: names that were set and that whoever takes them never looked at. own_time_s: what
-    the probe took of the rank's time, all in all."""
+    def size(self, name: str) -> int | None:
+        """Return a setting that counts something."""
+        size = (self.settings or {}).get(name)
+        return size if type(size) is int else None
 
-    file: str
-    rank: int
-    world: int | None
-    places: Mapping[str, int]
-    settings: Mapping[str, Any]
-    parameters: Sequence[Parameter] | None
-    layers: Sequence[int]
-    steps: Sequence[ProbedStep]
-    never_read: Sequence[str] | None
-    faults: Sequence[str] = field(default_factory=tuple)
-    own_time_s: float | None = None
+    @property
+    def parameters(self) -> Sequence[Parameter] | None:
+        """Return those of all chunks; None where one lacks them: a part of them is no count."""
+        chunks = [(chunk or Chunk()).parameters for chunk in self.chunks]
+        return [parameter for chunk in chunks for parameter in chunk or ()] or None if None not in chunks else None
 
 
 def read_files(folder: Path) -> tuple[list[RankFile], list[str]]:
@@ -126,38 +127,14 @@ def _read(path: Path) -> RankFile | str:
         if path.stat().st_size > LARGEST_FILE:
             return f"is larger than {LARGEST_FILE >> 20} MiB"
         entry = json_object(path.read_text(encoding="utf-8", errors="replace"), constant=lambda _: None)
+        content = msgspec.convert(entry, RankFile)
     except OSError as error:
         return error.strerror or str(error)
-    try:
-        content = msgspec.convert(entry, _File)
     except msgspec.ValidationError as error:
         return f"is no file of the probe, or not a complete one: {error}"
     if entry is None or entry.get("version") != 1:
         return f"is of version {(entry or {}).get('version')}, which is not known here"
-    return _rank_file(f"{path.parent.name}/{path.name}", content)
-
-
-def _rank_file(name: str, content: _File) -> RankFile:
-    ranks, chunks = content.ranks or {}, [chunk or _Chunk() for chunk in content.chunks]
-    parameters = [parameter for chunk in chunks for parameter in chunk.parameters or ()]
-    complete = all(chunk.parameters is not None for chunk in chunks)  # a part of them is no count
-    return RankFile(
-        file=name,
-        rank=content.rank,
-        world=_count(ranks.get("world")),
-        places={kind: place for kind in _PLACES if (place := _count(ranks.get(kind))) is not None},
-        settings={key: value for key, value in (content.settings or {}).items() if not isinstance(value, dict | list)},
-        parameters=parameters if parameters and complete else None,
-        layers=[number for chunk in chunks for number in chunk.layers],
-        steps=content.steps,
-        never_read=[key for keys in content.never_read.values() for key in keys] if content.never_read else None,
-        faults=content.faults[:_MOST_TEXTS],
-        own_time_s=content.probe_time_total_s,
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**53 else None
+    return replace(content, file=f"{path.parent.name}/{path.name}")
 
 
 def with_probe(record: Record, folder: Path, expected: Collection[int] | None = None) -> Record:
@@ -178,14 +155,16 @@ def with_files(
 ) -> Record:
     """Return the same of files that were read, as `read_files` returns them."""
     notes = [f"probe: {text}" for text in wrong]
-    notes += [f"probe on rank {file.rank}: {fault}" for file in files for fault in file.faults]
+    notes += [f"probe on rank {file.rank}: {fault}" for file in files for fault in file.faults[:_MOST_TEXTS]]
     notes += _missing(files, expected)
     if not files:
         return replace(record, notes=(*record.notes, *notes))
     probed, apart = _settings(files, notes)
     effective = {name: reading for name, reading in {**record.effective, **probed}.items() if name not in apart}
     steps = _steps(record, files, notes)
-    counted = _counted(files, effective, notes) | _own_time(files)
+    counted = _counted(files, effective, notes)
+    if times := [file.probe_time_total_s for file in files if file.probe_time_total_s is not None]:
+        counted["probe_time_s"] = max(times)
     kept = (note for note in record.notes if not note.startswith(UNREPORTED))
     return replace(
         record,
@@ -200,21 +179,16 @@ def with_files(
 def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:
     """Return names that were set and that no rank read; None where the stack takes any name, and the probe reports
     none."""
-    names = [file.never_read for file in files if file.never_read is not None]
+    names = [set().union(*file.never_read.values()) for file in files if file.never_read]
     known = facts(record.framework)
     if not names:
         return [] if known.get("strict") else None
     on_a_cpu = known.get("unread_on_a_cpu", ()) if record.provenance == "rehearsed" else ()
-    return sorted(set.intersection(*map(set, names)) - {*known.get("unread", ()), *on_a_cpu})
-
-
-def _own_time(files: Iterable[RankFile]) -> dict[str, float]:
-    times = [file.own_time_s for file in files if file.own_time_s is not None]
-    return {"probe_time_s": max(times)} if times else {}
+    return sorted(set.intersection(*names) - {*known.get("unread", ()), *on_a_cpu})
 
 
 def _missing(files: Sequence[RankFile], expected: Collection[int] | None) -> Iterator[str]:
-    world = max((file.world or 0 for file in files), default=0)
+    world = max((file.places.get("world", 0) for file in files), default=0)
     absent = sorted(set(range(world) if expected is None else expected) - {file.rank for file in files})
     if not files:
         yield "probe: no rank left a file"
@@ -229,8 +203,9 @@ def _settings(files: Sequence[RankFile], notes: list[str]) -> tuple[dict[str, Re
     readings: dict[str, Reading] = {}
     apart: set[str] = set()
     for file in files:
-        for name in (n for n in file.settings if n in known and n not in apart):
-            value = file.settings[name]
+        for name, value in (file.settings or {}).items():
+            if name not in known or name in apart or isinstance(value, dict | list):
+                continue
             first = readings.setdefault(name, Reading(value, 1, file.file))
             if not same(first.value, value):
                 notes.append(f"probe: ranks disagree on {name}: {first.value} in {first.file}, {value} in {file.file}")
@@ -243,7 +218,7 @@ def _counted(files: Sequence[RankFile], effective: Mapping[str, Reading], notes:
     built = {file.rank: file.parameters for file in files if file.parameters is not None}
     by_rank = {str(rank): sum(math.prod(p.shape) for p in parameters) for rank, parameters in built.items()}
     counts: dict[str, Any] = {"parameters_by_rank": by_rank}
-    layers = {number for file in files for number in file.layers}
+    layers = {number for file in files for chunk in file.chunks if chunk for number in chunk.layers}
     wanted = effective.get("num_layers")
     if wanted is None or len(built) < len(files) or not _all_stages(files, effective):
         return counts
@@ -285,17 +260,15 @@ def _steps(record: Record, files: Sequence[RankFile], notes: list[str]) -> Seque
     """Return the record's steps with the rate that each used, the checksum of its tokens, and its loss where known."""
     rates, tokens, losses = _rates(files, notes), _tokens(files), _losses(files)
     first = record.restarts[-1].steps if record.restarts else 0
-    numbered = ((step, step.step - first) for step in record.steps)
-    refined = ((_refined(step, rates.get(n), tokens.get(n)), n) for step, n in numbered)
-    return tuple(_with_loss(step, losses.get(n), losses.get(n - 1)) for step, n in refined)
-
-
-def _refined(step: Step, rate: float | None, tokens: int | None) -> Step:
-    if rate is not None:
-        step = replace(step, lr_used=rate)
-    if tokens is not None:
-        step = replace(step, metrics={**step.metrics, "tokens_checksum": float(tokens)})
-    return step
+    steps = []
+    for step in record.steps:
+        n = step.step - first
+        if n in rates:
+            step = replace(step, lr_used=rates[n])
+        if n in tokens:
+            step = replace(step, metrics={**step.metrics, "tokens_checksum": float(tokens[n])})
+        steps.append(_with_loss(step, losses.get(n), losses.get(n - 1)))
+    return tuple(steps)
 
 
 def _with_loss(step: Step, loss: float | None, before: float | None) -> Step:
@@ -313,25 +286,14 @@ def _with_loss(step: Step, loss: float | None, before: float | None) -> Step:
 def _losses(files: Sequence[RankFile]) -> dict[int, float]:
     """Return the mean loss of the global batch by step, from 0, of the last stage's ranks: summed so that their order
     does not matter. Not where labels are masked: then it is no plain mean, and not what the log says."""
-    seeing = {
-        (file.places.get("data"), file.places.get("context")): file for file in reversed(files) if _has_losses(file)
-    }
-    one = next(iter(seeing.values()), None)
-    given = [one.settings.get(f"{kind}_parallel_size") for kind in _OVER] if one else []
-    sizes = [size for size in given if type(size) is int]
-    if len(sizes) < len(_OVER) or len(seeing) != math.prod(sizes):
+    last_stage = [file for file in files if file.places.get("tensor") == 0 and any(step.losses for step in file.steps)]
+    seeing = {(file.places.get("data"), file.places.get("context")): file for file in reversed(last_stage)}
+    sizes = [file.size(f"{kind}_parallel_size") or 0 for file in last_stage[-1:] for kind in ("data", "context")]
+    if not seeing or len(seeing) != math.prod(sizes):
         return {}
-    of_ranks = [_by_number(file, lambda step: (step.loss_sum, step.losses)) for file in seeing.values()]
-    means: dict[int, float] = {}
-    for number in set.intersection(*(set(of_rank) for of_rank in of_ranks)):
-        losses = [of_rank[number] for of_rank in of_ranks]
-        if all(loss is not None and count for loss, count in losses):
-            means[number] = math.fsum(loss for loss, _ in losses) / sum(count for _, count in losses)
-    return means
-
-
-def _has_losses(file: RankFile) -> bool:
-    return file.places.get("tensor") == 0 and any(step.losses for step in file.steps)
+    by_step = _in_all(seeing.values(), lambda step: (step.loss_sum, step.losses))
+    complete = {n: losses for n, losses in by_step.items() if all(loss is not None and count for loss, count in losses)}
+    return {n: math.fsum(loss for loss, _ in of) / sum(count for _, count in of) for n, of in complete.items()}
 
 
 def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
@@ -356,21 +318,23 @@ def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
         if all(file.places.get(name) == 0 for name in ("tensor", "pipeline", "context")) and "data" in file.places:
             seeing.setdefault(file.places["data"], file)
     first = seeing.get(0)
-    if first is None or len(seeing) != first.settings.get("data_parallel_size"):
+    if first is None or len(seeing) != first.size("data_parallel_size"):
         return {}
-    of_ranks = [_by_number(file, lambda step: (step.tokens_checksum, step.samples)) for file in seeing.values()]
     sums: dict[int, int] = {}
-    for number in set.intersection(*(set(of_rank) for of_rank in of_ranks)):
-        sums_of = [of_rank[number] for of_rank in of_ranks]
-        samples = [count for _, count in sums_of if count is not None]
-        checksums = [tokens for tokens, _ in sums_of if tokens is not None]
-        complete = len(samples) == len(checksums) == len(sums_of)
-        if complete and sum(samples) == first.settings.get("global_batch_size"):
-            sums[number] = sum(checksums) % 2**52
+    for number, parts in _in_all(seeing.values(), lambda step: (step.tokens_checksum, step.samples)).items():
+        tokens, samples = zip(*parts, strict=True)
+        if None not in (*tokens, *samples) and sum(samples) == first.size("global_batch_size"):
+            sums[number] = sum(tokens) % 2**52
     return sums
 
 
-def _by_number(file: RankFile, value: Any) -> dict[int, Any]:
+def _in_all(files: Iterable[RankFile], value: Callable[[ProbedStep], Any]) -> dict[int, list[Any]]:
+    """Return value(step) of each file by the number of the step, for those that all files have."""
+    of_ranks = [_by_number(file, value) for file in files]
+    return {n: [of_rank[n] for of_rank in of_ranks] for n in set.intersection(*map(set, of_ranks))}
+
+
+def _by_number(file: RankFile, value: Callable[[ProbedStep], Any]) -> dict[int, Any]:
     """Return value(step) by the number of the step: one that was skipped (fp16) made forward passes and no optimizer
     step."""
     usual = min((step.forwards for step in file.steps if step.forwards), default=None)

@@ -13,7 +13,7 @@ from conf.resolve import Experiment
 from conf.shapes import Place, Shape, Sizes, on_rank
 from launchers.rehearse import prepared
 from parsers import Reading, Record
-from parsers.probe import Parameter, RankFile
+from parsers.probe import Chunk, Parameter, RankFile
 from tensorprimat import run
 
 QKV = "decoder.layers.1.self_attention.linear_qkv.weight"
@@ -28,10 +28,9 @@ def toy_of(*overrides: str) -> Experiment:
 
 def told(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) -> RankFile:
     """What a rank's file says of its parameters."""
-    parameters = None if shapes is None else [Parameter(name, shape, 0, None) for name, shape in shapes.items()]
-    empty = {"settings": {}, "layers": (), "steps": (), "never_read": None}
-    where = {"pipeline": 0, "expert": 0, **places}
-    return RankFile(file="", rank=rank, world=1, places=where, parameters=parameters, **empty)  # type: ignore[arg-type]
+    parameters = None if shapes is None else tuple(Parameter(name, at, 0, None) for name, at in shapes.items())
+    where = {"world": 1, "pipeline": 0, "expert": 0, **places}
+    return RankFile(rank=rank, ranks=where, chunks=(Chunk(parameters),))
 
 
 def held(e: Experiment, *files: RankFile, **effective: str) -> Record:
@@ -72,8 +71,8 @@ def test_each_rank_is_held_at_its_own_place() -> None:
     assert e.layout.expert_model_parallel_size == 2
     files = [told(on_rank(e.model, sizes, Place(0, rank)), rank, expert=rank) for rank in range(2)]
     assert held(e, *files) == DONE
-    assert held(e, files[0], replace(files[1], places=files[0].places)).status == "failed"
-    assert "does not report its place" in str(held(e, replace(files[0], places={}), files[1]).cause)
+    assert held(e, files[0], structs.replace(files[1], ranks=files[0].ranks)).status == "failed"
+    assert "does not report its place" in str(held(e, structs.replace(files[0], ranks={}), files[1]).cause)
 
 
 @pytest.mark.parametrize("impl", ["local", "transformer_engine"])
