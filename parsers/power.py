@@ -11,17 +11,20 @@ stretches has no energy, only the mean power of what was seen.
 from __future__ import annotations
 
 import csv
+import fnmatch
 import io
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -37,6 +40,7 @@ LOOKS_FOR = (
     'jsonl with "power_w"; Zeus events; MLPerf power_reading lines'
 )
 _MLLOG = re.compile(r":::MLLOG (\{.{1,4000})")
+_PACKAGE_POWER = "*Package Power (W)*"
 _PACKAGE = re.compile(r"GPU\[(\d{1,4})\]\s{0,8}: [\w ()]{0,60}Package Power \(W\): (\S{1,20})")
 _GAP = 5.0
 """Two readings further apart than so many usual distances have a gap between them."""
@@ -85,12 +89,10 @@ def power_of(text: str) -> PowerLog | None:
     return next((log for log in logs if log is not None and (log.samples or log.windows)), None)
 
 
-def _sample(device: Any, time_s: float | None, clock: str, power_w: Any, energy_j: Any = None) -> Sample:
+def _sample(device: Any, clock: str, time_s: float | None, power_w: Any, energy_j: Any = None) -> Sample:
     """Return a sample, without a clock where it has no time."""
     clocked = None if time_s is None else clock
-    return Sample(
-        device=str(device), time_s=time_s, clock=clocked, power_w=_number(power_w), energy_j=_number(energy_j)
-    )
+    return Sample(device=str(device), time_s=time_s, clock=clocked, power_w=_value(power_w), energy_j=_value(energy_j))
 
 
 def _json_lines(text: str) -> PowerLog | None:
@@ -111,36 +113,35 @@ def _json_lines(text: str) -> PowerLog | None:
 
 def _of_line(entry: Mapping[str, Any]) -> Iterator[Sample]:
     if isinstance(entry.get("gpus"), list):
-        time_s = _number(entry.get("timestamp"))
         for gpu in (gpu for gpu in entry["gpus"] if isinstance(gpu, dict)):
-            yield _sample(gpu.get("gpu_id", gpu.get("index", "?")), time_s, "unix", gpu.get("power_w"))
+            device = gpu.get("gpu_id", gpu.get("index", "?"))
+            yield _sample(device, "unix", _value(entry.get("timestamp")), gpu.get("power_w"))
     elif "power_w" in entry:
-        times = ((clock, _number(entry.get(key))) for clock, key in _OUR_CLOCKS.items())
-        clock, time_s = next(((clock, time_s) for clock, time_s in times if time_s is not None), ("", None))
-        yield _sample(entry.get("device", "?"), time_s, clock, entry.get("power_w"), entry.get("energy_j"))
-
-
-_OUR_CLOCKS = {"monotonic": "monotonic_s", "unix": "time_unix_s"}
+        clock, key = (
+            ("unix", "time_unix_s") if _value(entry.get("monotonic_s")) is None else ("monotonic", "monotonic_s")
+        )
+        device, time_s = entry.get("device", "?"), _value(entry.get(key))
+        yield _sample(device, clock, time_s, entry.get("power_w"), entry.get("energy_j"))
 
 
 def _zeus(entry: Mapping[str, Any]) -> Power | None:
     """Return one interval that Zeus measured: its counters' sum over all of the job's GPUs; its steps count from 1."""
-    if entry.get("event_type") != "interval":
-        return None
-    metrics: Any = entry.get("payload")
+    metrics: Any = entry.get("payload") if entry.get("event_type") == "interval" else None
     for key in ("interval_metrics", "zeus"):
         metrics = metrics.get(key) if isinstance(metrics, dict) else None
-    if not isinstance(metrics, dict) or _number(metrics.get("energy_j")) is None:
+    if not isinstance(metrics, dict) or _value(metrics.get("energy_j")) is None:
         return None
-    first, last = metrics.get("step_start"), metrics.get("step_end")
+    first, last = (
+        step - 1 if type(step := metrics.get(key)) is int and step > 0 else None for key in ("step_start", "step_end")
+    )
     return Power(
         kind="gpu",
         source="zeus",
-        seconds=_number(metrics.get("time_s")),
-        energy_counter_j=_number(metrics.get("energy_j")),
-        mean_power_w=_number(metrics.get("avg_power_w")),
-        first_step=first - 1 if type(first) is int and first > 0 else None,
-        last_step=last - 1 if type(last) is int and last > 0 else None,
+        seconds=_value(metrics.get("time_s")),
+        energy_counter_j=_value(metrics.get("energy_j")),
+        mean_power_w=_value(metrics.get("avg_power_w")),
+        first_step=first,
+        last_step=last,
     )
 
 
@@ -151,13 +152,31 @@ def _mlperf(text: str) -> PowerLog | None:
     samples, notes = [], []
     for entry in filter(None, map(_object, _MLLOG.findall(text))):
         metadata = entry["metadata"] if isinstance(entry.get("metadata"), dict) else {}
-        time_ms, value = _number(entry.get("time_ms")), _number(entry.get("value"))
+        time_ms, value = _value(entry.get("time_ms")), _value(entry.get("value"))
         if entry.get("key") == "power_reading":
             time_s = None if time_ms is None else time_ms / 1000
-            samples.append(_sample(metadata.get("host", "node"), time_s, "unix", value))
+            samples.append(_sample(metadata.get("host", "node"), "unix", time_s, value))
         elif entry.get("key") == "conversion_eff":
             notes.append(f"conversion efficiency {value}, measured at {metadata.get('measurement_type', 'unknown')}")
     return PowerLog(source="mlperf", kind="node", samples=tuple(samples), notes=tuple(notes))
+
+
+class _Table(NamedTuple):
+    """The columns of a tool's CSV, without units; of several the first that is there. clock: of its time stamps."""
+
+    tool: str
+    power: tuple[str, ...]
+    device: tuple[str, ...]
+    clock: str = ""
+
+
+_TABLES = (
+    _Table(
+        "nvidia-smi", ("power.draw", "power.draw.average"), ("index", "pci.bus_id", "uuid", "gpu_bus_id"), clock="local"
+    ),
+    _Table("amd-smi", ("socket_power", "average_socket_power"), ("gpu",), clock="unix"),
+    _Table("rocm-smi", (_PACKAGE_POWER,), ("device",)),
+)
 
 
 def _tables(text: str) -> PowerLog | None:
@@ -165,37 +184,25 @@ def _tables(text: str) -> PowerLog | None:
     header = next((line for line in text.splitlines()[:50] if "," in line and "ower" in line), None)
     if header is None:
         return None
-    table = text[text.index(header) :].replace("\0", "")
-    rows = csv.reader(io.StringIO(table, newline=""), skipinitialspace=True)
+    rows = csv.reader(io.StringIO(text[text.index(header) :].replace("\0", ""), newline=""), skipinitialspace=True)
     try:
-        names = [name.strip() for name in next(rows)]
+        names = [name.strip().split(" [")[0] for name in next(rows)]
         entries = [dict(zip(names, (cell.strip() for cell in row), strict=False)) for row in rows if len(row) > 1]
     except (csv.Error, StopIteration):
         return None
-    plain = {name.split(" [")[0]: name for name in names}
-    if "power.draw" in plain or "power.draw.average" in plain:
-        return PowerLog(source="nvidia-smi", samples=tuple(_nvidia(entries, plain)))
-    if "socket_power" in names or "average_socket_power" in names:
-        return PowerLog(source="amd-smi", samples=tuple(map(_amd, entries)))
-    package = next((name for name in names if "Package Power (W)" in name), None)
-    if package is not None and "device" in names:
-        cards = (Sample(device=_card(e.get("device", "?")), power_w=_cell(e.get(package))) for e in entries)
-        return PowerLog(source="rocm-smi", samples=tuple(cards))
+    for table in _TABLES:
+        power = next((name for pattern in table.power for name in fnmatch.filter(names, pattern)), None)
+        device = next((name for name in table.device if name in names), "")
+        if power is not None and (device or table.clock):
+            samples = [_cells(table, entry, entry.get(device, "?"), entry.get(power)) for entry in entries]
+            return PowerLog(source=table.tool, samples=tuple(samples))
     return None
 
 
-def _nvidia(entries: Iterable[Mapping[str, str]], names: Mapping[str, str]) -> Iterator[Sample]:
-    draw = names.get("power.draw", names.get("power.draw.average", ""))
-    device = next((names[name] for name in ("index", "pci.bus_id", "uuid", "gpu_bus_id") if name in names), "")
-    for entry in entries:
-        time_s = _local(entry.get(names.get("timestamp", ""), ""))
-        yield _sample(entry.get(device, "?"), time_s, "local", _cell(entry.get(draw)))
-
-
-def _amd(entry: Mapping[str, str]) -> Sample:
-    watts = _cell(entry.get("socket_power", entry.get("average_socket_power")))
-    energy = _cell(entry.get("total_energy_consumption"))
-    return _sample(entry.get("gpu", "?"), _cell(entry.get("timestamp")), "unix", watts, energy)
+def _cells(table: _Table, entry: Mapping[str, str], device: str, watts: str | None) -> Sample:
+    stamp, joules = entry.get("timestamp", ""), entry.get("total_energy_consumption")
+    time_s = None if not table.clock else _local(stamp) if table.clock == "local" else _value(stamp)
+    return _sample(device.removeprefix("card"), table.clock, time_s, watts, joules)
 
 
 def _json_document(text: str) -> PowerLog | None:
@@ -206,8 +213,9 @@ def _json_document(text: str) -> PowerLog | None:
         return None
     if isinstance(content, dict) and any(str(key).startswith("card") for key in content):
         cards = [(key, card) for key, card in content.items() if isinstance(card, dict)]
-        samples = [Sample(device=_card(key), power_w=_package(card)) for key, card in cards]
-        return PowerLog(source="rocm-smi", samples=tuple(s for s in samples if s.power_w is not None))
+        powers = [(key, _value(card[name])) for key, card in cards for name in fnmatch.filter(card, _PACKAGE_POWER)[:1]]
+        samples = [Sample(device=key.removeprefix("card"), power_w=power) for key, power in powers if power is not None]
+        return PowerLog(source="rocm-smi", samples=tuple(samples))
     gpus = content.get("gpu_data") if isinstance(content, dict) else content
     if not isinstance(gpus, list):
         return None
@@ -218,34 +226,20 @@ def _json_document(text: str) -> PowerLog | None:
 def _amd_json(gpu: Mapping[str, Any]) -> Sample:
     energy = gpu.get("energy")
     total = energy.get("total_energy_consumption") if isinstance(energy, dict) else None
-    watts = _valued(gpu["power"].get("socket_power"), "W")
-    return Sample(device=str(gpu.get("gpu", "?")), power_w=watts, energy_j=_valued(total, "J"))
+    watts = _in_unit(gpu["power"].get("socket_power"), "W")
+    return Sample(device=str(gpu.get("gpu", "?")), power_w=watts, energy_j=_in_unit(total, "J"))
 
 
-def _valued(entry: Any, unit: str) -> float | None:
+def _in_unit(entry: Any, unit: str) -> float | None:
     """Read {"value": 288, "unit": "W"}, in this unit or not at all; or the bare number."""
     if isinstance(entry, dict):
-        return _number(entry.get("value")) if entry.get("unit") == unit else None
-    return _number(entry)
+        return _value(entry.get("value")) if entry.get("unit") == unit else None
+    return _value(entry)
 
 
 def _rocm_text(text: str) -> PowerLog | None:
-    samples = (Sample(device=device, power_w=_cell(watts)) for device, watts in _PACKAGE.findall(text))
+    samples = (Sample(device=device, power_w=_value(watts)) for device, watts in _PACKAGE.findall(text))
     return PowerLog(source="rocm-smi", samples=tuple(samples))
-
-
-def _package(card: Mapping[str, Any]) -> float | None:
-    watts = next((value for name, value in card.items() if "Package Power (W)" in str(name)), None)
-    return _cell(watts) if isinstance(watts, str) else _number(watts)
-
-
-def _card(name: str) -> str:
-    return name.removeprefix("card")
-
-
-def _cell(text: str | None) -> float | None:
-    """Read "187.80 W", "288", "[N/A]"."""
-    return number((text or "").removesuffix("W").strip())
 
 
 def _local(text: str) -> float | None:
@@ -262,72 +256,59 @@ def _object(line: str) -> dict[str, Any] | None:
     return json_object(line, constant=lambda _: None)
 
 
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number(repr(value)) if is_number and abs(value) < 1e18 else None
+def _value(cell: Any) -> float | None:
+    """Read 288, or as text "187.80 W", "288", "[N/A]"."""
+    if isinstance(cell, str):
+        return number(cell.removesuffix("W").strip())
+    is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
+    return number(repr(cell)) if is_number and abs(cell) < 1e18 else None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEnergy:
-    """One device in a window, from its first to its last reading there: seconds and joules, None where not covered."""
-
-    device: str
-    seconds: float
-    counter_j: float | None
-    integrated_j: float | None
-    mean_power_w: float | None
-
-
-def device_energies(
-    samples: Iterable[Sample], start_s: float | None = None, end_s: float | None = None
-) -> list[DeviceEnergy]:
-    """Return the energy of each device, over the readings with a time in the window (all where it is open)."""
-    by_device: dict[str, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        inside = sample.time_s is not None and (start_s is None or start_s <= sample.time_s)
-        if inside and (end_s is None or (sample.time_s or 0.0) <= end_s):
-            by_device[sample.device].append(sample)
-    energies = (_device(device, sorted(each, key=_time)) for device, each in sorted(by_device.items()))
-    return [energy for energy in energies if energy is not None]
-
-
-def _device(device: str, samples: Sequence[Sample]) -> DeviceEnergy | None:
-    distances = [_time(b) - _time(a) for a, b in pairwise(samples)]
-    if not distances or samples[-1].time_s == samples[0].time_s:
-        return None
-    usual, seconds = median(distances), _time(samples[-1]) - _time(samples[0])
-    joules, covered = 0.0, 0.0
-    for (a, b), distance in zip(pairwise(samples), distances, strict=True):
-        if a.power_w is not None and b.power_w is not None and distance <= _GAP * usual:
-            joules += (a.power_w + b.power_w) / 2 * distance
-            covered += distance
-    integrated = joules if covered >= seconds * (1 - 1e-9) else None
-    return DeviceEnergy(device, seconds, _counted(samples), integrated, joules / covered if covered else None)
-
-
-def _counted(samples: Sequence[Sample]) -> float | None:
-    """Return what the counter gained from the first to the last reading; None where one is missing or it went back."""
-    counts = [sample.energy_j for sample in samples]
-    first, last = counts[0], counts[-1]
-    known = [count for count in counts if count is not None]
-    rises = all(b >= a for a, b in pairwise(known))
-    return last - first if first is not None and last is not None and rises else None
-
-
-def window(log: PowerLog, start_s: float | None = None, end_s: float | None = None) -> Power | None:
-    """Return the energy of all devices of a file together; None without two readings of one."""
-    devices = device_energies(log.samples, start_s, end_s)
+def window(log: PowerLog, start_s: float = -math.inf, end_s: float = math.inf) -> Power | None:
+    """Return the energy of all devices of a file together, over their readings with a time in the window; None without
+    two readings of one."""
+    by_device: dict[str, list[tuple[float, Sample]]] = defaultdict(list)
+    for sample in log.samples:
+        if sample.time_s is not None and start_s <= sample.time_s <= end_s:
+            by_device[sample.device].append((sample.time_s, sample))
+    readings = [sorted(each, key=itemgetter(0)) for _, each in sorted(by_device.items())]
+    devices = [_device(log, each) for each in readings if each[0][0] < each[-1][0]]
     if not devices:
         return None
+    return structs.replace(
+        devices[0],
+        gpus=len(devices) if log.kind == "gpu" else None,
+        seconds=sum(device.seconds or 0.0 for device in devices) / len(devices),
+        energy_counter_j=_sum(device.energy_counter_j for device in devices),
+        energy_integrated_j=_sum(device.energy_integrated_j for device in devices),
+        mean_power_w=_sum(device.mean_power_w for device in devices),
+    )
+
+
+def _device(log: PowerLog, readings: Sequence[tuple[float, Sample]]) -> Power:
+    """Return the energy of one device from its first to its last reading, each with its time; None what is not
+    covered."""
+    usual, seconds = median(b - a for (a, _), (b, _) in pairwise(readings)), readings[-1][0] - readings[0][0]
+    joules, covered = 0.0, 0.0
+    for (start_s, a), (end_s, b) in pairwise(readings):
+        if a.power_w is not None and b.power_w is not None and end_s - start_s <= _GAP * usual:
+            joules += (a.power_w + b.power_w) / 2 * (end_s - start_s)
+            covered += end_s - start_s
     return Power(
         kind=log.kind,
         source=log.source,
-        gpus=len(devices) if log.kind == "gpu" else None,
-        seconds=sum(device.seconds for device in devices) / len(devices),
-        energy_counter_j=_sum(device.counter_j for device in devices),
-        energy_integrated_j=_sum(device.integrated_j for device in devices),
-        mean_power_w=_sum(device.mean_power_w for device in devices),
+        seconds=seconds,
+        energy_counter_j=_counted([sample.energy_j for _, sample in readings]),
+        energy_integrated_j=joules if covered >= seconds * (1 - 1e-9) else None,
+        mean_power_w=joules / covered if covered else None,
     )
+
+
+def _counted(counts: Sequence[float | None]) -> float | None:
+    """Return what the counter gained from the first to the last reading; None where one is missing or it went back."""
+    first, last = counts[0], counts[-1]
+    rises = all(b >= a for a, b in pairwise(count for count in counts if count is not None))
+    return last - first if first is not None and last is not None and rises else None
 
 
 def over_steps(log: PowerLog, steps: Sequence[Step]) -> Power | None:
@@ -379,7 +360,3 @@ def _sum(values: Iterable[float | None]) -> float | None:
     """Return the sum, None where one is missing: a sum over some of the devices would pass for that of all."""
     listed = list(values)
     return None if None in listed else sum(value for value in listed if value is not None)
-
-
-def _time(sample: Sample) -> float:
-    return sample.time_s if sample.time_s is not None else 0.0

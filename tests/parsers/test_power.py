@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from conf.errors import InputError
 from parsers import Record, Step
-from parsers.power import Sample, device_energies, over_steps, power_of, read_power, window, with_power
+from parsers.power import PowerLog, Sample, over_steps, power_of, read_power, window, with_power
 
 SHARED = Path(__file__).parents[3] / "shared" / "power"
 shared = pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
 
+NOTHING = PowerLog(source="none")
 NVIDIA = """timestamp, index, power.draw [W]
 2026/09/11 04:19:41.000, 0, 100.00 W
 2026/09/11 04:19:42.000, 0, 300.00 W
@@ -94,25 +95,23 @@ def test_mlperf_reads_a_whole_node() -> None:
 
 
 def test_energy_is_the_area_under_the_samples() -> None:
-    log = power_of(NVIDIA)
-    assert log is not None
-    (device,) = device_energies(log.samples)
-    assert (device.seconds, device.integrated_j, device.counter_j) == (2.0, 500.0, None)
+    power = window(power_of(NVIDIA) or NOTHING)
+    assert power is not None
+    assert (power.seconds, power.energy_integrated_j, power.energy_counter_j) == (2.0, 500.0, None)
 
 
 def test_a_missing_cell_or_a_gap_is_not_bridged() -> None:
     missing = power_of(NVIDIA.replace("04:19:42.000, 0, 300.00 W", "04:19:42.000, 0, [N/A]"))
     late = power_of(NVIDIA + "2026/09/11 04:20:43.000, 0, 300.00 W\n")
     for log, mean in ((missing, None), (late, 250.0)):
-        assert log is not None
-        (device,) = device_energies(log.samples)
-        assert (device.integrated_j, device.mean_power_w) == (None, mean)
+        power = window(log or NOTHING)
+        assert power is not None
+        assert (power.energy_integrated_j, power.mean_power_w) == (None, mean)
 
 
 def test_one_device_without_energy_leaves_the_sum_unknown() -> None:
     log = power_of(NVIDIA + "2026/09/11 04:19:41.000, 1, 9 W\n2026/09/11 04:19:42.000, 1, [N/A]\n")
-    assert log is not None
-    power = window(log)
+    power = window(log or NOTHING)
     assert power is not None
     assert (power.gpus, power.energy_integrated_j) == (2, None)
 
@@ -163,7 +162,9 @@ def test_a_counter_that_disagrees_is_told(tmp_path: Path) -> None:
 
 def test_a_counter_that_goes_back_counts_nothing() -> None:
     samples = [Sample(device="0", time_s=t, power_w=1.0, energy_j=e) for t, e in ((0.0, 5.0), (1.0, 9.0), (2.0, 1.0))]
-    assert device_energies(samples)[0].counter_j is None
+    power = window(PowerLog(source="amd-smi", samples=tuple(samples)))
+    assert power is not None
+    assert power.energy_counter_j is None
 
 
 @pytest.mark.parametrize(
