@@ -34,8 +34,8 @@ _CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
     "parameters": count,
 }
 
-_MOST_PIECES = 6
-_LAST_WORD = re.compile(r"\S{0,64}\s*$")
+_MOST_PIECES = 12
+_LAST_WORD = re.compile(r"[^\s|]{0,64}\s*$")  # a bar closes what stands before it
 
 
 @dataclass(frozen=True, kw_only=True)

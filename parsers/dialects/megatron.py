@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,19 +19,16 @@ from msgspec.structs import replace
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Argument, Event, Fact, Resumed
 from parsers.record import Stall, Step, Validation
-from parsers.text import body
 from parsers.values import Column, integer, is_nonfinite, literal, milliseconds, number
 
 # NeMo 2 writes "Training epoch 0, iteration 1/7 |".
 _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
+# The last field of Megatron's own, and what forks add behind it: to a bar, or to a memory's share in percent.
+_COMPLETE = re.compile(r"number[ _]of[ _]nan[ _]iterations[^|]{0,80}(?:\|(?:.{0,4000}[|%])?\s{0,200})?$")
 _TIME_OF_DAY = re.compile(r"\d{4}-\d\d-\d\d[ T](\d\d):(\d\d):(\d\d\.\d{1,6})")
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(\.\d{1,6})?")
-_LAST_FIELD = "number of nan iterations"
-"""It ends a line though no bar closes it."""
 _COMPOUND = re.compile(r"([^/()]{1,40})(?:/([^/()]{1,40})| \(avg ([^()]{1,40})\))")
 _GB = re.compile(r"([\d.]{1,20})GB/(?:[\d.]{1,20}GB/)?(?:([\d.]{1,20})GB/)?([\d.]{1,10})%")
-_PIECES = 4
-"""So many lines at most may a terminal have made of one."""
 _DUMP_GAP = 60
 """Lines of others that may stand between two lines of a dump."""
 _LONG_NAME = 45
@@ -91,7 +87,7 @@ _COLUMNS: Mapping[str, Column] = {
     "loss scale": ("loss_scale", number),
     "grad norm": ("grad_norm", number),
     "number of skipped iterations": ("skipped", integer),
-    _LAST_FIELD: ("nan", integer),
+    "number of nan iterations": ("nan", integer),
 }
 _METRICS: Mapping[str, str] = {
     "samples per second": "samples_per_s",
@@ -126,50 +122,20 @@ def _plain(name: str) -> str:
     return " ".join(name.replace("_", " ").lower().split())
 
 
-@dataclass(slots=True)
-class Line:
-    """An iteration line: `train_iters` it counts to, and keyword arguments of its Step but `line`. end: of its head in
-    `text`. is_complete: nothing of it can stand in the next line."""
-
-    number: int
-    text: str
-    iteration: int
-    train_iters: int
-    end: int
-    values: Values
-    is_complete: bool
-
-    @property
-    def time_s(self) -> float | None:
-        """Return the seconds of the day by the time stamp next to the iteration; one in full seconds is too coarse."""
-        stamps = _TIME_OF_DAY.findall(self.text[: self.end])
-        if not stamps:
-            return None
-        hours, minutes, seconds = stamps[-1]
-        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-
-
-def read_line(line_number: int, text: str) -> Line | None:
-    """Return the iteration line in `text`, None if there is none."""
+def _parse(text: str) -> Values | None:
+    """Return the values of an iteration line."""
     match = _HEAD.search(text)
     if match is None or match[1] == "0":
         return None
-    iteration = int(match[1])
-    values: Values = {"metrics": {}, "nonfinite": ()}
-    *parts, last = text[match.end() :].split("|")
+    values: Values = {"metrics": {}, "nonfinite": (), "step": int(match[1]) - 1, "iteration": int(match[1])}
+    parts = text[match.end() :].split("|")
+    if _COMPLETE.search(text) is None:
+        parts.pop()  # no bar closes what was cut short, and a number cut short is a wrong number
     _, samples, rate = text[: match.start()].rpartition("samples/sec:")
     if samples:  # GPT-NeoX: "samples/sec: 206.693 | iteration 1/512 | …"
         parts.insert(0, f"samples/sec:{rate.replace('|', ' ')}")
     _read_fields(values, parts)
-    # No bar closes what was cut short, and a number cut short is a wrong number.
-    last = last.strip()
-    name = re.split(r"[:=]", last, maxsplit=1)[0] if last else ""
-    closed = last.endswith("%") or _target(name) is None
-    is_complete = (closed and "nan" in values) or _plain(name) == _LAST_FIELD
-    if is_complete and last:
-        _read_fields(values, [last])
-    values["step"], values["iteration"] = iteration - 1, iteration
-    return Line(line_number, text, iteration, int(match[2]), match.end(), values, is_complete)
+    return values
 
 
 def _read_fields(values: Values, parts: Iterable[str]) -> None:
@@ -251,35 +217,19 @@ class MegatronDriver(Driver):
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
         self._dump = 0
-        self._train_iters: int | None = None
         self._previous: Step | None = None
-        self._previous_rate: float | None = None
         self._previous_time_s: float | None = None
-        self._waiting: Line | None = None
-        self._waiting_lines = 0
         self._saving: tuple[int, float | None] | None = None
         self._saved: Stall | None = None
 
-    def feed(self, number: int, text: str) -> Iterable[Event]:
-        before: Iterable[Event] = ()
-        if self._waiting is not None:
-            if self._continue(text):
-                return self._flush() if self._waiting.is_complete else ()
-            before = self._flush()
-        line = read_line(number, text) if "iteration" in text else None
-        if line is not None:
-            self._dump = 0
-            self._waiting, self._waiting_lines = line, 0
-            if line.is_complete:
-                return (*before, *self._flush())
-            self.wants = max(self.wants, 1)
-            return before
-        if self._dump and "end of arguments" not in text:
-            return (*before, *self._argument(number, text))
-        return (*before, *self.other(number, text))
+    def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
+        match = match or _HEAD.search(text)
+        if match is None and self._dump and "end of arguments" not in text:
+            return self._argument(line, text)
+        return super().read(line, text, match)
 
     def end(self) -> Iterable[Event]:
-        return (*self._flush(), *self._stalled())
+        return (*super().end(), *self._stalled())
 
     def value(self, name: str, printed: str) -> Any:
         """Return the value of an argument. A hook: forks print some in their own way."""
@@ -302,53 +252,31 @@ class MegatronDriver(Driver):
         else:
             yield from super().other(line, text)
 
-    def _flush(self) -> tuple[Event, ...]:
-        """Return the step that waits, and before it what it shows of the lines before."""
-        line, self._waiting = self._waiting, None
-        if line is None:
-            return ()
-        if line.train_iters == self._train_iters and line.iteration != 1:
-            return (*self._stalled(), self._placed(line))
-        self._train_iters = line.train_iters
-        return (*self._stalled(), Fact("train_iters", line.train_iters, line.number), self._placed(line))
-
     def _stalled(self) -> tuple[Stall, ...]:
         """Return a checkpoint that no timer followed."""
         saved, self._saved = self._saved, None
         return () if saved is None else (saved,)
 
-    def _continue(self, text: str) -> bool:
-        """Return whether `text` goes on in the line that waits: a terminal broke it, perhaps inside a number."""
-        waiting, self._waiting_lines = self._waiting, self._waiting_lines + 1
-        rest = body(text)
-        if waiting is None or self._waiting_lines > _PIECES or "|" not in rest or read_line(1, text) is not None:
-            return False
-        joined = read_line(waiting.number, waiting.text + rest)
-        if joined is None or len(joined.values) <= len(waiting.values):
-            return False
-        self._waiting = joined
-        self.wants = 0 if joined.is_complete else 1
-        return True
-
-    def _placed(self, line: Line) -> Step:
-        """Return the step, with what the lines before say of it."""
-        before, values = self._previous, line.values
-        covered = 0 if before is None else line.iteration - 1 - before.step
+    def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
+        """Return the step, with what the lines before say of it, and before it what it shows of them."""
+        before, self._dump = self._previous, 0
+        if values["step"] == 0:
+            self._total = None  # every run has its own
+        covered = 0 if before is None else values["step"] - before.step
         if covered >= 1:
             values["interval_steps"] = covered
         if covered > 1:
             values["flags"] = _INTERVAL_FLAGS
-        elif covered == 1 and self.dialect.prints_next_rate and self._previous_rate is not None:
-            values["lr_used"] = self._previous_rate
-        step = Step(line=line.number, **values)
-        if line.iteration <= 2:
-            time_s, before_s = line.time_s, self._previous_time_s
-            if line.iteration == 2 and before is not None and time_s is not None and before_s is not None:
+        if "learning_rate=" in text:  # to six decimals
+            values["lr_used"] = None
+        step = Step(line=line, **values)
+        if step.step <= 1:
+            time_s, before_s = _time_of_day(text), self._previous_time_s
+            if step.step == 1 and before is not None and time_s is not None and before_s is not None:
                 step = _second_iteration(step, before, time_s - before_s)
             self._previous_time_s = time_s
-        rounded = "learning_rate=" in line.text  # to six decimals
-        self._previous, self._previous_rate = step, None if rounded else step.lr
-        return step
+        self._previous = step
+        return (*self._stalled(), step)
 
     def _argument(self, line: int, text: str) -> Iterator[Event]:
         self._dump -= 1
@@ -444,6 +372,12 @@ def _peak_memory(line: int, text: str) -> Iterator[Fact]:
             yield Fact(fact, {match[1]: round(value * _PEAK_MEMORY_UNIT[match[3]])}, line)
 
 
+def _time_of_day(text: str) -> float | None:
+    """Return the seconds of the day by the time stamp next to the iteration; one in full seconds is too coarse."""
+    stamps = _TIME_OF_DAY.findall(text.partition("iteration")[0])
+    return int(stamps[-1][0]) * 3600 + int(stamps[-1][1]) * 60 + float(stamps[-1][2]) if stamps else None
+
+
 def _seconds_of(text: str) -> float | None:
     """Return the first time stamp of a line in seconds since some fixed day."""
     match = _TIME.search(text)
@@ -456,11 +390,6 @@ def _seconds_of(text: str) -> float | None:
     except ValueError:
         return None
     return (moment - datetime(2000, 1, 1)).total_seconds() + float(match[7] or 0)
-
-
-def _parse(text: str) -> Values | None:
-    line = read_line(1, text) if "iteration" in text else None
-    return None if line is None else line.values
 
 
 _WORLD = r"using world size: .{0,300}?"
@@ -476,6 +405,9 @@ DIALECT = Dialect(
         *(b"number of parameters on", b"using world size", b" for parameters ...", b" padded vocab (size"),
     ),
     family="megatron",
+    head=_HEAD.pattern,
+    complete=_COMPLETE.pattern,
+    complete_by_length=True,  # in 2020 there was no such field
     columns=_COLUMNS,
     # train_step ends with opt_param_scheduler.step and training_log comes after it (megatron/training/training.py).
     prints_next_rate=True,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from parsers.dialects import megatron
 from parsers.dialects.megatron import MegatronDriver
-from parsers.driver import Dialect
+from parsers.driver import Dialect, Values
 from parsers.events import Argument, Event, Setting
 from parsers.record import Step
 from parsers.text import body
@@ -59,15 +59,16 @@ class _Driver(MegatronDriver):
             self._left, self._path = _GAP, []
         elif self._left:
             self._dump_line(number, text)
-        for event in super().feed(number, text):
-            if isinstance(event, Step):
-                yield from self._settled()
-            yield self._with_time(event) if isinstance(event, Step) else event
+        yield from super().feed(number, text)
         self.wants = max(self.wants, self._left)
 
-    def end(self) -> Iterator[Event]:
-        for event in super().end():
+    def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
+        yield from self._settled()
+        for event in super().step(line, values, text):
             yield self._with_time(event) if isinstance(event, Step) else event
+
+    def end(self) -> Iterator[Event]:
+        yield from super().end()
         yield from self._settled()
         if self._timed is not None:
             self._unnumbered.append(self._timed)
@@ -75,7 +76,7 @@ class _Driver(MegatronDriver):
         yield from self._alone()
 
     def _time(self, line: int, match: re.Match[str]) -> Iterator[Event]:
-        yield from self._flush()
+        yield from super().end()
         if self._timed is not None:
             self._unnumbered.append(self._timed)
         if len(self._unnumbered) > _UNNUMBERED:

@@ -12,7 +12,7 @@ import pytest
 from helpers import FIXTURES, parse_text
 
 from parsers import Parsed, Parser
-from parsers.dialects.megatron import read_line
+from parsers.dialects import load
 from parsers.discover import discover
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_a_dialect_that_stands_inside_another_is_no_program_of_its_own() -> None
 
 def test_a_line_of_nemo_is_no_iteration_line_of_megatron() -> None:
     text = "Training epoch 0, iteration 1/7 | lr: 0.0005 | global_step: 1 | reduced_train_loss: 6.976"
-    assert read_line(1, text) is None
+    assert load("megatron").read_step(1, text) is None
 
 
 def test_a_packed_log_is_read_from_standard_input(tmp_path: Path) -> None:
