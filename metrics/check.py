@@ -1,20 +1,23 @@
-"""`metrics check`: is a published figure possible? `metrics flops`: a model's FLOPs in every convention."""
+"""`metrics check`: is a published figure possible? `metrics flops`: a model's FLOPs in every convention.
+
+Speeds are judged against peaks, peaks against data sheets, ratios against their own numbers. Nothing here says whether
+a possible figure is true.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from conf.arguments import Arguments, Command, Key, positive, positive_integer, switch
 from conf.compose import choices, compose
 from conf.errors import InputError, Problem, closest, command, listed
 from conf.freeze import freeze
 from conf.schema import Hardware, Model
-from metrics.claims import Judgement, Mode, Speed, judge_peak, judge_ratio, judge_speed, judge_tflops
-from metrics.flops import CONVENTIONS, DEFAULT, Convention, convert, flops_per_token
-from metrics.peak import causes_in_a_run, hardware
+from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
+from metrics.peak import Cause, achievable_tflops, causes_in_a_run, explained, hardware, peak_tflops
 from metrics.quantity import shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
@@ -22,15 +25,9 @@ from parsers.storage import dumps
 _CONVERTED = {name: convention for name, convention in CONVENTIONS.items() if not convention.recompute}
 _SHAPE = ("num_layers", "hidden_size", "ffn_hidden_size", "gated_linear_unit", "vocab_size")
 _MODEL = ("model", "seq_length", *_SHAPE)
-# The keys that each claim is judged by: another key beside it would be ignored, and is refused.
-_CLAIMS = {
-    "tokens_per_s_per_gpu": ("hardware", "precision", "mode", *_MODEL),
-    "tokens_per_s": ("gpus", "hardware", "precision", "mode", *_MODEL),
-    "tflops_per_gpu": ("convention", "model", "seq_length", "hardware", "precision"),
-    "peak_tflops": ("hardware", "precision"),
-    "ratio": ("of",),
-}
 _EXIT = {"possible": 0, "implausible": 1, "impossible": 1, "cannot tell": 3}
+_DIGITS = 0.005  # half of the last of three digits, as such figures are quoted
+Word = Literal["possible", "implausible", "impossible", "cannot tell"]
 
 
 def _two(text: str) -> tuple[float, float]:
@@ -69,9 +66,9 @@ CHECK = Command(
     keys=(
         *_OF_A_MODEL,
         Key("hardware", "of conf/hardware", _hardware, example="mi355x"),
-        Key("gpus", "that tokens_per_s is of (default: 1)", positive_integer, example="16"),
-        Key("precision", "(default: bf16)", choices=lambda: ("fp32", "tf32", "bf16", "fp8", "fp4"), example="fp8"),
-        Key("mode", "(default: training)", choices=lambda: ("training", "forward"), example="forward"),
+        Key("gpus", "that tokens_per_s is of (default: 1)", positive_integer, 1, "16"),
+        Key("precision", "(default: bf16)", str, "bf16", "fp8", lambda: ("fp32", "tf32", "bf16", "fp8", "fp4")),
+        Key("mode", "(default: training)", str, "training", "forward", lambda: ("training", "forward")),
         Key("tokens_per_s_per_gpu", "claim: a speed", positive("tokens/s/GPU"), example="20k"),
         Key("tokens_per_s", "claim: a speed of all gpus together", positive("tokens/s"), example="1.45M"),
         Key("tflops_per_gpu", "claim: a rate", positive("TFLOP/s"), example="1100"),
@@ -116,7 +113,8 @@ def check(argv: Sequence[str] | None = None) -> int:
     if claim is None:
         raise InputError(Problem("check", "no figure to check", allowed=listed([*_CLAIMS]), hint=CHECK.examples[0]))
     _refuse(arguments, [*_ignored(arguments, claim)])
-    judged = _judge(arguments, claim)
+    judge, _ = _CLAIMS[claim]
+    judged = judge(arguments)
     print(dumps(asdict(judged)) if arguments.switches else f"{judged.word}: {judged.reason}")
     return _EXIT[judged.word]
 
@@ -133,7 +131,13 @@ def flops(argv: Sequence[str] | None = None) -> int:
     _refuse(arguments, problems)
     shape, length, left_out = _model(arguments)
     counted_by = None if tflops is None else CONVENTIONS[arguments["convention"] or DEFAULT.name]
-    rows = [_row(convention, shape, length, tflops, counted_by) for convention in _CONVERTED.values()]
+    rows: list[dict[str, Any]] = []
+    for convention in _CONVERTED.values():
+        value = flops_per_token(shape, length, convention)
+        about = {"convention": convention.name, "flops_per_token": value}
+        ratio = value / flops_per_token(shape, length)
+        converted = convert(tflops, shape, length, counted_by, convention) if tflops and counted_by else None
+        rows.append({**about, "ratio": ratio, "tflops": converted, "source": convention.source})
     if arguments.switches:
         known = {"seq_length": length, "left_out": left_out, "counted_by": counted_by and counted_by.name}
         print(dumps({**known, "conventions": rows}, indent=1))
@@ -144,44 +148,10 @@ def flops(argv: Sequence[str] | None = None) -> int:
         default = "" if arguments["convention"] else " (convention=… says otherwise)"
         print(f"{shown(tflops)} TFLOP/s taken as counted by {counted_by.name}{default}")
     for row in rows:
-        converted = "" if row["tflops"] is None else f"{shown(row['tflops'])} TFLOP/s"
+        converted_to = "" if row["tflops"] is None else f"{shown(row['tflops'])} TFLOP/s"
         counted = f"{row['convention']:<16} {row['flops_per_token']:.4e} {row['ratio']:>6.3f} ×"
-        print(f"  {counted} {converted:<16} {row['source']}")
+        print(f"  {counted} {converted_to:<16} {row['source']}")
     return 0
-
-
-def _judge(arguments: Arguments, claim: str) -> Judgement:
-    value = arguments[claim]
-    if claim == "ratio":
-        if arguments["of"] is None:
-            raise InputError(Problem("ratio", "of which two numbers?", hint=CHECK.examples[-1]))
-        return judge_ratio(value, *arguments["of"])
-    device = arguments["hardware"] if isinstance(arguments["hardware"], Hardware) else None
-    precision = arguments["precision"] or "bf16"
-    if claim == "peak_tflops":
-        return judge_peak(value, device, precision)
-    if claim == "tflops_per_gpu":
-        return _judge_tflops(arguments, device, precision)
-    rate = value / (arguments["gpus"] or 1) if claim == "tokens_per_s" else value
-    shape, length, left_out = _model(arguments)
-    mode: Mode = arguments["mode"] or "training"
-    speed = Speed(shape=shape, seq_length=length, tokens_per_s_per_gpu=rate, mode=mode, left_out=left_out)
-    return judge_speed(speed, device, precision)
-
-
-def _judge_tflops(arguments: Arguments, device: Hardware | None, precision: str) -> Judgement:
-    """Judge TFLOP/s; those of another convention are converted to ours first, which takes the model."""
-    value, convention = arguments["tflops_per_gpu"], arguments["convention"]
-    if convention in (None, DEFAULT.name):
-        return judge_tflops(value, device, precision)
-    if not arguments["model"]:
-        what = "is converted by the model's FLOPs"
-        raise InputError(Problem("convention", what, convention, hint="model=llama31_8b"))
-    shape, length, _ = _model(arguments)
-    ours = convert(value, shape, length, CONVENTIONS[convention])
-    counted = f"{shown(value)} TFLOP/s on each GPU by {convention} at {length:,} tokens a sequence"
-    needs = f"{counted}, so {shown(ours)} by {DEFAULT.name}"
-    return judge_tflops(ours, device, precision, needs, causes_in_a_run(device, precision))
 
 
 def _refuse(arguments: Arguments, problems: list[Problem]) -> None:
@@ -198,7 +168,7 @@ def _refuse(arguments: Arguments, problems: list[Problem]) -> None:
 
 def _ignored(arguments: Arguments, claim: str) -> Iterator[Problem]:
     """Yield the typed keys that would change nothing."""
-    used = [claim, *_CLAIMS[claim]]
+    used = [claim, *_CLAIMS[claim][1]]
     for name in sorted(arguments.typed - {*used}):
         yield Problem(name, f"has no part in {claim}", allowed=listed(used))
     if claim == "tflops_per_gpu" and not arguments["convention"] and arguments.typed & {"model", "seq_length"}:
@@ -232,14 +202,114 @@ def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
     return shape, arguments["seq_length"], tuple(name for name, size in parts if not size)
 
 
-def _row(
-    convention: Convention, shape: Shape, length: int, tflops: float | None, counted_by: Convention | None
-) -> dict[str, Any]:
-    value = flops_per_token(shape, length, convention)
-    return {
-        "convention": convention.name,
-        "flops_per_token": value,
-        "ratio": value / flops_per_token(shape, length),
-        "tflops": convert(tflops, shape, length, counted_by, convention) if tflops and counted_by else None,
-        "source": convention.source,
-    }
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """impossible: above what the device can do at all. implausible: above the best matmul measured on it."""
+
+    word: Word
+    reason: str
+
+
+def judge_tflops(
+    tflops: float, device: Hardware | None, precision: str, needs: str, causes: Sequence[Cause]
+) -> Judgement:
+    """Judge TFLOP/s of one GPU by its dense peak, and by the best matmul that was measured on it. needs: what the claim
+    comes to; causes: what else may be wrong."""
+    peak, best = peak_tflops(device, precision), achievable_tflops(device, precision)
+    if peak.value is None:
+        return Judgement("cannot tell", f"{needs}; {peak.note}")
+    share = tflops / peak.value
+    against = f"{needs}: {shown(100 * share, 3)} % of {shown(float(peak.value))} TFLOP/s ({peak.note})"
+    if share > 1:
+        return Judgement("impossible", f"{against}; {explained(share, causes)}")
+    if best.value is not None and tflops > best.value:
+        what = f"above the {shown(float(best.value))} TFLOP/s of the best matmul ever measured on it"
+        return Judgement("implausible", f"{against}, {what}; {explained(tflops / best.value, causes)}")
+    return Judgement("possible", against)
+
+
+def _device(arguments: Arguments) -> tuple[Hardware | None, str]:
+    """Return the device, None if no file describes it, and the precision."""
+    device = arguments["hardware"]
+    return device if isinstance(device, Hardware) else None, arguments["precision"]
+
+
+def _speed(arguments: Arguments) -> Judgement:
+    """Judge a model's speed on one GPU in a precision, by the operations that it takes."""
+    shape, length, left_out = _model(arguments)
+    (device, precision), mode = _device(arguments), arguments["mode"]
+    rate = arguments["tokens_per_s_per_gpu"] or arguments["tokens_per_s"] / arguments["gpus"]
+    per_token = flops_per_token(shape, length, passes=TRAINING if mode == "training" else FORWARD)
+    tflops = rate * per_token / 1e12
+    least = f" at least (left out: {listed(left_out)})" if left_out else ""
+    at = f"{length:,} tokens a sequence{least}"
+    needs = f"{per_token:.4g} FLOP a token in {mode} at {at}, so {shown(tflops)} TFLOP/s on each GPU"
+    causes = [Cause("whether only the forward pass was timed (mode=forward)", 3.0)] if mode == "training" else []
+    if device is not None:
+        node = float(device.gpus_per_node * device.devices_per_package)
+        causes.append(Cause("a node's tokens taken as one GPU's", node))
+    causes += causes_in_a_run(device, precision)
+    total, linear = flops_per_token(shape, length), flops_per_token(shape, 1)
+    if total > 2 * linear:
+        what = "whether attention really spans all of the sequence (packed or short samples)"
+        causes.append(Cause(what, total / linear))
+    return judge_tflops(tflops, device, precision, needs, causes)
+
+
+def _tflops(arguments: Arguments) -> Judgement:
+    """Judge TFLOP/s; those of another convention are converted to ours first, which takes the model."""
+    value, convention, (device, precision) = arguments["tflops_per_gpu"], arguments["convention"], _device(arguments)
+    causes, needs = causes_in_a_run(device, precision), f"{shown(value)} TFLOP/s on each GPU"
+    if convention in (None, DEFAULT.name):
+        sparse = Cause("whether the figure counts sparsity", 2.0)
+        counted = Cause(f"how FLOPs were counted ({listed(tuple(CONVENTIONS))})", 2.0)
+        return judge_tflops(value, device, precision, needs, (sparse, counted, *causes))
+    if not arguments["model"]:
+        what = "is converted by the model's FLOPs"
+        raise InputError(Problem("convention", what, convention, hint="model=llama31_8b"))
+    shape, length, _ = _model(arguments)
+    ours = convert(value, shape, length, CONVENTIONS[convention])
+    needs += f" by {convention} at {length:,} tokens a sequence, so {shown(ours)} by {DEFAULT.name}"
+    return judge_tflops(ours, device, precision, needs, causes)
+
+
+def _peak(arguments: Arguments) -> Judgement:
+    """Judge a claimed peak by the data sheet: which of its figures it is, if any."""
+    tflops, (device, precision) = arguments["peak_tflops"], _device(arguments)
+    peak = peak_tflops(device, precision)
+    if device is None or peak.value is None:
+        return Judgement("cannot tell", peak.note)
+    if _same(tflops, peak.value):
+        return Judgement("possible", f"the dense {precision} peak of {device.name}")
+    known = f"the dense {precision} peak of {device.name} is {shown(float(peak.value))} TFLOP/s"
+    kinds = ((1, "of {}, dense"), (2, "of {} with sparsity"))
+    sheet = device.peak_dense_tflops.items()
+    is_of = [text.format(name) for times, text in kinds for name, dense in sheet if _same(tflops, times * dense)]
+    other = f"; {shown(tflops)} is that {' and that '.join(is_of)}" if is_of else ""
+    return Judgement("impossible", known + other)
+
+
+def _ratio(arguments: Arguments) -> Judgement:
+    """Judge a claimed ratio by its two numbers, in either order, to the digits it is quoted in."""
+    if arguments["of"] is None:
+        raise InputError(Problem("ratio", "of which two numbers?", hint=CHECK.examples[-1]))
+    ratio, (value, other) = arguments["ratio"], arguments["of"]
+    true_ratio = value / other
+    known = f"{value:,.10g} / {other:,.10g} = {shown(true_ratio, 3)}"
+    if _same(ratio, true_ratio) or _same(ratio, 1 / true_ratio):
+        return Judgement("possible", known)
+    return Judgement("impossible", f"{known}, not {ratio:g}")
+
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= _DIGITS * abs(b)
+
+
+# What judges each claim, and by which keys: another key beside it would be ignored, and is refused.
+_CLAIMS: Mapping[str, tuple[Callable[[Arguments], Judgement], tuple[str, ...]]] = {
+    "tokens_per_s_per_gpu": (_speed, ("hardware", "precision", "mode", *_MODEL)),
+    "tokens_per_s": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL)),
+    "tflops_per_gpu": (_tflops, ("convention", "model", "seq_length", "hardware", "precision")),
+    "peak_tflops": (_peak, ("hardware", "precision")),
+    "ratio": (_ratio, ("of",)),
+}

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from metrics.shape import Facts, Shape
 
+_AGAIN = ("core_attn", "mlp", "moe")
 _NOT_COUNTED = ("layernorm", "moe_act")
 FORWARD = 1
 TRAINING = 3
@@ -64,41 +65,11 @@ DEFAULT = CONVENTIONS["megatron_causal"]
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """layers: share of the layers whose forward pass is done again, 0 to 1. core, mlp, moe: core attention, dense MLPs
-    and expert layers are done again in all others, too."""
+    """layers: share of the layers whose forward pass is done again, 0 to 1. modules: what is done again in all others,
+    too: core_attn, mlp (dense MLPs) and moe (expert layers)."""
 
     layers: float = 0.0
-    core: bool = False
-    mlp: bool = False
-    moe: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Multiply-adds of one token's forward pass. projections, mlp, moe: matrices of layers; core: queries with keys,
-    and scores with values; output: logits, once for each prediction; joints: what MTP modules have beside their
-    layer."""
-
-    projections: float
-    mlp: float
-    moe: float
-    core: float
-    output: float
-    joints: float
-
-    @property
-    def layers(self) -> float:
-        return self.projections + self.mlp + self.moe + self.core
-
-    @property
-    def total(self) -> float:
-        return self.layers + self.output + self.joints
-
-    def again(self, recompute: Recompute) -> float:
-        """Return the work that is done a second time."""
-        parts = ((recompute.core, self.core), (recompute.mlp, self.mlp), (recompute.moe, self.moe))
-        chosen = sum(work for done, work in parts if done)
-        return recompute.layers * self.layers + (1 - recompute.layers) * chosen
+    modules: frozenset[str] = frozenset()
 
 
 def flops_per_token(
@@ -113,20 +84,18 @@ def flops_per_token(
     `recompute` counts only where the convention counts it. ValueError: the convention counts the embedding table, and
     it is unknown whether the output matrix is another one.
     """
-    if convention.weights == "all":
-        work = _all_weights(shape, seq_length, convention)
-    else:
-        work = _work(shape, seq_length, causal=convention.attention == "causal")
-    again = work.again(recompute) if convention.recompute and recompute and passes == TRAINING else 0.0
-    return 2 * (passes * work.total + again)
+    layers, rest = _work(shape, seq_length, convention)
+    in_layers, again = sum(layers.values()), 0.0
+    if convention.recompute and recompute and passes == TRAINING:
+        chosen = sum(layers[part] for part in _AGAIN if part in recompute.modules)
+        again = recompute.layers * in_layers + (1 - recompute.layers) * chosen
+    return 2 * (passes * (in_layers + rest) + again)
 
 
 def convert(
     tflops: float, shape: Shape, seq_length: int, counted_by: Convention, wanted: Convention = DEFAULT
 ) -> float:
-    """Convert TFLOP/s from one convention to another. ValueError: one of them counts recomputation."""
-    if counted_by.recompute or wanted.recompute:
-        raise ValueError("TFLOP/s with recomputation cannot be converted without knowing what was recomputed")
+    """Convert TFLOP/s from one convention to another, neither of which may count recomputation."""
     return tflops * flops_per_token(shape, seq_length, wanted) / flops_per_token(shape, seq_length, counted_by)
 
 
@@ -167,42 +136,39 @@ def recompute_of(facts: Facts) -> Recompute | None:
 def _selected(modules: Any) -> Recompute | None:
     """Read recompute_modules (megatron/core/transformer/transformer_config.py:1313); norms and activations count
     nothing here. None: a module that is part of a matrix product not taken apart here (mla_up_proj, shared_experts)."""
-    named = set(re.findall(r"[a-z_]+", str(modules))) if modules is not None else {"core_attn"}
-    if not named <= {"core_attn", "mlp", "moe", *_NOT_COUNTED}:
-        return None
-    return Recompute(core="core_attn" in named, mlp="mlp" in named, moe="moe" in named)
+    named = {"core_attn"} if modules is None else {*re.findall(r"[a-z_]+", str(modules))}
+    return Recompute(modules=frozenset(named.intersection(_AGAIN))) if named <= {*_AGAIN, *_NOT_COUNTED} else None
 
 
-def _work(shape: Shape, seq_length: int, causal: bool = True, mtp: bool = True) -> Work:
-    modules = shape.mtp_num_layers if mtp else 0
+def _work(shape: Shape, seq_length: int, convention: Convention) -> tuple[Mapping[str, float], float]:
+    """Return the multiply-adds of one token's forward pass: by part of the layers, and of what is beside them (logits,
+    once for each prediction, and what joins the modules for multi-token prediction).
+
+    With the weights of all parameters every active one but norms and biases (below 0.1 %) counts as if multiplied.
+    """
+    everything, untied = convention.weights == "all", shape.untie_embeddings_and_output_weights
+    if everything and untied is None:
+        raise ValueError(f"{convention.name} counts the embedding table; whether it is tied is unknown")
+    modules = 0 if everything else shape.mtp_num_layers
     layers = shape.num_layers + modules
     moe_layers = shape.num_layers - shape.dense_layers
     moe_layers += modules if moe_layers else 0  # a module's layer is like the last one
-    hidden, mla, experts = shape.hidden_size, shape.mla, shape.experts
+    hidden, mla = shape.hidden_size, shape.mla
     # one query with one key, and its score with one value
     core = 2 * shape.kv_channels if mla is None else mla.qk_head_dim + mla.qk_pos_emb_head_dim + mla.v_head_dim
-    width = experts.moe_router_topk * experts.moe_ffn_hidden_size + experts.shared_size if experts else 0
-    keys = sum(_keys(shape, seq_length, layer, causal) for layer in range(1, layers + 1))
-    return Work(
-        projections=layers * _attention(shape),
-        mlp=(layers - moe_layers) * _mlp(shape, shape.ffn_hidden_size),
-        moe=moe_layers * _mlp(shape, width),
-        core=shape.num_attention_heads * core * keys,
-        output=(1 + modules) * hidden * shape.vocabulary,
-        joints=modules * (2 * hidden**2 + 3 * hidden),  # Megatron counts the module's three norms
-    )
-
-
-def _all_weights(shape: Shape, seq_length: int, convention: Convention) -> Work:
-    """Count every active parameter but norms and biases (below 0.1 %) as if it were multiplied."""
-    if shape.untie_embeddings_and_output_weights is None:
-        raise ValueError(f"{convention.name} counts the embedding table; whether it is tied is unknown")
-    work = _work(shape, seq_length, causal=False, mtp=False)
-    table = shape.hidden_size * shape.vocabulary if shape.untie_embeddings_and_output_weights else 0
-    experts = shape.experts.num_experts if shape.experts else 0
-    routers = (shape.num_layers - shape.dense_layers) * shape.hidden_size * experts
-    core = 0.0 if convention.attention == "none" else work.core
-    return replace(work, moe=work.moe + routers, core=core, output=work.output + table, joints=0.0)
+    width = shape.moe_router_topk * shape.moe_ffn_hidden_size + shape.moe_shared_expert_intermediate_size
+    routers = hidden * shape.num_experts if everything else 0
+    matrices = 3 if shape.gated_linear_unit else 2
+    parts = {
+        "projections": layers * _attention(shape),
+        "mlp": (layers - moe_layers) * hidden * shape.ffn_hidden_size * matrices,
+        "moe": moe_layers * (hidden * width * matrices + routers),
+        "core_attn": sum(_keys(shape, seq_length, n, convention) for n in range(1, layers + 1))
+        * (shape.num_attention_heads * core),
+    }
+    tables = bool(untied) if everything else modules
+    joints = modules * (2 * hidden**2 + 3 * hidden)  # Megatron counts the module's three norms
+    return parts, (1 + tables) * hidden * shape.vocabulary + joints
 
 
 def _attention(shape: Shape) -> int:
@@ -216,14 +182,11 @@ def _attention(shape: Shape) -> int:
     return query + keys_values + hidden * mla.qk_pos_emb_head_dim + heads * mla.v_head_dim * hidden
 
 
-def _keys(shape: Shape, seq_length: int, layer: int, causal: bool) -> float:
+def _keys(shape: Shape, seq_length: int, layer: int, convention: Convention) -> float:
     """Return the keys that a query of `layer` (from 1) sees, on average over the sequence; causal as Megatron: half."""
-    window = shape.window_size
-    skip = shape.window_attn_skip_freq
+    window, skip, causal = shape.window_size, shape.window_attn_skip_freq, convention.attention == "causal"
+    if convention.attention == "none":
+        return 0
     if window is None or window >= seq_length or (skip is not None and layer % skip == 0):
         return seq_length / 2 if causal else seq_length
     return window - window * (window - 1) / (2 * seq_length) if causal else window
-
-
-def _mlp(shape: Shape, width: int) -> int:
-    return shape.hidden_size * width * (3 if shape.gated_linear_unit else 2)

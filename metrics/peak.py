@@ -6,6 +6,7 @@ Not here: how many operations a model needs (metrics/flops.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -108,10 +109,12 @@ def utilisation(tflops: Quantity, peak: Quantity, causes: tuple[Cause, ...] = ()
     if share <= 1:
         return tflops.times(100 / peak.value, "%", note=of)
     word = "impossible" if peak.source == "spec" else "implausible"
-    return Quantity(None, "%", tflops.source, note=f"{word}: {shown(100 * share, 3)} % {of}; {check(share, causes)}")
+    return Quantity(
+        None, "%", tflops.source, note=f"{word}: {shown(100 * share, 3)} % {of}; {explained(share, causes)}"
+    )
 
 
-def check(share: float, causes: tuple[Cause, ...]) -> str:
+def explained(share: float, causes: Sequence[Cause]) -> str:
     """Return 'check: …' with the causes that could explain `share` (1 is possible), the nearest factor first."""
     likely = sorted((c for c in causes if c.factor is not None and c.factor >= share), key=lambda c: c.factor or 0.0)
     return "check: " + "; ".join([*(c.text for c in likely), *(c.text for c in causes if c.factor is None)])

@@ -15,21 +15,10 @@ _LIGHTNING: Mapping[str, str] = {"bf16": "bfloat16", "16": "float16", "32": "flo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
-    """Experts in every layer but the first. shared_size: of all shared experts together, 0 where there are none."""
-
-    num_experts: int
-    moe_router_topk: int
-    moe_ffn_hidden_size: int
-    shared_size: int
-    moe_first_dense_layers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Sizes in elements. vocabulary: rows of the output matrix, padded where that is known. window_size and
-    window_attn_skip_freq as in conf.architecture.Model. untie_embeddings_and_output_weights: None where it is unknown;
-    it adds no operation."""
+    """Sizes in elements, 0 of what the model has not. vocabulary: rows of the output matrix, padded where that is
+    known. window_size and the experts as in conf.architecture. untie_embeddings_and_output_weights: None where it is
+    unknown; it adds no operation."""
 
     num_layers: int
     hidden_size: int
@@ -43,13 +32,17 @@ class Shape:
     window_size: int | None = None
     window_attn_skip_freq: int | None = None
     mla: MLA | None = None
-    experts: Experts | None = None
+    num_experts: int = 0
+    moe_router_topk: int = 0
+    moe_ffn_hidden_size: int = 0
+    moe_shared_expert_intermediate_size: int = 0
+    moe_first_dense_layers: int = 0
     mtp_num_layers: int = 0
 
     @property
     def dense_layers(self) -> int:
         """Layers with an MLP, without those for multi-token prediction, which are like the last."""
-        return self.num_layers if self.experts is None else min(self.experts.moe_first_dense_layers, self.num_layers)
+        return min(self.moe_first_dense_layers, self.num_layers) if self.num_experts else self.num_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +113,23 @@ class _Reader:
 
     def shape(self) -> Shape:
         latent, experts = self.flag("multi_latent_attention"), self.experts()
-        dense = experts is None or experts.moe_first_dense_layers > 0
+        dense = not experts or experts["moe_first_dense_layers"] > 0
         return Shape(
             num_layers=self.size("num_layers"),
             hidden_size=(hidden := self.size("hidden_size")),
             ffn_hidden_size=self.size("ffn_hidden_size") if dense else 0,
             num_attention_heads=(heads := self.size("num_attention_heads")),
             # Where they are None: a group for each head, and hidden size by heads (TransformerConfig.__post_init__).
-            num_query_groups=0 if latent else self.size_or_none("num_query_groups") or heads,
-            kv_channels=0 if latent else self.size_or_none("kv_channels") or hidden // heads,
-            vocabulary=self.vocabulary(),
-            gated_linear_unit=self.gated(),
+            num_query_groups=0 if latent else self.size_or_0("num_query_groups") or heads,
+            kv_channels=0 if latent else self.size_or_0("kv_channels") or hidden // heads,
+            vocabulary=self.size(self.rows()),
+            gated_linear_unit=self.flag("swiglu" if self.facts.settings.get("swiglu") is True else "gated_linear_unit"),
             untie_embeddings_and_output_weights=self.flag_or_none("untie_embeddings_and_output_weights"),
             window_size=self.facts.size("window_size"),
             window_attn_skip_freq=self.facts.size("window_attn_skip_freq"),
             mla=self.latent() if latent else None,
-            experts=experts,
-            mtp_num_layers=self.size_or_none("mtp_num_layers") or 0,
+            mtp_num_layers=self.size_or_0("mtp_num_layers"),
+            **experts,
         )
 
     def size(self, name: str) -> int:
@@ -146,11 +139,11 @@ class _Reader:
             self.missing.append(name)
         return size or 1
 
-    def size_or_none(self, name: str) -> int | None:
-        """Return the size of a part that a model may lack: None where it is reported as None or 0."""
+    def size_or_0(self, name: str) -> int:
+        """Return the size of a part that a model may lack: 0 where it is reported as None or 0."""
         if name in self.facts.settings and not self.facts.settings[name]:
             self.used.add(name)
-            return None
+            return 0
         return self.size(name)
 
     def flag(self, name: str) -> bool:
@@ -165,42 +158,30 @@ class _Reader:
         value = self.facts.settings.get(name)
         return value if type(value) is bool else None
 
-    def gated(self) -> bool:
-        """Return whether the MLP has a gate: swiglu, or another one, as in gpt-oss."""
-        if self.facts.settings.get("swiglu") is True:
-            self.used.add("swiglu")
-            return True
-        return self.flag("gated_linear_unit")
-
-    def vocabulary(self) -> int:
-        """Return the rows of the output matrix: padded in Megatron, vocab_size in TorchTitan. One that was read back
-        counts before one that was only requested."""
+    def rows(self) -> str:
+        """Return the setting with the rows of the output matrix: padded in Megatron, vocab_size in TorchTitan. One that
+        was read back counts before one that was only requested."""
         names = [name for name in ("padded_vocab_size", "vocab_size") if self.facts.size(name)]
-        names.sort(key=lambda name: name in self.facts.requested)
-        return self.size(names[0] if names else "vocab_size")
+        return min(names, key=self.facts.requested.__contains__, default="vocab_size")
 
-    def experts(self) -> Experts | None:
-        count = self.size_or_none("num_experts")
-        if count is None or "num_experts" in self.missing:
-            return None
+    def experts(self) -> dict[str, int]:
+        count = self.size_or_0("num_experts")
+        if not count or "num_experts" in self.missing:
+            return {}
         first = self.facts.settings.get("moe_first_dense_layers")
         if type(first) is not int:
             self.missing.append("moe_first_dense_layers")
         self.used.add("moe_first_dense_layers")
-        return Experts(
-            num_experts=count,
-            moe_router_topk=self.size("moe_router_topk"),
+        return {
+            "num_experts": count,
+            "moe_router_topk": self.size("moe_router_topk"),
             # None: the experts are as wide as the MLP (megatron/training/training.py, transformer_flops).
-            moe_ffn_hidden_size=self.size_or_none("moe_ffn_hidden_size") or self.size("ffn_hidden_size"),
-            shared_size=self.size_or_none("moe_shared_expert_intermediate_size") or 0,
-            moe_first_dense_layers=first if type(first) is int else 0,
-        )
+            "moe_ffn_hidden_size": self.size_or_0("moe_ffn_hidden_size") or self.size("ffn_hidden_size"),
+            "moe_shared_expert_intermediate_size": self.size_or_0("moe_shared_expert_intermediate_size"),
+            "moe_first_dense_layers": first if type(first) is int else 0,
+        }
 
     def latent(self) -> MLA:
-        return MLA(
-            q_lora_rank=self.size_or_none("q_lora_rank"),
-            kv_lora_rank=self.size("kv_lora_rank"),
-            qk_head_dim=self.size("qk_head_dim"),
-            qk_pos_emb_head_dim=self.size("qk_pos_emb_head_dim"),
-            v_head_dim=self.size("v_head_dim"),
-        )
+        queries = self.size_or_0("q_lora_rank") or None
+        sizes = {name: self.size(name) for name in ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")}
+        return MLA(q_lora_rank=queries, **sizes)
