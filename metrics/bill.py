@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from conf.vocabulary import short_names
-from metrics.basis import count
 from metrics.peak import device_of
 from metrics.price import Prices
 from metrics.quantity import Quantity
 from metrics.repeats import FACTS, SEED, experiment_key, pooled, requested_of
+from metrics.step_times import count
 from metrics.summary import summarise
 from parsers import Run
 from parsers.record import Record
@@ -44,14 +44,12 @@ def options(runs: Sequence[Run]) -> tuple[Option, ...]:
     for run in runs:
         if run.record.status == "completed" and run.record.provenance != "rehearsed":
             repeats.setdefault(experiment_key(run.record), []).append(run.record)
-    firsts = [records[0] for records in repeats.values()]
-    labels = [_label(record) for record in firsts]
-    alike = [[one for one, label in zip(firsts, labels, strict=True) if label == mine] for mine in labels]
-    labels = list(map(_distinct, labels, firsts, alike))
-    return tuple(
-        option_of(label, records, [summarise(record) for record in records])
-        for label, records in zip(labels, repeats.values(), strict=True)
-    )
+    alike: dict[str, list[Record]] = {}
+    for first, *_ in repeats.values():
+        alike.setdefault(_label(first), []).append(first)
+    labels = [_distinct(first, alike[_label(first)]) for first, *_ in repeats.values()]
+    figures = [[*map(summarise, records)] for records in repeats.values()]
+    return tuple(map(option_of, labels, repeats.values(), figures))
 
 
 def _label(first: Record) -> str:
@@ -61,23 +59,23 @@ def _label(first: Record) -> str:
     return f"{first.name} {place}" + (" (estimated)" if first.provenance == "estimated" else "")
 
 
-def _distinct(label: str, first: Record, alike: Sequence[Record]) -> str:
-    """Add to the label the first requested settings in which options of one label differ, as many as it takes."""
+def _distinct(first: Record, alike: Sequence[Record]) -> str:
+    """Return the label of `first`; of options of one label, with the first requested settings in which they differ, as
+    many as it takes."""
     if len(alike) == 1:
-        return label
-    names = sorted({name for record in alike for name in requested_of(record)} - {*short_names(), SEED})
+        return _label(first)
+    requests, shorts = [requested_of(record) for record in alike], short_names()
+    names = sorted({name for request in requests for name in request} - {*shorts, SEED})
     columns = {
-        **{short: [requested_of(record).get(name) for record in alike] for name, short in short_names().items()},
+        **{short: [request.get(name) for request in requests] for name, short in shorts.items()},
         **{f"{name}=": [getattr(record, name) for record in alike] for name in FACTS},
-        **{f"{name}=": [requested_of(record).get(name) for record in alike] for name in names},
+        **{f"{name}=": [request.get(name) for request in requests] for name in names},
     }
-    cells = [
-        [f"{name}{value}" for value in values] for name, values in columns.items() if len(set(map(repr, values))) > 1
-    ]
-    rows = list(zip(*cells, strict=True))
-    enough = next((n for n in range(1, len(cells)) if len({row[:n] for row in rows}) == len(rows)), len(cells))
+    varying = {name: values for name, values in columns.items() if len(set(map(repr, values))) > 1}
+    rows = list(zip(*([f"{name}{value}" for value in values] for name, values in varying.items()), strict=True))
+    enough = next((n for n in range(1, len(varying)) if len({row[:n] for row in rows}) == len(rows)), len(varying))
     mine = next(place for place, record in enumerate(alike) if record is first)
-    return f"{label} ({' '.join(rows[mine][:enough])})"
+    return f"{_label(first)} ({' '.join(rows[mine][:enough])})"
 
 
 def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[str, Quantity]]) -> Option:
@@ -105,25 +103,13 @@ def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embodied:
-    """CO2 of making one GPU with its share of the host, spread over the hours that it will work."""
-
-    kg_per_gpu: float
-    years: float
-    utilisation: float
-
-    @property
-    def kg_per_gpu_hour(self) -> float:
-        return self.kg_per_gpu / (self.years * _HOURS_A_YEAR * self.utilisation)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """The terms on which a job is done.
 
     goodput: share of the time that makes progress at the measured speed. power_price: of a kWh, in the currency of
     `prices`; None: no electricity is added, as in most rents. host_share: what hosts and network draw beside the GPUs,
     as a share of the GPUs' power. pue: power usage effectiveness of the building. carbon: gCO2e/kWh.
+    embodied_kg_per_gpu_hour: CO2 of making one GPU with its share of the host, spread over the hours that it will work.
     """
 
     tokens: float
@@ -133,12 +119,17 @@ class Terms:
     host_share: float = 0.0
     goodput: float = 1.0
     carbon: Quantity = field(default_factory=lambda: Quantity(None, "gCO2e/kWh", "assumed", note="no carbon given"))
-    embodied: Embodied | None = None
+    embodied_kg_per_gpu_hour: float | None = None
+
+
+def hours_at_work(years: float, utilisation: float) -> float:
+    """Return the hours over which bought hardware is spread. utilisation: 0 to 1."""
+    return years * _HOURS_A_YEAR * utilisation
 
 
 def owned(capex: Prices, years: float, utilisation: float) -> Prices:
     """Return prices of bought hardware: its price spread over the hours that it works. utilisation: 0 to 1."""
-    hours = years * _HOURS_A_YEAR * utilisation
+    hours = hours_at_work(years, utilisation)
     how = f"bought for {years:g} years, {100 * utilisation:g} % of them at work; electricity apart"
     return Prices(capex.currency, {name: amount / hours for name, amount in capex.per_gpu_hour.items()}, None, how)
 
@@ -199,9 +190,9 @@ def _money(option: Option, terms: Terms, hours: Quantity, kwh: Quantity) -> Bill
 def _carbon(terms: Terms, hours: Quantity, kwh: Quantity) -> Bill:
     grams = terms.carbon
     tonnes = kwh.times(None if grams.value is None else grams.value / 1e6, "tCO2e", grams.source, grams.note)
-    if terms.embodied is None:
+    if terms.embodied_kg_per_gpu_hour is None:
         return {"carbon_t": tonnes}
-    made = hours.times(terms.embodied.kg_per_gpu_hour / 1000, "tCO2e", "assumed")
+    made = hours.times(terms.embodied_kg_per_gpu_hour / 1000, "tCO2e", "assumed")
     return {"carbon_t": tonnes, "carbon_embodied_t": made, "carbon_total_t": tonnes.plus(made)}
 
 

@@ -118,8 +118,7 @@ def step_times(record: Record) -> StepTimes:
     seconds = [None if time is None else time * covered for time in executed(steps, "step_time_s")]
     if stamped:
         seconds[1:] = map(sub, stamps[1:], stamps)
-    batch = record.setting("global_batch_size")
-    known = batch if type(batch) is int and batch > 0 else None
+    known = count(record, "global_batch_size")
     batches = _samples(samples, [known if size is None else size for size in sizes], covered)
     apart = [s if d == covered else None for d, s in zip(distances, seconds, strict=True)]
     usable = [s is not None and s > 0 for s in apart]
@@ -151,3 +150,9 @@ def _samples(counts: Sequence[int | None], sizes: Sequence[int | None], covered:
         else None
         for before, after, size in zip((None, *counts), counts, sizes, strict=False)
     ]
+
+
+def count(record: Record, setting: str) -> int | None:
+    """Return a setting that was read back as a positive integer, else None."""
+    value = record.setting(setting)
+    return value if type(value) is int and value > 0 else None

@@ -1,17 +1,57 @@
-"""The metrics of a run. To add one: a function from Basis to Quantity, and its line in one of the tables."""
+"""The metrics of a run. To add one: a function from Basis to Quantity, and its line in METRICS.
+
+The source of a figure is that of the step times: ours where our mark stands at the steps, else the framework's.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any
 
-from metrics.basis import Basis, Metric, Metrics, basis
-from metrics.downtime import STOPS
-from metrics.energy import ENERGY
-from metrics.memory import MEMORY
-from metrics.quantity import Quantity
-from metrics.speed import SPEED
-from metrics.utilisation import WORK
-from parsers.record import Record
+from msgspec.structs import replace
+
+from conf.errors import listed
+from conf.schema import Hardware
+from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
+from metrics.peak import achievable_tflops, causes_in_a_run, device_of, peak_tflops, precision_of, utilisation
+from metrics.quantity import Quantity, Source, shown
+from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
+from metrics.step_times import StepTimes, count, executed, find_warmup, step_times
+from parsers.record import Power, Record, columns
+
+_NAMED = 4  # settings that are missing
+_ENOUGH = {20: 20, 100: 100}  # steps from which a twentieth, a hundredth of them is a step at all
+# Kind of memory: what a step calls it (memory_kind), and names among its further numbers. From the most that is taken
+# to the least: the device's own count includes other processes and libraries; the allocator reserves more than tensors
+# use.
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "device": ("hip", "device", "rocm_memory_used_bytes", "hip_memory_used_bytes"),
+    "reserved": ("reserved", "max_memory_reserved_bytes"),
+    "allocated": ("allocated", "max_memory_allocated_bytes"),
+}
+_TOTALS = ("hip_memory_total_bytes", "rocm_memory_total_bytes")
+_DISAGREEMENT = 0.05  # between counter and integrated power: above it one of them is wrong, as Zeus reports
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What the metrics of a run share. device: that it ran on; precision: of its matrix products; None where unknown.
+    memory: the largest figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
+
+    record: Record
+    times: StepTimes
+    facts: Facts
+    shape: ShapeOrMissing
+    device: Hardware | None
+    precision: str | None
+    memory: Mapping[str, float]
+
+
+Metric = Callable[[Basis], Quantity]
 
 
 def summarise(record: Record) -> dict[str, Quantity]:
@@ -19,8 +59,10 @@ def summarise(record: Record) -> dict[str, Quantity]:
 
     An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures.
     """
-    known = basis(record)
-    figures = {name: metric(known) for name, metric in METRICS.items()}
+    facts = facts_of(record)
+    device, precision = device_of(record), precision_of(facts)
+    basis = Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))
+    figures = {name: metric(basis) for name, metric in METRICS.items()}
     if record.provenance != "estimated" or record.steps:
         return figures
     return {**figures, **{name: Quantity.from_json(entry) for name, entry in record.summary.items()}}
@@ -31,6 +73,345 @@ def summary_json(record: Record) -> dict[str, dict[str, Any]]:
     return {name: quantity.to_json() for name, quantity in summarise(record).items()}
 
 
+def _figure(unit: str, value: Callable[[Basis], float | None], note: str = "") -> Metric:
+    """Return the metric that `value` makes of the steps' times."""
+    return lambda basis: Quantity.of(value(basis), unit, basis.times.clock, note)
+
+
+# How fast a run was: throughput, step times, their tail and jitter.
+
+
+def _tokens_per_s(basis: Basis) -> Quantity:
+    rate = _token_rate(basis)
+    if rate is not None:
+        return Quantity.of(rate, "tokens/s", basis.times.clock)
+    printed, gpus = _printed(basis, "tokens_per_s_per_gpu"), count(basis.record, "world_size")
+    return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
+
+
+def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
+    rate, gpus = _token_rate(basis), count(basis.record, "world_size")
+    if rate is not None and gpus is not None:
+        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.times.clock, _left_out(basis))
+    printed = None if basis.times.ends else _printed(basis, "tokens_per_s_per_gpu")
+    return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.times.clock)
+
+
+def _token_rate(basis: Basis) -> float | None:
+    """Return tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
+    samples, length = basis.times.samples, count(basis.record, "seq_length")
+    return None if samples is None or length is None else samples * length / basis.times.seconds
+
+
+def _printed(basis: Basis, rate: str) -> float | None:
+    """Return a rate that the framework prints: the harmonic mean, as over equal work, of those above 0 without the
+    warm-up. None of a rehearsal, which has no speed."""
+    if basis.record.provenance == "rehearsed":
+        return None
+    times = [1 / value for value in executed(basis.record.steps, rate) if value is not None and value > 0]
+    counted = times[find_warmup(times).count :]
+    total = sum(counted)
+    return len(counted) / total if total else None
+
+
+def _mean(basis: Basis) -> float | None:
+    return basis.times.seconds / basis.times.iterations if basis.times.iterations else None
+
+
+def _steps_per_s(basis: Basis) -> float | None:
+    mean = _mean(basis)
+    return 1 / mean if mean else None
+
+
+def _median(basis: Basis) -> float | None:
+    return statistics.median(basis.times.ordered) if basis.times.ordered else None
+
+
+def _stdev(basis: Basis) -> float | None:
+    times = basis.times.single
+    if len(times) < 2:
+        return None
+    mean = sum(times) / len(times)  # statistics.stdev works in fractions, for a tenth of all figures' time
+    return math.sqrt(sum((time - mean) * (time - mean) for time in times) / (len(times) - 1))
+
+
+def _tail(basis: Basis) -> float | None:
+    """Return how many times the median the slowest twentieth takes at least."""
+    median, upper = _median(basis), _upper(basis, 20)
+    return upper / median if upper and median else None
+
+
+def _jitter(basis: Basis) -> float | None:
+    """Return the median change from one step to the next, in % of the median: a drift does not count, an outlier
+    hardly."""
+    changes = [abs(b - a) for a, b in pairwise(basis.times.single)]
+    median = _median(basis)
+    return 100 * statistics.median(changes) / median if changes and median else None
+
+
+def _upper(basis: Basis, parts: int) -> float | None:
+    """Return the highest of the quantiles that cut the counted steps into `parts`."""
+    times = basis.times.ordered
+    return statistics.quantiles(times, n=parts, method="inclusive")[-1] if len(times) >= _ENOUGH[parts] else None
+
+
+def _warmup_steps(basis: Basis) -> Quantity:
+    warmup, each = basis.times.warmup, basis.times.iterations_a_line
+    if not basis.times.ends or each is None:
+        return Quantity(None, "steps", "computed")
+    return Quantity.of(warmup.count * each, "steps", "computed", warmup.reason)
+
+
+def _counted_steps(basis: Basis) -> Quantity:
+    if not basis.times.ends:
+        return Quantity(None, "steps", "computed", note="no step times reported")
+    return Quantity.of(basis.times.iterations, "steps", "computed", _left_out(basis))
+
+
+def _left_out(basis: Basis) -> str:
+    count = basis.times.not_above_zero
+    return f"left out: {count} interval{'s' if count > 1 else ''} of a clock that went back or stood" if count else ""
+
+
+# The time that a run lost: time without steps, and the share of its wall time that made progress.
+
+
+def _goodput(basis: Basis) -> Quantity:
+    """Return steps that were kept, at their steady pace, over the wall time: start-up, warm-up, stalls and
+    redone steps are lost. A short benchmark is mostly start-up; a long run shows what its stack is worth."""
+    mean_s, wall_s, each = _mean(basis), basis.record.wall_time_s, basis.times.iterations_a_line
+    if mean_s is None or each is None or not wall_s:
+        return Quantity(None, "%", basis.times.clock)
+    kept = len({*columns(basis.record.steps, "step")[0]})  # a step that was redone after a restart made progress once
+    useful_s = kept * each * mean_s
+    if useful_s > wall_s:
+        what = f"{shown(useful_s)} s of steps in {shown(wall_s)} s: one of the two is wrong"
+        return Quantity(None, "%", basis.times.clock, note=what)
+    return Quantity.of(100 * useful_s / wall_s, "%", basis.times.clock, f"of {shown(wall_s)} s from start to end")
+
+
+def _stall_time(basis: Basis) -> Quantity:
+    """Return the time that the log reports for checkpoints, evaluation and the like; unknown where it reports none."""
+    by_kind: dict[str, float] = {}
+    unreported = 0
+    for stall in basis.record.stalls:
+        if stall.seconds is None:
+            unreported += 1
+        else:
+            by_kind[stall.kind] = by_kind.get(stall.kind, 0.0) + stall.seconds
+    if not by_kind:
+        return Quantity(None, "s", "log")
+    parts = [f"{kind} {shown(by_kind[kind])} s" for kind in sorted(by_kind, key=lambda kind: -by_kind[kind])]
+    parts += [f"{unreported} without a time"] if unreported else []
+    return Quantity.of(sum(by_kind.values()), "s", "log", ", ".join(parts))
+
+
+# The work of a run: FLOPs by one formula for every vendor, and their share of what the device can do.
+
+
+def _flops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute | None = None) -> Quantity:
+    """Return one token's operations; assumed where a part of the shape was only requested and never read back."""
+    known, length = basis.shape, count(basis.record, "seq_length")
+    missing = [*known.missing, *([] if length else ["seq_length"])]
+    if known.shape is None or length is None:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        return Quantity(None, "FLOP/token", "computed", note=f"unknown: {listed(missing[:_NAMED])}{more}")
+    value = flops_per_token(known.shape, length, convention, recompute)
+    if known.requested and basis.record.provenance in ("measured", "imported"):
+        note = f"{convention.name}; not read back: {listed(known.requested)}"
+        return Quantity.of(value, "FLOP/token", "assumed", note)
+    return Quantity.of(value, "FLOP/token", "computed", convention.name)
+
+
+def _tflops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute | None = None) -> Quantity:
+    """Return our tokens/s times our FLOPs; the note is the convention's, or names what is missing."""
+    rate, gpus, per_token = _token_rate(basis), count(basis.record, "world_size"), _flops(basis, convention, recompute)
+    source: Source = "assumed" if per_token.source == "assumed" else basis.times.clock
+    if per_token.value is None or rate is None or gpus is None:
+        missing = per_token.note if per_token.value is None else "no speed"
+        return Quantity(None, "TFLOP/s/GPU", source, note=missing)
+    return Quantity.of(per_token.value * rate / gpus / 1e12, "TFLOP/s/GPU", source, per_token.note)
+
+
+def _tflops_framework(basis: Basis) -> Quantity:
+    """Return the framework's own figure, and which way of counting would explain its distance from ours."""
+    printed, note = _printed(basis, "tflops_per_gpu"), ""
+    ours, length, shape = _tflops(basis).value, count(basis.record, "seq_length"), basis.shape.shape
+    if printed is not None and ours and shape is not None and length is not None:
+        names = explaining(printed / ours, shape, length)
+        by = f"as {' or '.join(names)} counts" if names else "by a way of counting that is none of ours"
+        note = f"{shown(printed / ours)} × ours, {by}"
+    return Quantity.of(printed, "TFLOP/s/GPU", "log", note)
+
+
+def _share(basis: Basis, tflops: Quantity, peak: Callable[[Hardware | None, str | None], Quantity]) -> Quantity:
+    device, precision = basis.device, basis.precision
+    return utilisation(tflops, peak(device, precision), causes_in_a_run(device, precision))
+
+
+def _hfu(basis: Basis) -> Quantity:
+    """Return the utilisation with recomputed work. Unknown where the settings do not say what is recomputed."""
+    again = recompute_of(basis.facts)
+    if again is None:
+        return Quantity(None, "%", basis.times.clock, note="unknown: what is recomputed")
+    return _share(basis, _tflops(basis, CONVENTIONS["hardware"], again), peak_tflops)
+
+
+# Memory at its peak, of each kind that was reported, and its share of the device.
+
+
+def _memory(record: Record) -> Mapping[str, float]:
+    if record.provenance == "rehearsed":  # at toy size, on the wrong machine
+        return {}
+    sizes, kinds, metrics = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
+    sizes_by_kind: dict[str, list[float]] = {}
+    for size, kind in zip(sizes, kinds, strict=True):
+        if size:  # a build without the vendor's library prints 0
+            sizes_by_kind.setdefault(kind or "", []).append(size)
+    for name, value in chain.from_iterable(values.items() for values in metrics if values):
+        if value and "memory" in name:
+            sizes_by_kind.setdefault(name, []).append(value)
+    return {kind: max(values) for kind, values in sizes_by_kind.items()}
+
+
+def _peak_memory(basis: Basis) -> Quantity:
+    """Return the peak as the steps report it. The unit names the kind; mixed kinds give no number."""
+    kinds = [kind for kind in basis.memory if "memory" not in kind]
+    unit = f"bytes ({kinds[0]})" if len(kinds) == 1 and kinds[0] else "bytes"
+    return Quantity.of(basis.memory[kinds[0]] if len(kinds) == 1 else None, unit, basis.times.clock)
+
+
+def _peak_of(kind: str) -> Metric:
+    return _figure("bytes", lambda basis: _largest(basis, _KINDS[kind]))
+
+
+def _largest(basis: Basis, names: tuple[str, ...]) -> float | None:
+    return max((basis.memory[name] for name in names if name in basis.memory), default=None)
+
+
+def _fullest(basis: Basis) -> tuple[str, float | None]:
+    """Return the most inclusive kind that was reported, and its peak; or why there is none."""
+    for kind, names in _KINDS.items():
+        if (peak := _largest(basis, names)) is not None:
+            return kind, peak
+    return "host memory" if _peak_memory(basis).value is not None else "no memory reported", None
+
+
+def _device_memory(basis: Basis) -> Quantity:
+    """Return the memory of one device by the driver or the log, else by its data sheet (a little less, it may be)."""
+    reported = basis.record.environment.get("device_memory_bytes")
+    if type(reported) is int and reported > 0:
+        return Quantity.of(reported, "bytes", "log", "by the driver")
+    if total := _largest(basis, _TOTALS):
+        return Quantity.of(total, "bytes", "log", "by the log")
+    sheet = basis.device.memory_gb if basis.device else None
+    if basis.device is None or sheet is None:
+        return Quantity(None, "bytes", "spec", note="device memory unknown")
+    return Quantity.of(sheet * 1e9 / basis.device.devices_per_package, "bytes", "spec", basis.device.name)
+
+
+def _memory_share(basis: Basis) -> Quantity:
+    (kind, peak), room = _fullest(basis), _device_memory(basis)
+    if peak is None or room.value is None:
+        return Quantity(None, "%", basis.times.clock, note=kind if peak is None else room.note)
+    share = 100 * peak / room.value
+    note = f"{kind}, of {room.value / 1e9:,.1f} GB, {room.note}"
+    if share > 100:
+        what = f"impossible: {share:.0f} % {note}; check: the device, GB or GiB"
+        return Quantity(None, "%", basis.times.clock, note=what)
+    return Quantity.of(share, "%", basis.times.clock, note)
+
+
+def _headroom(basis: Basis) -> Quantity:
+    (_, peak), room, share = _fullest(basis), _device_memory(basis), _memory_share(basis)
+    if peak is None or room.value is None or share.value is None:
+        return Quantity(None, "bytes", basis.times.clock, note=share.note)
+    return Quantity.of(room.value - peak, "bytes", basis.times.clock, share.note)
+
+
+# Power and energy of a run's GPUs: measured where the record has it, else the data sheet's TDP, marked as assumed.
+
+
+def _power(basis: Basis) -> Quantity:
+    """Return the mean power of one device, without host and building. TDP is what a GPU may draw, not what it drew."""
+    device, windows = basis.device, basis.record.power
+    if basis.record.provenance == "rehearsed":
+        return Quantity(None, "W/GPU", "assumed")
+    if (measured := _measured_power(basis)).value is not None:
+        return measured
+    # A node's power includes its hosts and fans, and is not divided among the GPUs here.
+    node = any(window.kind == "node" for window in windows)
+    why = "only the node's power was measured" if node else "no power was measured"
+    if device is None or device.tdp_w is None:
+        return Quantity(None, "W/GPU", "assumed", note=f"{why}, no TDP known")
+    return Quantity.of(device.tdp_w / device.devices_per_package, "W/GPU", "assumed", f"TDP of {device.name}: {why}")
+
+
+def _measured_power(basis: Basis) -> Quantity:
+    """Return the mean power of one device while it trained, W; by its own sensor, else by that of its board."""
+    warmup, gpus = basis.times.warmup.count, count(basis.record, "world_size")
+    # Zeus sums over all GPUs of the job without a count.
+    of_the_job = [replace(w, gpus=gpus) if w.kind == "gpu" and w.gpus is None else w for w in basis.record.power]
+    usable = [window for window in of_the_job if window.gpus and window.seconds and _energy_j(window) is not None]
+    for kind in ("gpu", "board"):
+        if chosen := [window for window in usable if window.kind == kind]:
+            return _mean_power(_steady(chosen, warmup), warmup)
+    return Quantity(None, "W/GPU", "measured")
+
+
+def _steady(windows: Sequence[Power], warmup: int) -> list[Power]:
+    """Return the windows after the warm-up where they do not overlap; else, or without steps, the longest."""
+    placed = sorted((w for w in windows if _first(w) >= warmup and w.last_step is not None), key=_first)
+    if placed and all((a.last_step or 0) < _first(b) for a, b in pairwise(placed)):
+        return placed
+    return [max(placed or windows, key=lambda window: window.seconds or 0.0)]
+
+
+def _first(window: Power) -> int:
+    return window.first_step or 0
+
+
+def _mean_power(windows: Sequence[Power], warmup: int) -> Quantity:
+    device_seconds = sum((w.seconds or 0.0) * (w.gpus or 0) for w in windows)
+    energy = sum(_energy_j(w) or 0.0 for w in windows)
+    notes = [f"{windows[0].kind} power by {windows[0].source}", *filter(None, map(_cross_check, windows))]
+    if any(window.first_step is None for window in windows):
+        notes.append("not aligned to the steps: idle time may be in it")
+    elif any(_first(window) < warmup for window in windows):
+        notes.append("the warm-up among it")
+    return Quantity.of(energy / device_seconds, "W/GPU", "measured", "; ".join(dict.fromkeys(notes)))
+
+
+def _energy_j(window: Power) -> float | None:
+    """Return the counter's energy, or the integrated power where the two differ: counters are known to be wrong."""
+    if window.energy_counter_j and not _cross_check(window):
+        return window.energy_counter_j
+    if window.energy_integrated_j:
+        return window.energy_integrated_j
+    return window.mean_power_w * window.seconds if window.mean_power_w and window.seconds else None
+
+
+def _cross_check(window: Power) -> str:
+    """Return what is wrong with the energy counter, empty where nothing is."""
+    counter, integrated = window.energy_counter_j, window.energy_integrated_j
+    if not counter or not integrated or abs(counter / integrated - 1) <= _DISAGREEMENT:
+        return ""
+    off = shown(100 * (counter / integrated - 1), 3)
+    return f"its energy counter is {off} % off the power integrated, and not used"
+
+
+def _energy(basis: Basis) -> Quantity:
+    power, rate = _power(basis), _tokens_per_s_per_gpu(basis)
+    if not rate.value:
+        return Quantity(None, "J/token", power.source, note=power.note)
+    return power.times(1 / rate.value, "J/token", rate.source, power.note)
+
+
+def _tokens_per_wh(basis: Basis) -> Quantity:
+    energy = _energy(basis)
+    return energy.under(3600, "tokens/Wh", energy.note)
+
+
 def _loss_at(place: int) -> Metric:
     def metric(basis: Basis) -> Quantity:
         steps = basis.record.steps
@@ -39,5 +420,39 @@ def _loss_at(place: int) -> Metric:
     return metric
 
 
-LOSS: Metrics = {"loss_first": _loss_at(0), "loss_last": _loss_at(-1)}
-METRICS: Metrics = {**SPEED, **WORK, **MEMORY, **ENERGY, **LOSS, **STOPS}
+METRICS: Mapping[str, Metric] = {
+    "tokens_per_s": _tokens_per_s,
+    "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,
+    "tokens_per_s_per_gpu_framework": lambda basis: Quantity.of(
+        _printed(basis, "tokens_per_s_per_gpu"), "tokens/s/GPU", "log"
+    ),
+    "steps_per_s": _figure("steps/s", _steps_per_s),
+    "step_time_mean_s": _figure("s", _mean),
+    "step_time_median_s": _figure("s", _median),
+    "step_time_p95_s": _figure("s", lambda basis: _upper(basis, 20)),
+    "step_time_p99_s": _figure("s", lambda basis: _upper(basis, 100)),
+    "step_time_stdev_s": _figure("s", _stdev),
+    "step_time_tail": _figure("× median", _tail, "95th of 100"),
+    "step_time_jitter_percent": _figure("%", _jitter, "step to step"),
+    "warmup_steps": _warmup_steps,
+    "counted_steps": _counted_steps,
+    "flops_per_token": _flops,
+    "tflops_per_gpu": _tflops,
+    "tflops_per_gpu_framework": _tflops_framework,
+    "mfu_percent": lambda basis: _share(basis, _tflops(basis), peak_tflops),
+    "hfu_percent": _hfu,
+    "mfu_achievable_percent": lambda basis: _share(basis, _tflops(basis), achievable_tflops),
+    "peak_memory_bytes": _peak_memory,
+    **{f"peak_memory_{kind}_bytes": _peak_of(kind) for kind in _KINDS},
+    "peak_memory_percent": _memory_share,
+    "memory_headroom_bytes": _headroom,
+    "power_w_per_gpu": _power,
+    "energy_j_per_token": _energy,
+    "tokens_per_wh": _tokens_per_wh,
+    "loss_first": _loss_at(0),
+    "loss_last": _loss_at(-1),
+    "wall_time_s": lambda basis: Quantity.of(basis.record.wall_time_s, "s", "measured"),
+    "goodput_percent": _goodput,
+    "stall_time_s": _stall_time,
+    "restarts": lambda basis: Quantity.of(len(basis.record.restarts), "restarts", "log"),
+}

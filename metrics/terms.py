@@ -12,7 +12,7 @@ from pathlib import Path
 from conf.arguments import Arguments, Key, between, number
 from conf.compose import CONF
 from conf.errors import InputError, Problem, closest, listed
-from metrics.bill import Embodied, Terms, owned
+from metrics.bill import Terms, hours_at_work, owned
 from metrics.price import EXAMPLE, Prices, from_experiment, joined, read_prices, typed_prices
 from metrics.quantity import Quantity
 from parsers import Run
@@ -90,13 +90,12 @@ def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     """Return the terms on the command line, for these runs. InputError: keys that contradict each other, bad prices."""
     if problems := [*_contradictions(arguments)]:
         raise InputError(*problems)
-    embodied = None
-    if arguments["embodied_kg"] is not None:
-        years, utilisation = arguments["years"], arguments["utilisation"]
-        embodied = Embodied(kg_per_gpu=arguments["embodied_kg"], years=years, utilisation=utilisation)
+    embodied_kg = arguments["embodied_kg"]
+    if embodied_kg is not None:
+        embodied_kg /= hours_at_work(arguments["years"], arguments["utilisation"])
     plain = {name: arguments[name] for name in ("tokens", "power_price", "pue", "host_share", "goodput")}
     carbon = {"carbon": arguments["carbon"]} if arguments["carbon"] else {}
-    return Terms(prices=_prices(arguments, runs), embodied=embodied, **plain, **carbon)
+    return Terms(prices=_prices(arguments, runs), embodied_kg_per_gpu_hour=embodied_kg, **plain, **carbon)
 
 
 def _contradictions(arguments: Arguments) -> Iterator[Problem]:

@@ -273,11 +273,11 @@ def test_a_dialect(tree: Tree) -> None:
 
 
 def test_a_metric(tree: Tree) -> None:
-    tree.insert("metrics/speed.py", "SPEED: Metrics = {\n", METRIC)
-    path = tree.root / "metrics" / "speed.py"
+    tree.insert("metrics/summary.py", "METRICS: Mapping[str, Metric] = {\n", METRIC)
+    path = tree.root / "metrics" / "summary.py"
     path.write_text(
         path.read_text(encoding="utf-8").replace(
-            "SPEED: Metrics = {\n", 'SPEED: Metrics = {\n    "steps_per_minute": _steps_per_minute,\n'
+            "Mapping[str, Metric] = {\n", 'Mapping[str, Metric] = {\n    "steps_per_minute": _steps_per_minute,\n'
         ),
         encoding="utf-8",
     )

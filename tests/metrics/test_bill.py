@@ -14,7 +14,7 @@ from metrics_made import made, repeats, settings
 from msgspec import structs
 
 from metrics import Quantity
-from metrics.bill import Embodied, Option, Terms, bill, option_of, options, owned
+from metrics.bill import Option, Terms, bill, hours_at_work, option_of, options, owned
 from metrics.price import Prices, read_prices
 from metrics.repeats import mean_of
 from metrics.terms import intensity
@@ -80,8 +80,7 @@ def test_hardware_that_is_bought() -> None:
 
 
 def test_co2_of_making_the_gpu_by_its_share_of_the_hours() -> None:
-    made_ = Embodied(kg_per_gpu=8760, years=1, utilisation=0.5)
-    found = bill(option(), terms(carbon=intensity("0"), embodied=made_))
+    found = bill(option(), terms(carbon=intensity("0"), embodied_kg_per_gpu_hour=8760 / hours_at_work(1, 0.5)))
     assert found["carbon_t"].value == 0
     assert found["carbon_embodied_t"].value == pytest.approx(2 * 1e12 / 10_000 / 3600 / 1000)
     assert found["carbon_total_t"].value == found["carbon_embodied_t"].value
