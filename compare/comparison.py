@@ -18,9 +18,8 @@ from compare.statistics import Ratio, ratio_of
 from compare.tracing import trace
 from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity
-from metrics.bill import TRILLION, Terms, option_of
-from metrics.price import EXAMPLE, read_prices
-from metrics.whatif import BreakEven, break_evens
+from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of
+from metrics.terms import EXAMPLE, read_prices
 from parsers.find import copies
 from parsers.progress import Progress, silent
 from parsers.record import Run

@@ -10,10 +10,9 @@ from typing import Any
 
 from conf.arguments import Command, program
 from conf.errors import InputError, Problem, command, listed
-from metrics.bill import Bill, Option, Terms, bill, options
+from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, break_evens, options, swings
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, OLD, terms_of
-from metrics.whatif import ENERGY, MONEY, BreakEven, break_evens, swings
 from parsers import find_runs
 from parsers.find import FILTERS, WHERE, copies
 from parsers.storage import dumps

@@ -15,6 +15,7 @@ from conf.errors import ConfigError, Problem
 from conf.facts import check_hardware
 from conf.freeze import freeze
 from conf.schema import Hardware
+from conf.vocabulary import read_yaml
 from metrics.quantity import Quantity, shown
 from metrics.shape import Facts
 from parsers.record import Record
@@ -45,11 +46,9 @@ def hardware_of(record: Record) -> str | None:
 @cache
 def hardware(name: str | None) -> Hardware | None:
     """Return conf/hardware/NAME.yaml, None if there is none. ConfigError: all that is wrong with the file."""
-    import yaml
-
     if name is None or name not in choices("hardware"):
         return None
-    facts = yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text(encoding="utf-8"))
+    facts = read_yaml(CONF / "hardware" / f"{name}.yaml")
     problems: list[Problem] = []
     device = freeze(Hardware, facts, f"hardware {name}", problems)
     problems += check_hardware(facts)

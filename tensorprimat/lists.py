@@ -12,7 +12,7 @@ from conf.errors import ConfigError, Problem, command
 from conf.load import model_named
 from conf.parameters import count
 from metrics.peak import hardware
-from metrics.price import read_prices
+from metrics.terms import read_prices
 
 Row = Mapping[str, Any]
 

@@ -22,8 +22,7 @@ from compare import Run
 from compare.comparison import compare
 from compare.question import Question
 from compare.report.files import texts
-from metrics.bill import Terms
-from metrics.price import Prices
+from metrics.bill import Prices, Terms
 from parsers import Record
 
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from compare import Comparison, Run, compare
 from compare.cli import main
 from compare.figures import FIGURES, Figure, pool, worded
 from metrics import METRICS, Quantity
-from metrics.bill import Terms, priced
-from metrics.price import Prices, read_prices
+from metrics.bill import Prices, Terms, priced
+from metrics.terms import read_prices
 from parsers import Power, Record
 
 SHAPE = {

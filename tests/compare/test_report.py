@@ -29,8 +29,7 @@ from compare.report.page import launched, summary
 from compare.report.picture import png, style
 from compare.report.terminal import print_report
 from metrics import shown
-from metrics.bill import Terms
-from metrics.price import Prices
+from metrics.bill import Prices, Terms
 from parsers import Record
 from parsers.given import given_of, with_given
 

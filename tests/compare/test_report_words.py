@@ -15,8 +15,7 @@ from compare import Comparison, Run, compare
 from compare.question import Question
 from compare.report.blocks import text_of
 from compare.report.words import advice, headline
-from metrics.bill import Terms
-from metrics.price import Prices
+from metrics.bill import Prices, Terms
 from parsers import Record
 
 

@@ -14,11 +14,21 @@ from metrics_made import made, repeats, settings
 from msgspec import structs
 
 from metrics import Quantity
-from metrics.bill import Option, Terms, bill, hours_at_work, option_of, options, owned
-from metrics.price import Prices, read_prices
+from metrics.bill import (
+    ENERGY,
+    Option,
+    Prices,
+    Terms,
+    bill,
+    break_evens,
+    hours_at_work,
+    option_of,
+    options,
+    owned,
+    swings,
+)
 from metrics.repeats import mean_of
-from metrics.terms import intensity
-from metrics.whatif import ENERGY, break_evens, swings
+from metrics.terms import intensity, read_prices
 from parsers import find_runs, write
 
 PRICES = Prices("USD", {"mi355x": 3.0, "b200": 5.0, "mi250x": 2.0})

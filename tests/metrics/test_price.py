@@ -10,8 +10,8 @@ import pytest
 from conf.compose import choices
 from conf.errors import InputError
 from metrics import Quantity
-from metrics.price import Prices, from_experiment, joined, read_prices, typed_prices
-from metrics.terms import intensity
+from metrics.bill import Prices
+from metrics.terms import from_experiment, intensity, joined, read_prices, typed_prices
 
 
 def test_every_example_price_is_dated_and_sourced() -> None:
