@@ -73,13 +73,14 @@ def layout_rows() -> tuple[LayoutRow, ...]:
 
 def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
     """Return the rows of a layout table given as CSV lines with a header. Raises as `layout_rows`."""
-    reader = csv.DictReader(lines, restkey="a cell beyond the header")
+    reader, kinds = csv.DictReader(lines, restkey="a cell beyond the header"), field_types(LayoutRow)
     rows: list[LayoutRow] = []
     problems: list[Problem] = []
     for cells in reader:
         where = f"conf/tables/layouts.csv:{reader.line_num}"
         problems += _sourced(where, cells, ("source", "note"))
-        row = freeze(LayoutRow, _typed(cells), where, problems)
+        typed = {key: _value(str(kinds.get(key)), text) for key, text in cells.items()}
+        row = freeze(LayoutRow, typed, where, problems)
         if row is not None and any(row.key == other.key for other in rows):
             problems.append(Problem(where, "second row for the same case", found=str(row)))
         if row is not None:
@@ -89,35 +90,20 @@ def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
     return tuple(rows)
 
 
-def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> LayoutRow:
-    """Return the row of `table` for this case; one that names the hardware and the precision beats one for any.
-
-    Raises:
-        ConfigError: no such row; names the nearest ones.
-    """
-    rows = [row for row in layout_rows() if row.table == table]
-    fits = [
+def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> LayoutRow | None:
+    """Return the row of `table` for this case; one that names the hardware and the precision beats one for any."""
+    fits = (
         row
-        for row in rows
-        if (row.model, row.gpus) == (model, gpus)
+        for row in layout_rows()
+        if (row.table, row.model, row.gpus) == (table, model, gpus)
         and row.hardware in (None, hardware)
         and row.precision in (None, precision)
-    ]
-    if fits:
-        return max(fits, key=lambda row: (row.hardware is not None, row.precision is not None))
-    raise ConfigError(_no_row(table, rows, (model, hardware, gpus, precision)))
+    )
+    return max(fits, key=lambda row: (row.hardware is not None, row.precision is not None), default=None)
 
 
-def has_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> bool:
-    """Return whether `find_row` finds one."""
-    try:
-        return find_row(table, model, hardware, gpus, precision) is not None
-    except ConfigError:
-        return False
-
-
-def _no_row(table: str, rows: list[LayoutRow], case: tuple[str, str, int, str]) -> Problem:
-    model, hardware, gpus, precision = case
+def no_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> Problem:
+    """Return the problem of a case that `table` has no row for; it names the nearest ones."""
 
     def distance(row: LayoutRow) -> tuple[bool, float, bool, bool]:
         factor = abs(log2(row.gpus / gpus)) if gpus > 0 else inf
@@ -127,7 +113,7 @@ def _no_row(table: str, rows: list[LayoutRow], case: tuple[str, str, int, str]) 
         where="layout",
         what=f"no row for this case in table {table} of conf/tables/layouts.csv",
         found=f"{model} on {gpus} × {hardware} in {precision}",
-        allowed=listed(sorted(rows, key=distance)[:_NEAREST]),
+        allowed=listed(sorted((row for row in layout_rows() if row.table == table), key=distance)[:_NEAREST]),
         hint="give the sizes yourself, e.g. layout.tensor_model_parallel_size=2 layout.pipeline_model_parallel_size=1",
     )
 
@@ -155,15 +141,9 @@ def _figures(where: str, mapping: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _typed(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return CSV text as Python values: empty is None; what cannot be read stays text, and `freeze` then refuses it."""
-    kinds = field_types(LayoutRow)
-    return {key: _value(str(kinds[key]), text) if key in kinds else text for key, text in cells.items()}
-
-
-def _value(kind: str, text: str | None) -> Any:
-    if not text:
-        return None
+def _value(kind: str, text: Any) -> Any:
+    """Return a cell of CSV text as a Python value: empty is None; what cannot be read stays text, and `freeze` then
+    refuses it."""
     if "bool" in kind:
-        return {"true": True, "false": False}.get(text, text)
-    return int(text) if "int" in kind and text.isascii() and text.isdigit() else text
+        return {"true": True, "false": False}.get(text, text or None)
+    return int(text) if "int" in kind and text and text.isascii() and text.isdigit() else text or None

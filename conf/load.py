@@ -10,9 +10,9 @@ from typing import Any
 from conf import devices, frameworks
 from conf.compose import CONF, choice_problems, choices, compose, entry, flattened
 from conf.errors import ConfigError, Problem, listed
-from conf.facts import check_hardware, has_row
+from conf.facts import check_hardware, find_row
 from conf.freeze import freeze
-from conf.resolve import Declared, Experiment, default_gpus_per_node, resolve
+from conf.resolve import Declared, Experiment, resolve
 from conf.schema import Data, Model, Request
 from conf.vendors import CPU, accelerators
 from conf.vocabulary import read_yaml, requested
@@ -188,11 +188,10 @@ def _small_model(overrides: Sequence[str], reasons: list[str]) -> list[str]:
     if any(_key(o).startswith("layout.") for o in overrides):
         return []
     request = _request(compose(overrides))
-    layout, per_node = request.layout, request.gpus_per_node
-    gpus = request.nodes * (default_gpus_per_node(request.hardware) if per_node is None else per_node)
-    if layout.table and has_row(layout.table, request.model.name, request.hardware.name, gpus, request.precision.name):
+    model, hardware, gpus = request.model.name, request.hardware.name, request.world_size
+    if request.layout.table and find_row(request.layout.table, model, hardware, gpus, request.precision.name):
         return []
-    reasons.append(f"model llama_tiny: no layout of {request.model.name} for {gpus} × {request.hardware.name} is known")
+    reasons.append(f"model llama_tiny: no layout of {model} for {gpus} × {hardware} is known")
     return ["model=llama_tiny"]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from conf.architecture import Model
 from conf.parameters import count
 from conf.resolve import Experiment
+from conf.schema import Model
 
 
 def summary(e: Experiment) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import prod
 
 from conf import shapes
-from conf.architecture import Model, MoE
+from conf.schema import Model
 from conf.shapes import Sizes
 
 
@@ -45,26 +45,22 @@ class Parameters:
 
 def count(model: Model) -> Parameters:
     """Count the parameters of `model`, from the shapes of its published checkpoint."""
-    moe, moe_layers = model.moe, model.num_layers - model.dense_layers
-    table, mtp = model.vocab_size * model.hidden_size, model.mtp_num_layers or 0
-    parts: Counter[str] = Counter({"norms": shapes.final_norm(model).numel})
-    for kind, layers in ((None, model.dense_layers), (moe, moe_layers)):
-        for role in shapes.layer(model, kind) if layers else ():
-            parts[role.part] += layers * role.numel
-    one = sum(role.numel for role in shapes.expert(model, moe)) if moe else 0
-    joint = sum(role.numel for role in (*shapes.mtp_joint(model), *shapes.layer(model, moe)))
-    return Parameters(
-        embedding=table,
-        output=table if model.untie_embeddings_and_output_weights else 0,
-        attention=parts["attention"],
-        mlp=parts["mlp"],
-        router=parts["router"] + moe_layers * _correction_bias(moe),
-        shared_experts=parts["shared_experts"],
-        experts=moe_layers * moe.num_experts * one if moe else 0,
-        active_experts=moe_layers * moe.moe_router_topk * one if moe else 0,
-        norms=parts["norms"],
-        mtp=mtp * (joint + _correction_bias(moe) + (moe.num_experts * one if moe else 0)),
-    )
+    moe = model.moe
+    expert = sum(role.numel for role in shapes.expert(model, moe)) if moe else 0
+    parts: Counter[str] = Counter()
+    for module in shapes.modules(replace(model, make_vocab_size_divisible_by=1), Sizes(), 0):
+        own = Counter[str]()
+        for role in module.roles:
+            own[role.part] += role.numel
+        if module.routed and moe:
+            own["router"] += moe.num_experts if moe.moe_router_enable_expert_bias else 0
+            own["experts"] += moe.num_experts * expert
+        if module.prefix.startswith("mtp."):
+            own = Counter(mtp=own.total())
+        elif module.routed and moe:
+            own["active_experts"] += moe.moe_router_topk * expert
+        parts += own
+    return Parameters(**{field.name: parts[field.name] for field in fields(Parameters)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +75,12 @@ class Held:
         return self.dense + self.experts
 
 
-def per_rank(
-    model: Model,
-    *,
-    tensor_model_parallel_size: int,
-    pipeline_model_parallel_size: int,
-    expert_model_parallel_size: int = 1,
-) -> Held:
+def per_rank(model: Model, sizes: Sizes) -> Held:
     """Return the parameters of the fullest rank. See `per_stage`."""
-    sizes = (tensor_model_parallel_size, pipeline_model_parallel_size, expert_model_parallel_size)
-    return max(per_stage(model, *sizes), key=lambda rank: rank.total)
+    return max(per_stage(model, sizes), key=lambda rank: rank.total)
 
 
-def per_stage(
-    model: Model,
-    tensor_model_parallel_size: int,
-    pipeline_model_parallel_size: int,
-    expert_model_parallel_size: int = 1,
-    virtual_pipeline_model_parallel_size: int = 1,
-) -> tuple[Held, ...]:
+def per_stage(model: Model, sizes: Sizes) -> tuple[Held, ...]:
     """Return the parameters of one rank in each pipeline stage, with the padded vocabulary.
 
     Norms, routers and MLA's down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by
@@ -106,23 +89,11 @@ def per_stage(
     Raises:
         ValueError: sizes that do not divide the model.
     """
-    sizes = Sizes(
-        tensor_model_parallel_size,
-        pipeline_model_parallel_size,
-        expert_model_parallel_size,
-        virtual_pipeline_model_parallel_size,
-    )
-    return tuple(_held(model, sizes, stage) for stage in range(max(1, pipeline_model_parallel_size)))
-
-
-def _held(model: Model, sizes: Sizes, stage: int) -> Held:
-    tp, parts = sizes.tensor_model_parallel_size, list(shapes.modules(model, sizes, stage))
-    dense = sum(prod(role.on_rank(tp)) for module in parts for role in module.roles)
-    routed = sum(module.routed for module in parts)
-    one = sum(prod(role.on_rank(tp)) for role in shapes.expert(model, model.moe)) if model.moe else 0
-    own = model.moe.num_experts // sizes.expert_model_parallel_size if model.moe else 0
-    return Held(dense, routed * own * one)
-
-
-def _correction_bias(moe: MoE | None) -> int:
-    return moe.num_experts if moe and moe.moe_router_enable_expert_bias else 0
+    moe, held = model.moe, []
+    expert = sum(prod(role.on_rank(sizes.tp)) for role in shapes.expert(model, moe)) if moe else 0
+    for stage in range(max(1, sizes.pp)):
+        modules = list(shapes.modules(model, sizes, stage))
+        dense = sum(prod(role.on_rank(sizes.tp)) for module in modules for role in module.roles)
+        routed = sum(module.routed for module in modules)
+        held.append(Held(dense, routed * (moe.num_experts // sizes.ep if moe else 0) * expert))
+    return tuple(held)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from conf.check import Case, check_layout, setting_problems
+from conf.check import data_parallel_size, problems, warnings
 from conf.errors import ConfigError, Problem
-from conf.facts import LayoutRow, find_row
-from conf.schema import Common, Hardware, LayoutChoice, Request, Training
+from conf.facts import LayoutRow, find_row, no_row
+from conf.schema import Common, LayoutChoice, Request, Training
+from conf.shapes import Sizes
 from conf.vocabulary import short_names
 
 
@@ -73,45 +74,41 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     Raises:
         ConfigError: no row for the requested layout, or everything that is wrong with layout, batch and schedule.
     """
-    per_node = request.gpus_per_node
-    gpus_per_node = default_gpus_per_node(request.hardware) if per_node is None else per_node
-    request = replace(request, layout=_explicit(request.layout))
-    row = _row(request, gpus_per_node)
-    training = _filled(request.training, row, _TRAINING_DEFAULTS)
-    if training.recompute_granularity == "none":
-        training = replace(training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
-    choice = _filled(request.layout, row, _LAYOUT_DEFAULTS)
-    if choice.sequence_parallel is None:
-        choice = replace(choice, sequence_parallel=(choice.tensor_model_parallel_size or 1) > 1)
-    optimizer = request.optimizer
-    if optimizer.lr_decay_iters is None:
-        optimizer = replace(optimizer, lr_decay_iters=training.train_iters)
-    r = request
-    case = Case(r.model, r.hardware, choice, training, optimizer, r.precision, r.nodes, gpus_per_node)
-    data_parallel_size, warnings = _checked(case, row)
-    layout = _layout(case, data_parallel_size, row)
-    data = request.data
-    if data.name == "prefix" and data.path:  # from the root: a run happens in a directory of its own
-        data = replace(data, path=os.path.abspath(data.path))  # noqa: PTH100
-    filled_in = {"training": training, "optimizer": optimizer, "data": data}
+    choice = _explicit(request.layout)
+    case = (request.model.name, request.hardware.name, request.world_size, request.precision.name)
+    row = find_row(choice.table, *case) if choice.table else None
+    r = _filled_in(replace(request, layout=choice), row)
+    missing = [no_row(choice.table, *case)] if choice.table and row is None else []
+    if wrong := [*missing, *problems(r, layout=not missing)]:
+        row_says = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row else []
+        raise ConfigError(*wrong, *row_says)
+    layout = _layout(r, row)
+    kept = {field.name: getattr(r, field.name) for field in fields(Common)}
     return Experiment(
-        **{field.name: getattr(request, field.name) for field in fields(Common)} | filled_in,
-        name=request.name or f"{request.model.name}-{'rehearsal' if request.rehearse else request.platform.name}",
+        **kept,
+        name=r.name or f"{r.model.name}-{'rehearsal' if r.rehearse else r.platform.name}",
         layout=layout,
-        gpus_per_node=gpus_per_node,
+        gpus_per_node=r.ranks_per_node,
         declared=(),
-        reasons=(*reasons, *_layout_reasons(case, layout, request), *_row_reasons(row, training)),
-        warnings=warnings,
+        reasons=(*reasons, *_layout_reasons(request, r, layout), *_row_reasons(row, r.training)),
+        warnings=tuple(warnings(r, Sizes.of(layout))),
     )
 
 
-def _checked(case: Case, row: LayoutRow | None) -> tuple[int, tuple[Problem, ...]]:
-    """Apply check_layout; where a table's row does not fit the experiment, report the row's purpose with it."""
-    try:
-        return check_layout(case)
-    except ConfigError as error:
-        row_says = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row else []
-        raise ConfigError(*error.problems, *row_says) from None
+def _filled_in(r: Request, row: LayoutRow | None) -> Request:
+    """Return `r` with what was None in layout, training, optimizer and data; what the user set stays."""
+    layout = _filled(r.layout, row, {f"{name}_parallel_size": 1 for name in _DIRECTIONS})
+    if layout.sequence_parallel is None:
+        layout = replace(layout, sequence_parallel=layout.tensor_model_parallel_size > 1)
+    training = _filled(r.training, row, _TRAINING_DEFAULTS)
+    if training.recompute_granularity == "none":
+        training = replace(training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
+    optimizer, data = r.optimizer, r.data
+    if optimizer.lr_decay_iters is None:
+        optimizer = replace(optimizer, lr_decay_iters=training.train_iters)
+    if data.name == "prefix" and data.path:  # from the root: a run happens in a directory of its own
+        data = replace(data, path=os.path.abspath(data.path))  # noqa: PTH100
+    return replace(r, layout=layout, training=training, optimizer=optimizer, data=data)
 
 
 def _row_reasons(row: LayoutRow | None, training: Training) -> tuple[str, ...]:
@@ -129,17 +126,7 @@ _TRAINING_DEFAULTS: Mapping[str, Any] = {
     "overlap_grad_reduce": False,
     "overlap_param_gather": False,
 }
-_LAYOUT_DEFAULTS: Mapping[str, Any] = {
-    "tensor_model_parallel_size": 1,
-    "pipeline_model_parallel_size": 1,
-    "context_parallel_size": 1,
-    "expert_model_parallel_size": 1,
-}
-
-
-def default_gpus_per_node(hardware: Hardware) -> int:
-    """Return how many devices software sees in a standard node."""
-    return hardware.gpus_per_node * hardware.devices_per_package
+_DIRECTIONS = ("tensor_model", "pipeline_model", "context", "expert_model")
 
 
 def _explicit(choice: LayoutChoice) -> LayoutChoice:
@@ -150,19 +137,6 @@ def _explicit(choice: LayoutChoice) -> LayoutChoice:
     return choice
 
 
-def _row(request: Request, gpus_per_node: int) -> LayoutRow | None:
-    """Return the table's row. Where there is none, what else is wrong is reported with it."""
-    if request.layout.table is None:
-        return None
-    gpus = request.nodes * gpus_per_node
-    try:
-        return find_row(request.layout.table, request.model.name, request.hardware.name, gpus, request.precision.name)
-    except ConfigError as error:
-        r = request
-        case = Case(r.model, r.hardware, r.layout, r.training, r.optimizer, r.precision, r.nodes, gpus_per_node)
-        raise ConfigError(*error.problems, *setting_problems(case)) from None
-
-
 def _filled(group: Any, row: LayoutRow | None, defaults: Mapping[str, Any]) -> Any:
     """Return `group` with its None fields from the row, then from the defaults. What the user set stays."""
     names = [f for f in group.__slots__ if getattr(group, f) is None]
@@ -170,36 +144,27 @@ def _filled(group: Any, row: LayoutRow | None, defaults: Mapping[str, Any]) -> A
     return replace(group, **{f: defaults.get(f) if v is None else v for f, v in values.items()})
 
 
-def _layout(case: Case, data_parallel_size: int, row: LayoutRow | None) -> Layout:
-    choice, training = case.layout, case.training
-    sizes = {f: getattr(choice, f) for f in choice.__slots__ if f not in ("table",)}
-    micro_batches = training.global_batch_size // ((training.micro_batch_size or 1) * data_parallel_size)
+def _layout(r: Request, row: LayoutRow | None) -> Layout:
+    sizes = {name: getattr(r.layout, name) for name in r.layout.__slots__ if name != "table"}
+    dp = data_parallel_size(r, Sizes.of(r.layout))
     return Layout(
         **sizes,
-        data_parallel_size=data_parallel_size,
-        num_micro_batches=micro_batches,
-        world_size=case.world_size,
+        data_parallel_size=dp,
+        num_micro_batches=r.training.global_batch_size // ((r.training.micro_batch_size or 1) * dp),
+        world_size=r.world_size,
         source=row.source if row else None,
     )
 
 
-def _layout_reasons(case: Case, layout: Layout, request: Request) -> tuple[str, ...]:
-    training, choice = case.training, request.layout
-    split = [("TP", layout.tensor_model_parallel_size), ("PP", layout.pipeline_model_parallel_size)]
-    split += [("CP", layout.context_parallel_size)] if layout.context_parallel_size > 1 else []
-    one, many = ("GPU", "GPUs") if case.hardware.vendor else ("process", "processes")
-    word = one if layout.world_size == 1 else many
-    equation = f"{layout.world_size} {word}" + "".join(f" / {name} {size}" for name, size in split)
-    reasons = [
-        f"DP = {layout.data_parallel_size}: {equation}",
-        f"gradient accumulation = {layout.num_micro_batches}: global batch {training.global_batch_size} / "
-        f"(micro-batch {training.micro_batch_size} × DP {layout.data_parallel_size})",
-    ]
-    if request.gpus_per_node is None:
-        reasons.append(f"gpus_per_node = {case.gpus_per_node}: a standard node of {case.hardware.name}")
-    if choice.sequence_parallel is None and layout.source is None and layout.tensor_model_parallel_size > 1:
-        reasons.append("sequence parallel on: TP > 1, and nothing said otherwise")
-    return tuple(reasons)
-
-
-__all__ = ["Declared", "Experiment", "Layout", "LayoutChoice", "default_gpus_per_node", "resolve"]
+def _layout_reasons(asked: Request, r: Request, layout: Layout) -> Iterator[str]:
+    training, sizes = r.training, Sizes.of(layout)
+    one, many = ("GPU", "GPUs") if r.hardware.vendor else ("process", "processes")
+    equation = f"{layout.world_size} {one if layout.world_size == 1 else many} / TP {sizes.tp} / PP {sizes.pp}"
+    equation += f" / CP {sizes.cp}" if sizes.cp > 1 else ""
+    yield f"DP = {layout.data_parallel_size}: {equation}"
+    split = f"(micro-batch {training.micro_batch_size} × DP {layout.data_parallel_size})"
+    yield f"gradient accumulation = {layout.num_micro_batches}: global batch {training.global_batch_size} / {split}"
+    if r.gpus_per_node is None:
+        yield f"gpus_per_node = {r.ranks_per_node}: a standard node of {r.hardware.name}"
+    if asked.layout.sequence_parallel is None and layout.source is None and sizes.tp > 1:
+        yield "sequence parallel on: TP > 1, and nothing said otherwise"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from conf.architecture import MLA, Model, MoE, tensor_widths
+from conf.schema import MLA, Model, MoE
 
 Shape = tuple[int, ...]
 EMBEDDING = "embedding.word_embeddings.weight"
@@ -42,12 +42,19 @@ class Role(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes of a layout that cut parameters, in ranks; virtual stages are chunks of layers, dealt in turn."""
+    """The sizes of a layout, in ranks; of virtual stages (vp), chunks of layers, dealt in turn."""
 
-    tensor_model_parallel_size: int = 1
-    pipeline_model_parallel_size: int = 1
-    expert_model_parallel_size: int = 1
-    virtual_pipeline_model_parallel_size: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    vp: int = 1
+    cp: int = 1
+
+    @classmethod
+    def of(cls, layout: Any) -> Sizes:
+        """Return the sizes of a Layout or LayoutChoice; what is None is 1."""
+        names = ("tensor_model", "pipeline_model", "expert_model", "virtual_pipeline_model", "context")
+        return cls(*(getattr(layout, f"{name}_parallel_size") or 1 for name in names))
 
 
 class Place(NamedTuple):
@@ -112,14 +119,13 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
         ValueError: sizes that do not divide the model.
     """
     _check_divides(model, sizes)
-    stages, virtual = sizes.pipeline_model_parallel_size, sizes.virtual_pipeline_model_parallel_size
-    mtp, last = model.mtp_num_layers or 0, stage == stages - 1
+    mtp, last = model.mtp_num_layers or 0, stage == sizes.pp - 1
     tied = not model.untie_embeddings_and_output_weights
     if stage == 0 or (last and (tied or mtp)):
         yield Module("", (embedding(model),))
-    per_chunk = model.num_layers // (stages * virtual)
+    per_chunk = model.num_layers // (sizes.pp * sizes.vp)
     kinds = {moe: layer(model, moe, local) for moe in {None, model.moe}}
-    for chunk in range(stage, stages * virtual, stages):
+    for chunk in range(stage, sizes.pp * sizes.vp, sizes.pp):
         for number in range(chunk * per_chunk, (chunk + 1) * per_chunk):
             moe = model.moe if number >= model.dense_layers else None
             yield Module(f"decoder.layers.{number}.", kinds[moe], moe is not None)
@@ -140,16 +146,20 @@ def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fu
     Raises:
         ValueError: sizes that do not divide the model.
     """
-    tp = sizes.tensor_model_parallel_size
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     for prefix, roles, routed in modules(model, sizes, place.pipeline, local):
-        found |= {f"{prefix}{role.name}": role.on_rank(tp) for role in roles}
+        shapes |= {f"{prefix}{role.name}": role.on_rank(sizes.tp) for role in roles}
         if routed and model.moe:
-            count = model.moe.num_experts // sizes.expert_model_parallel_size
-            own = range(place.expert * count, (place.expert + 1) * count)
-            shapes = _fused(model, model.moe, tp, count) if fused else _sequential(model, model.moe, tp, own)
-            found |= {f"{prefix}mlp.experts.{name}": shape for name, shape in shapes}
-    return found
+            cut = {role.name: role.on_rank(sizes.tp) for role in expert(model, model.moe)}
+            count = model.moe.num_experts // sizes.ep
+            if fused:  # each expert transposed, side by side; there are no biases
+                fc1, fc2 = cut["linear_fc1.weight"], cut["linear_fc2.weight"]
+                named: dict[str, Shape] = {"weight1": (fc1[1], count * fc1[0]), "weight2": (count * fc2[1], fc2[0])}
+            else:
+                own = range(place.expert * count, (place.expert + 1) * count)
+                named = {f"local_experts.{number}.{name}": shape for number in own for name, shape in cut.items()}
+            shapes |= {f"{prefix}mlp.experts.{name}": shape for name, shape in named.items()}
+    return shapes
 
 
 def usual_name(name: str) -> str:
@@ -157,19 +167,6 @@ def usual_name(name: str) -> str:
     end = next((end for end in OTHER_NAMES if name.endswith(f".{end}")), "")
     name = name.removesuffix(end) + OTHER_NAMES.get(end, "")
     return name.replace(".mtp_model_layer.", ".transformer_layer.")  # as newer Megatron-Core calls it
-
-
-def _sequential(model: Model, moe: MoE, tp: int, own: range) -> Iterator[tuple[str, Shape]]:
-    roles = expert(model, moe)
-    for number in own:
-        yield from ((f"local_experts.{number}.{role.name}", role.on_rank(tp)) for role in roles)
-
-
-def _fused(model: Model, moe: MoE, tp: int, count: int) -> Iterator[tuple[str, Shape]]:
-    """Each expert transposed, side by side; there are no biases."""
-    fc1, fc2 = (role.on_rank(tp) for role in expert(model, moe) if role.name.endswith(".weight"))
-    yield "weight1", (fc1[1], count * fc1[0])
-    yield "weight2", (count * fc2[1], fc2[0])
 
 
 def _linear(name: str, part: str, shape: Shape, cut: int | None, bias: bool) -> tuple[Role, ...]:
@@ -226,11 +223,24 @@ def _routing(model: Model, moe: MoE) -> tuple[Role, ...]:
     return router + (_mlp(model, "mlp.shared_experts.", "shared_experts", width) if width else ())
 
 
+def tensor_widths(model: Model) -> dict[str, int]:
+    """Return what tensor parallelism cuts, so that its size must divide each, by field name."""
+    widths = {"num_attention_heads": model.num_attention_heads, "num_query_groups": model.num_query_groups}
+    if model.dense_layers:
+        widths["ffn_hidden_size"] = model.ffn_hidden_size
+    if model.moe:
+        widths["moe_ffn_hidden_size"] = model.moe.moe_ffn_hidden_size
+        widths["moe_shared_expert_intermediate_size"] = model.moe.moe_shared_expert_intermediate_size or 0
+    if model.mtp_num_layers:
+        widths["hidden_size"] = model.hidden_size
+    return widths | {"padded_vocab_size": model.padded_vocab_size}
+
+
 def _check_divides(model: Model, sizes: Sizes) -> None:
-    tp, ep = sizes.tensor_model_parallel_size, sizes.expert_model_parallel_size
-    pp = sizes.pipeline_model_parallel_size * sizes.virtual_pipeline_model_parallel_size
+    tp, pp, ep, vp, _ = sizes
     checked = [(name, n, tp) for name, n in tensor_widths(model).items()]
-    checked += [("num_layers", model.num_layers, pp), ("num_experts", model.moe.num_experts if model.moe else 1, ep)]
+    experts = model.moe.num_experts if model.moe else 1
+    checked += [("num_layers", model.num_layers, pp * vp), ("num_experts", experts, ep)]
     broken = [f"{name} {n} / {size}" for name, n, size in checked if size < 1 or n % size]
     if broken:
-        raise ValueError(f"TP {tp} × PP {pp} × EP {ep} does not divide {model.name}: {', '.join(broken)}")
+        raise ValueError(f"TP {tp} × PP {pp * vp} × EP {ep} does not divide {model.name}: {', '.join(broken)}")

@@ -9,6 +9,7 @@ from conf.errors import Problem, listed
 from conf.load import model_named
 from conf.parameters import count, per_rank
 from conf.resolve import Experiment
+from conf.shapes import Sizes
 
 GB = 1e9
 
@@ -43,12 +44,7 @@ def model_states(e: Experiment) -> ModelStates:
     18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP. Experts are on EP times
     fewer ranks, so their optimizer states are sharded over DP/EP.
     """
-    on_rank = per_rank(
-        e.model,
-        tensor_model_parallel_size=e.layout.tensor_model_parallel_size,
-        pipeline_model_parallel_size=e.layout.pipeline_model_parallel_size,
-        expert_model_parallel_size=e.layout.expert_model_parallel_size,
-    )
+    on_rank = per_rank(e.model, Sizes.of(e.layout)._replace(vp=1))
     n = on_rank.total
     half = e.precision.params_dtype == "bfloat16"
     gradient = 4 if e.precision.accumulate_allreduce_grads_in_fp32 or not half else 2

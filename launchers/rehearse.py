@@ -16,6 +16,7 @@ from conf.errors import ConfigError, Problem
 from conf.parameters import Held, per_stage
 from conf.resolve import Experiment
 from conf.schema import Data
+from conf.shapes import Sizes
 from conf.vocabulary import follow, read_yaml, requested, short_names, vocabulary
 from launchers.frameworks import framework_of
 from launchers.plan import Plan
@@ -103,7 +104,7 @@ def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
     Raises:
         ConfigError: not even one layer for each stage fits.
     """
-    unit = e.layout.pipeline_model_parallel_size * (e.layout.virtual_pipeline_model_parallel_size or 1)
+    unit = Sizes.of(e.layout).pp * Sizes.of(e.layout).vp
     counts = range(e.model.num_layers, 0, -unit)
     fitting = (_with_layers(e, n) for n in counts if rank_bytes(_with_layers(e, n)) <= memory_bytes)
     kept = next(fitting, None)
@@ -140,14 +141,7 @@ def played(e: Experiment) -> tuple[int, ...]:
 
 def parameters(e: Experiment) -> dict[int, Held]:
     """Return the parameters that each played rank must have, by our own count."""
-    layout = e.layout
-    stages = per_stage(
-        e.model,
-        layout.tensor_model_parallel_size,
-        layout.pipeline_model_parallel_size,
-        layout.expert_model_parallel_size,
-        layout.virtual_pipeline_model_parallel_size or 1,
-    )
+    stages = per_stage(e.model, Sizes.of(e.layout))
     return dict(zip(played(e), (stages[0], stages[-1]), strict=False))
 
 

@@ -8,13 +8,13 @@ is even here, as its sizes become 2. Pure.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from typing import TypeVar
 
-from conf.architecture import MLA, Model, MoE
 from conf.resolve import Experiment, Layout
-from conf.schema import Optimizer
+from conf.schema import MLA, Model, MoE, Optimizer, Training
+from conf.shapes import Sizes
 
-PROCESSES = 4  # two cores hold no more
+HALVINGS, PROCESSES = 2, 4  # two cores hold no more
 STEPS = (8, 20)
 BATCH, SEQ_LENGTH = 8, 64
 HIDDEN, FFN, HEAD, LOW_RANK, EXPERTS, TOPK = 128, 256, 16, 32, 4, 2
@@ -22,29 +22,29 @@ VOCABULARY = 1024
 MOCK_VOCABULARY = 4096  # Megatron-Core 0.15.3's mock data holds ids up to 4094, whatever the vocabulary
 CORPUS_HIDDEN = 64  # beside the full vocabulary of a corpus of the user's own
 
+_Part = TypeVar("_Part", Model, MLA, MoE, Training)
+
 
 def toy(e: Experiment) -> Experiment:
     """Return `e` shrunk to 1 to 4 processes of one node, 8 to 20 steps. bf16 runs in place of fp8, which no CPU has."""
-    layout, training, steps = _layout(e), e.training, _steps(e)
+    layout, steps = _layout(e), _steps(e)
     batch = min(BATCH, 1 << (e.training.global_batch_size.bit_length() - 1))
     micro = _micro_batch(e, batch // layout.data_parallel_size)
     layout = replace(layout, num_micro_batches=batch // (micro * layout.data_parallel_size))
-    model = _model(e, layout)
-    chunk = model.num_layers // (layout.pipeline_model_parallel_size * _virtual(layout))
+    model, sizes = _model(e, layout), Sizes.of(layout)
+    training = replace(
+        _at_most(e.training, seq_length=SEQ_LENGTH, recompute_num_layers=model.num_layers // (sizes.pp * sizes.vp)),
+        global_batch_size=batch,
+        micro_batch_size=micro,
+        train_iters=steps,
+        save_interval=None,
+        attention=e.training.attention if sizes.cp > 1 else "unfused",
+    )
     return replace(
         e,
         model=model,
         layout=layout,
-        training=replace(
-            training,
-            global_batch_size=batch,
-            micro_batch_size=micro,
-            seq_length=min(training.seq_length, SEQ_LENGTH),
-            train_iters=steps,
-            save_interval=None,
-            recompute_num_layers=_at_most(training.recompute_num_layers, chunk),
-            attention=training.attention if layout.context_parallel_size > 1 else "unfused",
-        ),
+        training=training,
         optimizer=_optimizer(e, steps),
         precision=replace(e.precision, fp8=None, fp8_recipe=None),
         cluster=replace(e.cluster, container="none"),
@@ -63,37 +63,25 @@ def _layout(e: Experiment) -> Layout:
 
     TP with EP gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks of DP and CP.
     """
-    full, room = e.layout, PROCESSES
-    sizes = dict.fromkeys(("data", "tensor_model", "pipeline_model", "context"), 1)
-    wanted = [name for name in ("tensor_model", "pipeline_model", "context", "data") if _size(full, name) > 1]
-    experts = 2 if full.expert_model_parallel_size > 1 else 1
-    if experts > 1:
-        carrier = "data" if _size(full, "data") > 1 else "context"
-        wanted = [carrier, *(name for name in wanted if name not in (carrier, "tensor_model"))]
-    for name in wanted:
-        if room > 1:
-            sizes[name], room = 2, room // 2
-    stages = sizes["pipeline_model"]
+    full = Sizes.of(e.layout)
+    wanted = [name for name in ("tp", "pp", "cp") if getattr(full, name) > 1]
+    wanted += ["dp"] if e.layout.data_parallel_size > 1 else []
+    if full.ep > 1:
+        carrier = "dp" if "dp" in wanted else "cp"
+        wanted = [carrier, *(name for name in wanted if name not in (carrier, "tp"))]
+    sizes = dict.fromkeys(wanted[:HALVINGS], 2)
+    stages, tp = sizes.get("pp", 1), sizes.get("tp", 1)
     return replace(
-        full,
-        data_parallel_size=sizes["data"],
-        tensor_model_parallel_size=sizes["tensor_model"],
+        e.layout,
+        data_parallel_size=sizes.get("dp", 1),
+        tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=stages,
-        context_parallel_size=sizes["context"],
-        virtual_pipeline_model_parallel_size=2 if stages > 1 and _virtual(full) > 1 else None,
-        expert_model_parallel_size=experts,
-        sequence_parallel=full.sequence_parallel and sizes["tensor_model"] > 1,
-        world_size=PROCESSES // room,
+        context_parallel_size=sizes.get("cp", 1),
+        virtual_pipeline_model_parallel_size=2 if stages > 1 and full.vp > 1 else None,
+        expert_model_parallel_size=min(full.ep, 2),
+        sequence_parallel=e.layout.sequence_parallel and tp > 1,
+        world_size=2 ** len(sizes),
     )
-
-
-def _size(layout: Layout, name: str) -> int:
-    size: int = getattr(layout, f"{name}_parallel_size")
-    return size
-
-
-def _virtual(layout: Layout) -> int:
-    return layout.virtual_pipeline_model_parallel_size or 1
 
 
 def _micro_batch(e: Experiment, per_replica: int) -> int:
@@ -126,26 +114,25 @@ def _optimizer(e: Experiment, steps: int) -> Optimizer:
 
 
 def _model(e: Experiment, layout: Layout) -> Model:
-    m, cut = e.model, layout.tensor_model_parallel_size
-    stages = layout.pipeline_model_parallel_size
+    m, (cut, stages, experts, chunks, _) = e.model, Sizes.of(layout)
     groups = min(m.num_query_groups, 4 if m.num_query_groups == m.num_attention_heads else 2)
     groups -= groups % cut
     layers = min(m.num_layers, 2 * stages)
-    layers -= layers % (stages * _virtual(layout))
-    return replace(
+    layers -= layers % (stages * chunks)
+    low_rank = {"q_lora_rank": 2 * LOW_RANK, "kv_lora_rank": LOW_RANK}
+    widths = {"qk_head_dim": 2 * HEAD, "qk_pos_emb_head_dim": HEAD, "v_head_dim": 2 * HEAD}
+    m = replace(
         m,
         num_layers=layers,
         hidden_size=_even(m.hidden_size, CORPUS_HIDDEN if e.data.name == "prefix" else HIDDEN, cut),
         ffn_hidden_size=_even(m.ffn_hidden_size, FFN, cut),
         num_query_groups=groups,
         num_attention_heads=groups * (m.num_attention_heads // m.num_query_groups),
-        kv_channels=min(m.kv_channels, HEAD),
         vocab_size=m.vocab_size if e.data.name == "prefix" else _vocabulary(m, e.data.name == "mock", cut),
-        window_size=None if m.window_size is None else min(m.window_size, SEQ_LENGTH // 4),
-        mla=_mla(m.mla) if m.mla else None,
-        moe=_moe(m.moe, layers, layout) if m.moe else None,
-        mtp_num_layers=_at_most(m.mtp_num_layers, 1),
+        mla=_at_most(m.mla, **low_rank, **widths) if m.mla else None,
+        moe=_moe(m.moe, layers, cut, experts) if m.moe else None,
     )
+    return _at_most(m, kv_channels=HEAD, window_size=SEQ_LENGTH // 4, mtp_num_layers=1)
 
 
 def _vocabulary(m: Model, mock: bool, cut: int) -> int:
@@ -158,21 +145,9 @@ def _vocabulary(m: Model, mock: bool, cut: int) -> int:
     return size
 
 
-def _mla(mla: MLA) -> MLA:
-    return replace(
-        mla,
-        q_lora_rank=_at_most(mla.q_lora_rank, 2 * LOW_RANK),
-        kv_lora_rank=min(mla.kv_lora_rank, LOW_RANK),
-        qk_head_dim=min(mla.qk_head_dim, 2 * HEAD),
-        qk_pos_emb_head_dim=min(mla.qk_pos_emb_head_dim, HEAD),
-        v_head_dim=min(mla.v_head_dim, 2 * HEAD),
-    )
-
-
-def _moe(moe: MoE, layers: int, layout: Layout) -> MoE:
-    cut, experts = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
-    groups = _at_most(moe.moe_router_num_groups, 2)
-    kept = _even(moe.num_experts, EXPERTS, max(experts, groups or 1))
+def _moe(moe: MoE, layers: int, cut: int, experts: int) -> MoE:
+    moe = _at_most(moe, moe_router_num_groups=2, moe_router_group_topk=1, moe_first_dense_layers=min(1, layers - 1))
+    kept = _even(moe.num_experts, EXPERTS, max(experts, moe.moe_router_num_groups or 1))
     shared = moe.moe_shared_expert_intermediate_size
     return replace(
         moe,
@@ -180,9 +155,6 @@ def _moe(moe: MoE, layers: int, layout: Layout) -> MoE:
         moe_router_topk=min(moe.moe_router_topk, TOPK, kept),
         moe_ffn_hidden_size=_even(moe.moe_ffn_hidden_size, FFN // 2, cut),
         moe_shared_expert_intermediate_size=_even(shared, FFN // 2, cut) if shared else shared,
-        moe_first_dense_layers=min(moe.moe_first_dense_layers, 1, layers - 1),
-        moe_router_num_groups=groups,
-        moe_router_group_topk=_at_most(moe.moe_router_group_topk, 1),
     )
 
 
@@ -191,5 +163,7 @@ def _even(size: int, most: int, cut: int) -> int:
     return size - size % cut or cut
 
 
-def _at_most(size: int | None, most: float = inf) -> int | None:
-    return None if size is None else int(min(size, most))
+def _at_most(part: _Part, **limits: int) -> _Part:
+    """Return `part` with none of these fields above its limit; None stays."""
+    sizes = {name: getattr(part, name) for name in limits}
+    return replace(part, **{name: min(size, limits[name]) for name, size in sizes.items() if size is not None})

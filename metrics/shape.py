@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from conf.architecture import MLA, Model
+from conf.schema import MLA, Model
 from conf.vocabulary import requested
 from parsers.record import Record
 

@@ -104,10 +104,9 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _chosen(group: str, name: str) -> Mapping[str, Any]:
     """Return the canonical settings of a file of conf/model or conf/precision."""
-    from conf.architecture import Model
     from conf.compose import compose
     from conf.freeze import freeze
-    from conf.schema import Precision
+    from conf.schema import Model, Precision
 
     problems: list[Problem] = []
     kind: type = {"model": Model, "precision": Precision}[group]

@@ -267,7 +267,7 @@ def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> R
 
 def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterator[str]:
     """Yield a sentence for each rank whose parameters differ, or are missing."""
-    sizes = shapes.Sizes(*(getattr(e.layout, name) or 1 for name in shapes.Sizes._fields))
+    sizes = shapes.Sizes.of(e.layout)
     by_rank = {file.rank: file for file in files if file.parameters is not None}
     wanted = rehearse.played(e) if e.rehearse == "layout" else range(e.layout.world_size if e.rehearse else 0)
     yield from (f"rank {rank} reported no parameters" for rank in wanted if rank not in by_rank)

@@ -10,6 +10,7 @@ from typing import Any
 
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
+from conf.shapes import Sizes
 from conf.vendors import vendor_of
 from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
@@ -84,8 +85,8 @@ def _unfit(e: Experiment) -> Iterator[Problem]:
     """Yield sizes that Megatron-Core asserts and no other rule refuses."""
     if e.model.kv_channels % 2:
         yield Problem("model.kv_channels", "RoPE turns pairs of channels", str(e.model.kv_channels), "an even number")
-    stages = e.layout.pipeline_model_parallel_size * (e.layout.virtual_pipeline_model_parallel_size or 1)
-    layers = e.model.num_layers // stages
+    sizes = Sizes.of(e.layout)
+    layers = e.model.num_layers // (sizes.pp * sizes.vp)
     if (e.training.recompute_num_layers or 0) > layers:
         what, found = "one (virtual) pipeline stage has fewer layers", str(e.training.recompute_num_layers)
         yield Problem("training.recompute_num_layers", what, found, f"1 to {layers}")

@@ -1,21 +1,18 @@
-"""Parameter counts against published totals, and per-rank counts against the sum over all ranks."""
+"""Parameter counts against published totals and by hand. Of all ranks together: test_shapes.py."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from conf.architecture import MLA, MoE
 from conf.errors import Problem
 from conf.freeze import freeze
-from conf.parameters import count, per_rank, per_stage
+from conf.parameters import count, per_rank
 from conf.schema import Model
+from conf.shapes import Sizes
 
 MODELS = Path(__file__).parents[2] / "conf" / "model"
 HUB = "safetensors.total in huggingface.co/api/models/"
@@ -111,28 +108,6 @@ def test_moe_tiny_by_hand() -> None:
     assert parts.active == count(load("llama_tiny")).total + 4 * 4 * 128, "as llama_tiny, and the router"
 
 
-def counting(model: Model) -> list[str]:
-    """Fields that change the total of `model`, as attribute paths."""
-    names = ["num_layers", "hidden_size", "vocab_size", "num_attention_heads"]
-    names += ["ffn_hidden_size"] if model.dense_layers else []
-    names += ["kv_channels", "num_query_groups"] if model.mla is None else []
-    names += ["add_qkv_bias"] if model.mla is None and not model.add_bias_linear else []
-    names += ["moe.num_experts", "moe.moe_ffn_hidden_size", "moe.moe_first_dense_layers"] if model.moe else []
-    names += [f"mla.{f.name}" for f in fields(MLA) if getattr(model.mla, f.name)] if model.mla else []
-    return [*names, "qk_layernorm"]
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_wrong_size_cannot_reach_the_published_total(name: str) -> None:
-    model = load(name)
-    for path in counting(model):
-        group, _, field = path.rpartition(".")
-        owner = getattr(model, group) if group else model
-        value = getattr(owner, field)
-        changed: Any = replace(owner, **{field: not value if isinstance(value, bool) else value + 1})
-        assert count(replace(model, **{group: changed}) if group else changed).total != PUBLISHED[name][0], path
-
-
 def test_qwen_biases_are_those_of_q_k_and_v() -> None:
     model = load("qwen25_7b")
     without = replace(model, add_qkv_bias=False)
@@ -149,130 +124,29 @@ def test_gpt_oss_biases_and_sinks() -> None:
 def test_fullest_rank_of_llama31_70b_by_hand() -> None:
     split = 8192 * (8192 + 2 * 1024) + 8192 * 8192 + 3 * 8192 * 28672
     first_stage = (20 * split + 128256 * 8192) // 8 + 20 * 2 * 8192
-    held = per_rank(load("llama31_70b"), tensor_model_parallel_size=8, pipeline_model_parallel_size=4)
+    held = per_rank(load("llama31_70b"), Sizes(8, 4))
     assert (held.dense, held.experts) == (first_stage + 8192, 0)
 
 
 def test_fullest_rank_of_qwen3_30b_a3b_by_hand() -> None:
     expert = 3 * 2048 * 768
-    sizes = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "expert_model_parallel_size": 8}
-    held = per_rank(load("qwen3_30b_a3b"), **sizes)
+    held = per_rank(load("qwen3_30b_a3b"), Sizes(2, 1, 8))
     assert held.experts == 48 * 16 * expert // 2
     attention = 2048 * (4096 + 2 * 512) + 4096 * 2048
     whole = 48 * (2 * 2048 + 2 * 128 + 128 * 2048) + 2048
     assert held.dense == (48 * attention + 2 * 151936 * 2048) // 2 + whole
 
 
-def test_one_rank_holds_the_whole_model() -> None:
-    for name in ("llama31_8b", "gpt_oss_20b", "deepseek_v2_lite"):
-        model = load(name)
-        held = per_rank(model, tensor_model_parallel_size=1, pipeline_model_parallel_size=1)
-        assert held.total == count(model).total
-
-
-@pytest.mark.parametrize(("tp", "pp", "word"), [(3, 1, "num_query_groups"), (1, 3, "num_layers"), (0, 1, "/ 0")])
-def test_a_layout_that_does_not_divide_is_refused(tp: int, pp: int, word: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "sizes", "word"),
+    [
+        ("llama31_8b", Sizes(3, 1), "num_query_groups"),
+        ("llama31_8b", Sizes(1, 3), "num_layers"),
+        ("llama31_8b", Sizes(0, 1), "/ 0"),
+        ("moe_tiny", Sizes(1, 1, 3), "num_experts 4 / 3"),
+        ("moe_tiny", Sizes(32, 1, 1), "moe_ffn_hidden_size 176 / 32"),
+    ],
+)
+def test_a_layout_that_does_not_divide_is_refused(model: str, sizes: Sizes, word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        per_rank(load("llama31_8b"), tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
-
-
-@pytest.mark.parametrize(("tp", "ep", "word"), [(1, 3, "num_experts 4 / 3"), (32, 1, "moe_ffn_hidden_size 176 / 32")])
-def test_experts_that_do_not_divide_are_refused(tp: int, ep: int, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        per_stage(load("moe_tiny"), tp, 1, ep)
-
-
-SMALL = st.integers(1, 4)
-
-
-@st.composite
-def mixtures(draw: st.DrawFn, tp: int, ep: int, num_layers: int) -> MoE:
-    moe = load("moe_tiny").moe
-    assert moe
-    return replace(
-        moe,
-        num_experts=ep * draw(SMALL),
-        moe_router_topk=1,
-        moe_ffn_hidden_size=tp * draw(SMALL),
-        moe_shared_expert_intermediate_size=draw(st.none() | st.integers(1, 4).map(lambda n: n * tp)),
-        moe_first_dense_layers=draw(st.integers(0, num_layers - 1)),
-        moe_router_enable_expert_bias=draw(st.booleans()),
-    )
-
-
-@st.composite
-def models_and_layouts(draw: st.DrawFn) -> tuple[Model, int, int, int]:
-    tp, pp, ep = draw(st.sampled_from([1, 2, 4, 8])), draw(st.integers(1, 4)), draw(st.sampled_from([None, 1, 2, 4]))
-    groups, num_layers = tp * draw(SMALL), pp * draw(SMALL)
-    rank = draw(st.none() | SMALL)
-    latent = MLA(q_lora_rank=rank, kv_lora_rank=3, qk_head_dim=2, qk_pos_emb_head_dim=draw(SMALL), v_head_dim=5)
-    return (
-        replace(
-            load("llama_tiny"),
-            num_layers=num_layers,
-            hidden_size=8 * draw(st.integers(1, 16)),
-            ffn_hidden_size=tp * draw(st.integers(1, 64)),
-            num_attention_heads=groups * draw(SMALL),
-            num_query_groups=groups,
-            kv_channels=2 * draw(SMALL),
-            vocab_size=draw(st.integers(1, 1000)),
-            swiglu=draw(st.booleans()),
-            qk_layernorm=draw(st.booleans()),
-            softmax_type=draw(st.sampled_from(["vanilla", "learnable"])),
-            add_bias_linear=draw(st.booleans()),
-            add_qkv_bias=draw(st.booleans()),
-            untie_embeddings_and_output_weights=draw(st.booleans()),
-            mla=draw(st.sampled_from([None, latent])),
-            moe=draw(mixtures(tp, ep, num_layers)) if ep else None,
-            mtp_num_layers=draw(st.sampled_from([None, 1, 2])),
-        ),
-        tp,
-        pp,
-        ep or 1,
-    )
-
-
-def replicated(model: Model) -> int:
-    """What each tensor-parallel rank holds in full, experts excepted: norms, routers, down-projections, biases."""
-    h, mla, moe, mtp = model.hidden_size, model.mla, model.moe, model.mtp_num_layers or 0
-    biases = int(model.add_bias_linear)
-    low = (mla.kv_lora_rank, mla.q_lora_rank or 0) if mla else ()
-    down = h * (sum(low) + mla.qk_pos_emb_head_dim) if mla else 0
-    normed = sum(low) if mla else 2 * model.kv_channels
-    everywhere = 2 * h + biases * h + down + (normed if model.qk_layernorm else 0)
-    routed, plain = 0, biases * h
-    if moe:
-        shared = biases * h if moe.moe_shared_expert_intermediate_size else 0
-        routed = moe.num_experts * (h + biases) + shared
-    layers = model.num_layers + mtp
-    with_experts = layers - model.dense_layers if moe else 0
-    return layers * everywhere + with_experts * routed + (layers - with_experts) * plain + (1 + 3 * mtp) * h
-
-
-@settings(deadline=None)
-@given(models_and_layouts())
-def test_ranks_sum_to_the_padded_total_and_what_is_replicated(case: tuple[Model, int, int, int]) -> None:
-    model, tp, pp, ep = case
-    stages = per_stage(model, tp, pp, ep)
-    parts = count(replace(model, vocab_size=model.padded_vocab_size))
-    moe_layers = model.num_layers - model.dense_layers + (model.mtp_num_layers or 0)
-    buffers = moe_layers * model.moe.num_experts if model.moe and model.moe.moe_router_enable_expert_bias else 0
-    tied = not model.untie_embeddings_and_output_weights
-    copy = parts.embedding if pp > 1 and (tied or model.mtp_num_layers) else 0
-    experts = ep * sum(stage.experts for stage in stages)
-    biases = moe_layers * model.moe.num_experts * model.hidden_size * int(model.add_bias_linear) if model.moe else 0
-    held = tp * (sum(stage.dense for stage in stages) + experts)
-    assert held == parts.total + parts.mtp - buffers + copy + (tp - 1) * (replicated(model) + biases)
-    sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "expert_model_parallel_size": ep}
-    assert per_rank(model, **sizes).total == max(stage.total for stage in stages)
-
-
-@settings(deadline=None)
-@given(models_and_layouts())
-def test_parts_add_up(case: tuple[Model, int, int, int]) -> None:
-    parts = count(case[0])
-    values = {f.name: getattr(parts, f.name) for f in fields(parts)}
-    assert all(isinstance(value, int) and value >= 0 for value in values.values())
-    assert parts.total == sum(values.values()) - parts.mtp - parts.active_experts
-    assert parts.active_experts <= parts.experts
-    assert parts.active <= parts.total
+        per_rank(load(model), sizes)

@@ -11,6 +11,7 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from conf.parameters import per_rank
+from conf.shapes import Sizes
 from launchers.frameworks.megatron import settings
 from launchers.plan import Host
 
@@ -43,8 +44,7 @@ for name, values in all_settings.items():
 def test_models_that_lack_nothing_are_built_as_counted(in_rank: Callable[[str], str]) -> None:
     built = [name for name in MODELS if name not in MISSING]
     shallow = {name: load_experiment("platform=cpu", f"model={name}", "model.num_layers=2") for name in built}
-    complete = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
-    wanted = {name: per_rank(e.model, **complete).total for name, e in shallow.items()}
+    wanted = {name: per_rank(e.model, Sizes()).total for name, e in shallow.items()}
     text = json.dumps({name: settings(e) for name, e in shallow.items()})
     said = in_rank(BUILD.replace("{all_settings}", f"json.loads({text!r})"))
     assert dict(line.split() for line in said.splitlines()) == {name: str(n) for name, n in wanted.items()}

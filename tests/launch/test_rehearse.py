@@ -12,6 +12,7 @@ from conf.errors import ConfigError
 from conf.load import load
 from conf.parameters import per_stage
 from conf.resolve import Experiment
+from conf.shapes import Sizes
 from launchers import make_plan, rehearse, run_dir
 from launchers.plan import Host
 from launchers.rehearse import FOLDER, in_layout, not_rehearsed, played, prepared
@@ -192,8 +193,8 @@ def test_parameters_of_interleaved_stages_are_those_of_all_of_them() -> None:
     """DeepSeek-V2-Lite's first layer has no experts: with VP the first stage has it and layers from the middle."""
     model = load(["platform=nvidia", "framework=nemo", "model=deepseek_v2_lite", "layout=data_parallel"]).model
     model = replace(model, num_layers=24)
-    plain, dealt = per_stage(model, 1, 2), per_stage(model, 1, 2, 1, 3)
-    assert sum(s.total for s in plain) == sum(s.total for s in dealt) == per_stage(model, 1, 1)[0].total
+    plain, dealt = per_stage(model, Sizes(1, 2)), per_stage(model, Sizes(1, 2, 1, 3))
+    assert sum(s.total for s in plain) == sum(s.total for s in dealt) == per_stage(model, Sizes())[0].total
     layers = [dealt[0].experts, dealt[1].experts]
     assert layers[1] > layers[0], "one dense layer on the first stage"
 

@@ -67,7 +67,7 @@ def test_one_that_is_no_rehearsals_is_a_note() -> None:
 
 def test_each_rank_is_held_at_its_own_place() -> None:
     e = toy_of("model=qwen3_30b_a3b", "gpus_per_node=8", "layout.expert_model_parallel_size=8")
-    sizes = Sizes(expert_model_parallel_size=2)
+    sizes = Sizes(ep=2)
     assert e.layout.expert_model_parallel_size == 2
     files = [told(on_rank(e.model, sizes, Place(0, rank)), rank, expert=rank) for rank in range(2)]
     assert held(e, *files) == DONE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import Any
 
@@ -10,13 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from conf.check import Case, check_layout
 from conf.compose import choices, compose, entry
 from conf.errors import ConfigError
 from conf.facts import LayoutRow, layout_rows
 from conf.freeze import freeze
 from conf.resolve import Experiment, resolve
-from conf.schema import Hardware, LayoutChoice, Request
+from conf.schema import Common, Hardware, LayoutChoice, Request
 from launchers.rehearse import in_layout, rank_bytes
 from launchers.toy import PROCESSES, toy
 
@@ -30,22 +29,24 @@ KEPT_OF_MODEL = (
     *("make_vocab_size_divisible_by", "max_position_embeddings", "window_attn_skip_freq"),
 )
 KEPT_OF_OPTIMIZER = (
-    *(
-        "optimizer",
-        "lr",
-        "min_lr",
-        "lr_decay_style",
-        "weight_decay",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_eps",
-        "clip_grad",
-    ),
+    "optimizer",
+    "lr",
+    "min_lr",
+    "lr_decay_style",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_eps",
 )
 KEPT_OF_TRAINING = (
     *("seed", "recompute_granularity", "recompute_method", "use_distributed_optimizer", "overlap_grad_reduce"),
     "overlap_param_gather",
 )
+KEPT = {
+    "model": KEPT_OF_MODEL,
+    "optimizer": KEPT_OF_OPTIMIZER,
+    "training": KEPT_OF_TRAINING,
+}
 
 
 @cache
@@ -68,17 +69,20 @@ def sizes(e: Experiment) -> dict[str, int]:
     return {name: getattr(e.layout, f"{name}_parallel_size") or 1 for name in SIZES}
 
 
-def case(e: Experiment) -> Case:
-    """A settled experiment as the rules take it."""
-    settled = {name: getattr(e.layout, name) for name in LayoutChoice.__slots__ if name != "table"}
-    choice = LayoutChoice(table=None, **settled)
-    return Case(e.model, e.hardware, choice, e.training, e.optimizer, e.precision, e.nodes, e.gpus_per_node)
+def valid(e: Experiment) -> Experiment:
+    """Return the settled `e` after all its rules were applied anew."""
+    asked = request("llama31_8b")
+    layout = LayoutChoice(
+        table=None, **{name: getattr(e.layout, name) for name in LayoutChoice.__slots__ if name != "table"}
+    )
+    kept = {field.name: getattr(e, field.name) for field in fields(Common)}
+    return resolve(replace(asked, **kept, layout=layout, gpus_per_node=e.gpus_per_node), ())
 
 
 def check(e: Experiment) -> Experiment:
     """The toy of `e`, after all that must hold of any."""
     small = toy(e)
-    data_parallel_size, _ = check_layout(case(small))  # raises what is not valid
+    data_parallel_size = valid(small).layout.data_parallel_size
     assert data_parallel_size == small.layout.data_parallel_size
     assert small.layout.world_size == small.gpus_per_node <= PROCESSES
     per_step = small.training.micro_batch_size * data_parallel_size * small.layout.num_micro_batches
@@ -91,16 +95,13 @@ def check(e: Experiment) -> Experiment:
         assert {n for n in SIZES if asked[n] > 1} == {n for n in SIZES if ran[n] > 1}, "four processes hold them"
     assert (ran["virtual_pipeline_model"] > 1) == (ran["pipeline_model"] > 1 and asked["virtual_pipeline_model"] > 1)
     assert (small.layout.num_micro_batches == 1) == (e.layout.num_micro_batches == 1)
-    assert [getattr(small.model, n) for n in KEPT_OF_MODEL] == [getattr(e.model, n) for n in KEPT_OF_MODEL]
-    assert [getattr(small.optimizer, n) for n in KEPT_OF_OPTIMIZER] == [
-        getattr(e.optimizer, n) for n in KEPT_OF_OPTIMIZER
-    ]
-    assert [getattr(small.training, n) for n in KEPT_OF_TRAINING] == [getattr(e.training, n) for n in KEPT_OF_TRAINING]
-    heads = [m.num_attention_heads * e.model.num_query_groups for m in (small.model,)]
-    assert heads == [e.model.num_attention_heads * small.model.num_query_groups], "the ratio of heads to groups"
-    assert [getattr(small.model, n) is None for n in ("mla", "moe", "mtp_num_layers", "window_size")] == [
-        getattr(e.model, n) is None for n in ("mla", "moe", "mtp_num_layers", "window_size")
-    ]
+    for group, names in KEPT.items():
+        part, full = getattr(small, group), getattr(e, group)
+        assert [getattr(part, name) for name in names] == [getattr(full, name) for name in names]
+    heads = small.model.num_attention_heads * e.model.num_query_groups
+    assert heads == e.model.num_attention_heads * small.model.num_query_groups, "the ratio of heads to groups"
+    for name in ("mla", "moe", "mtp_num_layers", "window_size"):
+        assert (getattr(small.model, name) is None) == (getattr(e.model, name) is None)
     assert all(a <= b for a, b in zip(numbers(small), numbers(e), strict=True)), "nothing grows"
     assert (small.model.padded_vocab_size > small.model.vocab_size) == (e.model.padded_vocab_size > e.model.vocab_size)
     share, ran_share = (o.optimizer.lr_warmup_iters / o.training.train_iters for o in (e, small))
@@ -186,7 +187,7 @@ def test_any_experiment_has_a_toy_and_a_layout_to_play(e: Experiment, memory_byt
         played = in_layout(replace(e, rehearse="layout"), memory_bytes)
     except ConfigError:
         return
-    check_layout(case(played))
+    valid(played)
     assert rank_bytes(played) <= memory_bytes
     assert played.layout == e.layout and replace(played.model, num_layers=1, moe=None) == replace(
         e.model, num_layers=1, moe=None

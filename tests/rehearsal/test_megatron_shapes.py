@@ -49,8 +49,9 @@ def config(model: Model) -> dict[str, Any]:
 
 
 def case(model: Model, sizes: Sizes, place: Place) -> dict[str, Any]:
-    tp, pp, ep, vp = sizes
-    reported = {**sizes._asdict(), "virtual_pipeline_model_parallel_size": vp if vp > 1 else None}
+    tp, pp, ep, vp, _ = sizes
+    names = ("tensor_model", "pipeline_model", "expert_model", "virtual_pipeline_model")
+    reported = dict(zip((f"{name}_parallel_size" for name in names), (tp, pp, ep, vp if vp > 1 else None), strict=True))
     keywords = {
         "vocab_size": model.padded_vocab_size,
         "max_sequence_length": 64,
@@ -74,8 +75,8 @@ def test_megatron_builds_what_we_count() -> None:
         (name, layout): (shallow(name), sizes, place)
         for name in (*PUBLISHED, *OURS)
         for layout, (sizes, place) in LAYOUTS.items()
-        if (moe := load(name).moe) or sizes.expert_model_parallel_size == 1
-        if not (moe and load(name).add_bias_linear and sizes.tensor_model_parallel_size > 1)  # Megatron refuses it
+        if (moe := load(name).moe) or sizes.ep == 1
+        if not (moe and load(name).add_bias_linear and sizes.tp > 1)  # Megatron refuses it
     }
     fused = shallow("qwen3_30b_a3b"), Sizes(2, 1, 4), Place(0, 3)
     together = case(*fused)
