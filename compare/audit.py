@@ -1,15 +1,17 @@
-"""The audit: every setting that decides whether groups of runs may be compared, as it really ran; within each run what
-was requested against what ran; and from both the verdict with its reasons. Pure."""
+"""The audit: every setting that decides whether groups of runs may be compared, as it really ran; their curves; within
+each run what was requested against what ran; and from all of it the verdict with its reasons. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from compare.checks import Check, checks, same_checksums
-from compare.curve import Curve, curve_of
-from compare.groups import SEED, Group, Side, gathered, sides
+from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
+from compare.groups import SEED, Group, counted, gathered
+from compare.losses import compare_losses
 from compare.question import (
     DEVICE,
     DUMPED,
@@ -25,24 +27,29 @@ from compare.question import (
 )
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed
-from conf.vocabulary import Setting, vocabulary
+from conf.vocabulary import vocabulary
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
+from parsers.storage import STEPS_FILE
 
 # allowed: another kernel for the same mathematics, or a setting without effect. not rehearsed: what a rehearsal
 # leaves out, whatever its dump says.
 State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexplained", "not rehearsed"]
+CheckState = Literal["equal", "apart", "unknown", "varied", "declared"]
 Values = Mapping[str, tuple[Any, ...] | None]
 Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
 
 NEVER_READ = "probe_never_read"
 """Keys that were written for a framework and that its programs never looked at (parsers/probe.py)."""
 _OFTEN_VARIED = (LAYOUT, "image", "precision")
-_A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment
+_A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment, and were planned: there a run that died counts
 _ENVIRONMENT = (DEVICE, TOKENS, *PARAMETERS, *DUMPED)
 _NAMED = 6
 _ESTIMATED = "estimated: does not count"
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
+_SCHEDULE = ("lr", "min_lr", "lr_warmup_iters", "lr_warmup_init", "lr_decay_iters", "lr_decay_style", "train_iters")
+_COUNT = ("seq_length", "global_batch_size", "train_iters")
+_OF_LOSS = ("model", "optimizer", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,19 @@ class Row:
     state: State
     values: Values
     reason: str
+    decides: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One property that the groups must share over their steps. step: the first, from 0, at which they part; reason:
+    the numbers there, or why it is not known. decides: alone it forbids the comparison, or leaves it open.
+    varied, declared: apart, for a setting behind it is what is compared, or is declared."""
+
+    name: str
+    state: CheckState
+    reason: str
+    step: int | None
     decides: bool
 
 
@@ -92,59 +112,102 @@ class Audit:
     deviations: tuple[Deviation, ...]
     verdict: Verdict
     varied: Varied
-    rehearsed: bool = False
+    rehearsed: bool
 
 
-def audit(
-    groups: Sequence[Group], question: Question | None = None, curves: Mapping[str, Curve] | None = None
-) -> Audit:
-    """Compare the settings and curves of the groups that count. curves: of each run, by its path, where they are known
-    already. InputError."""
-    question = question or Question()
-    counted, rehearsed = sides(groups)
-    traced = curves if curves is not None else {run.path: curve_of(run.record) for s in counted for run in s.runs}
-    compared = choose(counted, question.vary)
+def audit(groups: Sequence[Group], question: Question, curves: Mapping[str, Curve]) -> Audit:
+    """Compare the settings and curves of the groups that count. curves: of each run, by its path. InputError."""
+    sides = counted(groups)
+    rehearsed = any(side.rehearsed for side in sides)
+    compared = choose(sides, question.vary)
     may = compared.settings
     if rehearsed and "framework" in may:  # which the platform of a rehearsal follows, and nothing of it runs
         may |= {"platform", "hardware", DEVICE}
-    rows: tuple[Row, ...] = ()
-    if counted:
-        facts = tuple(_fact_rows(counted, may, traced))
-        same_tokens = any(row.setting == TOKENS and row.state == "identical" for row in facts)
-        same_tokens = same_tokens or same_checksums(counted, traced)
-        rows = (*facts, *_layout_row(counted, may), *_setting_rows(counted, may, same_tokens), *_topic_rows(counted))
-    deviations = tuple(item for side in counted for run in side.usable for item in _deviations(run))
-    curve_checks = checks(counted, traced, {row.setting: row.state for row in rows}, question.baseline)
-    _refuse_unknown(question.accept, rows, curve_checks, deviations)
+    runs = [Traced(side.label, run, curves[run.path]) for side in sides for run in side.usable]
+    checksums = compare_checksums(runs, len(sides))
+    rows = (*_rows(sides, may, curves, checksums.state == "equal"), *_topic_rows(sides)) if sides else ()
+    states = {row.setting: row.state for row in rows}
+    checks = tuple(_checks(sides, runs, checksums, states, question.baseline)) if len(runs) > 1 else ()
+    deviations = tuple(item for side in sides for run in side.usable for item in _deviations(run))
+    _refuse_unknown(question.accept, rows, checks, deviations)
     rows = tuple(_accepted(row, row.setting, question.accept) for row in rows)
-    curve_checks = tuple(_accepted(check, check.name, question.accept) for check in curve_checks)
+    checks = tuple(_accepted(check, check.name, question.accept) for check in checks)
     deviations = tuple(_accepted(item, item.setting, question.accept) for item in deviations)
-    verdict = _verdict(groups, counted, rows, curve_checks, deviations)
-    return Audit(rows, curve_checks, deviations, verdict, compared, rehearsed)
+    return Audit(rows, checks, deviations, _verdict(groups, sides, rows, checks, deviations), compared, rehearsed)
 
 
-def _fact_rows(counted: Sequence[Side], varied: frozenset[str], curves: Mapping[str, Curve]) -> Iterator[Row]:
+def _checks(
+    sides: Sequence[Group],
+    runs: Sequence[Traced],
+    checksums: Finding,
+    states: Mapping[str, str],
+    baseline: str | None,
+) -> Iterator[Check]:
+    """Yield every check over all runs that count. states: of the settings; a difference that follows from what is
+    varied or declared does not decide. What is not known decides nothing: the settings behind it do."""
+    # The speed and the losses of a completed run without any step are not known.
+    if empty := [one.run for one in runs if not (one.curve.steps or one.run.record.provenance == "rehearsed")]:
+        file = Path(empty[0].path) / STEPS_FILE
+        more = f"; and so for {len(empty) - 1} more" if len(empty) > 1 else ""
+        reason = f"{file} {'has no step' if file.exists() else 'is missing'}{more}"
+        yield Check("steps", "unknown", reason, None, decides=True)
+
+    def quality(run: Traced) -> tuple[bool, bool, int]:
+        """Order rates: exact, then used, then any."""
+        return run.curve.digits is None, run.curve.offsets == (0,), sum(map(math.isfinite, run.curve.rates))
+
+    rates = compare_with(max(runs, key=quality), runs, compare_rates)
+    losses = compare_losses([side.label for side in sides], runs, baseline)
+    kinds = {name: setting.kind for name, setting in vocabulary().items()}
+    of_loss = [name for name in states if kinds.get(name) in _OF_LOSS and name not in _SCHEDULE]
+    either: tuple[CheckState, ...] = ("varied", "declared")
+    for name, result, behind, excuses in (
+        ("lr_used", rates, _SCHEDULE, either),
+        ("tokens_seen", compare_with(runs[0], runs, compare_tokens), _COUNT, either),
+        ("tokens_checksum", checksums, (TOKENS, SEED, *_COUNT), either[:1]),
+        ("loss", losses, (*of_loss, *_SCHEDULE, *_COUNT, SEED), either[:1]),
+    ):
+        because = ((state, key) for state in excuses for key in behind if states.get(key) == state)
+        state, key = next(because, (result.state, ""))
+        if result.state != "apart" or not key:
+            yield Check(name, result.state, result.reason, result.step, decides=result.state == "apart")
+        else:
+            yield Check(name, state, f"{key} is {state}: {result.reason}", result.step, decides=False)
+
+
+def _rows(
+    sides: Sequence[Group], varied: frozenset[str], curves: Mapping[str, Curve], same_tokens: bool
+) -> Iterator[Row]:
+    """Yield every fact and every setting, as all groups have it."""
+    settings = [name for name, setting in vocabulary().items() if setting.dump]
+    values: dict[str, Values] = {}
+    for name in (*FACTS, *settings):
+        runs = {side.label: side.runs if name in _A_SEED else side.usable for side in sides}
+        values[name] = {label: _reported([_ran(run, name, curves) for run in same]) for label, same in runs.items()}
     for name in FACTS:
-        # Seeds, and what follows from each, were planned: there a run that died counts.
-        runs = {side.label: side.runs if name in _A_SEED else side.usable for side in counted}
-        values = {label: _reported([_fact(run, name, curves) for run in same]) for label, same in runs.items()}
-        if name not in (*PARAMETERS, *DUMPED) or any(values.values()):  # a probe or one stack alone reports them
-            row = _row(name, None, values, varied, counted)
+        if name not in (*PARAMETERS, *DUMPED) or any(values[name].values()):  # a probe or one stack alone reports them
+            row = _row(name, values[name], varied, sides)
+            same_tokens = same_tokens or (name == TOKENS and row.state == "identical")
             timers = name == "clock" and row.state == "unexplained" and not row.reason
             yield replace(row, reason="step times by different timers") if timers else row
+    yield from _layout_row(sides, varied)
+    for name in settings:
+        row = _row(name, values[name], varied, sides)
+        if row.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
+            row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
+        if row.state in ("unknown", "unexplained") and (why := _no_effect(name, values)):
+            row = replace(row, state="allowed", reason=f"no effect: {why}", decides=False)
+        if row.state != "unexplained" and (reason := _not_rehearsed(sides, name)):
+            row = replace(row, state="not rehearsed", reason=reason, decides=False)
+        records = [(side.label, run.record) for side in sides for run in side.usable]
+        given = dict.fromkeys(label for label, r in records if name in r.given and name not in r.effective)
+        reasons = (row.reason, f"as given for {some(list(given))}" if given else "")
+        yield replace(row, reason="; ".join(filter(None, reasons)))
 
 
-def _fact(run: Run, name: str, curves: Mapping[str, Curve]) -> tuple[bool, Any]:
-    if name == "clock":
-        value: Any = curves[run.path].clock
-    else:
-        value = run.record.environment.get(name) if name in _ENVIRONMENT else fact_of(run.record, name)
-    return value is not None, value
-
-
-def _layout_row(counted: Sequence[Side], varied: frozenset[str]) -> Iterator[Row]:
+def _layout_row(sides: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
     """Yield how a layout was requested: no log reports it, and alone it decides nothing, for its sizes have rows."""
-    requests = {side.label: [run.record.requested for run in side.usable] for side in counted}
+    requests = {side.label: [run.record.requested for run in side.usable] for side in sides}
     values = {label: _reported([(LAYOUT in r, r.get(LAYOUT)) for r in same]) for label, same in requests.items()}
     first = next(iter(values.values()))
     if all(_alike(first, value) for value in values.values()):
@@ -154,41 +217,19 @@ def _layout_row(counted: Sequence[Side], varied: frozenset[str]) -> Iterator[Row
         yield Row(LAYOUT, LAYOUT, state, values, "" if state == "varied" else "a name; its sizes decide", decides=False)
 
 
-def _setting_rows(counted: Sequence[Side], varied: frozenset[str], same_tokens: bool) -> Iterator[Row]:
-    settings = {name: setting for name, setting in vocabulary().items() if setting.dump}
-    values = {
-        name: {
-            s.label: _reported([_ran(r.record, name) for r in (s.runs if name == SEED else s.usable)]) for s in counted
-        }
-        for name in settings
-    }
-    for name, setting in settings.items():
-        row = _row(name, setting, values[name], varied, counted)
-        if setting.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
-            row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
-        if row.state in ("unknown", "unexplained") and (why := _no_effect(name, values)):
-            row = replace(row, state="allowed", reason=f"no effect: {why}", decides=False)
-        if row.state != "unexplained" and (reason := _not_rehearsed(counted, name)):
-            row = replace(row, state="not rehearsed", reason=reason, decides=False)
-        records = [(s.label, run.record) for s in counted for run in s.usable]
-        given = dict.fromkeys(label for label, r in records if name in r.given and name not in r.effective)
-        reasons = (row.reason, f"as given for {some(list(given))}" if given else "")
-        yield replace(row, reason="; ".join(filter(None, reasons)))
-
-
-def _topic_rows(counted: Sequence[Side]) -> Iterator[Row]:
+def _topic_rows(sides: Sequence[Group]) -> Iterator[Row]:
     """Yield what a rehearsal leaves out that is no setting: kernels, collectives."""
-    topics = dict.fromkeys(t for side in counted for run in side.usable for t in run.record.not_rehearsed)
+    topics = dict.fromkeys(t for side in sides for run in side.usable for t in run.record.not_rehearsed)
     for topic in (topic for topic in topics if topic not in vocabulary()):
-        values: Values = {side.label: None for side in counted}
-        yield Row(topic, "rehearsal", "not rehearsed", values, _not_rehearsed(counted, topic), decides=False)
+        values: Values = {side.label: None for side in sides}
+        yield Row(topic, "rehearsal", "not rehearsed", values, _not_rehearsed(sides, topic), decides=False)
 
 
-def _not_rehearsed(counted: Sequence[Side], name: str) -> str:
+def _not_rehearsed(sides: Sequence[Group], name: str) -> str:
     """Return why, and by which groups, a setting or topic was not rehearsed; empty where it was by all."""
-    left_out = [(s.label, why) for s in counted for r in s.usable if (why := r.record.not_rehearsed.get(name))]
+    left_out = [(s.label, why) for s in sides for r in s.usable if (why := r.record.not_rehearsed.get(name))]
     labels = list(dict.fromkeys(label for label, _ in left_out))
-    whose = "" if len(labels) in (0, len(counted)) else f"{some(labels)}: "
+    whose = "" if len(labels) in (0, len(sides)) else f"{some(labels)}: "
     return whose + "; ".join(dict.fromkeys(why for _, why in left_out))
 
 
@@ -208,12 +249,19 @@ def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     return ""
 
 
-def _ran(record: Record, name: str) -> tuple[bool, Any]:
-    """Return what ran, else what the user stated beside the log; before it, whether either is known. A run that died
-    before it reported its seed counts with the one requested: the set of seeds was planned."""
-    if name == SEED and name not in record.effective and name not in record.given:
-        return SEED in record.requested, record.requested.get(SEED)
-    return name in record.effective or name in record.given, record.setting(name)
+def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> tuple[bool, Any]:
+    """Return the fact, or the setting that ran, else what the user stated beside the log; before it, whether it is
+    known. A run that died before it reported its seed counts with the one requested: the set of seeds was planned."""
+    record = run.record
+    if name in vocabulary():
+        if name == SEED and name not in record.effective and name not in record.given:
+            return SEED in record.requested, record.requested.get(SEED)
+        return name in record.effective or name in record.given, record.setting(name)
+    if name == "clock":
+        value: Any = curves[run.path].clock
+    else:
+        value = record.environment.get(name) if name in _ENVIRONMENT else fact_of(record, name)
+    return value is not None, value
 
 
 def _reported(reports: Sequence[tuple[bool, Any]]) -> tuple[Any, ...] | None:
@@ -227,17 +275,16 @@ def _reported(reports: Sequence[tuple[bool, Any]]) -> tuple[Any, ...] | None:
     return tuple(sorted(distinct, key=repr))
 
 
-def _row(name: str, setting: Setting | None, values: Values, varied: frozenset[str], counted: Sequence[Side]) -> Row:
-    """Return the row. setting: None of a fact. An unknown fact, kernel or setting that nobody can request decides
-    nothing."""
+def _row(name: str, values: Values, varied: frozenset[str], sides: Sequence[Group]) -> Row:
+    """Return the row. An unknown fact, kernel or setting that nobody can request decides nothing."""
+    setting = vocabulary().get(name)
     kind = "fact" if setting is None else setting.kind
-    state, reason = _state(name, kind, values, varied, counted)
+    state, reason = _state(name, kind, values, varied, sides)
     matters = setting is not None and kind != "kernels" and setting.request is not None and name not in varied
-    decides = state == "unexplained" or (state == "unknown" and matters)
-    return Row(name, kind, state, values, reason, decides)
+    return Row(name, kind, state, values, reason, state == "unexplained" or (state == "unknown" and matters))
 
 
-def _state(name: str, kind: str, values: Values, varied: frozenset[str], counted: Sequence[Side]) -> tuple[State, str]:
+def _state(name: str, kind: str, values: Values, varied: frozenset[str], sides: Sequence[Group]) -> tuple[State, str]:
     reported = {label: value for label, value in values.items() if value is not None}
     mixed = [label for label, value in reported.items() if len(value) > 1 and name not in _A_SEED]
     if mixed and kind != "kernels":
@@ -245,7 +292,7 @@ def _state(name: str, kind: str, values: Values, varied: frozenset[str], counted
     first = next(iter(reported.values()), ())
     apart = any(not _alike(first, value) for value in reported.values())
     excused = name in varied or kind == "kernels"
-    declared = _declared(name, reported, counted) if apart and not excused else ""
+    declared = _declared(name, reported, sides) if apart and not excused else ""
     if apart and not excused and not declared:
         named = next((key for key in _OFTEN_VARIED if name in expand((key,))), None)
         return "unexplained", f"{named}s are compared with vary={named}" if named else ""
@@ -264,9 +311,9 @@ def _alike(first: tuple[Any, ...] | None, value: tuple[Any, ...] | None) -> bool
     return all(same(a, b) for a, b in zip(first, value, strict=True))
 
 
-def _declared(name: str, reported: Values, counted: Sequence[Side]) -> str:
+def _declared(name: str, reported: Values, sides: Sequence[Group]) -> str:
     """Return the reasons given for a setting, where the groups that give none have it alike."""
-    given = {side.label: _declared_by(side.usable, name) for side in counted if side.label in reported}
+    given = {side.label: _declared_by(side.usable, name) for side in sides if side.label in reported}
     silent = [reported[label] for label, reason in given.items() if not reason]
     if any(given.values()) and all(_alike(silent[0], value) for value in silent):
         return "; ".join(f"{label}: {reason}" for label, reason in given.items() if reason)
@@ -326,7 +373,7 @@ def _accepted(item: _Item, name: str, reasons: Mapping[str, str]) -> _Item:
 
 def _verdict(
     groups: Sequence[Group],
-    counted: Sequence[Side],
+    sides: Sequence[Group],
     rows: Sequence[Row],
     checks: Sequence[Check],
     deviations: Sequence[Deviation],
@@ -337,13 +384,13 @@ def _verdict(
     wrong += _ran_otherwise([item for item in deviations if item.decides])
     if wrong:
         return Verdict("not comparable", tuple(wrong))
-    labels = {side.label for side in counted}
+    labels = {side.label for side in sides}
     left_out = [group for group in groups if group.label not in labels]
     not_counted = gathered((_why_not(group), group.label) for group in left_out)
     beside = tuple(f"{reason}: {some(names)}" for reason, names in not_counted.items())
-    if not counted or (len(counted) == 1 and any(_why_not(group) != _ESTIMATED for group in left_out)):
+    if not sides or (len(sides) == 1 and any(_why_not(group) != _ESTIMATED for group in left_out)):
         return Verdict("cannot tell", beside or ("no completed run",))
-    if len(counted) == 1:
+    if len(sides) == 1:
         return Verdict("nothing to compare", ("one group of runs only", *beside))
     unknown = gathered((row.reason, row.setting) for row in rows if row.decides)
     open_ = [f"{listed(names)}: unknown, {reason}" for reason, names in unknown.items()]
@@ -351,7 +398,7 @@ def _verdict(
     if open_:
         return Verdict("cannot tell", tuple(open_))
     apart = (f"{check.name}: {check.reason}" for check in checks if check.state == "declared")
-    return Verdict("comparable", (*apart, *_rehearsal(counted, rows), *beside))
+    return Verdict("comparable", (*apart, *_rehearsal(sides, rows), *beside))
 
 
 def some(labels: Sequence[str]) -> str:
@@ -370,8 +417,8 @@ def _why_not(group: Group) -> str:
     return f"the log does not report how it ended ({_IF_KNOWN})" if statuses == {"unknown"} else "no completed run"
 
 
-def _rehearsal(counted: Sequence[Side], rows: Sequence[Row]) -> Iterator[str]:
-    if all(run.record.provenance == "rehearsed" for side in counted for run in side.usable):
+def _rehearsal(sides: Sequence[Group], rows: Sequence[Row]) -> Iterator[str]:
+    if all(side.rehearsed for side in sides):
         yield "rehearsed: settings, rates and losses were compared, and nothing that is measured"
         if names := [row.setting for row in rows if row.state == "not rehearsed"]:
             yield f"not rehearsed: {listed(names)}"

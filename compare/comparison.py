@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, product
 from typing import Any, TypeAlias
 
 from msgspec import to_builtins
 
 from compare.audit import Audit, audit
-from compare.checks import Check
-from compare.figures import FIGURES, SPEED, Figure, pool, worded
+from compare.figures import FIGURES, SPEED, pool, worded
 from compare.groups import Group, gathered, group
 from compare.question import Question
-from compare.statistics import Ratio, ratio_of
+from compare.statistics import Interval, Word, ratio_of
 from compare.tracing import trace
 from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity
@@ -32,27 +32,32 @@ Numbers: TypeAlias = Mapping[str, Mapping[str, Quantity]]  # by run path or grou
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One metric of one group against the baseline. result is None where `reason` says why."""
+    """One metric of one group over the baseline's, with the fields of `Ratio`. ratio: None where `reason` says why."""
 
     group: str
+    baseline: str
     metric: str
-    result: Ratio | None
+    ratio: float | None
+    interval: Interval | None
+    word: Word
+    runs_to_decide: int | None
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """A group among others of its kind. smallest: the one with the fewest GPUs; efficiency: tokens/s per GPU over that
-    one's, 1 where speed grows as GPUs do; of the smallest itself None."""
+    one's with its interval, 1 where speed grows as GPUs do; of the smallest itself None."""
 
     group: str
-    smallest: str
     gpus: int
+    smallest: str
     smallest_gpus: int
-    efficiency: Ratio | None
+    efficiency: float | None = None
+    interval: Interval | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms: what money,
     energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share. break_evens:
@@ -61,7 +66,6 @@ class Comparison:
     groups: tuple[Group, ...]
     baseline: str
     audit: Audit
-    checks: tuple[Check, ...]
     run_figures: Numbers
     group_figures: Numbers
     ratios: tuple[Compared, ...]
@@ -70,20 +74,24 @@ class Comparison:
     break_evens: tuple[BreakEven, ...]
     scaling: tuple[Scaled, ...]
 
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Return the place of each group among the groups, by its label."""
+        return {group_.label: place for place, group_ in enumerate(self.groups)}
+
 
 def compare(
     runs: Sequence[Run], question: Question | None = None, terms: Terms | None = None, progress: Progress = silent
 ) -> Comparison:
     """Group, audit and, as far as the verdict allows, compare. InputError: a run twice, steps that cannot be used, no
     such baseline, setting or check."""
-    return compare_groups(group(runs), question, terms, progress)
+    return compare_groups(group(runs), question or Question(), terms, progress)
 
 
 def compare_groups(
-    groups: Sequence[Group], question: Question | None = None, terms: Terms | None = None, progress: Progress = silent
+    groups: Sequence[Group], question: Question, terms: Terms | None, progress: Progress = silent
 ) -> Comparison:
     """`compare`, of runs that are grouped already."""
-    question = question or Question()
     runs = [run for group_ in groups for run in group_.runs]
     if problems := tuple(copies(runs)):
         raise InputError(*problems)
@@ -97,23 +105,19 @@ def compare_groups(
         for g in groups
         if g.shown
     }
-    carrying = [g for g in groups if g.usable]
-    options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in carrying]
-    may = audited.verdict.word == "comparable" and base.usable
+    counting = [g for g in groups if g.usable] if audited.verdict.word == "comparable" and base.usable else []
+    options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in counting]
     return Comparison(
         groups=tuple(groups),
         baseline=base.label,
         audit=audited,
-        checks=audited.checks,
         run_figures=numbers,
         group_figures=pooled,
-        ratios=tuple(_ratios([g for g in carrying if g.label != base.label], base, numbers, question.difference))
-        if may
-        else (),
+        ratios=tuple(_ratios(counting, base, numbers, question.difference)),
         terms=on,
         difference=question.difference,
-        break_evens=break_evens(options, on) if may else (),
-        scaling=tuple(_scaling(groups, numbers, question.difference)) if may else (),
+        break_evens=break_evens(options, on),
+        scaling=tuple(_scaling(counting, numbers, question.difference)),
     )
 
 
@@ -130,48 +134,45 @@ def _baseline(groups: Sequence[Group], label: str | None) -> Group:
 def _scaling(groups: Sequence[Group], numbers: Numbers, difference: float) -> Iterator[Scaled]:
     """Yield every group whose speed and number of GPUs is known, in families of one kind of machine, by GPUs; nothing
     of a family with one number of GPUs. Of groups with the fewest GPUs the first is the base of the others."""
-    rates = {g.label: _known([numbers[run.path][SPEED] for run in g.usable]) for g in groups}
-    families: list[tuple[tuple[Any, ...], tuple[int, Group]]] = []
+    families: list[tuple[tuple[Any, ...], tuple[int, str, list[float]]]] = []
     for group_ in groups:
-        sizes = {run.record.setting("world_size") for run in group_.usable}
-        gpus = sizes.pop() if len(sizes) == 1 else None
-        if type(gpus) is int and gpus > 0 and min(rates[group_.label] or (0.0,)) > 0:
-            first = group_.usable[0].record
-            families.append((tuple(getattr(first, name) for name in _KIND), (gpus, group_)))
+        first, *others = {run.record.setting("world_size") for run in group_.usable}
+        rates = _known([numbers[run.path][SPEED] for run in group_.usable]) or [0.0]
+        if type(first) is int and first > 0 and not others and min(rates) > 0:
+            kind = tuple(getattr(group_.usable[0].record, name) for name in _KIND)
+            families.append((kind, (first, group_.label, rates)))
     for family in gathered(families).values():
-        by_gpus = sorted(family, key=lambda one: one[0])
-        fewest, base = by_gpus[0]
-        for gpus, group_ in by_gpus if by_gpus[-1][0] > fewest else ():
-            ours, theirs = rates[group_.label] or (), rates[base.label] or ()
-            efficiency = None if group_ is base else ratio_of(ours, theirs, "higher", difference)
-            yield Scaled(group_.label, base.label, gpus, fewest, efficiency)
+        base, *larger = sorted(family, key=lambda one: one[0])
+        if larger and larger[-1][0] > base[0]:
+            yield Scaled(base[1], base[0], base[1], base[0])
+            for gpus, label, rates in larger:
+                result = ratio_of(rates, base[2], "higher", difference)
+                yield Scaled(label, gpus, base[1], base[0], result.ratio, result.interval)
 
 
-def _ratios(others: Sequence[Group], base: Group, numbers: Numbers, difference: float) -> Iterator[Compared]:
-    """Yield every figure with a direction; what nobody in a pair of groups knows is left out."""
-    for group_ in others:
-        for figure in FIGURES:
-            both = [[numbers[run.path][figure.metric] for run in side.usable] for side in (group_, base)]
-            if figure.better and any(q.value is not None for q in chain(*both)):
-                yield _compared(figure, (group_.label, base.label), both, difference)
-
-
-def _compared(
-    figure: Figure, labels: tuple[str, str], quantities: Sequence[Sequence[Quantity]], difference: float
-) -> Compared:
-    ours, theirs = map(_known, quantities)
-    guess = next((q for q in chain(*quantities) if q.source == "assumed"), None)
-    if ours is None or theirs is None or figure.better is None:
-        reason = f"unknown of {labels[0] if ours is None else labels[1]}"
-    elif min(*ours, *theirs) <= 0:
-        reason = "no ratio: not above zero in every run"
-    elif guess is not None:  # no word about what nobody measured or stated
-        reason = f"assumed: {guess.note}" if guess.note else "assumed"
-    else:
-        result = ratio_of(ours, theirs, figure.better, difference)
-        result = replace(result, word=worded(figure, result.word))
-        return Compared(labels[0], figure.metric, result, result.reason)
-    return Compared(labels[0], figure.metric, None, reason)
+def _ratios(groups: Sequence[Group], base: Group, numbers: Numbers, difference: float) -> Iterator[Compared]:
+    """Yield every figure with a direction of every other group; what nobody in a pair of groups knows is left out."""
+    for group_, figure in product([one for one in groups if one.label != base.label], FIGURES):
+        both = [[numbers[run.path][figure.metric] for run in side.usable] for side in (group_, base)]
+        (ours, theirs), every = map(_known, both), [*chain(*both)]
+        if figure.better is None or all(q.value is None for q in every):
+            continue
+        guess = next((q for q in every if q.source == "assumed"), None)
+        result = None
+        if ours is None or theirs is None:
+            reason = f"unknown of {group_.label if ours is None else base.label}"
+        elif min(*ours, *theirs) <= 0:
+            reason = "no ratio: not above zero in every run"
+        elif guess is not None:  # no word about what nobody measured or stated
+            reason = f"assumed: {guess.note}" if guess.note else "assumed"
+        else:
+            result = ratio_of(ours, theirs, figure.better, difference)
+        pair = (group_.label, base.label, figure.metric)
+        if result is None:
+            yield Compared(*pair, None, None, "undecided", None, reason)
+        else:
+            word = worded(figure, result.word)
+            yield Compared(*pair, result.ratio, result.interval, word, result.runs_to_decide, result.reason)
 
 
 def _known(quantities: Sequence[Quantity]) -> list[float] | None:
@@ -181,77 +182,53 @@ def _known(quantities: Sequence[Quantity]) -> list[float] | None:
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return compare.json (compare.schema.json)."""
-    audited = comparison.audit
+    audited, terms = comparison.audit, comparison.terms
     return {
         "schema_version": SCHEMA_VERSION,
-        "verdict": {"word": audited.verdict.word, "reasons": list(audited.verdict.reasons)},
+        "verdict": to_builtins(audited.verdict),
         "vary": list(audited.varied.keys),
         "vary_reason": audited.varied.reason,
         "baseline": comparison.baseline,
         "audit": to_builtins(audited.rows),
         "requested_not_effective": to_builtins(audited.deviations),
-        "checks": to_builtins(comparison.checks),
+        "checks": to_builtins(audited.checks),
         "rehearsed": audited.rehearsed,
         "difference": comparison.difference,
         "groups": [_group_json(comparison, group_) for group_ in comparison.groups],
-        "ratios": [_ratio_json(item, comparison.baseline) for item in comparison.ratios],
-        "terms": _terms_json(comparison.terms),
+        "ratios": to_builtins(comparison.ratios),
+        "terms": {
+            **_fields(terms, "tokens", "power_price", "pue", "host_share", "goodput"),
+            "carbon": terms.carbon.to_json(),
+            "currency": terms.prices.currency,
+            **{f"prices_{k}": value for k, value in _fields(terms.prices, "example", "date", "source").items()},
+        },
         "break_even": [
             {"option": even.option, "rival": even.rival, "price": even.up_to.to_json()}
             for even in comparison.break_evens
         ],
-        "scaling": [_scaled_json(scaled) for scaled in comparison.scaling],
-    }
-
-
-def _terms_json(terms: Terms) -> dict[str, Any]:
-    prices, known = terms.prices, ("tokens", "power_price", "pue", "host_share", "goodput")
-    return {
-        **{name: getattr(terms, name) for name in known},
-        "carbon": terms.carbon.to_json(),
-        "currency": prices.currency,
-        **{f"prices_{name}": getattr(prices, name) for name in ("example", "date", "source")},
+        "scaling": to_builtins(comparison.scaling),
     }
 
 
 def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:
-    first = group_.runs[0].record
+    def figures(known: Mapping[str, Quantity]) -> dict[str, Any]:
+        return {"figures": {name: quantity.to_json() for name, quantity in known.items()}}
+
     return {
         "label": group_.label,
-        **{name: getattr(first, name) for name in ("provenance", "platform", "hardware", "framework", "image")},
+        **_fields(group_.runs[0].record, "provenance", "platform", "hardware", "framework", "image"),
         "counted_runs": len(group_.usable),
-        "figures": _figures_json(comparison.group_figures.get(group_.label, {})),
+        **figures(comparison.group_figures.get(group_.label, {})),
         "runs": [
             {
                 "path": run.path,
-                **{name: getattr(run.record, name) for name in ("id", "name", "status", "cause", "notes")},
-                "figures": _figures_json(comparison.run_figures.get(run.path, {})),
+                **_fields(run.record, "id", "name", "status", "cause", "notes"),
+                **figures(comparison.run_figures.get(run.path, {})),
             }
             for run in group_.runs
         ],
     }
 
 
-def _figures_json(figures: Mapping[str, Quantity]) -> dict[str, Any]:
-    return {name: quantity.to_json() for name, quantity in figures.items()}
-
-
-def _ratio_json(item: Compared, baseline: str) -> dict[str, Any]:
-    result = item.result
-    return {
-        "group": item.group,
-        "baseline": baseline,
-        "metric": item.metric,
-        "ratio": None if result is None else result.ratio,
-        "interval": None if result is None else result.interval,
-        "word": "undecided" if result is None else result.word,
-        "runs_to_decide": None if result is None else result.runs_to_decide,
-        "reason": item.reason,
-    }
-
-
-def _scaled_json(scaled: Scaled) -> dict[str, Any]:
-    result = scaled.efficiency
-    known = {name: getattr(scaled, name) for name in ("group", "gpus", "smallest", "smallest_gpus")}
-    ratio, interval = (None, None) if result is None else (result.ratio, result.interval)
-    return {**known, "efficiency": ratio, "interval": interval}
+def _fields(of: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}

@@ -1,14 +1,15 @@
-"""Rates, losses and tokens of one run by step, in little room, and what comparing two runs came to. Pure."""
+"""Rates, losses and tokens of a run, in little room, and compared between runs: aligned by step, never by position."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any, Literal
 
-from compare.groups import seed_of
+from compare.groups import gathered, seed_of
 from parsers import Record, Run
 from parsers.dialects import DIALECTS, load
 from parsers.record import columns
@@ -21,6 +22,7 @@ _LOOKED_AT = (
     *("end_monotonic_s", "step_time_s", "consumed_samples"),
 )
 _MOST_DIGITS, _FEWEST_DIGITS = 8, 3
+_EXACT = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,7 @@ def curve_of(record: Record) -> Curve:
     checksums = {step: one[TOKENS_CHECKSUM] for step, one in zip(at, metrics, strict=True) if TOKENS_CHECKSUM in one}
     rates = _numbers(used)
     is_used = any(map(math.isfinite, rates))
-    if not is_used:
-        rates = _numbers(printed)
+    rates = rates if is_used else _numbers(printed)
     # A mark or a probe reports a step's rate with all its digits (parsers/marks.py), and with it a clock or a checksum,
     # which no framework prints.
     reported = zip(at, used, ends, strict=True)
@@ -126,3 +127,114 @@ class Traced:
     @property
     def seed(self) -> Any:
         return seed_of(self.run.record)
+
+
+def compare_with(first: Traced, runs: Sequence[Traced], compare_two: Callable[[Traced, Traced], Finding]) -> Finding:
+    """Compare each run with `first`; return where they part first."""
+    findings = [compare_two(first, run) for run in runs if run is not first]
+    apart = [one for one in findings if one.state == "apart"]
+    if apart:
+        worst = min(apart, key=lambda one: math.inf if one.step is None else one.step)
+        more = f"; {len(apart) - 1} more runs part" if len(apart) > 1 else ""
+        return Finding("apart", worst.reason + more, worst.step)
+    return next((one for one in findings if one.state == "unknown"), findings[0])
+
+
+def compare_rates(first: Traced, other: Traced) -> Finding:
+    """Compare rates: to 1e-12 where both are exact, else to the digits printed. Where it is not known which step's rate
+    is printed, the one and the next are both tried: only what agrees in no way is a difference, and only what agrees in
+    every way equal."""
+    a, b = first.curve, other.curve
+    for run in (first, other):
+        if not any(map(math.isfinite, run.curve.rates)):
+            return Finding("unknown", f"{run.name} reports no learning rate")
+    printers = {(run.run.record.framework, run.run.record.dialects) for run in (first, other)}
+    alike = len(printers) == 1 and first.run.record.framework is not None and len(a.offsets) > 1
+    ways = [(i, j) for i, j in product(a.offsets, b.offsets) if i == j or not alike]
+    compared = [(step, count) for step, count in (_first_apart(a, b, i, j) for i, j in ways) if count]
+    if not compared:
+        return Finding("unknown", f"{first.name} and {other.name} report no rate of the same step")
+    parting = [step for step, _ in compared if step is not None]
+    if len(parting) == len(compared):
+        step = max(parting)
+        texts = []
+        for run in (first, other):
+            rate = dict(zip(run.curve.steps, run.curve.rates, strict=True)).get(step - run.curve.offsets[0])
+            texts.append(f"{run.name} {'?' if rate is None else format(rate, '.10g')}")
+        return Finding("apart", f"{'; '.join(texts)} at step {step}", step)
+    if parting:
+        what = "they agree only if one prints the rate of the step, the other of the next"
+        return Finding("unknown", f"which step's rate is printed is not known ({first.name}, {other.name}); {what}")
+    digits = min((d for d in (a.digits, b.digits) if d), default=None)
+    to = "to 1e-12" if digits is None else f"to the {digits} digits printed"
+    return Finding("equal", f"{to}, over {max(count for _, count in compared)} steps")
+
+
+def _first_apart(a: Curve, b: Curve, i: int, j: int) -> tuple[int | None, int]:
+    """Return the first step whose rates part, and how many steps were compared. i, j: whose step's rate an entry is."""
+    if i == j and a.steps == b.steps and a.rates.tobytes() == b.rates.tobytes():
+        return None, sum(map(math.isfinite, a.rates))
+    theirs = {step + j: rate for step, rate in zip(b.steps, b.rates, strict=True) if math.isfinite(rate)}
+    count = 0
+    for step, rate in zip(a.steps, a.rates, strict=True):
+        other = theirs.get(step + i)
+        if other is None or not math.isfinite(rate):
+            continue
+        count += 1
+        if rate != other and abs(rate - other) > _slack(rate, a.digits) + _slack(other, b.digits):
+            return step + i, count
+    return None, count
+
+
+def _slack(rate: float, digits: int | None) -> float:
+    """Return how far a rate may be off: half a digit of what was printed, or what rounding leaves."""
+    if digits is None or rate == 0:
+        return _EXACT / 2 * abs(rate)
+    return 0.5000001 * 10.0 ** (math.floor(math.log10(abs(rate))) - digits + 1)
+
+
+def compare_tokens(first: Traced, other: Traced) -> Finding:
+    """Compare how many tokens were seen by each step."""
+    a, b = first.curve, other.curve
+    for run in (first, other):
+        if not run.curve.tokens or min(run.curve.tokens) < 0:
+            return Finding("unknown", f"{run.name} does not report how many tokens it saw")
+    if a.steps == b.steps and a.tokens == b.tokens:
+        return Finding("equal", f"{a.tokens[-1]:,} by step {a.steps[-1]}")
+    theirs = dict(zip(b.steps, b.tokens, strict=True))
+    common = [(step, seen, theirs[step]) for step, seen in zip(a.steps, a.tokens, strict=True) if step in theirs]
+    if not common:
+        return Finding("unknown", f"{first.name} and {other.name} report no step that is the same")
+    for step, seen, others in common:
+        if seen != others:
+            return Finding("apart", f"{first.name} {seen:,}; {other.name} {others:,} at step {step}", step)
+    # Lines every k-th step may end up to k - 1 steps before the other's.
+    distance = max(min((after - at for at, after in pairwise(one.steps)), default=1) for one in (a, b))
+    if abs(a.steps[-1] - b.steps[-1]) >= distance:
+        last = f"{first.name} ends with step {a.steps[-1]}, {other.name} with step {b.steps[-1]}"
+        planned = {run.run.record.setting("train_iters") for run in (first, other)}
+        if len(planned) == 1 and None not in planned:  # and completed: lines are lost, no steps
+            return Finding("unknown", f"{last}, of {planned.pop()} on both sides")
+        return Finding("apart", last, min(a.steps[-1], b.steps[-1]) + 1)
+    return Finding("equal", f"{common[-1][1]:,} by step {common[-1][0]}")
+
+
+def compare_checksums(runs: Sequence[Traced], sides: int) -> Finding:
+    """Compare the tokens themselves, between runs of one seed: another seed is another order. sides: as many groups."""
+    by_seed = gathered((run.seed, run) for run in runs).values()
+    seeds = [same for same in by_seed if len({run.label for run in same}) == sides]
+    findings = [_same_tokens(same[0], run) for same in seeds for run in same[1:]]
+    if not findings:
+        return Finding("unknown", "no two sides report a checksum of their tokens for one seed")
+    return next((one for state in ("apart", "unknown") for one in findings if one.state == state), findings[0])
+
+
+def _same_tokens(first: Traced, run: Traced) -> Finding:
+    ours, theirs = first.curve.checksums, run.curve.checksums
+    common = sorted(ours.keys() & theirs.keys())
+    if not common:
+        return Finding("unknown", f"{first.name} and {run.name} report no checksums of the same step")
+    for step in common:
+        if ours[step] != theirs[step]:
+            return Finding("apart", f"{first.name} and {run.name} read other tokens at step {step}", step)
+    return Finding("equal", f"the same tokens, step by step, over {len(common)} steps")

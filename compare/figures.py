@@ -65,6 +65,7 @@ FIGURES = (
     Figure("restarts", "restarts", "time lost", None, "max"),
     Figure("loss_last", "last loss", "loss", None, "mean", table=True),
 )
+TITLES = {figure.metric: figure.title for figure in FIGURES}
 _WORDS: Mapping[Part, tuple[Word, Word]] = {
     "speed": ("faster", "slower"),
     "cost": ("cheaper", "dearer"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from conf.vocabulary import short_names, vocabulary
@@ -13,25 +14,24 @@ from metrics.repeats import experiment_key, requested_of
 from parsers import Record, Run
 
 _READABLE = 60  # characters of a label
-
-
 _Key = TypeVar("_Key", bound=Hashable)
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
-    """Repeats of one experiment: all requested alike but the seed."""
+    """Repeats of one experiment: all requested alike but the seed. rehearsed: compared with other rehearsals alone."""
 
     label: str
     runs: tuple[Run, ...]
+    rehearsed: bool = False
 
-    @property
+    @cached_property
     def usable(self) -> tuple[Run, ...]:
-        """Return the runs that carry numbers into a verdict: a rehearsal has no speed, an estimate does not count."""
-        return tuple(
-            run for run in self.runs if has_figures(run.record) and run.record.provenance in ("measured", "imported")
-        )
+        """Return the runs that count: a rehearsal has no speed, and counts among rehearsals; an estimate never does."""
+        count = ("rehearsed",) if self.rehearsed else ("measured", "imported")
+        done = (run for run in self.runs if run.record.status == "completed")
+        return tuple(run for run in done if run.record.provenance in count)
 
     @property
     def shown(self) -> tuple[Run, ...]:
@@ -39,18 +39,8 @@ class Group:
         return self.usable or tuple(run for run in self.runs if has_figures(run.record))
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A group as the audit sees it. usable: the runs that count; runs: all that were planned."""
-
-    label: str
-    usable: tuple[Run, ...]
-    runs: tuple[Run, ...]
-
-
 def has_figures(record: Record) -> bool:
-    """Return whether a run completed, and not on the wrong machine, as a rehearsal does. An estimate has figures, and
-    does not count."""
+    """Return whether a run completed, and not on the wrong machine, as a rehearsal does."""
     return record.status == "completed" and record.provenance != "rehearsed"
 
 
@@ -60,16 +50,10 @@ def seed_of(record: Record) -> Any:
     return record.requested.get(SEED) if ran is None else ran
 
 
-def sides(groups: Sequence[Group]) -> tuple[tuple[Side, ...], bool]:
-    """Return what is audited: the groups that carry numbers; where none does, the rehearsed ones among themselves
-    (True)."""
-    real = tuple(Side(g.label, g.usable, g.runs) for g in groups if g.usable)
-    if real:
-        return real, False
-    known = ("completed", "rehearsed")
-    done = [(g, tuple(r for r in g.runs if (r.record.status, r.record.provenance) == known)) for g in groups]
-    rehearsed = tuple(Side(g.label, runs, g.runs) for g, runs in done if runs)
-    return rehearsed, bool(rehearsed)
+def counted(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Return what is audited: the groups that carry numbers; where none does, the rehearsed ones among themselves."""
+    rehearsed = (replace(one, rehearsed=True) for one in groups)
+    return tuple(one for one in groups if one.usable) or tuple(one for one in rehearsed if one.usable)
 
 
 def gathered(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
@@ -91,14 +75,13 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
     """Return a label for each: the columns that vary, clearest first, until every group has a name of its own."""
     if len(firsts) == 1:
         return [_place(firsts[0]) or firsts[0].name]
-    parts: list[list[str]] = [[] for _ in firsts]
+    names = [""] * len(firsts)
     for cells in _columns(firsts):
         if len(set(cells)) > 1:
-            for labels, cell in zip(parts, cells, strict=True):
-                labels.extend([cell] if cell else [])
-        if len({" ".join(labels) for labels in parts}) == len(parts):
+            names = [" ".join(filter(None, pair)) for pair in zip(names, cells, strict=True)]
+        if len({*names}) == len(names):
             break
-    names = [" ".join(labels) or "other" for labels in parts]
+    names = [name or "other" for name in names]
     # Logs from elsewhere, of which little is known, differ in too much to be called after it.
     names = [record.name for record in firsts] if max(map(len, names)) > _READABLE else names
     counts = [names[:i].count(name) + 1 for i, name in enumerate(names)]

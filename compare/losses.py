@@ -2,22 +2,20 @@
 
 The tokens that all runs saw are cut into eight blocks, the first of which, where a loss falls fastest, is left out; a
 run's value is its mean loss in a block, a seed's that of its runs. Groups whose means stay in the band that another
-seed's losses stay in (below) are equal: two seeds on one side give a band, and a wide one; three on each a
-usable one. Without any, the spread is not known: then only what is far off is called apart, a block whose means differ
-by more than five times the scatter from step to step, and by more than 1 %. Rehearsals from equal weights may differ by
-rounding alone.
+seed's losses stay in are equal: two seeds on one side give a band, and a wide one; three on each a usable one. Without
+any, the spread is not known: then only what is far off is called apart, a block whose means differ by more than five
+times the scatter from step to step, and by more than 1 %. Rehearsals from equal weights may differ by rounding alone.
 
-The band that equal stacks' losses stay in comes from what another seed does.
-A run is its mean losses in a few blocks of steps. The spread s is that between the seeds of a group, pooled over groups
-and blocks, with d degrees of freedom, one a seed beyond the first of its group. A group is apart where its mean leaves
-±k s sqrt(1/n + 1/m) around the baseline's (n and m seeds) in any block. How large k must be depends on how the blocks
-hang together, which a few seeds do not show: with three seeds on each side it is about 3, and 5.6 where one block
-spreads much more than the next. So k comes from the data: the difference and the d contrasts within the groups are, if
-stacks are equal, d + 1 draws of one normal distribution, and any rotation of them was as likely. k is what all but 4 %
-of random rotations stay under (Ø. Langsrud, Rotation tests, Statistics and Computing 15, 2005), which is exact for
-normal seeds, however blocks depend on each other and whatever their spreads are. 4 and not 5: seeds need not be normal,
-and the spreads of two groups need not be quite equal. They may differ twofold where both have as many seeds, which the
-audit requires; two seeds against five of half their spread would be called apart in 19 of 100.
+The band: the spread s is that between the seeds of a group, pooled over groups and blocks, with d degrees of freedom,
+one a seed beyond the first of its group. A group is apart where its mean leaves ±k s sqrt(1/n + 1/m) around the
+baseline's (n and m seeds) in any block. How large k must be depends on how the blocks hang together, which a few seeds
+do not show: with three seeds on each side it is about 3, and 5.6 where one block spreads much more than the next. So k
+comes from the data: the difference and the d contrasts within the groups are, if stacks are equal, d + 1 draws of one
+normal distribution, and any rotation of them was as likely. k is what all but 4 % of random rotations stay under
+(Ø. Langsrud, Rotation tests, Statistics and Computing 15, 2005), which is exact for normal seeds, however blocks depend
+on each other and whatever their spreads are. 4 and not 5: seeds need not be normal, and the spreads of two groups need
+not be quite equal. They may differ twofold where both have as many seeds, which the audit requires; two seeds against
+five of half their spread would be called apart in 19 of 100.
 
 benchmarks/intervals.py loss: false alarms, and the differences that are detected. Where both sides have the same seeds,
 and so the same batches, there are fewer alarms.
@@ -32,7 +30,7 @@ from itertools import pairwise
 from typing import Any
 
 from compare.curve import Finding, Traced
-from compare.groups import Side, gathered
+from compare.groups import gathered
 from conf.vocabulary import short_names
 from metrics import shown
 
@@ -44,8 +42,8 @@ FAR, FAR_SHARE = 5.0, 0.01
 _ROUNDING = 1e-5  # the smallest wrong setting that was tried, a weight decay, is 2e-5 of a loss away
 
 
-def losses(counted: Sequence[Side], runs: Sequence[Traced], baseline: str | None = None) -> Finding:
-    """Compare the losses of all runs that count with the baseline's group (None: the first)."""
+def compare_losses(labels: Sequence[str], runs: Sequence[Traced], baseline: str | None) -> Finding:
+    """Compare the losses of all runs that count with the baseline's group (None: the first). labels: of the groups."""
     if broken := _broken(runs):
         return broken
     silent = next((run for run in runs if not any(map(math.isfinite, run.curve.loss))), None)
@@ -54,8 +52,6 @@ def losses(counted: Sequence[Side], runs: Sequence[Traced], baseline: str | None
     steps, series = _aligned(runs)
     if not steps:
         return Finding("unknown", "the runs report no loss of the same step")
-    labels = [side.label for side in counted]
-    base = baseline if baseline in labels else labels[0]
     if _bit_equal(runs, series, len(labels)):
         return Finding("equal", f"bit-equal over {len(steps)} steps, seed by seed")
     if len(labels) < 2:
@@ -63,51 +59,44 @@ def losses(counted: Sequence[Side], runs: Sequence[Traced], baseline: str | None
     if _from_equal_weights(runs) and (gap := _gap(runs, steps, series)):
         return gap
     blocks = cuts(len(steps))
+    begins = [steps[first] for first, _ in blocks]
     means = _by_seed(runs, [[statistics.fmean(values[a:b]) for a, b in blocks] for values in series])
-    others = [label for label in labels if label != base]
-    repeated = any(len(group) > 1 for group in means.values())
-    if repeated and (band := Band(list(means.values()), len(others))).spread:
-        return _in_band(means, base, others, band, [steps[a] for a, _ in blocks])
-    scatter = max(_scatter(values[blocks[0][0] :]) for values in series)
-    return _not_far(means, base, others, scatter, [steps[a] for a, _ in blocks])
+    base = next((label for label in labels if label == baseline), labels[0])
+    if any(len(group) > 1 for group in means.values()):
+        band = Band(list(means.values()), len(labels) - 1)
+        if band.spread:
+            return _in_band(means, base, band, begins)
+    return _not_far(means, base, max(_scatter(values[blocks[0][0] :]) for values in series), begins)
 
 
-def _in_band(
-    means: Mapping[str, Means], base: str, others: Sequence[str], band: Band, begins: Sequence[int]
-) -> Finding:
-    largest, text = 0.0, ""
-    for label in others:
-        half, apart = band.half_width(means[base], means[label]), gaps(means[base], means[label])
-        if (block := leaves(means[base], means[label], half)) is not None:
+def _in_band(means: Mapping[str, Means], base: str, band: Band, begins: Sequence[int]) -> Finding:
+    """Return whether the others' means stay in the band around the baseline's."""
+    widest, text = 0.0, ""
+    for label, pair in ((label, (means[base], theirs)) for label, theirs in means.items() if label != base):
+        half, apart = band.half_width(*pair), gaps(*pair)
+        if (block := leaves(*pair, half)) is not None:
             what = f"{_where(label, base, apart, block, begins)}; the band of the seeds is ±{shown(half, 3)}"
             return Finding("apart", what, begins[block])
         gap = max(map(abs, apart))
-        if gap / half >= largest:
-            largest, text = gap / half, f"at most {shown(gap, 3)} nats/token apart, in a band of ±{shown(half, 3)}"
+        if gap / half >= widest:
+            widest, text = gap / half, f"at most {shown(gap, 3)} nats/token apart, in a band of ±{shown(half, 3)}"
     return Finding("equal", f"{text} from the spread between seeds ({band.degrees + len(means)} seeds)")
 
 
-def _not_far(
-    means: Mapping[str, Means], base: str, others: Sequence[str], scatter: float, begins: Sequence[int]
-) -> Finding:
-    largest, level = 0.0, 0.0
+def _not_far(means: Mapping[str, Means], base: str, scatter: float, begins: Sequence[int]) -> Finding:
+    """Return whether the others' means are far off the baseline's, where the spread between seeds is not known."""
     levels = [statistics.fmean(block) for block in zip(*means[base], strict=True)]
-    for label in others:
-        apart = gaps(means[base], means[label])
+    largest, level = 0.0, 0.0
+    for label, apart in ((label, gaps(means[base], theirs)) for label, theirs in means.items() if label != base):
         for block, (gap, loss) in enumerate(zip(apart, levels, strict=True)):
             if abs(gap) > max(FAR * scatter, FAR_SHARE * abs(loss)):
-                what = (
-                    f"{_where(label, base, apart, block, begins)}; losses scatter by {shown(scatter, 2)} between steps"
-                )
-                return Finding("apart", what, begins[block])
+                where = _where(label, base, apart, block, begins)
+                return Finding("apart", f"{where}; losses scatter by {shown(scatter, 2)} between steps", begins[block])
             if abs(gap) >= largest:
                 largest, level = abs(gap), loss
     share = f" ({shown(100 * largest / abs(level), 2)} %)" if level else ""
-    more = "two seeds on a side give a band, three on each a narrow one"
-    return Finding(
-        "unknown",
-        f"at most {shown(largest, 3)} nats/token{share} apart, with no spread between seeds to compare it with; {more}",
-    )
+    what = f"at most {shown(largest, 3)} nats/token{share} apart, with no spread between seeds to compare it with"
+    return Finding("unknown", f"{what}; two seeds on a side give a band, three on each a narrow one")
 
 
 def _where(label: str, base: str, apart: Sequence[float], block: int, begins: Sequence[int]) -> str:
@@ -196,8 +185,7 @@ def _gap(runs: Sequence[Traced], steps: Sequence[int], series: Sequence[Sequence
 
 
 def _scatter(values: Sequence[float]) -> float:
-    """Return the scatter of single steps, from the differences between neighbours, which a slow trend hardly touches
-    (J. von Neumann, 1941)."""
+    """Return the scatter of single steps, by neighbours, which a slow trend hardly touches (J. von Neumann, 1941)."""
     apart = [(b - a) ** 2 for a, b in pairwise(values)]
     return math.sqrt(statistics.fmean(apart) / 2) if apart else 0.0
 

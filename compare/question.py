@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compare.groups import SEED, Side, gathered
+from compare.groups import SEED, Group, gathered
 from compare.statistics import OF_INTEREST
 from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
@@ -22,16 +22,8 @@ DUMPED = ("mock_data",)  # what one stack alone prints, and its recipes set: no 
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
 FACTS = (
-    "platform",
-    "hardware",
-    DEVICE,
-    "framework",
-    "framework_version",
-    "image",
-    "clock",
-    TOKENS,
-    *PARAMETERS,
-    *DUMPED,
+    *("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"),
+    *(TOKENS, *PARAMETERS, *DUMPED),
 )
 _SIDES = ("platform", "hardware", "framework")
 _IMPLIED: Mapping[str, tuple[str, ...]] = {
@@ -71,7 +63,7 @@ def fact_of(record: Record, name: str) -> Any:
     return hardware_of(record) if name == "hardware" else getattr(record, name)
 
 
-def choose(groups: Sequence[Side], named: Sequence[str] | None = None) -> Varied:
+def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varied:
     """Return what the groups are compared in: `named`, else platforms where they differ in these, else layouts.
     InputError.
 

@@ -8,8 +8,9 @@ open. A candidate that lost runs has failed, whatever the others show.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from compare.comparison import Comparison, compare_groups
 from compare.figures import FIGURES, Figure
 from compare.groups import Group, gathered
 from compare.question import Question, expand
-from compare.statistics import Ratio, runs_to_decide, would_decide
+from compare.statistics import Interval, runs_to_decide, would_decide
 from conf.errors import listed
 from metrics.bill import Terms
 from metrics.quantity import Quantity, shown
@@ -100,7 +101,7 @@ def judge(
     for name, sides in pairs:
         comparison = compare_groups(sides, question, terms)
         lines = (_line(figure, comparison, sides, limits.get(figure.metric)) for figure in FIGURES)
-        cases.append(Case(name, comparison, tuple(figure for figure in lines if figure is not None)))
+        cases.append(Case(name, comparison, tuple(filter(None, lines))))
     failed: list[str] = []
     for record in (run.record for run in candidate.runs if run.record.status != "completed"):
         lost = ": ".join(filter(None, (f"{record.id} of {candidate.label}", record.status, record.cause)))
@@ -121,26 +122,25 @@ def _pairs(
     theirs, ours = (
         gathered((experiment_key(run.record, but), run) for run in side.runs) for side in (baseline, candidate)
     )
-    names = _names({**ours, **theirs})
     if len(ours) == len(theirs) == 1 and ours.keys() != theirs.keys():  # the audit says what else differs
         return [("", (baseline, candidate))], []
-    pairs = [
-        (names[key], (Group(baseline.label, tuple(theirs[key])), Group(candidate.label, tuple(ours[key]))))
-        for key in theirs
-        if key in ours
-    ]
-    alone = [f"{names[key] or 'an experiment'}: only {candidate.label} ran it" for key in ours if key not in theirs]
-    alone += [f"{names[key] or 'an experiment'}: only {baseline.label} ran it" for key in theirs if key not in ours]
+    names = _names({**ours, **theirs})
+    pairs, alone = [], []
+    for key, known in theirs.items():
+        if key in ours:
+            sides = (Group(baseline.label, tuple(known)), Group(candidate.label, tuple(ours[key])))
+            pairs.append((names[key], sides))
+    for mine, others, label in ((ours, theirs, candidate.label), (theirs, ours, baseline.label)):
+        alone += [f"{names[key] or 'an experiment'}: only {label} ran it" for key in mine if key not in others]
     return pairs, alone
 
 
 def _names(experiments: Mapping[tuple[str, ...], Sequence[Run]]) -> Mapping[tuple[str, ...], str]:
     """Return the name that each was launched under, with what sets it apart where names are shared."""
     names = {key: runs[0].record.name for key, runs in experiments.items()}
-    shared = {name for name in names.values() if list(names.values()).count(name) > 1}
-    common = set.intersection(*map(set, experiments)) if experiments else set()
+    often, common = Counter(names.values()), set.intersection(*map(set, experiments)) if experiments else set()
     return {
-        key: f"{name} {' '.join(part for part in key if part not in common)}" if name in shared else name
+        key: f"{name} {' '.join(part for part in key if part not in common)}" if often[name] > 1 else name
         for key, name in names.items()
     }
 
@@ -152,16 +152,16 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
     shown_here = figure.table or figure.metric in _SHOWN_TOO
     if limit is None and not (shown_here and any(q.value is not None for q in (reference, new))):
         return None
-    compared = next((item for item in comparison.ratios if item.metric == figure.metric), None)
-    result = None if compared is None else compared.result
-    ends = None if result is None or result.interval is None else _percent(result.interval)
-    word = "" if figure.better is None else "undecided" if result is None else result.word
     verdict = comparison.audit.verdict.word
-    unknown = "unknown on both sides" if verdict == "comparable" else verdict
-    reason = unknown if compared is None else compared.reason
-    difference = None
-    if verdict == "comparable":
-        difference = _difference(reference, new) if result is None else 100 * (result.ratio - 1)
+    compared = next((item for item in comparison.ratios if item.metric == figure.metric), None)
+    reason: str = "unknown on both sides" if verdict == "comparable" else verdict
+    ratio, ends, word = None, None, "undecided"
+    if compared is not None:
+        ratio, word, reason = compared.ratio, compared.word, compared.reason
+        ends = None if compared.interval is None else _percent(compared.interval)
+    difference = None if ratio is None else 100 * (ratio - 1)
+    if verdict == "comparable" and ratio is None:
+        difference = _difference(reference, new)
     state = _state(figure, ends, limit)
     values, noise = [], []
     for side in sides:
@@ -171,10 +171,14 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
         spread = 100 * statistics.stdev(numbers) / mean if len(numbers) == len(each) > 1 and mean > 0 else None
         values.append(numbers)
         noise.append(spread)
-    if result is not None and limit is not None and state == "cannot tell":
-        reason = _more_runs(figure, values, result, limit)
-    title, metric = figure.title, figure.metric
-    return Line(metric, title, reference, noise[0], new, noise[1], difference, ends, word, state, reason)
+    if ratio is not None and limit is not None and state == "cannot tell":
+        theirs, ours = values  # why the limit is not decided, and how many runs would decide it: not the word's reason
+        needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, _percent(ends), limit) != "cannot tell")
+        reason = reason.partition("; ")[0]
+        if needed or ends:
+            reason += f"; {would_decide(needed)} against the limit of {100 * limit:g} %"
+    word = word if figure.better else ""
+    return Line(figure.metric, figure.title, reference, noise[0], new, noise[1], difference, ends, word, state, reason)
 
 
 def _difference(reference: Quantity, new: Quantity) -> float | None:
@@ -184,29 +188,17 @@ def _difference(reference: Quantity, new: Quantity) -> float | None:
     return None if "assumed" in (reference.source, new.source) else 100 * (new.value / reference.value - 1)
 
 
-def _percent(interval: tuple[float, float]) -> tuple[float, float]:
+def _percent(interval: Interval) -> Interval:
     return 100 * (interval[0] - 1), 100 * (interval[1] - 1)
 
 
-def _state(figure: Figure, ends: tuple[float, float] | None, limit: float | None) -> State | None:
-    if limit is None:
-        return None
-    if ends is None:
-        return "cannot tell"
+def _state(figure: Figure, ends: Interval | None, limit: float | None) -> State | None:
+    if limit is None or ends is None:
+        return None if limit is None else "cannot tell"
     least, most = (-ends[1], -ends[0]) if figure.better == "higher" else ends  # by how much it is worse, in %
     if least >= 100 * limit:
         return "regression"
     return "ok" if most < 100 * limit else "cannot tell"
-
-
-def _more_runs(figure: Figure, values: Sequence[Sequence[float]], result: Ratio, limit: float) -> str:
-    """Return why the limit is not decided, and how many runs would decide it: not the ratio's own word."""
-    how = result.reason.partition("; ")[0]
-    theirs, ours = values
-    needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, _percent(ends), limit) != "cannot tell")
-    if needed is None and result.interval is None:
-        return how
-    return f"{how}; {would_decide(needed)} against the limit of {100 * limit:g} %"
 
 
 def _result(case: Case, figure: Line) -> str:
@@ -242,6 +234,12 @@ def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
 
 def regression_json(gate: Regression) -> dict[str, Any]:
     """Return regression.json (regression.schema.json)."""
+    cases = []
+    for case in gate.cases:
+        lines = [{name: getattr(line, name) for name in Line.__slots__ if name != "title"} for line in case.lines]
+        lines = [{**line, **{side: line[side].to_json() for side in ("reference", "new")}} for line in lines]
+        verdict = to_builtins(case.comparison.audit.verdict)
+        cases.append({"experiment": case.experiment, "verdict": verdict, "figures": lines})
     return {
         "schema_version": SCHEMA_VERSION,
         "outcome": gate.outcome,
@@ -249,18 +247,6 @@ def regression_json(gate: Regression) -> dict[str, Any]:
         "baseline": gate.baseline,
         "candidate": gate.candidate,
         "limits": dict(gate.limits),
-        "cases": [
-            {
-                "experiment": case.experiment,
-                "verdict": to_builtins(case.comparison.audit.verdict),
-                "figures": list(map(_line_json, case.lines)),
-            }
-            for case in gate.cases
-        ],
+        "cases": cases,
         "changes": to_builtins(gate.changes),
     }
-
-
-def _line_json(figure: Line) -> dict[str, Any]:
-    known = {field.name: getattr(figure, field.name) for field in fields(figure) if field.name != "title"}
-    return {**known, "reference": figure.reference.to_json(), "new": figure.new.to_json()}

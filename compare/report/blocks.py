@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from compare.report.charts import Chart, RatioBar, RatioScale
-from compare.statistics import Ratio
+from compare.report.charts import Chart, RatioBar
 from metrics import Quantity, shown
 
 Tone = Literal["good", "bad", "open", "plain", "quiet"]
@@ -30,10 +29,9 @@ class Tag:
     tone: Tone
 
 
-Inline: TypeAlias = str | Number | Tag | RatioBar | RatioScale
-Line: TypeAlias = tuple[Inline, ...]
+# A text stands for a line, or a cell, of plain text.
+Line: TypeAlias = str | tuple[str | Number | Tag | RatioBar, ...]
 UNKNOWN: Line = (Tag("unknown", "open"),)
-NOT_REPORTED: Line = (Tag("not reported", "quiet"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +54,10 @@ class Measured:
         first: Line = (Number(shown(known.value), quantity.value, f"{self.pointer}/value"), f"{unit} ", source)
         if quantity.interval is None or known.interval is None or not self.with_interval:
             return (first,)
-        low, high = (
-            Number(shown(text), value, f"{self.pointer}/interval/{end}")
-            for end, (text, value) in enumerate(zip(known.interval, quantity.interval, strict=True))
-        )
-        return first, (low, " to ", high)
+        return first, _ends(map(shown, known.interval), quantity.interval, self.pointer)
 
 
-Cell: TypeAlias = tuple[Line, ...] | Measured
-Cells: TypeAlias = "tuple[Cell | str, ...]"
+Cell: TypeAlias = str | tuple[Line, ...] | Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +76,8 @@ class Table:
     title of its section says the same as the caption, which is hidden."""
 
     caption: str
-    heads: tuple[Line, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    heads: Sequence[Line]
+    rows: Sequence[Sequence[Cell]]
     numbers: bool = False
     in_section: bool = False
 
@@ -92,8 +85,8 @@ class Table:
         """Return the table without the columns whose cells are drawings alone, for forms that have none."""
         drawn = {i for row in self.rows for i, c in enumerate(row) if any(lines_of(c)) and not text_of(lines_of(c)[0])}
         kept = [i for i in range(len(self.heads)) if i not in drawn]
-        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
-        return Table(self.caption, tuple(self.heads[i] for i in kept), rows, self.numbers, self.in_section)
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return replace(self, heads=[self.heads[i] for i in kept], rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +108,7 @@ class Details:
     """Blocks that are folded on the screen."""
 
     summary: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +116,7 @@ class Section:
     """anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each other."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     anchor: str = ""
     beside: bool = False
 
@@ -142,40 +135,30 @@ class Report:
     sections: tuple[Section, ...]
 
 
-def line(text: str) -> Line:
-    """Return a line of plain text; an empty one for no text."""
-    return (text,) if text else ()
-
-
-def tables(
-    caption: str,
-    heads: Sequence[str | Line],
-    rows: Sequence[Cells],
-    numbers: bool = False,
-    in_section: bool = False,
-) -> tuple[Table, ...]:
-    """Return one table; none without rows. A text stands for a line, or a cell, of plain text."""
-    lines = tuple(line(head) if isinstance(head, str) else head for head in heads)
-    cells = tuple(tuple((line(cell),) if isinstance(cell, str) else cell for cell in row) for row in rows)
-    return (Table(caption, lines, cells, numbers, in_section),) if rows else ()
-
-
 def lines_of(content: Cell) -> tuple[Line, ...]:
     """Return the lines of a cell."""
+    if isinstance(content, str):
+        return (content,)
     return content.lines if isinstance(content, Measured) else content
 
 
-def text_of(parts: Line) -> str:
+def text_of(line: Line) -> str:
     """Return a line without its marks and drawings."""
-    return "".join(
-        part if isinstance(part, str) else part.text for part in parts if isinstance(part, str | Number | Tag)
+    texts = (part.text if isinstance(part, Number | Tag) else part for part in line)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def ratio_lines(
+    ratio: float | None, interval: tuple[float, float] | None, pointer: str, name: str = "ratio"
+) -> tuple[Line, Line]:
+    """Return a ratio and its interval, each empty where there is none. pointer: of the entry that has them."""
+    text: Line = () if ratio is None else (Number(f"{ratio:.3f}", ratio, f"{pointer}/{name}"),)
+    return text, _ends((f"{end:.3f}" for end in interval), interval, pointer) if interval else ()
+
+
+def _ends(texts: Iterable[str], interval: tuple[float, float], pointer: str) -> Line:
+    low, high = (
+        Number(text, value, f"{pointer}/interval/{end}")
+        for end, (text, value) in enumerate(zip(texts, interval, strict=True))
     )
-
-
-def ratio_lines(result: Ratio, pointer: str, name: str = "ratio") -> tuple[Line, Line]:
-    """Return the ratio, and its interval, empty where there is none. pointer: of the entry that has them."""
-    ratio: Line = (Number(f"{result.ratio:.3f}", result.ratio, f"{pointer}/{name}"),)
-    if result.interval is None:
-        return ratio, ()
-    low, high = (Number(f"{end:.3f}", end, f"{pointer}/interval/{i}") for i, end in enumerate(result.interval))
-    return ratio, (low, " to ", high)
+    return low, " to ", high

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from markupsafe import Markup, escape
 
-from compare.report.charts import FINEST, Chart, Curves, RatioBar, RatioScale, Spots, Strip
+from compare.report.charts import FINEST, Chart, Guide, Plot, RatioBar, Spot, Strip
 from metrics import Quantity
 from parsers.text import plain
 
@@ -25,16 +24,12 @@ _MARKED = 6  # points of a line that wear their group's shape
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
-def svg(drawn: Chart | RatioBar | RatioScale, **place: float) -> Markup:
+def svg(drawn: Chart | RatioBar, **place: float) -> Markup:
     """Return the drawing as an <svg> element. place: further attributes, such as where it stands in a larger one."""
-    if isinstance(drawn, RatioBar | RatioScale):
-        parts = _ratio(drawn) if isinstance(drawn, RatioBar) else _ratio_scale(drawn)
-        height = _BAR_HEIGHT if isinstance(drawn, RatioBar) else 16.0
-        return _canvas(_BAR, height, parts, width=_BAR, height=height, aria_hidden="true")
-    if isinstance(drawn, Curves):
-        parts = _curves(drawn)
-    else:
-        parts = _strip(drawn) if isinstance(drawn, Strip) else _spots(drawn)
+    if isinstance(drawn, RatioBar):
+        height = _BAR_HEIGHT if drawn.ratio else 16.0
+        return _canvas(_BAR, height, _ratio(drawn), width=_BAR, height=height, aria_hidden="true")
+    parts = _plot(drawn) if isinstance(drawn, Plot) else _strip(drawn)
     return _canvas(WIDTH, chart_height(drawn), parts, role="img", aria_label=drawn.alternative, **place)
 
 
@@ -191,12 +186,15 @@ def _px(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _curves(chart: Curves) -> list[Markup]:
-    """Draw every run's line in the look of its group; what was no number as a cross at the foot."""
-    xs = [point[0] for series in chart.series for point in series.points if point]
-    xs += [x for series in chart.series for x, _ in series.broken]
-    ys = [point[1] for series in chart.series for point in series.points if point]
-    x, y = axis(xs, LEFT, RIGHT), axis(ys, BOTTOM, TOP, chart.from_zero)
+def _plot(chart: Plot) -> list[Markup]:
+    """Draw every run's line in the look of its group, what was no number as a cross at the foot; every group as a spot
+    across the lines of its intervals."""
+    lines = [point for series in chart.series for point in series.points if point]
+    xs = [x for x, _ in lines] + [x for series in chart.series for x, _ in series.broken]
+    ys = [y for _, y in lines] + [guide.end[1] for guide in chart.guides]
+    xs += [end for spot in chart.spots for end in _ends(spot.across)]
+    ys += [end for spot in chart.spots for end in _ends(spot.up)]
+    x, y = axis(xs, LEFT, RIGHT, bool(chart.spots), chart.marks), axis(ys, BOTTOM, TOP, chart.from_zero)
     parts = [_grid(x, y, chart.x, chart.y)]
     for series in chart.series:
         drawn = list(per_column(series.points, x, y))
@@ -210,7 +208,29 @@ def _curves(chart: Curves) -> list[Markup]:
     for where, why in (one for series in chart.series for one in series.broken):
         arms = f"M{_px(x.at(where) - 3.5)} {_px(BOTTOM - 8.5)}l7 7m0 -7l-7 7"
         parts.append(element("path", element("title", why), d=arms, class_="nan"))
-    return parts
+    return [*parts, *(part for guide in chart.guides for part in _guide(guide, x, y)), *_spots(chart.spots, x, y)]
+
+
+def _guide(guide: Guide, x: Axis, y: Axis) -> Iterator[Markup]:
+    (x1, y1), (x2, y2) = guide.start, guide.end
+    classes = "even" if guide.place is None else f"linear {look(guide.place)}"
+    yield _line(x.at(x1), y.at(y1), x.at(min(x2, x.high)), y.at(y2), classes)
+    if guide.text:
+        yield element("text", guide.text, x=x.start + 4, y=_px(y.at(y1) + 14), class_="tick")
+
+
+def _spots(spots: Sequence[Spot], x: Axis, y: Axis) -> Iterator[Markup]:
+    for spot in spots:
+        at_x, at_y = x.at(spot.across.value or 0), y.at(spot.up.value or 0)
+        across, up = ([axis_.at(end) for end in q.interval or ()] for axis_, q in ((x, spot.across), (y, spot.up)))
+        spans = [_line(across[0], at_y, across[1], at_y, "whisker")] if across else []
+        spans += [_line(at_x, up[0], at_x, up[1], "whisker")] if up else []
+        shape = marker(spot.place, at_x, at_y, spot.label, 5.5)
+        yield element("g", *spans, shape, class_=look(spot.place))
+
+
+def _ends(quantity: Quantity) -> Iterator[float]:
+    return (float(value) for value in (quantity.value, *(quantity.interval or ())) if value is not None)
 
 
 def per_column(points: Sequence[tuple[float, float] | None], x: Axis, y: Axis) -> Iterator[tuple[float, float] | None]:
@@ -255,39 +275,14 @@ def _strip(chart: Strip) -> list[Markup]:
     return parts
 
 
-def _spots(chart: Spots) -> list[Markup]:
-    """Draw each group as a point across the lines of its intervals, both axes from zero."""
-    xs = [end for spot in chart.spots for end in _ends(spot.across)]
-    ys = [end for spot in chart.spots for end in _ends(spot.up)] + [guide.end[1] for guide in chart.guides]
-    x, y = axis(xs, LEFT, RIGHT, True, chart.marks), axis(ys, BOTTOM, TOP, True)
-    parts = [_grid(x, y, chart.x, chart.y)]
-    for guide in chart.guides:
-        (x1, y1), (x2, y2) = guide.start, guide.end
-        classes = "even" if guide.place is None else f"linear {look(guide.place)}"
-        parts.append(_line(x.at(x1), y.at(y1), x.at(min(x2, x.high)), y.at(y2), classes))
-        parts += [element("text", guide.text, x=x.start + 4, y=_px(y.at(y1) + 14), class_="tick")] if guide.text else []
-    for spot in chart.spots:
-        at_x, at_y = x.at(spot.across.value or 0), y.at(spot.up.value or 0)
-        across, up = spot.across.interval, spot.up.interval
-        spans = [_line(x.at(across[0]), at_y, x.at(across[1]), at_y, "whisker")] if across else []
-        spans += [_line(at_x, y.at(up[0]), at_x, y.at(up[1]), "whisker")] if up else []
-        shape = marker(spot.place, at_x, at_y, spot.label, 5.5)
-        parts.append(element("g", *spans, shape, class_=look(spot.place)))
-    return parts
-
-
-def _ends(quantity: Quantity) -> Iterator[float]:
-    return (float(value) for value in chain([quantity.value], quantity.interval or ()) if value is not None)
-
-
-def _ratio_axis(most: float) -> Axis:
-    """Return an axis of logarithms: half is as far from 1, in the middle, as double."""
-    return Axis(-most, most, _BAR_EDGE, _BAR - _BAR_EDGE)
-
-
 def _ratio(bar: RatioBar) -> list[Markup]:
-    """Draw a ratio with its interval against 1 and the band of no interest around it."""
-    x, middle = _ratio_axis(bar.most), _BAR_HEIGHT / 2
+    """Draw a ratio with its interval against 1, in the middle, and the band of no interest around it; or the scale: 1,
+    and the widest round factor that fits. Half is as far from 1 as double."""
+    x, middle = Axis(-bar.most, bar.most, _BAR_EDGE, _BAR - _BAR_EDGE), _BAR_HEIGHT / 2
+    if bar.ratio is None:
+        factor = next((f for f in _FACTORS if math.log(f) < x.high), FINEST)
+        ticks = [(f"{value:.3g}", x.at(math.log(value))) for value in (1 / factor, 1.0, factor)]
+        return [element("text", text, x=at, y=11, class_="tick middle") for text, at in ticks]
     low, high = (min(max(x.at(math.log(end)), x.start), x.end) for end in bar.same)
     parts = [element("rect", x=low, y=0, width=high - low, height=_BAR_HEIGHT, class_="band")]
     parts.append(_line(x.at(0), 0, x.at(0), _BAR_HEIGHT, "one"))
@@ -296,11 +291,3 @@ def _ratio(bar: RatioBar) -> list[Markup]:
         parts.append(_line(ends[0], middle, ends[1], middle, "whisker"))
         parts += [_line(end, middle - 4, end, middle + 4, "whisker") for end in ends]
     return [*parts, element("circle", cx=x.at(math.log(bar.ratio)), cy=middle, r=3.4, class_="ratio")]
-
-
-def _ratio_scale(scale: RatioScale) -> list[Markup]:
-    """Draw 1, and the widest round factor that fits."""
-    x = _ratio_axis(scale.most)
-    factor = next((f for f in _FACTORS if math.log(f) < x.high), FINEST)
-    ticks = [(f"{value:.3g}", x.at(math.log(value))) for value in (1 / factor, 1.0, factor)]
-    return [element("text", text, x=at, y=11, class_="tick middle") for text, at in ticks]

@@ -118,10 +118,9 @@ def _csv_rows(comparison: Comparison) -> Iterator[tuple[object, ...]]:
             q = comparison.group_figures[group.label][figure.metric]
             yield "group", group.label, "", figure.metric, *_quantity(q)
     for item in comparison.ratios:
-        r = item.result
-        ratio, low, high = ("", "", "") if r is None else (r.ratio, *(r.interval or ("", "")))
-        against, word = f"against {comparison.baseline}", r.word if r else "undecided"
-        yield "ratio", item.group, "", item.metric, ratio, against, "computed", low, high, word, item.reason
+        ratio, (low, high) = "" if item.ratio is None else item.ratio, item.interval or ("", "")
+        against = f"against {item.baseline}"
+        yield "ratio", item.group, "", item.metric, ratio, against, "computed", low, high, item.word, item.reason
 
 
 def _quantity(q: Quantity) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from io import StringIO
 from typing import IO, Any
 
-from compare.report.blocks import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, text_of
+from compare.report.blocks import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, lines_of, text_of
 from metrics import shown
 from parsers.text import plain
 
@@ -75,7 +75,7 @@ def _legend(report: Report) -> str:
 def _text(cell: Cell) -> str:
     """Return a cell in few columns: the source as a letter, the interval as a share."""
     if not isinstance(cell, Measured):
-        return "\n".join(text_of(line) for line in cell if line)
+        return "\n".join(text_of(line) for line in lines_of(cell) if line)
     known = cell.quantity.readable()
     if known.value is None:
         return "unknown"

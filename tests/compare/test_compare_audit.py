@@ -8,8 +8,8 @@ import pytest
 from made import TP2, made, ran, silent
 from msgspec.structs import replace
 
-from compare import Run
-from compare.audit import Audit, audit
+from compare import Run, compare
+from compare.audit import Audit
 from compare.groups import group
 from compare.question import Question, expand
 from conf.errors import InputError
@@ -18,7 +18,7 @@ from parsers.given import given_of, with_given
 
 
 def audited(*records: Record, **question: Any) -> Audit:
-    return audit(group([Run(record.name, record) for record in records]), Question(**question))
+    return compare([Run(record.name, record) for record in records], Question(**question)).audit
 
 
 def state(of: Audit, setting: str) -> str:

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from scipy import stats
 
 from compare import Run
-from compare.audit import Audit, audit
+from compare.audit import Audit
 from compare.comparison import compare
 from compare.curve import curve_of
-from compare.groups import group
 from compare.losses import BLOCKS, RISK, Band, leaves
 from compare.question import Question
 from compare.report.blocks import text_of
@@ -28,7 +27,7 @@ Fields = Callable[[int], Mapping[str, Any]]
 
 
 def audited(*records: Record, **question: Any) -> Audit:
-    return audit(group([Run(record.name, record) for record in records]), Question(**question))
+    return compare([Run(record.name, record) for record in records], Question(**question)).audit
 
 
 def check(name: str, *records: Record, **question: Any) -> tuple[str, bool]:
@@ -214,7 +213,7 @@ def test_another_precision_at_another_loss_gives_no_ratio_until_it_is_accepted(s
     assert f"nats/token {side} fp8=None in the block from step 10" in reason
     assert f"nats/token {side} it in the last; the band of the seeds is ±" in reason
     assert text_of(headline(result)[0]).startswith("No ratio is given: the groups train to other losses")
-    assert "accept it: accept.loss=REASON" in text_of(advice(result)[0])
+    assert "accept it: accept.loss=REASON" in text_of(next(advice(result)))
     accepted = compare(runs, Question(vary=("precision",), accept={"loss": "0.05 will do"}))
     assert accepted.audit.verdict.word == "comparable"
     assert accepted.ratios

@@ -167,7 +167,7 @@ def test_fault_7_a_lost_line_shifts_nothing(tmp_path: Path) -> None:
     complete = log(tmp_path, "complete")
     lost = replace(on("amd", complete), id="b", name="b", steps=tuple(s for s in complete.steps if s.step != 5))
     result = compared(on("nvidia", complete), lost)
-    assert [check.name for check in result.checks if check.state == "apart"] == []
+    assert [check.name for check in result.audit.checks if check.state == "apart"] == []
     shifted = [replace(step, lr=complete.steps[min(step.step + 1, 11)].lr) for step in complete.steps]
     moved = compared(on("nvidia", complete), replace(on("amd", complete), id="c", name="c", steps=tuple(shifted)))
     assert moved.audit.verdict.word != "comparable"

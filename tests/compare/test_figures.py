@@ -41,7 +41,7 @@ def compared(records: list[Record], terms: Terms | None = PRICES) -> Comparison:
 
 def word(of: Comparison, metric: str) -> tuple[str | None, str]:
     result = next(item for item in of.ratios if item.metric == metric)
-    return (None if result.result is None else result.result.word), result.reason
+    return (None if result.ratio is None else result.word), result.reason
 
 
 def test_every_figure_is_a_metric_and_stands_once() -> None:

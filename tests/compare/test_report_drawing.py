@@ -73,7 +73,7 @@ def test_a_logged_every_tenth_step_is_no_gap() -> None:
 
 def test_warm_up_is_left_out_of_step_times_and_reported() -> None:
     times = curve_charts(of(vendor_run("nvidia", "h100", 1, 60)))[2]
-    assert times.note == "without the warm-up, 4 steps"
+    assert times.caption == "Without the warm-up, 4 steps."
     assert times.series[0].points[0] is not None and times.series[0].points[0][0] == 5
 
 
@@ -92,7 +92,7 @@ def test_of_hundreds_of_runs_the_first_of_every_group_are_drawn_and_it_says_so()
     ]
     loss = curve_charts(of(*runs))[0]
     assert len(loss.series) == 24
-    assert "24 of 80 runs drawn, the first 12 of every group" in loss.note
+    assert "24 of 80 runs drawn, the first 12 of every group" in loss.caption
 
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
