@@ -94,7 +94,7 @@ def steppers(s: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], float
     peer = Peer(s)
     batches = [torch.stack([torch.cat([t, label[:, -1:]], 1) for t, label in engine_train._batches(built, 0)])]
 
-    return lambda: engine_train._step(built, 0)[0], lambda: peer.step(batches[0])
+    return lambda: engine_train._step(built, 0)["loss"], lambda: peer.step(batches[0])
 
 
 def timed(step: Callable[[], float]) -> float:

@@ -3,11 +3,11 @@ validated one, `effective` of the objects that train. Traps: conf/vocabulary.yam
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import os
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +35,14 @@ from vendor_ranks import (
 RELEASE: str = megatron.bridge.__version__
 HAS_TRANSFORMER_ENGINE = bool(getattr(core, "HAVE_TE", False))
 
+VERSIONS = {"framework_version": RELEASE, "megatron_bridge": RELEASE, "megatron_core": megatron.core.__version__}
+"""As the modules state them: a checkout on the path has no metadata."""
+DISTRIBUTIONS = ("megatron-bridge", "transformers")
 OLDEST_TRANSFORMER_ENGINE = "2.10"  # that Bridge 0.3.1 takes (its metadata)
 
 _FP32 = {"fp32": True, "params_dtype": torch.float32, "pipeline_dtype": torch.float32, "autocast_enabled": False}
 """mixed_precision=None would leave the recipe's bf16 where it is."""
 _UNTOUCHED = ("mixed_precision.", "comm_overlap", "peft", "ft")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that the modules state: a checkout on the path has no metadata."""
-    return {"framework_version": RELEASE, "megatron_bridge": RELEASE, "megatron_core": megatron.core.__version__}
-
-
-def use_built_helpers() -> None:
-    """Keep Bridge from running `make` for the dataset's C++ helpers that are built (B3 training/initialize.py:139):
-    megatron-core's wheels hold no Makefile, and the run would end there."""
-    folder = Path(datasets.__file__).parent
-    if not (folder / "Makefile").exists() and any(folder.glob("helpers_cpp*.so")):
-        initialize.compile_helpers = lambda: None
 
 
 def build(settings: Settings, stand_in: str | None) -> Any:
@@ -69,26 +59,6 @@ def build(settings: Settings, stand_in: str | None) -> Any:
         refused += needs_transformer_engine(settings, "model.context_parallel_size")
     if refused:
         raise Refused(*refused)
-    return config
-
-
-def validated(config: Any, settings: Settings) -> Any:
-    """Apply Bridge's own rules to `config`, as for rank 0 of the complete run, without a process group.
-
-    Raises:
-        Refused: Bridge refuses it, or has changed what was set.
-    """
-    # read by the rules of fp8 and experts; a plan for a machine that has it is checked here, too
-    if not HAS_TRANSFORMER_ENGINE:
-        core._te_version = core.PkgVersion(OLDEST_TRANSFORMER_ENGINE)
-    os.environ.update({"WORLD_SIZE": str(settings["world_size"]), "RANK": "0", "LOCAL_RANK": "0"})
-    try:
-        runtime_config_update(config)
-    except (AssertionError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
-        what = f"Bridge's own rules refuse it: {' '.join(str(error).split())}"
-        raise Refused.of("recipe", what, settings["recipe"]) from error
-    if problems := _changed(config, required(settings, HAS_TRANSFORMER_ENGINE)):
-        raise Refused(*problems)
     return config
 
 
@@ -121,39 +91,60 @@ def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
     return made, list(assign(made, precision["set"], plain_names))
 
 
-def _changed(config: Any, values: Settings) -> list[Problem]:
-    problems: list[Problem] = []
-    for path, value in values.items():
-        if not path.startswith(_UNTOUCHED):
-            problems += changed(path, value, functools.reduce(getattr, path.split("."), config), "Bridge")
-    return problems
-
-
 def configured(config: Any, settings: Settings) -> dict[str, Any]:
-    """Return canonical settings of a validated ConfigContainer."""
+    """Return canonical settings of `config` under Bridge's own rules: as rank 0 of the complete run, without a group.
+
+    Raises:
+        Refused: Bridge refuses it, or has changed what was set.
+    """
+    # read by the rules of fp8 and experts; a plan for a machine that has it is checked here, too
+    if not HAS_TRANSFORMER_ENGINE:
+        core._te_version = core.PkgVersion(OLDEST_TRANSFORMER_ENGINE)
+    os.environ.update({"WORLD_SIZE": str(settings["world_size"]), "RANK": "0", "LOCAL_RANK": "0"})
+    try:
+        runtime_config_update(config)
+    except (AssertionError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        what = f"Bridge's own rules refuse it: {' '.join(str(error).split())}"
+        raise Refused.of("recipe", what, settings["recipe"]) from error
+    values = required(settings, HAS_TRANSFORMER_ENGINE)
+    paths = [path for path in values if not path.startswith(_UNTOUCHED)]
+    if problems := [p for path in paths for p in changed(path, values[path], attrgetter(path)(config), "Bridge")]:
+        raise Refused(*problems)
     model, schedule, batch = config.model, config.scheduler, config.train.global_batch_size
     return {
         **read(model=model, optimizer=config.optimizer, ddp=config.ddp, sizes=model),
         **planned_batches(model, config.data_parallel_size, config.train.micro_batch_size, batch),
         **rope_scaling(model.rope_scaling_factor if model.rope_scaling else 1.0),
         **_container(config, settings),
-        "lr": config.optimizer.lr,
-        "min_lr": config.optimizer.min_lr,
+        **{name: getattr(config.optimizer, name) for name in ("lr", "min_lr")},
         "weight_decay": schedule.end_weight_decay,  # what the scheduler sets in each step
         "lr_warmup_iters": schedule.lr_warmup_steps // batch,
-        "lr_warmup_init": schedule.lr_warmup_init,
         "lr_decay_iters": schedule.lr_decay_steps // batch,
-        "lr_decay_style": schedule.lr_decay_style,
+        **{name: getattr(schedule, name) for name in ("lr_warmup_init", "lr_decay_style")},
         "padded_vocab_size": None if model.should_pad_vocab else model.vocab_size,
         "vocab_size": config.tokenizer.vocab_size,
     }
+
+
+def train(config: Any, settings: Settings, stand_in: str | None) -> None:
+    """Train by `config`, which build() made."""
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+
+    # Bridge runs `make` for the dataset's C++ helpers that are built (B3 training/initialize.py:139): megatron-core's
+    # wheels hold no Makefile, and the run would end there
+    folder = Path(datasets.__file__).parent
+    if not (folder / "Makefile").exists() and any(folder.glob("helpers_cpp*.so")):
+        initialize.compile_helpers = lambda: None
+    pretrain(config, forward_step, callbacks=[Marks(settings, stand_in)])
 
 
 def effective(context: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of a training that is about to take its first step, as rank 0 has them."""
     config, scheduler, optimizer = context.state.cfg, context.scheduler, context.optimizer
     gpt = next(part for part in context.model[0].modules() if type(part).__name__ == "GPTModel")
-    objects = training(gpt, context.model[0].ddp_config, _inner(optimizer).config, optimizer.param_groups)
+    inner = getattr(optimizer, "chained_optimizers", [optimizer])[0]  # experts have one of their own, of equal settings
+    objects = training(gpt, context.model[0].ddp_config, inner.config, optimizer.param_groups)
     batch = objects["batches"].get_current_global_batch_size()  # the schedule counts samples
     return {
         **_container(config, settings),
@@ -178,11 +169,6 @@ def _container(config: Any, settings: Settings) -> dict[str, Any]:
         "data_path": None if blend is None else blend[0][0],
         **data,
     }
-
-
-def _inner(optimizer: Any) -> Any:
-    """Return the first of a chain: experts have one of their own, of the same settings."""
-    return optimizer.chained_optimizers[0] if hasattr(optimizer, "chained_optimizers") else optimizer
 
 
 class Marks(Callback):

@@ -21,39 +21,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rank_program import Refused, installed, is_first_rank, mark
-from vendor_ranks import Settings, facts, imported, main, stand_in_for
+from rank_program import Refused, installed
+from vendor_ranks import Settings, imported, main, stand_in_for
 
 _COMMIT = "0" * 40
 
 
-def _check(settings: Settings, folder: str) -> None:
-    stand_in, bridge_config = _stack(settings, folder, check=True)
-    config = bridge_config.validated(bridge_config.build(settings, stand_in), settings)
-    mark("facts", facts(stand_in, "megatron-bridge", "transformers") | bridge_config.versions())
-    mark("configured", bridge_config.configured(config, settings))
-
-
-def _train(settings: Settings, folder: str) -> None:
-    stand_in, bridge_config = _stack(settings, folder, check=False)
-    config = bridge_config.build(settings, stand_in)
-    from megatron.bridge.training.gpt_step import forward_step
-    from megatron.bridge.training.pretrain import pretrain
-
-    if is_first_rank():
-        mark("facts", facts(stand_in, "megatron-bridge", "transformers") | bridge_config.versions())
-    bridge_config.use_built_helpers()
-    pretrain(config, forward_step, callbacks=[bridge_config.Marks(settings, stand_in)])
-
-
-def _stack(settings: Settings, folder: str, check: bool) -> tuple[str | None, Any]:
+def _stack(settings: Settings, check: bool, folder: str) -> tuple[str | None, Any]:
     """Return the stand-in's name, if one is needed, and bridge_config, which imports Bridge; in this order.
 
     Raises:
         Refused: this environment is not the one that the plan is for.
     """
     planned = settings["release"]
-    _check_installed(planned)
+    release = installed("megatron-bridge")["megatron_bridge"]
+    if release is None and importlib.util.find_spec("megatron.bridge") is None:
+        what = f"megatron-bridge is not installed in {sys.executable}"
+        raise Refused.of("framework.python", what, "", "", "the Python that has it, or a container")
+    _check_release(planned, release or planned)  # a checkout on the path has no metadata: below
     # what is said at import about packages that an LLM does without
     warnings.filterwarnings("ignore")
     logging.getLogger("megatron.core.utils").setLevel(logging.ERROR)
@@ -66,29 +51,12 @@ def _stack(settings: Settings, folder: str, check: bool) -> tuple[str | None, An
     return stand_in, bridge_config
 
 
-def _check_installed(planned: str) -> None:
-    """Check the installed release, whose attribute paths the plan has; a checkout on the path has no metadata, and is
-    checked by _stack.
-
-    Raises:
-        Refused: another one is installed, or none.
-    """
-    release = installed("megatron-bridge")["megatron_bridge"]
-    if release is None and importlib.util.find_spec("megatron.bridge") is None:
-        what = f"megatron-bridge is not installed in {sys.executable}"
-        raise Refused.of("framework.python", what, "", "", "the Python that has it, or a container")
-    _check_release(planned, release or planned)
-
-
 def _check_release(planned: str, release: str) -> None:
-    if _minor(release) != _minor(planned):
+    """Refuse another release than the one whose attribute paths the plan has."""
+    numbers, minor = re.findall(r"\d+", release), re.findall(r"\d+", planned)[:2]
+    if numbers[:2] != minor:
         what = "the plan is for another release than the one that is installed"
-        hint = f"framework.release={'.'.join(re.findall(r'[0-9]+', release)[:3])}"
-        raise Refused.of("framework.release", what, planned, release, hint)
-
-
-def _minor(release: str) -> list[str]:
-    return re.findall(r"\d+", release)[:2]
+        raise Refused.of("framework.release", what, planned, release, f"framework.release={'.'.join(numbers[:3])}")
 
 
 def seed_cache(folder: str, answer: Mapping[str, Any]) -> None:
@@ -111,4 +79,4 @@ def seed_cache(folder: str, answer: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="bridge-hub-") as hub:
-        sys.exit(main("bridge", functools.partial(_check, folder=hub), functools.partial(_train, folder=hub)))
+        sys.exit(main("bridge", functools.partial(_stack, folder=hub)))

@@ -16,8 +16,18 @@ import sys
 import warnings
 from pathlib import Path
 
-from engine_settings import Settings, SettingsError, read_settings
-from rank_program import die_with_parent, stop
+from engine_settings import EngineError, read_settings
+from rank_program import Refused, die_with_parent, stop
+
+_QUIET = (
+    # megatron/core says at import what it lacks; the engine brings its own modules, and does no inference
+    *("Transformer Engine and Apex", "Apex is not", "Failed to create unified memory", "If you are using transf"),
+    # since torch 2.13 for the names that Megatron uses in every layout, and for what checkpoints are read with
+    *("`torch.distributed.*is deprecated", "`load_state_dict` is deprecated", "Please use DTensor instead"),
+    # megatron/core/optimizer/optimizer.py:65 looks for gradients in all its parameters
+    "The .grad attribute of a Tensor that is not a leaf",
+)
+"""Beginnings of warnings that say nothing to the user."""
 
 
 def main() -> int:
@@ -27,51 +37,39 @@ def main() -> int:
     parser.add_argument("--settings", required=True, metavar="FILE.json")
     path = parser.parse_args().settings
     try:
-        settings = read_settings(path)
-    except SettingsError as refusal:
-        return stop(2, str(refusal))
-    return _train(settings, Path(path).parent / "checkpoints")
+        return _train(path)
+    except Refused as refused:
+        count = f"{len(refused.problems)} problem{'s' if len(refused.problems) > 1 else ''}"
+        lines = (f"  {problem.line()}" for problem in refused.problems)
+        return stop(2, "\n".join([f"engine: settings refused, {count}", *lines]))
 
 
-def _train(settings: Settings, checkpoints: Path) -> int:
+def _train(path: str) -> int:
+    settings = read_settings(path)
     if mode := os.environ.get("TPRIMAT_REHEARSED"):
         print(f"[tprimat] rehearsal ({mode}) on rank {os.environ.get('RANK', 0)}: no speed of it is one", flush=True)
-    _quiet()
+    silence()
     gc.disable()  # train() switches it on again: imports make a million objects and no garbage to search them for
     try:  # imported here and in this order: a refusal of settings takes no time, and the stand-in comes before Megatron
         import engine_standin
 
         stand_in = engine_standin.install()
         import engine_train
-        from engine_checkpoint import CheckpointError
 
         engine_standin.check()
     except ImportError as error:
         return stop(2, f"engine: cannot import what it runs on: {error}")
-
     try:
-        stopped = engine_train.train(settings, stand_in, checkpoints)
-    except SettingsError as refusal:
-        return stop(2, str(refusal))
-    except (engine_train.DeviceError, CheckpointError) as error:
+        stopped = engine_train.train(settings, stand_in, Path(path).parent / "checkpoints")
+    except EngineError as error:
         return stop(2, f"engine: {error}", speaker="LOCAL_RANK")
     return stop(3, f"engine: {stopped}; try a smaller lr or a longer warm-up") if stopped else 0
 
 
-def _quiet() -> None:
-    # megatron/core says at import what it lacks; the engine brings its own modules, and does no inference
-    quiet = ("Transformer Engine and Apex", "Apex is not", "Failed to create unified memory", "If you are using transf")
-    for message in quiet:
+def silence() -> None:
+    """Keep Megatron and torch from warning of what is meant; before they are imported."""
+    for message in _QUIET:
         warnings.filterwarnings("ignore", message=message)
-    # since torch 2.13 for the names that Megatron uses in every layout
-    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
-    # and for what checkpoints are read with
-    for message in ("`load_state_dict` is deprecated", "Please use DTensor instead"):
-        warnings.filterwarnings("ignore", message=message, category=FutureWarning)
-    # megatron/core/optimizer/optimizer.py:65 looks for gradients in all its parameters
-    warnings.filterwarnings(
-        "ignore", message="The .grad attribute of a Tensor that is not a leaf", category=UserWarning
-    )
     # "fused_indices_to_multihot has reached end of life" (megatron/core/utils.py:130), from one of its own imports
     logging.getLogger("megatron.core.utils").setLevel(logging.ERROR)
     # tensor_parallel/layers.py relies on it to overlap its collectives, and warns where it is not set

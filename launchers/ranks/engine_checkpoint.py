@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from engine_effective import Built
+from engine_data import TokenData
 from engine_optimizer import sharded_optimizer_state, take_optimizer_state
+from engine_settings import EngineError, Settings
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies import torch as torch_dist
@@ -38,16 +39,15 @@ _MAY_DIFFER = (
 """Settings that may change between two parts of one run; any other makes it another run."""
 
 
-class CheckpointError(Exception):
-    """The checkpoint cannot be resumed from; the message says why."""
+class Built(NamedTuple):
+    """The objects that one rank trains with."""
 
-
-class _Latest(NamedTuple):
-    """The newest complete checkpoint, as the marker states it."""
-
-    iteration: int
-    files: dict[str, int]
-    """Every file of it and its size in bytes."""
+    settings: Settings
+    chunks: list[Any]
+    """Megatron's DistributedDataParallel around GPTModel; several with a virtual pipeline."""
+    optimizer: Any
+    scheduler: Any
+    data: TokenData
 
 
 def save(built: Built, folder: Path, iteration: int) -> None:
@@ -64,10 +64,14 @@ def save(built: Built, folder: Path, iteration: int) -> None:
     dist_checkpointing.save(state, str(path), sharded_strategy=_InProcess("torch_dist", 1))
     dist.barrier()
     if dist.get_rank() == 0:
-        files = {file.name: file.stat().st_size for file in path.iterdir()}
-        _write_atomically(folder / _MARKER, json.dumps({"iteration": iteration, "files": files}))
-        values = {"iteration": iteration, "bytes": sum(files.values()), "seconds": time.monotonic() - started}
-        mark("saved", values)
+        sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+        with (folder / "latest.part").open("w", encoding="utf-8") as file:
+            file.write(json.dumps({"iteration": iteration, "files": sizes}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, folder / _MARKER)
+        seconds = time.monotonic() - started
+        mark("saved", {"iteration": iteration, "bytes": sum(sizes.values()), "seconds": seconds})
 
 
 def resume(built: Built, folder: Path) -> int:
@@ -76,17 +80,17 @@ def resume(built: Built, folder: Path) -> int:
     Every rank must call it. What a kill left half-written is removed.
 
     Raises:
-        CheckpointError: it is of another run, or damaged.
+        EngineError: it is of another run, or damaged.
     """
-    latest = _latest(folder)
+    iteration, sizes = _latest(folder)
+    path = _path(folder, iteration)
     if dist.get_rank() == 0:
-        for path in folder.glob("iter_*"):
-            if latest is None or path > _path(folder, latest.iteration):
-                shutil.rmtree(path)
-    if latest is None:
+        for later in folder.glob("iter_*"):
+            if later > path:
+                shutil.rmtree(later)
+    if not iteration:
         return 0
-    path = _path(folder, latest.iteration)
-    _check_files(path, latest.files)
+    _check_files(path, sizes)
     saved = dist_checkpointing.load_common_state_dict(str(path))["settings"]
     _check_settings(path, saved, _settings(built))
     alike = all(saved[name] == getattr(built.settings, name) for name in _LAYOUT)
@@ -102,8 +106,8 @@ def resume(built: Built, folder: Path) -> int:
             torch.cuda.set_rng_state(generators["cuda"])
         get_cuda_rng_tracker().set_states(generators["tracker"])
     if dist.get_rank() == 0:
-        mark("resumed", {"iteration": latest.iteration, "path": str(path), "same_layout": alike})
-    return latest.iteration
+        mark("resumed", {"iteration": iteration, "path": str(path), "same_layout": alike})
+    return iteration
 
 
 class _InProcess(torch_dist.TorchDistSaveShardedStrategy):
@@ -124,11 +128,8 @@ class _InProcess(torch_dist.TorchDistSaveShardedStrategy):
 
 def _state(built: Built, loading: bool) -> dict[str, Any]:
     models = {f"model{index}": gpt.sharded_state_dict() for index, gpt in enumerate(_models(built))}
-    return {
-        **models,
-        "optimizer": sharded_optimizer_state(built.optimizer, models, loading),
-        "scheduler": built.scheduler.state_dict(),
-    }
+    optimizer = sharded_optimizer_state(built.optimizer, models, loading)
+    return {**models, "optimizer": optimizer, "scheduler": built.scheduler.state_dict()}
 
 
 def _models(built: Built) -> list[Any]:
@@ -149,22 +150,25 @@ def _path(folder: Path, iteration: int) -> Path:
     return folder / f"iter_{iteration:07d}"
 
 
-def _latest(folder: Path) -> _Latest | None:
+def _latest(folder: Path) -> tuple[int, dict[str, int]]:
+    """Return the newest complete checkpoint, as the marker states it: its iteration, 0 without one, and the size in
+    bytes of each of its files."""
     marker = folder / _MARKER
     try:
-        return _Latest(**json.loads(marker.read_text(encoding="utf-8")))
+        stated = json.loads(marker.read_text(encoding="utf-8"))
+        return int(stated["iteration"]), stated["files"]
     except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{marker}: cannot be read ({error}); try: remove {folder} to begin anew") from error
+        return 0, {}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise EngineError(f"{marker}: cannot be read ({error}); try: remove {folder} to begin anew") from error
 
 
-def _check_files(path: Path, files: dict[str, int]) -> None:
-    for name, size in files.items():
-        bytes_here = (path / name).stat().st_size if (path / name).is_file() else None
+def _check_files(path: Path, sizes: dict[str, int]) -> None:
+    for file, size in ((path / name, size) for name, size in sizes.items()):
+        bytes_here = file.stat().st_size if file.is_file() else None
         if bytes_here != size:
             what = "is missing" if bytes_here is None else f"has {bytes_here} bytes"
-            raise CheckpointError(f"{path / name} {what}, and had {size} when it was saved; try: remove {path.parent}")
+            raise EngineError(f"{file} {what}, and had {size} when it was saved; try: remove {path.parent}")
 
 
 def _settings(built: Built) -> dict[str, Any]:
@@ -177,13 +181,4 @@ def _check_settings(path: Path, saved: dict[str, Any], wanted: dict[str, Any]) -
         names.append("expert_model_parallel_size")  # above 1, and only then, experts have an optimizer of their own
     if names:
         lines = [f"  {name}: found: {saved.get(name)!r}; requested: {wanted[name]!r}" for name in names]
-        raise CheckpointError("\n".join([f"{path} is of another run; try: another directory", *lines]))
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+        raise EngineError("\n".join([f"{path} is of another run; try: another directory", *lines]))

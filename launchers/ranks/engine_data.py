@@ -21,10 +21,8 @@ class TokenData:
 
     def __init__(self, settings: Settings) -> None:
         """Build the dataset; every rank must."""
-        s = settings
-        self.micro_batch_size, self.global_batch_size = s.micro_batch_size, s.global_batch_size
-        self.vocab_size, self.name = s.vocab_size, s.data
-        self.dataset = _dataset(s)
+        self.micro_batch_size, self.global_batch_size = settings.micro_batch_size, settings.global_batch_size
+        self.name, self.dataset = settings.data, _dataset(settings)
 
     def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
         """Return tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...

@@ -13,25 +13,17 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from tprimat_standin import decayed_first
 
 megatron_optimizer._get_param_groups = decayed_first(megatron_optimizer._get_param_groups)
+_SAME_NAME = (
+    *("optimizer", "lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad"),
+    *("use_distributed_optimizer", "overlap_param_gather"),
+)
 
 
 def build_optimizer(settings: Settings, chunks: list[Any]) -> Any:
     """Return the optimizer of `chunks`, each a Megatron DistributedDataParallel."""
     dtype = getattr(torch, settings.params_dtype)
-    config = OptimizerConfig(
-        optimizer=settings.optimizer,
-        lr=settings.lr,
-        min_lr=settings.min_lr,
-        weight_decay=settings.weight_decay,
-        adam_beta1=settings.adam_beta1,
-        adam_beta2=settings.adam_beta2,
-        adam_eps=settings.adam_eps,
-        clip_grad=settings.clip_grad,
-        params_dtype=dtype,
-        bf16=dtype is torch.bfloat16,
-        use_distributed_optimizer=settings.use_distributed_optimizer,
-        overlap_param_gather=settings.overlap_param_gather,
-    )
+    same_name = {name: getattr(settings, name) for name in _SAME_NAME}
+    config = OptimizerConfig(**same_name, params_dtype=dtype, bf16=dtype is torch.bfloat16)
     if not HAVE_APEX_OR_TE:
         # the same bits as what stands in for theirs (megatron/core/utils.py:1022), which waits for each parameter's
         # norm on a GPU and scales through copies

@@ -15,16 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rank_program import Problem
+from rank_program import Problem, Refused
 
 
-class SettingsError(AttributeError):
-    """The settings cannot be run; the message has one line for each problem."""
-
-    def __init__(self, *problems: Problem) -> None:
-        noun = "problem" if len(problems) == 1 else "problems"
-        lines = [f"engine: settings refused, {len(problems)} {noun}", *(f"  {problem.line()}" for problem in problems)]
-        super().__init__("\n".join(lines))
+class EngineError(Exception):
+    """This machine, its communication library or a checkpoint cannot do what is requested; the message says why."""
 
 
 class Settings(SimpleNamespace):
@@ -34,50 +29,49 @@ class Settings(SimpleNamespace):
         """Refuse a setting that the file lacks."""
         near = difflib.get_close_matches(name, vars(self), n=1)
         hint = f"rename {near[0]}" if near else "add it: every setting that the engine reads is required"
-        raise SettingsError(Problem(name, "is missing in the settings", hint=hint))
+        raise Refused(Problem(name, "is missing in the settings", hint=hint))
 
 
 def read_settings(path: str) -> Settings:
     """Return the settings in the JSON file at `path`.
 
     Raises:
-        SettingsError: the file cannot be read, was written for another number of processes, or its data do not fit.
+        Refused: the file cannot be read, was written for another number of processes, or its data do not fit.
     """
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SettingsError(Problem(path, "cannot be read", str(error), "one JSON object")) from error
+        raise Refused.of(path, "cannot be read", str(error), "one JSON object") from error
     if not isinstance(values, dict):
-        raise SettingsError(Problem(path, "is no settings file", f"a {type(values).__name__}", "one JSON object"))
+        raise Refused.of(path, "is no settings file", f"a {type(values).__name__}", "one JSON object")
     settings = Settings(**values)
-    if problems := [*_world_problems(settings)] or [*_data_problems(settings)]:
-        raise SettingsError(*(problem._replace(where=f"{path}: {problem.where}") for problem in problems))
+    if problems := [*_world_problems(settings)] or _data_problems(settings):
+        raise Refused(*(problem._replace(where=f"{path}: {problem.where}") for problem in problems))
     return settings
 
 
-def _data_problems(s: Settings) -> Iterator[Problem]:
+def _data_problems(s: Settings) -> list[Problem]:
     """Check that the corpus fits the run. corpus.py has checked its ids once, before the ranks start."""
     if s.data == "mock":
-        return
+        return []
     from corpus_order import Reading, check_length, open_corpus
-    from rank_program import Refused
 
     try:
-        corpus = open_corpus(s.data_path or "")
-        reading = Reading(s.seq_length, s.global_batch_size, s.train_iters * s.global_batch_size, s.seed)
-        check_length(corpus, reading)
+        samples = s.train_iters * s.global_batch_size
+        check_length(open_corpus(s.data_path or ""), Reading(s.seq_length, s.global_batch_size, samples, s.seed))
     except Refused as error:
-        yield from (problem._replace(where=f"data_path: {problem.where}") for problem in error.problems)
+        return [problem._replace(where=f"data_path: {problem.where}") for problem in error.problems]
+    return []
 
 
 def _world_problems(s: Settings) -> Iterator[Problem]:
     started = os.environ.get("WORLD_SIZE")
     if started is None:
-        what, hint = "no WORLD_SIZE in the environment", "start with torchrun"
-        yield Problem("world_size", what, "", "a process of torchrun", hint)
+        what = "no WORLD_SIZE in the environment"
+        yield Problem("world_size", what, "", "a process of torchrun", "start with torchrun")
     elif started != str(s.world_size):
-        found, hint = (
+        here, hint = (
             f"{s.world_size}, and torchrun started {started}",
             "change --nproc-per-node, --nnodes or the layout",
         )
-        yield Problem("world_size", "is not the number of processes", found, "the same number", hint)
+        yield Problem("world_size", "is not the number of processes", here, "the same number", hint)

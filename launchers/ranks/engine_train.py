@@ -1,4 +1,5 @@
-"""Train: process groups, the objects of a run, and the loop over Megatron-Core's pipeline schedules."""
+"""Train: process groups, the objects of a run, the loop over Megatron-Core's pipeline schedules, and what is printed:
+Megatron-LM's own lines, and marks of ours that begin with `[tprimat]`."""
 
 from __future__ import annotations
 
@@ -6,34 +7,29 @@ import gc
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import megatron.core
 import torch
 import torch.distributed as dist
-from engine_checkpoint import resume, save
+from engine_checkpoint import Built, resume, save
 from engine_data import TokenData
-from engine_effective import Built, effective_arguments
-from engine_layers import context_shard
-from engine_log import print_arguments, print_facts, print_step
-from engine_model import build_model
+from engine_model import aux_loss_correction, build_model, context_shard
 from engine_optimizer import build_optimizer, build_scheduler
-from engine_settings import Settings
+from engine_settings import EngineError, Settings
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
-from megatron.core.utils import get_model_config
-from rank_program import mark, say
+from megatron.core.utils import get_attr_wrapped_model, get_model_config
+from rank_program import machine_facts, mark, peak_memory, say
+from tprimat_settings import megatron_schedule, read, training
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Tokens and labels, [micro-batch size, sequence length] each."""
-
-
-class DeviceError(Exception):
-    """This machine, or its communication library, cannot run the layout."""
 
 
 def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
@@ -44,15 +40,16 @@ def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
     Returns None after the last iteration, or, where the loss was not finite, what it was and when. Equal on all ranks.
 
     Raises:
-        DeviceError: this machine has fewer accelerators than ranks, or none and a layout that needs them.
-        CheckpointError: what is in `checkpoints` is of another run, or damaged.
+        EngineError: this machine has fewer accelerators than ranks, or none and a layout that needs them; or what is in
+            `checkpoints` is of another run, or damaged.
     """
     _set_up_groups(settings)
-    if dist.get_rank() == 0:
-        print_facts(stand_in)
+    first = dist.get_rank() == 0
+    if first:
+        mark("facts", _facts(stand_in))
     built = _build(settings)
-    if dist.get_rank() == 0:
-        print_arguments(effective_arguments(built))
+    if first:
+        _print_arguments(effective_arguments(built))
         mark("facts", {"data_first_batch": built.data.first_batch()})
     if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
         tp, pp = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank()
@@ -62,36 +59,35 @@ def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
     gc.freeze()  # what is here now stays to the end; searched at exit as well, it would cost a second there
     gc.enable()
     stopped = _loop(built, done, checkpoints)
-    if dist.get_rank() == 0 and not stopped:
+    if first and not stopped:
         say(f"[after training is done] datetime: {datetime.now().strftime('%Y-%m-%d %H:%M:%S')}")  # as Megatron-LM
     dist.barrier()  # torchrun ends all ranks as soon as one fails: all must have printed
     dist.destroy_process_group()
     return stopped
 
 
+def _device() -> str:
+    """Return cuda, rocm or cpu, as settings name them."""
+    return ("rocm" if torch.version.hip else "cuda") if torch.cuda.is_available() else "cpu"
+
+
 def _set_up_groups(s: Settings) -> None:
-    gpu = torch.cuda.is_available()
-    device = ("rocm" if torch.version.hip else "cuda") if gpu else "cpu"
+    gpu, device = torch.cuda.is_available(), _device()
     if device != s.device:  # or a CPU's figures would be kept as a GPU's
         here = f"torch {torch.__version__} has {device} here"
-        raise DeviceError(f"meant for {s.device}, and {here}; try a torch built for {s.device}")
+        raise EngineError(f"meant for {s.device}, and {here}; try a torch built for {s.device}")
     if gpu:
         ranks, devices = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
         if ranks > devices:
-            raise DeviceError(f"{ranks} ranks on a machine with {devices} visible GPUs; try --nproc-per-node {devices}")
+            raise EngineError(f"{ranks} ranks on a machine with {devices} visible GPUs; try --nproc-per-node {devices}")
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     elif s.tensor_model_parallel_size > 1 and s.expert_model_parallel_size > 1:
         sizes = f"TP {s.tensor_model_parallel_size} x EP {s.expert_model_parallel_size}"
-        raise DeviceError(f"{sizes}: gloo cannot gather the experts' unequal numbers of tokens; try TP 1 or EP 1")
+        raise EngineError(f"{sizes}: gloo cannot gather the experts' unequal numbers of tokens; try TP 1 or EP 1")
     dist.init_process_group("nccl" if gpu else "gloo")  # "nccl" is RCCL on ROCm
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=s.tensor_model_parallel_size,
-        pipeline_model_parallel_size=s.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=s.virtual_pipeline_model_parallel_size,
-        context_parallel_size=s.context_parallel_size,
-        expert_model_parallel_size=s.expert_model_parallel_size,
-        create_gloo_process_groups=False,
-    )
+    kinds = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
+    sizes_by_kind = {f"{kind}_parallel_size": getattr(s, f"{kind}_parallel_size") for kind in kinds}
+    parallel_state.initialize_model_parallel(**sizes_by_kind, create_gloo_process_groups=False)
     # as megatron/training/initialize.py: pipeline stages hold different layers, so their dropout differs
     seed = s.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
     torch.manual_seed(seed)
@@ -107,27 +103,54 @@ def _build(s: Settings) -> Built:
     return Built(s, chunks, optimizer, build_scheduler(s, optimizer), TokenData(s))
 
 
+def effective_arguments(built: Built) -> dict[str, Any]:
+    """Return every argument under its Megatron name, read from the objects that were built.
+
+    Read on rank 0, which has the first pipeline stage. `train_iters`, `save_interval` and `rope_scaling_factor` are
+    the request's: no object keeps them.
+    """
+    gpt, first = get_attr_wrapped_model(built.chunks[0], "decoder", return_model_obj=True), built.chunks[0]
+    objects = training(gpt, first.ddp_config, built.optimizer.config, built.optimizer.param_groups)
+    arguments = read(**objects, **megatron_schedule(built.scheduler))
+    if arguments["moe_aux_loss_coeff"] is not None:  # as requested: Megatron's config has it corrected for its CP
+        arguments["moe_aux_loss_coeff"] /= aux_loss_correction(gpt.config.context_parallel_size)
+    data_size = parallel_state.get_data_parallel_world_size()
+    micro_batches, micro_batch_size, tokens = built.data.rank_batches(0, 0, data_size).shape
+    return {
+        **arguments,
+        **built.data.effective(),
+        "seq_length": tokens - 1,  # a sample has one more, for the last label
+        "micro_batch_size": micro_batch_size,
+        "num_micro_batches": micro_batches,
+        "global_batch_size": micro_batches * micro_batch_size * data_size,
+        "params_dtype": gpt.embedding.word_embeddings.weight.dtype,  # as Megatron prints it
+        "use_rope_scaling": gpt.rotary_scaling,
+        "bf16": gpt.config.bf16,
+        "device": _device(),
+        **{name: getattr(built.settings, name) for name in ("rope_scaling_factor", "train_iters", "save_interval")},
+    }
+
+
 def _loop(built: Built, done: int, checkpoints: Path) -> str | None:
-    logs = dist.get_rank() == dist.get_world_size() - 1
-    saving_s = 0.0
-    last_end = time.monotonic()
-    for index in range(done, built.settings.train_iters):
+    s, logs = built.settings, dist.get_rank() == dist.get_world_size() - 1
+    saving_s, last_end = 0.0, time.monotonic()
+    for index in range(done, s.train_iters):
         step = _step(built, index)
         end = time.monotonic() - saving_s
         if logs:
             step |= {"iteration": index + 1, "elapsed_s": end - last_end, "end_monotonic_s": end}
-            print_step(step, built.settings.train_iters, built.settings.global_batch_size)
+            _print_step(step, s.train_iters, s.global_batch_size)
         last_end = end
         if not math.isfinite(step["loss"]):
-            return f"loss is {step['loss']} at iteration {index + 1} of {built.settings.train_iters}"
-        if built.settings.save_interval and (index + 1) % built.settings.save_interval == 0:
+            return f"loss is {step['loss']} at iteration {index + 1} of {s.train_iters}"
+        if s.save_interval and (index + 1) % s.save_interval == 0:
             save(built, checkpoints, index + 1)
             saving_s = time.monotonic() - end
     return None
 
 
 def _step(built: Built, index: int) -> dict[str, Any]:
-    """Take one step and return what it reports (engine_log.print_step), equal on all ranks."""
+    """Take one step and return what it reports (_print_step), equal on all ranks."""
     lr_used = built.optimizer.param_groups[0]["lr"]
     built.optimizer.zero_grad()
     for chunk in built.chunks:
@@ -161,8 +184,7 @@ def _batches(built: Built, index: int) -> Iterator[Batch]:
 
 
 def _forward(batches: Iterator[Batch], model: Any) -> tuple[torch.Tensor, Any]:
-    """Be Megatron's forward_step_func: return the output, and the function that makes the loss of it on the last
-    stage."""
+    """Be Megatron's forward_step_func: return the output, and the function that makes the last stage's loss of it."""
     tokens, labels = map(context_shard, next(batches))
     # RoPE needs no position ids, and causal SDPA no mask
     return model(tokens, None, None, labels=labels), _loss
@@ -190,3 +212,71 @@ def _global_loss(reports: list[torch.Tensor]) -> float:
     last = parallel_state.get_pipeline_model_parallel_last_rank()
     dist.broadcast(loss, last, group=parallel_state.get_pipeline_model_parallel_group())
     return float(loss.item())  # waits for the complete step on a GPU: the collectives above come after the optimizer
+
+
+def _facts(stand_in: bool) -> dict[str, Any]:
+    """Return what this process runs on; None: there is none here, or the system does not report it."""
+    cpu = {
+        "device_name": _proc("cpuinfo", "model name"),
+        "device_memory_bytes": _kilobytes(_proc("meminfo", "MemTotal")),
+    }
+    return {
+        **machine_facts(torch.cuda.is_available()),
+        **({} if torch.cuda.is_available() else cpu),
+        "megatron_core": megatron.core.__version__,
+        "backend": dist.get_backend(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "cuda_stand_in": stand_in,
+        "omp_num_threads": torch.get_num_threads(),
+        # by which a reader of the log alone knows that no speed in it counts
+        **({"stand_in": "torch.cuda"} if os.environ.get("TPRIMAT_REHEARSED") else {}),
+    }
+
+
+def _print_arguments(values: Mapping[str, Any]) -> None:
+    """Print Megatron-LM's argument dump, as `_print_args` in megatron/training/arguments.py does."""
+    lines = sorted((f"  {name} {'.' * (48 - len(name))} {value}" for name, value in values.items()), key=str.lower)
+    head, tail = "-" * 24 + " arguments " + "-" * 24, "-" * 20 + " end of arguments " + "-" * 21
+    say("\n".join((head, *lines, tail)))
+
+
+def _print_step(step: Mapping[str, Any], train_iters: int, batch: int) -> None:
+    """Print Megatron-LM's iteration line (`training_log` in megatron/training/training.py) and our own mark.
+
+    step: iteration (from 1), lr_used, lr_next, loss (mean over the global batch), grad_norm or None, loss_scale,
+    skipped, elapsed_s since the last step's end, and end_monotonic_s, whose clock stands still while a checkpoint is
+    written. batch: the global batch size. Megatron's line has the rate after the step, so the next step's; ours has the
+    rate that this step used.
+    """
+    iteration, loss, grad_norm = step["iteration"], step["loss"], step["grad_norm"]
+    parts = (
+        f" [{datetime.now().strftime('%Y-%m-%d %H:%M:%S.%f')}] iteration {iteration:8d}/{train_iters:8d}",
+        f"consumed samples: {iteration * batch:12d}",
+        f"elapsed time per iteration (ms): {step['elapsed_s'] * 1000:.1f}",
+        f"learning rate: {step['lr_next']:.6E}",
+        f"global batch size: {batch:5d}",
+        f"lm loss: {loss:.6E}",
+        f"loss scale: {step['loss_scale']:.1f}",
+        *([f"grad norm: {grad_norm:.3f}"] if grad_norm is not None else []),
+        f"number of skipped iterations: {int(step['skipped']):3d}",
+        f"number of nan iterations: {int(not math.isfinite(loss)):3d} |",
+    )
+    say(" | ".join(parts))
+    finite = math.isfinite(loss) and math.isfinite(grad_norm or 0.0)
+    values = {name: step[name] for name in ("iteration", "lr_used", "loss", "grad_norm", "end_monotonic_s")}
+    # not getrusage: ru_maxrss begins with the peak of the process that forked this one (torchrun)
+    memory = peak_memory() or {"memory_bytes": _kilobytes(_proc("self/status", "VmHWM")), "memory_kind": "rss"}
+    mark("step", {**values, **memory, **({} if finite else {"nonfinite": True})})
+
+
+def _kilobytes(text: str | None) -> int | None:
+    return None if text is None else int(text.split()[0]) * 1024
+
+
+def _proc(name: str, key: str) -> str | None:
+    """Return the first value of `key` in /proc/`name`; None where the system does not report it."""
+    try:
+        lines = Path("/proc", name).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), None)

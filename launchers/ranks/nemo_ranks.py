@@ -12,53 +12,26 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from rank_program import is_first_rank, mark
-from vendor_ranks import Settings, facts, imported, main, stand_in_for
+from vendor_ranks import Settings, imported, main, stand_in_for
 
 
-def _stack() -> Any:
-    """Return nemo_recipe, which imports NeMo.
+def stack(settings: Settings, check: bool) -> tuple[str | None, Any]:
+    """Return the stand-in's name, if one is needed, and nemo_recipe, which imports NeMo.
 
     Raises:
-        Refused: NeMo, or a part of it, cannot be imported.
+        Refused: NeMo, or a part of it, cannot be imported, or this machine is not what the run is meant for.
     """
+    stand_in = None if check else stand_in_for(settings["device"])
     what = "NeMo cannot be imported completely: its recipes are then silently absent"
-    with _quiet():
-        return imported("nemo_recipe", what, "install what is missing into it (make nemo has the tried lines)")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence NeMo while it is imported: it warns of packages that an LLM does without."""
-    logging.disable(logging.WARNING)
+    logging.disable(logging.WARNING)  # it warns of packages that an LLM does without
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        nemo_recipe = imported("nemo_recipe", what, "install what is missing into it (make nemo has the tried lines)")
     logging.disable(logging.NOTSET)
-
-
-def _check(settings: Settings) -> None:
-    nemo_recipe = _stack()
-    configured = nemo_recipe.configured(nemo_recipe.build(settings), settings)
-    if is_first_rank():
-        mark("facts", facts(None, "nemo_toolkit", "lightning"))
-        mark("configured", configured)
-
-
-def _train(settings: Settings) -> None:
-    stand_in = stand_in_for(settings["device"])
-    nemo_recipe = _stack()
-    recipe = nemo_recipe.build(settings)
-    if is_first_rank():
-        mark("facts", facts(stand_in, "nemo_toolkit", "lightning"))
-    nemo_recipe.seed_everything(settings["seed"])
-    run = nemo_recipe.ready(recipe, nemo_recipe.Marks(settings, stand_in))
-    run()
+    return stand_in, nemo_recipe
 
 
 if __name__ == "__main__":
-    sys.exit(main("nemo", _check, _train))
+    sys.exit(main("nemo", stack))

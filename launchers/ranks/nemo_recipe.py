@@ -43,7 +43,15 @@ except (ImportError, OSError):  # OSError: installed, and a library of CUDA is n
     HAS_TRANSFORMER_ENGINE = False
 
 
-def build(settings: Settings) -> Any:
+DISTRIBUTIONS = ("nemo_toolkit", "lightning")
+VERSIONS: dict[str, str] = {}  # those of the distributions
+_CHECKPOINTS: dict[str, Any] = {"dirpath": "checkpoints", "filename": "{step}", "monitor": None, "save_top_k": -1} | (
+    dict.fromkeys(("save_last", "always_save_context", "save_context_on_train_end"), False)
+)
+"""All are kept, in the run's directory; how often is set by path. No context: nothing here resumes from it."""
+
+
+def build(settings: Settings, _stand_in: str | None) -> Any:
     """Return a new recipe (a run.Partial of llm.pretrain) with all of `settings` on it.
 
     Raises:
@@ -56,7 +64,9 @@ def build(settings: Settings) -> Any:
     recipe.trainer.strategy.ddp = nemo_run.Config(DistributedDataParallelConfig)
     recipe.optim.lr_scheduler = nemo_run.Config(CosineAnnealingScheduler)
     recipe.data = _data(settings)
-    recipe.log.ckpt = _checkpoints() if settings["set"]["trainer.enable_checkpointing"] else None
+    recipe.log.ckpt = None
+    if settings["set"]["trainer.enable_checkpointing"]:
+        recipe.log.ckpt = nemo_run.Config(ModelCheckpoint, **_CHECKPOINTS)
     recipe.trainer.callbacks = []
     recipe.trainer.plugins, refused = _precision(settings["precision"])
     refused += assign(recipe, required(settings, HAS_TRANSFORMER_ENGINE), names_of)
@@ -65,22 +75,23 @@ def build(settings: Settings) -> Any:
         refused += needs_transformer_engine(settings, "trainer.strategy.context_parallel_size")
     if refused:
         raise Refused(*refused)
-    recipe.trainer.callbacks = _callbacks(recipe, settings["flops_formula"])
+    recipe.trainer.callbacks = [nemo_run.Config(TimingCallback)]
+    if formula := settings["flops_formula"]:  # behind the other, whose log it reads
+        flops = {"model_config": recipe.model.config, "data_config": recipe.data, "model_name": formula}
+        recipe.trainer.callbacks.append(nemo_run.Config(FLOPsMeasurementCallback, **flops))
     return recipe
 
 
-def ready(recipe: Any, callback: Any) -> Any:
-    """Return the training as a function without arguments; `callback` comes after all others."""
+def train(recipe: Any, settings: Settings, stand_in: str | None) -> None:
+    """Train by `recipe`, which build() made. Our callback comes after all others."""
+    # NeMo has 1234 written down (N:lightning/_strategy_lib.py:44); it adds 100 for each pipeline stage
+    seeded = functools.partial(_strategy_lib.init_parallel_ranks, seed=settings["seed"])
+    _strategy_lib.init_parallel_ranks = seeded
     if not nemo_logger.HAVE_RES:  # read of every checkpoint callback (N:lightning/nemo_logger.py:253): none is one
         nemo_logger.lcp = SimpleNamespace(LocalCheckpointCallback=())
     run = fdl.build(recipe)
-    run.keywords["trainer"].callbacks.append(callback)
-    return run
-
-
-def seed_everything(seed: int) -> None:
-    """NeMo has 1234 written down (N:lightning/_strategy_lib.py:44); it adds 100 for each pipeline stage."""
-    _strategy_lib.init_parallel_ranks = functools.partial(_strategy_lib.init_parallel_ranks, seed=seed)
+    run.keywords["trainer"].callbacks.append(Marks(settings, stand_in))
+    run()
 
 
 def names_of(parent: Any) -> set[str]:
@@ -99,8 +110,7 @@ def _pretrain_recipe(name: str) -> Any:
     try:
         module = importlib.import_module(f"{recipes.__name__}.{name}")
     except ModuleNotFoundError as error:
-        names = sorted(entry.name for entry in pkgutil.iter_modules(recipes.__path__))
-        near = ", ".join(get_close_matches(name, names, n=4))
+        near = ", ".join(get_close_matches(name, [entry.name for entry in pkgutil.iter_modules(recipes.__path__)], n=4))
         raise Refused.of("framework.recipes", f"no recipe {name} ({error})", "", near) from error
     if not hasattr(module, "pretrain_recipe"):
         raise Refused.of("model", f"NeMo's {name} can be fine-tuned only: it has no pretrain_recipe")
@@ -112,25 +122,10 @@ def _data(settings: Settings) -> Any:
     data = settings["data"]
     tokenizer = nemo_run.Config(NullTokenizer, vocab_size=data["vocab_size"] - 1)  # it adds one, whose id is eod
     if data["name"] == "mock":
-        count = data["samples"]
-        return nemo_run.Config(llm.MockDataModule, tokenizer=tokenizer, num_train_samples=count)
-    return nemo_run.Config(
-        llm.PreTrainingDataModule,
-        paths=[data["path"]],
-        split=data["split"],
-        seed=settings["seed"],
-        tokenizer=tokenizer,
-        # of its own: an index is looked up by the corpus' path, not by its contents
-        index_mapping_dir="index",
-    )
-
-
-def _checkpoints() -> Any:
-    """Keep all checkpoints, in the run's directory; how often is set by path. No context: nothing here resumes from
-    it."""
-    options = {"monitor": None, "save_top_k": -1, "save_last": False, "dirpath": "checkpoints", "filename": "{step}"}
-    context = {"always_save_context": False, "save_context_on_train_end": False}
-    return nemo_run.Config(ModelCheckpoint, **options, **context)
+        return nemo_run.Config(llm.MockDataModule, tokenizer=tokenizer, num_train_samples=data["samples"])
+    read_as = {"paths": [data["path"]], "split": data["split"], "seed": settings["seed"], "tokenizer": tokenizer}
+    # an index of its own: it is looked up by the corpus' path, not by its contents
+    return nemo_run.Config(llm.PreTrainingDataModule, **read_as, index_mapping_dir="index")
 
 
 def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
@@ -146,80 +141,75 @@ def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
     return plugin, list(assign(plugin, precision["set"], names_of))
 
 
-def _callbacks(recipe: Any, formula: str | None) -> list[Any]:
-    """Return the callbacks in this order: the second reads what the first has logged."""
-    if formula is None:
-        return [nemo_run.Config(TimingCallback)]
-    flops = {"model_config": recipe.model.config, "data_config": recipe.data, "model_name": formula}
-    return [nemo_run.Config(TimingCallback), nemo_run.Config(FLOPsMeasurementCallback, **flops)]
-
-
-def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
-    """Return canonical settings of the recipe, built and connected as llm.pretrain does it, without a trainer or data.
+def _connected(recipe: Any, settings: Settings) -> tuple[Any, Any, Any]:
+    """Return model, optimizer and strategy of the recipe, connected as llm.pretrain does it, without trainer or data.
 
     Raises:
         Refused: NeMo's classes refuse it, or have changed what was set.
     """
     try:
         model, optim = fdl.build(recipe.model), fdl.build(recipe.optim)
-        strategy, plugin = fdl.build(recipe.trainer.strategy), fdl.build(recipe.trainer.plugins)
-        strategy._precision_plugin = plugin
+        strategy = fdl.build(recipe.trainer.strategy)
+        strategy._precision_plugin = fdl.build(recipe.trainer.plugins)
         optim.connect(model)
         strategy.connect(model)  # overwrites the model's, the optimizer's and DDP's config
     except (AssertionError, ValueError, TypeError, AttributeError, ImportError, NotImplementedError) as error:
         raise Refused.of("recipe", f"NeMo's own classes refuse it: {error}", settings["recipe"]) from error
-    objects = {"model.config.": model.config, "optim.config.": optim.config}
-    set_here = required(settings, HAS_TRANSFORMER_ENGINE)
-    objects["trainer.strategy.ddp."] = strategy.ddp_config
+    objects = {"model.config": model.config, "optim.config": optim.config, "trainer.strategy.ddp": strategy.ddp_config}
     problems: list[Problem] = []
-    for path, value in set_here.items():
-        prefix = next((p for p in objects if path.startswith(p)), "")
-        name = path.removeprefix(prefix)
-        if prefix and hasattr(objects[prefix], name):
-            problems += changed(path, value, getattr(objects[prefix], name), "NeMo")
+    for path, value in required(settings, HAS_TRANSFORMER_ENGINE).items():
+        owner, _, name = path.rpartition(".")
+        if owner in objects and hasattr(objects[owner], name):
+            problems += changed(path, value, getattr(objects[owner], name), "NeMo")
     if problems:
         raise Refused(*problems)
-    ddp, world = strategy.ddp_config, recipe.trainer.devices * recipe.trainer.num_nodes
+    return model, optim, strategy
+
+
+def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
+    """Return canonical settings of the recipe, built and connected.
+
+    Raises:
+        Refused: NeMo's classes refuse it, or have changed what was set.
+    """
+    model, optim, strategy = _connected(recipe, settings)
+    data, world = recipe.data, recipe.trainer.devices * recipe.trainer.num_nodes
     model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
     data_size = world // (model_ranks * strategy.context_parallel_size)
     return {
-        **read(model=model.config, optimizer=optim.config, ddp=ddp, sizes=strategy),
-        **planned_batches(strategy, data_size, recipe.data.micro_batch_size, recipe.data.global_batch_size),
+        **read(model=model.config, optimizer=optim.config, ddp=strategy.ddp_config, sizes=strategy),
+        **planned_batches(strategy, data_size, data.micro_batch_size, data.global_batch_size),
         **rope_scaling(getattr(model.config, "scale_factor", 1.0)),
         "lr": optim.config.lr,
         "min_lr": optim.lr_scheduler.min_lr,
         "lr_warmup_iters": optim.lr_scheduler.warmup_steps,
         "lr_decay_iters": recipe.trainer.max_steps,
         "padded_vocab_size": model.config.vocab_size,
-        "seq_length": recipe.data.seq_length,
+        "seq_length": data.seq_length,
         "train_iters": recipe.trainer.max_steps,
-        "vocab_size": recipe.data.tokenizer.vocab_size + 1,
+        "vocab_size": data.tokenizer.vocab_size + 1,
     }
 
 
 def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of a training that is about to take its first step, as rank 0 has them."""
-    strategy, optimizer = trainer.strategy, trainer.optimizers[0]
+    strategy, optimizer, module = trainer.strategy, trainer.optimizers[0], trainer.datamodule
     gpt = next(part for part in strategy.model.modules() if type(part).__name__ == "GPTModel")
     groups = optimizer.param_groups
     objects = training(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups)
+    data = {"data": "mock", "data_path": None, "seed": settings["seed"]}
+    if stated := getattr(module, "build_kwargs", None):
+        path = stated["blend"][0][0]
+        data = {"data": settings["data"]["name"], "data_path": path, "split": stated["split"], "seed": module.seed}
     return {
         **read(**objects, **nemo_schedule(trainer.lr_scheduler_configs[0].scheduler, groups[0]["lr"])),
-        **_data_settings(trainer, settings),
         **rope_scaling(_rope_factor(gpt)),
+        **data,
+        "seq_length": module.data_sampler.seq_len,
+        "vocab_size": module.tokenizer.vocab_size,
         "train_iters": trainer.max_steps,
         "save_interval": trainer.checkpoint_callback and trainer.checkpoint_callback._every_n_train_steps,
     }
-
-
-def _data_settings(trainer: Any, settings: Settings) -> dict[str, Any]:
-    module = trainer.datamodule
-    values = {"seq_length": module.data_sampler.seq_len, "vocab_size": module.tokenizer.vocab_size}
-    if not hasattr(module, "build_kwargs"):
-        return {**values, "data": "mock", "data_path": None, "seed": settings["seed"]}
-    paths, _ = module.build_kwargs["blend"]
-    stated = {"data": settings["data"]["name"], "data_path": paths[0], "split": module.build_kwargs["split"]}
-    return {**values, **stated, "seed": module.seed}
 
 
 def _rope_factor(gpt: Any) -> float:
@@ -237,8 +227,7 @@ class Marks(Callback):
     """Print our marks on rank 0: `effective` once, `step` after each step; NeMo prints four digits."""
 
     def __init__(self, settings: Settings, stand_in: str | None) -> None:
-        self.settings, self.stand_in = settings, stand_in
-        self.lr_used = math.nan
+        self.settings, self.stand_in, self.lr_used = settings, stand_in, math.nan
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if is_first_rank():

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,14 +108,36 @@ def die_with_parent() -> None:
 
 def installed(*distributions: str) -> dict[str, str | None]:
     """Return the version of each, None where it has no metadata; keys as in facts (megatron-core: megatron_core)."""
+    versions = dict.fromkeys((name.replace("-", "_") for name in distributions), None)
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            versions[name.replace("-", "_")] = version(name)
+    return versions
 
-    def version_of(name: str) -> str | None:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return None
 
-    return {name.replace("-", "_"): version_of(name) for name in distributions}
+def machine_facts(gpu: bool) -> dict[str, Any]:
+    """Return what torch runs on; None: there is none, or it is unknown."""
+    import torch
+
+    return {
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "cuda": torch.version.cuda,
+        "rocm": torch.version.hip,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,  # RCCL's on ROCm
+        "device_name": torch.cuda.get_device_name() if gpu else None,
+        "device_count": torch.cuda.device_count() if gpu else None,
+        "device_memory_bytes": torch.cuda.get_device_properties("cuda").total_memory if gpu else None,
+    }
+
+
+def peak_memory() -> dict[str, Any]:
+    """Return memory_bytes and memory_kind of a step mark; empty where there is no accelerator."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    return {"memory_bytes": torch.cuda.max_memory_allocated(), "memory_kind": "allocated"}
 
 
 def read_text(path: Path) -> str:

@@ -19,7 +19,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rank_program import Problem, Refused, die_with_parent, installed, mark, plain, stop
+from rank_program import (
+    Problem,
+    Refused,
+    die_with_parent,
+    installed,
+    is_first_rank,
+    machine_facts,
+    mark,
+    peak_memory,
+    plain,
+    stop,
+)
 
 # behind all else: where the plan put it on PYTHONPATH it is loaded already, and these are the same modules
 sys.path.append(str(Path(__file__).with_name("rehearsal")))
@@ -43,10 +54,11 @@ FUNCTIONS = {
 reached."""
 
 
-def main(program: str, check: Callable[[Settings], None], train: Callable[[Settings], None]) -> int:
+def main(program: str, stack: Callable[[Settings, bool], tuple[str | None, Any]]) -> int:
     """Run one rank of `program`, or check settings files, and return the exit code.
 
-    check, train: take the settings and may raise Refused, which ends the program with code 2.
+    stack: takes the settings, and whether they are only checked; returns the stand-in's name, if one is needed, and the
+    module that imports the vendor's stack (nemo_recipe, bridge_config). Refused ends the program with code 2.
     """
     die_with_parent()
     parser = argparse.ArgumentParser(description=f"one rank of {program}; start it with torchrun")
@@ -55,17 +67,26 @@ def main(program: str, check: Callable[[Settings], None], train: Callable[[Setti
     arguments = parser.parse_args()
     if arguments.check:
         gc.disable()  # imports make a million objects and no garbage to search them for
-        return max([_refusing(program, check, path) for path in arguments.settings])
-    return _refusing(program, train, arguments.settings[0])
+    code = 0
+    for path in arguments.settings if arguments.check else arguments.settings[:1]:
+        try:
+            _run(read_settings(path), stack, arguments.check)
+        except Refused as refused:
+            message = f"engine: {program}: {len(refused.problems)} reasons not to run {path}"
+            code = stop(2, message, refused.problems)
+    return code
 
 
-def _refusing(program: str, action: Callable[[Settings], None], path: str) -> int:
-    try:
-        action(read_settings(path))
-    except Refused as refused:
-        message = f"engine: {program}: {len(refused.problems)} reasons not to run {path}"
-        return stop(2, message, refused.problems)
-    return 0
+def _run(settings: Settings, stack: Callable[[Settings, bool], tuple[str | None, Any]], check: bool) -> None:
+    stand_in, module = stack(settings, check)
+    recipe = module.build(settings, stand_in)
+    configured = module.configured(recipe, settings) if check else {}
+    if is_first_rank():
+        mark("facts", facts(stand_in, *module.DISTRIBUTIONS) | module.VERSIONS)
+    if not check:
+        module.train(recipe, settings, stand_in)
+    elif is_first_rank():
+        mark("configured", configured)
 
 
 def imported(module: str, what: str, hint: str) -> Any:
@@ -135,28 +156,22 @@ def assign(root: Any, values: Mapping[str, Any], names: Names, optional: bool = 
     """Set every path of `values` below `root`; yield what cannot be set. optional: a missing name is no fault."""
     for path, value in values.items():
         *parents, name = path.split(".")
-        parent, missing = _walk(root, parents, path)
-        if missing:
-            yield from () if optional else (missing,)
-            continue
-        valid = set(names(parent))
+        parent, missing = root, ""
+        for depth, part in enumerate(parents, 1):
+            if (parent := getattr(parent, part, None)) is None:
+                missing = ".".join(parents[:depth])
+                break
+        valid = set() if missing else set(names(parent))
         if name in valid:
             try:
                 setattr(parent, name, real_value(value))
             except (AttributeError, TypeError, ValueError, Refused) as error:
                 yield Problem(path, str(error), repr(value))
+        elif missing and not optional:
+            yield Problem(path, f"{missing} is not there in this recipe")
         elif not optional:
             near = get_close_matches(name, sorted(valid), n=3)
             yield Problem(path, f"{type(parent).__name__} has no such name", name, ", ".join(near), "another release")
-
-
-def _walk(root: Any, parents: list[str], path: str) -> tuple[Any, Problem | None]:
-    parent = root
-    for done, part in enumerate(parents):
-        parent = getattr(parent, part, None)
-        if parent is None:
-            return None, Problem(path, f"{'.'.join(parents[: done + 1])} is not there in this recipe")
-    return parent, None
 
 
 def required(settings: Settings, has_transformer_engine: bool) -> Settings:
@@ -214,29 +229,12 @@ def facts(stand_in: str | None, framework: str, *distributions: str) -> dict[str
     """
     import torch
 
-    gpu = torch.cuda.is_available() and stand_in is None
     return {
-        **installed("torch", "megatron-core", "transformer-engine", framework, *distributions),
+        **installed("megatron-core", "transformer-engine", framework, *distributions),
         "framework_version": installed(framework)[framework.replace("-", "_")],
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "cuda": torch.version.cuda,
-        "rocm": torch.version.hip,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
-        "device_name": torch.cuda.get_device_name() if gpu else None,
-        "device_count": torch.cuda.device_count() if gpu else None,
-        "device_memory_bytes": torch.cuda.get_device_properties(0).total_memory if gpu else None,
+        **machine_facts(torch.cuda.is_available() and stand_in is None),
         "stand_in": stand_in,
     }
-
-
-def peak_memory(stand_in: str | None) -> dict[str, Any]:
-    """Return memory_bytes and memory_kind of a step mark; empty where no accelerator is in use."""
-    import torch
-
-    if stand_in is not None or not torch.cuda.is_available():
-        return {}
-    return {"memory_bytes": torch.cuda.max_memory_allocated(), "memory_kind": "allocated"}
 
 
 def mark_step(stand_in: str | None, step: int, lr_used: float, loss: Any, grad_norm: Any) -> None:
@@ -248,7 +246,7 @@ def mark_step(stand_in: str | None, step: int, lr_used: float, loss: Any, grad_n
         "loss": _number(loss),
         "grad_norm": _number(grad_norm),
         "end_monotonic_s": time.monotonic(),  # reading the numbers above has waited for them
-        **peak_memory(stand_in),
+        **({} if stand_in else peak_memory()),
     }
     bad = values["loss"] is not None and not math.isfinite(values["loss"])
     mark("step", {**values, "nonfinite": True} if bad else values)

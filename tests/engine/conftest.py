@@ -5,7 +5,6 @@ torch stays out of the test process: it takes seconds to import, and the engine 
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 from layouts import TOGETHER
 
-_RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
+RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,16 @@ class Run:
         return {name: value for name, _, value in rows}
 
 
+def finished(settings: dict[str, Any], command: list[str], limit_s: float = 180, **variables: str) -> Run:
+    """What a command with one OpenMP thread per rank did."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    ended = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=limit_s)
+    return Run(settings, ended.returncode, ended.stdout, ended.stderr)
+
+
 @pytest.fixture(scope="session")
 def settings_of() -> Callable[..., dict[str, Any]]:
     """A function from changed settings to all settings of a small model, world size included."""
-
     small = json.loads(Path(__file__).with_name("small.json").read_text())
 
     def settings(**changes: Any) -> dict[str, Any]:
@@ -71,24 +76,13 @@ def settings_of() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def engine() -> str:
-    """The engine's path; the test is skipped where Megatron-Core is not installed."""
-    try:
-        importlib.metadata.version("megatron-core")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("megatron-core is not installed")
-    return str(_RANKS / "engine.py")
-
-
-@pytest.fixture(scope="session")
-def torchrun(engine: str) -> Callable[[Path, int], list[str]]:
+def torchrun() -> Callable[[Path, int], list[str]]:
     """A function from a settings file and a number of processes to the engine's command line."""
+    return lambda path, processes: [*torchrun_words(processes), str(RANKS / "engine.py"), "--settings", str(path)]
 
-    def command(path: Path, processes: int) -> list[str]:
-        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        return [*start, engine, "--settings", str(path)]
 
-    return command
+def torchrun_words(processes: int) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +97,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]
         prefix = str(directory / f"{vocab}-{seed}-{tokens}")
         numbers = ("--vocab-size", str(vocab), "--seed", str(seed), "--tokens", str(tokens))
         if not Path(f"{prefix}.json").exists():
-            subprocess.run([sys.executable, str(_RANKS / "corpus.py"), "--prefix", prefix, *numbers], check=True)
+            subprocess.run([sys.executable, str(RANKS / "corpus.py"), "--prefix", prefix, *numbers], check=True)
         return prefix
 
     return made
@@ -127,9 +121,7 @@ def run(
     def alone(settings: dict[str, Any]) -> Run:
         path = tmp_path_factory.mktemp("engine") / "settings.json"
         path.write_text(_key(settings))
-        command = torchrun(path, settings["world_size"])
-        ended = subprocess.run(command, env=_one_thread(), check=False, capture_output=True, text=True, timeout=180)
-        return Run(settings, ended.returncode, ended.stdout, ended.stderr)
+        return finished(settings, torchrun(path, settings["world_size"]))
 
     def get(**changes: Any) -> Run:
         settings = settled(changes)
@@ -148,7 +140,7 @@ def run(
 
 
 @pytest.fixture(scope="session")
-def together(torchrun: Callable[[Path, int], list[str]]) -> Callable[[dict[Path, dict[str, Any]]], dict[Path, Run]]:
+def together() -> Callable[[dict[Path, dict[str, Any]]], dict[Path, Run]]:
     """A function from settings by the file that they go to, all of one world size, to the runs that ended, by file.
 
     The runs share their processes; after one that failed there are none.
@@ -158,14 +150,13 @@ def together(torchrun: Callable[[Path, int], list[str]]) -> Callable[[dict[Path,
         for path, settings in group.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(_key(settings))
-        start = torchrun(Path(), next(iter(group.values()))["world_size"])[:-3]
-        command = [*start, str(Path(__file__).with_name("together.py")), *map(str, group)]
-        ended = subprocess.run(command, env=_one_thread(), check=False, capture_output=True, text=True, timeout=600)
+        start = torchrun_words(next(iter(group.values()))["world_size"])
+        ended = finished({}, [*start, str(Path(__file__).with_name("together.py")), *map(str, group)], limit_s=600)
         done = {}
-        for part in ended.stdout.split("=== ")[1:]:
+        for part in ended.out.split("=== ")[1:]:
             path, _, said = part.partition("\n")
             if "[after training is done]" in said:
-                done[Path(path)] = Run(group[Path(path)], 0, said, ended.stderr)
+                done[Path(path)] = Run(group[Path(path)], 0, said, ended.err)
         return done
 
     return execute
@@ -176,16 +167,13 @@ def _key(settings: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="session")
-def in_rank(engine: str) -> Callable[[str], str]:
+def in_rank() -> Callable[[str], str]:
     """A function that runs Python code where the engine's modules can be imported, and returns what it printed."""
 
     def execute(code: str) -> str:
-        env = {**_one_thread(), "PYTHONPATH": str(Path(engine).parent)}
-        ended = subprocess.run(
-            [sys.executable, "-c", code], env=env, check=False, capture_output=True, text=True, timeout=120
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        ended = finished({}, [sys.executable, "-c", code], PYTHONPATH=str(RANKS))
+        assert ended.code == 0, ended.err
+        return ended.out
 
     return execute
 
@@ -193,15 +181,4 @@ def in_rank(engine: str) -> Callable[[str], str]:
 @pytest.fixture
 def rank_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the test import modules of launchers/ranks that need no torch."""
-    monkeypatch.syspath_prepend(str(_RANKS))
-
-
-@pytest.fixture(scope="session")
-def engine_without_torch() -> str:
-    """The engine's path, for what it does before it needs Megatron-Core."""
-    return str(_RANKS / "engine.py")
-
-
-def _one_thread() -> dict[str, str]:
-    """This process's environment, with one OpenMP thread per rank."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    monkeypatch.syspath_prepend(str(RANKS))

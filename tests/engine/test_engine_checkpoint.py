@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run
+from conftest import Run, finished
 from layouts import BFLOAT16, CP2, DP2, DROPOUT, EP2, EXPERTS, OVERLAPPED, PP2, SHARDED, TP2_SP, VP2
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -66,10 +66,7 @@ def start(settings_of: Any, corpus: Any, torchrun: Any) -> Callable[..., Run]:
         settings = settings_of(**{**KEPT, **changes})
         settings["data_path"] = corpus(settings)
         (directory / "settings.json").write_text(json.dumps(settings))
-        command = torchrun(directory / "settings.json", settings["world_size"])
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=180)
-        return Run(settings, ended.returncode, ended.stdout, ended.stderr)
+        return finished(settings, torchrun(directory / "settings.json", settings["world_size"]))
 
     return execute
 

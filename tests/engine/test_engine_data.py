@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RANKS, finished, torchrun_words
 
 pytestmark = pytest.mark.engine
 np = pytest.importorskip("numpy")
@@ -66,22 +67,21 @@ def test_the_bytes_are_those_of_megatrons_builder(
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_first_three_batches_are_those_that_were_predicted(
-    ranks: int, settings_of: Any, corpus: Callable[..., str], engine: str, rank_path: None, tmp_path: Path
+    ranks: int, settings_of: Any, corpus: Callable[..., str], rank_path: None, tmp_path: Path
 ) -> None:
     """Complete trainings: what each rank's model was given is put together as the loader `single` takes it apart."""
     settings = settings_of(data_parallel_size=ranks, train_iters=3, lr_decay_iters=18)
     settings["data_path"] = corpus(settings)
     (tmp_path / "s.json").write_text(json.dumps(settings))
-    (tmp_path / "spy.py").write_text(f"import sys; sys.path.insert(0, {str(Path(engine).parent)!r})\n{SPY}")
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [*start, str(tmp_path / "spy.py"), "--settings", str(tmp_path / "s.json"), str(tmp_path / "seen")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "spy.py").write_text(f"import sys; sys.path.insert(0, {str(RANKS)!r})\n{SPY}")
+    words = [str(tmp_path / "spy.py"), "--settings", str(tmp_path / "s.json"), str(tmp_path / "seen")]
+    done = finished(settings, [*torchrun_words(ranks), *words])
+    assert done.code == 0, done.err
     seen = np.stack([np.load(tmp_path / f"seen{rank}.npy") for rank in range(ranks)], axis=1)  # micro-batch, rank, …
     reading = order().Reading(settings["seq_length"], 8, 24, settings["seed"])
     predicted = list(order().batches(order().open_corpus(settings["data_path"]), reading))
     assert np.array_equal(seen.reshape(3, 8, -1), np.stack(predicted))
-    assert f'"data_first_batch": "{order().fingerprint(predicted[0])}"' in done.stdout
+    assert f'"data_first_batch": "{order().fingerprint(predicted[0])}"' in done.out
 
 
 def test_the_order_of_a_larger_corpus(in_rank: Callable[[str], str], tmp_path: Path, rank_path: None) -> None:
@@ -125,32 +125,21 @@ def test_the_engine_leaves_no_file_behind(run: Callable[..., Any], tmp_path: Pat
     assert {p.suffix for p in folder.iterdir()} == {".bin", ".idx", ".json"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"data_path": "/nowhere/c"},
-            "data_path: /nowhere/c: no corpus is here; found: no .bin and no .idx; allowed: ",
-        ),
-        ({"data_path": None}, "no corpus is here"),
-        ({"train_iters": 30, "lr_decay_iters": 30}, "is more than one epoch; found: 168 samples"),
-    ],
-)
+UNFIT: list[tuple[dict[str, Any], str]] = [
+    ({"data_path": "/nowhere/c"}, "data_path: /nowhere/c: no corpus is here; found: no .bin and no .idx; allowed: "),
+    ({"data_path": None}, "no corpus is here"),
+    ({"train_iters": 30, "lr_decay_iters": 30}, "is more than one epoch; found: 168 samples"),
+]
+
+
 def test_settings_that_the_data_do_not_fit(
-    changes: dict[str, Any],
-    said: str,
-    settings_of: Any,
-    corpus: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-    rank_path: None,
-    tmp_path: Path,
+    settings_of: Any, corpus: Any, monkeypatch: pytest.MonkeyPatch, rank_path: None, tmp_path: Path
 ) -> None:
-    settings = settings_of()
-    settings |= {"data_path": corpus(settings), **changes}
-    path = tmp_path / "s.json"
-    path.write_text(json.dumps(settings))
     engine_settings = importlib.import_module("engine_settings")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(engine_settings.SettingsError) as caught:
-        engine_settings.read_settings(str(path))
-    assert said in str(caught.value)
+    settings, path = settings_of(), tmp_path / "s.json"
+    for changes, said in UNFIT:
+        path.write_text(json.dumps({**settings, "data_path": corpus(settings), **changes}))
+        with pytest.raises(engine_settings.Refused) as caught:
+            engine_settings.read_settings(str(path))
+        assert said in str(caught.value)

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import layouts as at
 import pytest
-from layouts import (
-    ALWAYS,
-    BFLOAT16,
-    CP2,
-    DENSE,
-    DROPOUT,
-    EXPERTS,
-    IN_BFLOAT16,
-    LLAMA_LIKE,
-    MIXTURE,
-    QWEN_LIKE,
-    RECOMPUTE,
-    SHORT,
-    VARIANTS,
-)
 
 pytestmark = pytest.mark.engine
 FP32, BF16 = 1e-5, 2e-3
@@ -46,58 +32,58 @@ def marked(names: Iterable[str], always: Collection[str]) -> list[Any]:
     return [pytest.param(name, marks=() if name in always else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.parametrize("layout", marked(DENSE, ALWAYS))
+@pytest.mark.parametrize("layout", marked(at.DENSE, at.ALWAYS))
 def test_fp32_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Reported) -> None:
-    assert reported(record_property, difference(run(**DENSE[layout]), run())) <= FP32
+    assert reported(record_property, difference(run(**at.DENSE[layout]), run())) <= FP32
 
 
-@pytest.mark.parametrize("layout", marked(MIXTURE, ("EP2",)))
+@pytest.mark.parametrize("layout", marked(at.MIXTURE, ("EP2",)))
 def test_layouts_of_experts_equal_the_single_process(
     run: Callable[..., Any], layout: str, record_property: Reported
 ) -> None:
-    assert reported(record_property, difference(run(**EXPERTS, **MIXTURE[layout]), run(**EXPERTS))) <= FP32
+    assert reported(record_property, difference(run(**at.EXPERTS, **at.MIXTURE[layout]), run(**at.EXPERTS))) <= FP32
 
 
-@pytest.mark.parametrize("layout", marked(IN_BFLOAT16, ALWAYS))
+@pytest.mark.parametrize("layout", marked(at.IN_BFLOAT16, at.ALWAYS))
 def test_bf16_layouts_equal_the_single_process(run: Callable[..., Any], layout: str, record_property: Reported) -> None:
-    base = {**BFLOAT16, **(EXPERTS if layout == "EP2" else {})}
-    assert reported(record_property, difference(run(**{**base, **IN_BFLOAT16[layout]}), run(**base))) <= BF16
+    base = {**at.BFLOAT16, **(at.EXPERTS if layout == "EP2" else {})}
+    assert reported(record_property, difference(run(**{**base, **at.IN_BFLOAT16[layout]}), run(**base))) <= BF16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "layout"), [(model, layout) for model, (_, layouts) in VARIANTS.items() for layout in layouts]
+    ("model", "layout"), [(model, layout) for model, (_, layouts) in at.VARIANTS.items() for layout in layouts]
 )
 def test_layouts_of_what_models_have_beyond_it(
     run: Callable[..., Any], model: str, layout: str, record_property: Reported
 ) -> None:
-    base, layouts = VARIANTS[model]
+    base, layouts = at.VARIANTS[model]
     assert reported(record_property, difference(run(**base, **layouts[layout]), run(**base))) <= FP32
 
 
 def test_each_model_setting_changes_the_losses(run: Callable[..., Any]) -> None:
-    for changes in (LLAMA_LIKE, QWEN_LIKE, EXPERTS, DROPOUT):
+    for changes in (at.LLAMA_LIKE, at.QWEN_LIKE, at.EXPERTS, at.DROPOUT):
         assert difference(run(**changes), run()) > FP32
-    assert difference(run(**VARIANTS["deepseek"][0]), run(**EXPERTS)) > FP32
-    assert difference(run(**BFLOAT16), run()) > 1e-7
+    assert difference(run(**at.VARIANTS["deepseek"][0]), run(**at.EXPERTS)) > FP32
+    assert difference(run(**at.BFLOAT16), run()) > 1e-7
 
 
 def test_both_attentions_give_the_same_losses(run: Callable[..., Any]) -> None:
-    assert difference(run(**VARIANTS["unfused"][0]), run()) <= FP32
+    assert difference(run(**at.VARIANTS["unfused"][0]), run()) <= FP32
 
 
 def test_recomputation_changes_nothing(run: Callable[..., Any]) -> None:
-    assert difference(run(**RECOMPUTE, **SHORT), run()) == 0
-    assert difference(run(**DROPOUT, **RECOMPUTE), run(**DROPOUT)) == 0  # the same masks are drawn again
+    assert difference(run(**at.RECOMPUTE, **at.SHORT), run()) == 0
+    assert difference(run(**at.DROPOUT, **at.RECOMPUTE), run(**at.DROPOUT)) == 0  # the same masks are drawn again
 
 
-@pytest.mark.parametrize("layout", [{}, CP2], ids=["single", "CP2"])
+@pytest.mark.parametrize("layout", [{}, at.CP2], ids=["single", "CP2"])
 def test_dropout_is_seeded_and_only_disturbs(run: Callable[..., Any], layout: dict[str, Any]) -> None:
-    one = run(**DROPOUT, **layout, **SHORT)
+    one = run(**at.DROPOUT, **layout, **at.SHORT)
     assert 1e-4 < difference(one, run()) < 0.3
-    assert difference(one, run(**DROPOUT, **layout, train_iters=4)) == 0  # other processes
+    assert difference(one, run(**at.DROPOUT, **layout, train_iters=4)) == 0  # other processes
 
 
 def test_loss_falls(run: Callable[..., Any]) -> None:
-    for losses in (run().losses, run(**EXPERTS).losses, run(**DROPOUT).losses):
+    for losses in (run().losses, run(**at.EXPERTS).losses, run(**at.DROPOUT).losses):
         assert losses[-1] < losses[0] - 1

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RANKS, finished
 from layouts import EP2, EXPERTS, TP2_SP
 
 Settings = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def refusal(tmp_path: Path, engine_without_torch: str) -> Callable[..., str]:
+def refusal(tmp_path: Path) -> Callable[..., str]:
     """A function from settings, or any text, to rank 0's words; it asserts that they are refused in the agreed way."""
 
     def words(settings: dict[str, Any] | str, world_size: str | None = "1") -> str:
@@ -26,7 +27,7 @@ def refusal(tmp_path: Path, engine_without_torch: str) -> Callable[..., str]:
         path.write_text(settings if isinstance(settings, str) else json.dumps(settings))
         env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
         env |= {} if world_size is None else {"RANK": "0", "WORLD_SIZE": world_size}
-        command = [sys.executable, engine_without_torch, "--settings", str(path)]
+        command = [sys.executable, str(RANKS / "engine.py"), "--settings", str(path)]
         ended = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 2, ended.stderr
         assert "Traceback" not in ended.stderr
@@ -45,11 +46,11 @@ def test_a_setting_that_the_file_lacks_ends_the_run_with_its_name(
     settings |= {"data_path": corpus(settings), "clip_gard": settings.pop("clip_grad")}
     path = tmp_path / "s.json"
     path.write_text(json.dumps(settings))
-    ended = subprocess.run(torchrun(path, 2), check=False, capture_output=True, text=True, timeout=120)
-    assert "clip_grad: is missing in the settings; try: rename clip_gard" in ended.stderr
-    assert ended.stderr.count("engine: settings refused, 1 problem\n") == 1
-    assert "Traceback" not in ended.stderr.partition("ChildFailedError")[0].partition("elastic")[0]
-    assert re.search(r"exitcode +: 2 ", ended.stderr)
+    ended = finished(settings, torchrun(path, 2))
+    assert "clip_grad: is missing in the settings; try: rename clip_gard" in ended.err
+    assert ended.err.count("engine: settings refused, 1 problem\n") == 1
+    assert "Traceback" not in ended.err.partition("ChildFailedError")[0].partition("elastic")[0]
+    assert re.search(r"exitcode +: 2 ", ended.err)
 
 
 def test_world_size_is_torchruns(refusal: Callable[..., str], settings_of: Settings) -> None:
@@ -71,7 +72,7 @@ import engine_train
 from engine_settings import Settings
 try:
     engine_train._set_up_groups(Settings(**{settings_of(**EXPERTS, **TP2_SP, **EP2)!r}))
-except engine_train.DeviceError as error:
+except engine_train.EngineError as error:
     print(error)
 """
     assert in_rank(code).startswith("TP 2 x EP 2: gloo cannot gather the experts' unequal numbers of tokens; try TP 1")

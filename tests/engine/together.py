@@ -18,7 +18,7 @@ def main(paths: list[str]) -> None:
     import engine
 
     engine.die_with_parent()
-    engine._quiet()
+    engine.silence()
     import engine_standin
 
     stand_in = engine_standin.install()

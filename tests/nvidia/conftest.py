@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from conf.errors import ConfigError
 from conf.frameworks import versions
-
-ROOT = Path(__file__).parent.parent.parent
-BRIDGE = os.environ.get("TPRIMAT_BRIDGE_PYTHON", str(ROOT / ".venv-bridge" / "bin" / "python"))
-NEMO = os.environ.get("TPRIMAT_NEMO_PYTHON", str(ROOT / ".venv-nemo" / "bin" / "python"))
+from tests.rehearsal.stacks import interpreter
 
 
 @pytest.fixture(scope="session")
 def nemo_python() -> str:
-    """The interpreter that has nemo_toolkit 2.7.3 (TPRIMAT_NEMO_PYTHON names another than make nemo's)."""
-    try:
-        result = versions(("nemo_toolkit", "megatron-core"), NEMO)
-    except ConfigError:
-        result = {}
-    if result.get("nemo_toolkit") != "2.7.3":
-        pytest.skip(f"nemo_toolkit 2.7.3 is not in {NEMO}: make nemo")
-    return NEMO
+    """The interpreter that has nemo_toolkit 2.7.3."""
+    return _with("nemo", "nemo_toolkit", "2.7.3")
 
 
 @pytest.fixture(scope="session")
 def bridge_python() -> str:
-    """The interpreter that has megatron-bridge 0.3.1 (TPRIMAT_BRIDGE_PYTHON names another than make bridge's)."""
+    """The interpreter that has megatron-bridge 0.3.1."""
+    return _with("megatron_bridge", "megatron-bridge", "0.3.1")
+
+
+def _with(stack: str, package: str, release: str) -> str:
+    python = interpreter(stack)
     try:
-        result = versions(("megatron-bridge", "megatron-core"), BRIDGE)
+        result = versions((package, "megatron-core"), python)
     except ConfigError:
         result = {}
-    if result.get("megatron-bridge") != "0.3.1":
-        pytest.skip(f"megatron-bridge 0.3.1 is not in {BRIDGE}: make bridge")
-    return BRIDGE
+    if result.get(package) != release:
+        pytest.skip(f"{package} {release} is not in {python}: make {'nemo' if stack == 'nemo' else 'bridge'}")
+    return python

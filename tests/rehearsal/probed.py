@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stacks import ROOT, canonical_rate
+
 from conf import load_experiment, parameters
 from conf.resolve import Experiment
 from parsers import Record, read
 
-ROOT = Path(__file__).parents[2]
 STEPS, WARMUP = 3, 1
 SHORT = ("platform=cpu", "probe=true", f"training.train_iters={STEPS}", f"optimizer.lr_warmup_iters={WARMUP}")
 
@@ -42,15 +43,6 @@ def rank_file(directory: Path, rank: int = 0) -> dict[str, Any]:
     return loaded
 
 
-def rate(e: Experiment, step: int) -> float:
-    """The one schedule: README, "One schedule"."""
-    lr, least, warmup = e.optimizer.lr, e.optimizer.min_lr, e.optimizer.lr_warmup_iters
-    if step < warmup:
-        return lr * (step + 1) / (warmup + 1)
-    complete = e.optimizer.lr_decay_iters - warmup
-    return least + (lr - least) / 2 * (1 + math.cos(math.pi * (step - warmup) / complete))
-
-
 def assert_read_back(record: Record, e: Experiment, world: int = 1) -> None:
     """All that the probe must tell of any stack: no undeclared difference, rates, parameters, tokens, no fault."""
     declared = {entry.key for entry in record.declared}
@@ -68,6 +60,6 @@ def assert_read_back(record: Record, e: Experiment, world: int = 1) -> None:
     assert len(record.steps) == STEPS
     for step in record.steps:
         assert step.lr_used is not None
-        assert math.isclose(step.lr_used, rate(e, step.step), rel_tol=1e-12)
+        assert math.isclose(step.lr_used, canonical_rate(record.requested, step.step), rel_tol=1e-12)
     if not (record.setting("context_parallel_size") or 1) > 1:
         assert len({step.metrics["tokens_checksum"] for step in record.steps}) == STEPS

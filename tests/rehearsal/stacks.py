@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
@@ -31,6 +32,15 @@ SAME = (
     *("training.train_iters=8", "optimizer.lr_warmup_iters=3"),
 )
 """One experiment for all stacks: Llama 3.1 with its RoPE scaling, a toy of it."""
+
+
+def canonical_rate(requested: Mapping[str, Any], step: int) -> float:
+    """The one schedule, which every stack must use: README, "One schedule"."""
+    lr, least, warm_up, end = (requested[key] for key in ("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters"))
+    if step < warm_up:
+        return float(lr * (step + 1) / (warm_up + 1))
+    share = min(1.0, (step - warm_up) / (end - warm_up))
+    return float(least + (lr - least) / 2 * (1 + math.cos(math.pi * share)))
 
 
 def interpreter(stack: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stacks import ROOT, SAME, compared, found_by, free_port, interpreter, rehearsed
+from stacks import ROOT, SAME, canonical_rate, compared, found_by, free_port, interpreter, rehearsed
 
 from parsers import Record, read
 from parsers.cli import imported
@@ -72,15 +72,8 @@ def test_every_rank_says_that_it_is_a_rehearsal_and_so_does_the_log_alone(runs: 
 @pytest.mark.nvidia
 def test_every_step_uses_the_same_rate(runs: Path) -> None:
     for name, record in records(runs).items():
-        lr, least, warm_up, end = (
-            record.requested[key] for key in ("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters")
-        )
-        assert len(record.steps) == end
-        for step in record.steps:
-            share = (step.step - warm_up) / (end - warm_up)
-            cosine = least + (lr - least) / 2 * (1 + math.cos(math.pi * share))
-            expected = lr * (step.step + 1) / (warm_up + 1) if step.step < warm_up else cosine
-            assert (name, step.step, step.lr_used) == (name, step.step, pytest.approx(expected, rel=1e-12))
+        expected = [canonical_rate(record.requested, step) for step in range(record.requested["lr_decay_iters"])]
+        assert (name, [step.lr_used for step in record.steps]) == (name, pytest.approx(expected, rel=1e-12))
 
 
 @pytest.mark.nvidia

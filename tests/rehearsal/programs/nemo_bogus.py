@@ -9,21 +9,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "launchers" / "ranks"))
 import nemo_ranks
 
-stack = nemo_ranks._stack
 
-
-def with_bogus() -> Any:
-    module = stack()
+def with_bogus(settings: dict[str, Any], check: bool) -> tuple[str | None, Any]:
+    stand_in, module = nemo_ranks.stack(settings, check)
     make = module.build
 
-    def build(settings: dict[str, Any]) -> Any:
-        recipe = make(settings)
+    def build(*arguments: Any) -> Any:
+        recipe = make(*arguments)
         recipe.trainer.strategy.bogus = 1
         return recipe
 
     module.build = build
-    return module
+    return stand_in, module
 
 
-nemo_ranks._stack = with_bogus
-sys.exit(nemo_ranks.main("nemo", nemo_ranks._check, nemo_ranks._train))
+sys.exit(nemo_ranks.main("nemo", with_bogus))
