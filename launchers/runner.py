@@ -28,12 +28,12 @@ FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks shou
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the processes ended. exit_code is negative for a signal, None where nothing was started; signal: what we
+    """How the processes ended. exit_code is negative for a signal, None where nothing was started; signal_sent: what we
     passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not say;
     over_limit: it was ended for taking longer than it might."""
 
     exit_code: int | None
-    signal: str | None
+    signal_sent: str | None
     hung: bool
     wall_time_s: float
     oom_kills: int | None = None

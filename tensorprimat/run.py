@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace as changed
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -44,7 +47,9 @@ def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tupl
     commit = where.commit()
     path = run_dir.directory(rehearsed.requested or e, commit)
     with run_dir.claimed(path):
-        earlier = _earlier(path)
+        earlier = None
+        with suppress(InputError):  # one that cannot be read does not count
+            earlier = parsers.read(path)
         if earlier and earlier.id != path.name:
             hint = "move it away, or name=OTHER, or runs_dir=DIR"
             raise InputError(Problem(str(path), "is of another run", earlier.id, path.name, hint))
@@ -83,7 +88,9 @@ def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
         path = run_dir.directory(e, commit)
         with run_dir.claimed(path):
             run_dir.prepare(path, e, plan)
-            record = refused_record(_about(e, plan, path, commit), error.problems)
+            cause, *notes = [" ".join(str(problem).split()) for problem in dict.fromkeys(error.problems)]
+            about = _about(e, plan, path, commit)
+            record = replace(about, status="failed", cause=cause, notes=tuple(notes), ended_at=about.started_at)
             _keep(record, path)
         return record, path
     for note in rehearsed.notes:
@@ -148,15 +155,7 @@ def _close(about: Record, e: Experiment, log: Path, ending: runner.Ending | None
     """Read the log, judge, summarise, write. fault: an error of the system, which ended the run or its log."""
     path = log.parent
     parsed = parsers.parse(log if log.exists() else ())
-    seen = Ending()
-    if ending:
-        seen = Ending(
-            exit_code=ending.exit_code,
-            signal_sent=ending.signal,
-            hung=ending.hung,
-            over_limit=ending.over_limit,
-            oom_kills=ending.oom_kills,
-        )
+    seen = Ending(**{name: getattr(ending, name) for name in Ending.__slots__}) if ending else Ending()
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
     if e.rehearse and fault is None:
         outcome = rehearsal_outcome(e, outcome, seen, log)
@@ -169,18 +168,13 @@ def _close(about: Record, e: Experiment, log: Path, ending: runner.Ending | None
     )
     record = with_own_power(_without_secrets(parsers.assemble(parsed, outcome, known)), path)
     if e.probe:
-        record = _with_probe(record, e, path / FOLDER)
+        files, wrong = read_files(path / FOLDER)
+        if (path / FOLDER).is_dir():
+            record = with_files(record, files, wrong, rehearse.played(e) if e.rehearse == "layout" else None)
+        record = against_count(record, e, files)
     record = replace(record, summary=summary_json(record))
     _keep(record, path)
     return record
-
-
-def _with_probe(record: Record, e: Experiment, folder: Path) -> Record:
-    """Return `record` with the values that its probe read, and compare its parameters with our own count."""
-    files, wrong = read_files(folder)
-    if folder.is_dir():
-        record = with_files(record, files, wrong, rehearse.played(e) if e.rehearse == "layout" else None)
-    return against_count(record, e, files)
 
 
 def with_own_power(record: Record, path: Path) -> Record:
@@ -213,26 +207,14 @@ def _keep(record: Record, path: Path) -> None:
             print(f"{path}: the record could not be written: {error.strerror}", file=sys.stderr)
 
 
-def _earlier(path: Path) -> Record | None:
-    """Return the record of an earlier attempt, None if there is none that can be read."""
-    try:
-        return parsers.read(path)
-    except InputError:
-        return None
-
-
 def _without_secrets(record: Record) -> Record:
     """Return the record with the values of secret variables replaced in all texts that come from its log."""
-    secrets = [v for name, v in os.environ.items() if SECRET.search(name) and len(v) >= 8]
-
-    def redacted(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "[secret]")
-        return text
-
-    cause = redacted(record.cause) if record.cause else None
+    secrets = [re.escape(v) for name, v in os.environ.items() if SECRET.search(name) and len(v) >= 8]
+    if not secrets:
+        return record
+    redacted = partial(re.compile("|".join(secrets)).sub, "[secret]")
     notes, lines = tuple(map(redacted, record.notes)), tuple(map(redacted, record.last_lines))
-    return replace(record, cause=cause, notes=notes, last_lines=lines)
+    return replace(record, cause=record.cause and redacted(record.cause), notes=notes, last_lines=lines)
 
 
 def rehearsal_outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path) -> Outcome:
@@ -294,9 +276,3 @@ def _apart(built: Mapping[str, shapes.Shape], ours: Mapping[str, shapes.Shape]) 
             yield f"{name}: absent, expected {ours[name]}"
         elif built[name] != ours[name]:
             yield f"{name}: {built[name]}, expected {ours[name]}"
-
-
-def refused_record(about: Record, problems: Iterable[Problem]) -> Record:
-    """Return the record of a rehearsal that could not begin."""
-    cause, *others = [" ".join(str(problem).split()) for problem in dict.fromkeys(problems)]
-    return replace(about, status="failed", cause=cause, notes=(*about.notes, *others), ended_at=about.started_at)

@@ -15,7 +15,7 @@ from conf.errors import Answer, InputError
 from conf.version import VERSION
 from conf.vocabulary import vocabulary
 from parsers.find import FIELDS
-from tensorprimat import cli, completion
+from tensorprimat import cli
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -115,7 +115,7 @@ def test_lists_are_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_completion_in_bash(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert completion.main(["bash"]) == 0
+    assert cli.completion(["bash"]) == 0
     # as bash does: words also end at =
     words = line.replace("=", " = ").split(" ")
     quoted = " ".join(f"'{word}'" for word in words)
@@ -126,8 +126,8 @@ def test_completion_in_bash(line: str, expected: str, capsys: pytest.CaptureFixt
 
 
 def test_completion_for_zsh_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert completion.main(["zsh"]) == 0
+    assert cli.completion(["zsh"]) == 0
     script = capsys.readouterr().out
     assert script.startswith("#compdef tprimat\n")
     assert all(f"'{command.name}" in script for command in cli.commands())
-    assert completion.main(["fish"]) == 2
+    assert cli.completion(["fish"]) == 2

@@ -77,7 +77,7 @@ def later(seconds: float, act: Callable[[], object]) -> None:
 def test_a_run_that_ends_by_itself(tmp_path: Path) -> None:
     lines: list[str] = []
     ending = run(tmp_path, lines=lines)
-    assert (ending.exit_code, ending.signal, ending.hung) == (0, None, False)
+    assert (ending.exit_code, ending.signal_sent, ending.hung) == (0, None, False)
     assert len(lines) == 7
     assert (tmp_path / "train.log").read_text(encoding="utf-8") == "".join(lines)
     assert 0.3 <= ending.wall_time_s < PATIENCE_S
@@ -88,7 +88,7 @@ def test_a_run_that_ends_by_itself(tmp_path: Path) -> None:
 def test_a_signal_ends_every_rank(tmp_path: Path, number: signal.Signals) -> None:
     when_running(tmp_path, lambda: os.kill(os.getpid(), number))
     ending = run(tmp_path, "stay")
-    assert ending.signal == number.name
+    assert ending.signal_sent == number.name
     assert ending.wall_time_s < PATIENCE_S, "and not the ten minutes that the ranks would take"
     assert_nobody_left(tmp_path)
 
@@ -105,7 +105,7 @@ def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
 def test_ranks_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
     when_running(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
     ending = run(tmp_path, "stay", "deaf")
-    assert ending.signal == "SIGTERM"
+    assert ending.signal_sent == "SIGTERM"
     assert_nobody_left(tmp_path)
 
 
@@ -192,4 +192,4 @@ def test_setup_that_hangs_or_is_ended_by_a_signal_is_the_end(tmp_path: Path) -> 
     made = tmp_path / "made"
     threading.Thread(target=lambda: (wait_until(made.exists, "begun"), os.kill(os.getpid(), signal.SIGTERM))).start()
     ending, log = setup_run(tmp_path, "import time; open('made', 'w').close(); time.sleep(600)")
-    assert (ending.signal, log) == ("SIGTERM", "")
+    assert (ending.signal_sent, log) == ("SIGTERM", "")
