@@ -7,7 +7,6 @@ meet a user's own `conf/` or `metrics.py`. So a wheel has them in tensorprimat/_
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import tempfile
@@ -19,6 +18,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FOLDERS = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell")
 PACKAGE = "tensorprimat"
 INNER = "_app"
+_OURS = "|".join(FOLDERS)
+_REFUSED = {  # f"launchers.{name}" has nothing but names and dots
+    rf"^ *import .*\b(?:{_OURS})[.,]": "write `from … import …`, which a wheel can have below a package",
+    rf"f([\"'])(?:{_OURS})\.[\w.]*(?:\{{[^}}]*\}}[\w.]*)+\1": "name a module of ours by __package__, "
+    "which is another in a wheel",
+}
 # The programs that run inside the ranks import nothing of ours, and a vendor's module may have one of our names.
 AS_IT_IS = Path("launchers", "ranks")
 
@@ -53,43 +58,17 @@ def tree(root: Path, target: Path) -> None:
 def rewritten(text: str, root: Path, name: str) -> str:
     """Return a module with its imports of FOLDERS, and the names of such modules in strings, below tensorprimat._app.
 
-    ValueError: `import conf.errors`, which binds another name than it would below a package.
+    ValueError: `import conf.errors`, which binds another name than it would below a package, or f"launchers.{name}".
     """
-    lines = text.split("\n")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and not node.level and _is_ours(node.module or ""):
-            _replace(lines, node.lineno, rf"from {node.module}\b", f"from {PACKAGE}.{INNER}.{node.module}")
-        elif isinstance(node, ast.Import) and any(_is_ours(alias.name) for alias in node.names):
-            if len(node.names) > 1 or "." in node.names[0].name:
-                raise ValueError(
-                    f"{name}:{node.lineno}: write `from … import …`, which a wheel can have below a package"
-                )
-            _replace(lines, node.lineno, r"import ", f"from {PACKAGE}.{INNER} import ")
-        elif isinstance(node, ast.JoinedStr) and _names_a_module(node):
-            raise ValueError(f"{name}:{node.lineno}: name a module of ours by __package__, which is another in a wheel")
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value, root):
-            _replace(lines, node.lineno, rf"([\"']){re.escape(node.value)}\1", rf"\1{PACKAGE}.{INNER}.{node.value}\1")
-    return "\n".join(lines)
+    for pattern, what in _REFUSED.items():
+        if match := re.search(pattern, text, re.MULTILINE):
+            raise ValueError(f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {what}")
 
+    def module(match: re.Match[str]) -> str:
+        path = root / match[2].replace(".", "/")
+        there = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+        return f"{match[1]}{PACKAGE}.{INNER}.{match[2]}{match[1]}" if there else match[0]
 
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] in FOLDERS
-
-
-def _is_module(text: str, root: Path) -> bool:
-    """Return whether `text` is the dotted name of a module of ours, as in import_module("parsers.cli")."""
-    if not re.fullmatch(r"\w+(\.\w+)+", text) or not _is_ours(text):
-        return False
-    path = root / text.replace(".", "/")
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-
-
-def _names_a_module(node: ast.JoinedStr) -> bool:
-    """Return whether an f-string begins like f"launchers.{name}" and has nothing but names and dots."""
-    parts = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
-    return bool(parts) and _is_ours(parts[0]) and "." in parts[0] and bool(re.fullmatch(r"[\w.]+", "".join(parts)))
-
-
-def _replace(lines: list[str], number: int, pattern: str, by: str) -> None:
-    lines[number - 1], count = re.subn(pattern, by, lines[number - 1], count=1)
-    assert count == 1, f"line {number}: {pattern}"
+    text = re.sub(rf"^( *)from ({_OURS})\b", rf"\1from {PACKAGE}.{INNER}.\2", text, flags=re.MULTILINE)
+    text = re.sub(rf"^( *)import ({_OURS})\b", rf"\1from {PACKAGE}.{INNER} import \2", text, flags=re.MULTILINE)
+    return re.sub(rf"([\"'])((?:{_OURS})(?:\.\w+)+)\1", module, text)

@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     requested = experiments(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"}))
     planned, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if planned:
-        _show_plans([rehearsal(e) for e in planned], as_json)
-    left = [rehearsal(e) for e in requested if e.bundle is not None and not e.dry_run]
-    bundle.leave([(e, make_plan(e, _host()), rehearsed) for e, rehearsed in left])
+        _show_plans([(e, _plan(e, _host()), scope) for e, scope in map(rehearsal, planned)], as_json)
+    left = map(rehearsal, (e for e in requested if e.bundle is not None and not e.dry_run))
+    bundle.leave([(e, make_plan(e, _host()), scope) for e, scope in left])
     return _run_all(runs, as_json) if runs else 0
 
 
@@ -111,11 +111,9 @@ def _check(requested: Sequence[Experiment], host: Host) -> None:
     """Raise ConfigError with all that keeps any of them from running."""
     memory = devices.host_memory_bytes()
     problems = [p for e in requested for p in (*preflight.problems(e), *memory_problems(e, memory))]
+    problems = problems or [p for e in requested for p in target_problems(e, make_plan(e, host))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    refused = [p for e in requested for p in target_problems(e, make_plan(e, host))]
-    if refused:
-        raise ConfigError(*dict.fromkeys(refused))
 
 
 def _plan(e: Experiment, host: Host) -> Plan:
@@ -161,15 +159,15 @@ def _host() -> Host:
     return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
 
 
-def _show_plans(requested: Sequence[tuple[Experiment, Scope]], as_json: bool) -> None:
-    planned = [(e, _plan(e, _host()), rehearsed) for e, rehearsed in requested]
+def _show_plans(planned: Sequence[tuple[Experiment, Plan, Scope]], as_json: bool) -> None:
     if not as_json:
         print("\n\n".join(_plan_text(*one) for one in planned))
         return
-    rows = [{"experiment": plain(asdict(e)), "plan": asdict(plan)} for e, plan, _ in planned]
-    for row, (e, _, scope) in zip(rows, planned, strict=True):
-        if e.rehearse:
-            row["rehearsal"] = {name: plain(getattr(scope, name)) for name in ("shrunk", "not_rehearsed", "notes")}
+    rows = []
+    for e, plan, scope in planned:
+        said = {name: plain(getattr(scope, name)) for name in ("shrunk", "not_rehearsed", "notes")}
+        rehearsed = {"rehearsal": said} if e.rehearse else {}
+        rows.append({"experiment": plain(asdict(e)), "plan": asdict(plan), **rehearsed})
     print(json.dumps(rows, indent=2))
 
 
