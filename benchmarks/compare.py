@@ -43,15 +43,8 @@ def made(number: int, groups: int, steps: int) -> Record:
     """Return a run whose every step has all fields: digits as Megatron prints them, and as our mark has them."""
     noise = random.Random(number)
     group, seed = number % groups, number // groups
-    settings = {
-        **dict.fromkeys(vocabulary(), 1),
-        "seq_length": 4096,
-        "global_batch_size": 128,
-        "world_size": 8,
-        "train_iters": steps,
-        "seed": seed,
-        "micro_batch_size": 1 + group,
-    }
+    sizes = {"seq_length": 4096, "global_batch_size": 128, "world_size": 8, "train_iters": steps}
+    settings = {**dict.fromkeys(vocabulary(), 1), **sizes, "seed": seed, "micro_batch_size": 1 + group}
     ran = {name: Reading(value, 3) for name, value in settings.items()}
     return Record(
         id=f"run{number}",
@@ -65,12 +58,12 @@ def made(number: int, groups: int, steps: int) -> Record:
         requested=settings,
         effective=ran,
         dumped=ran,
-        steps=tuple(_step(i, noise, group) for i in range(steps)),
+        steps=tuple(_step(i, noise, 1 + 0.01 * group) for i in range(steps)),
     )
 
 
-def _step(i: int, noise: random.Random, group: int) -> Step:
-    seconds = 1.0 + 0.01 * group + 0.01 * noise.random()
+def _step(i: int, noise: random.Random, pace_s: float) -> Step:
+    seconds = pace_s + 0.01 * noise.random()
     return Step(
         step=i,
         line=i + 100,
@@ -87,7 +80,7 @@ def _step(i: int, noise: random.Random, group: int) -> Step:
         tflops_per_gpu=round(400 / seconds, 1),
         memory_bytes=60_000_000_000,
         memory_kind="allocated",
-        end_monotonic_s=round(1000 + i * (1.0 + 0.01 * group) + 0.01 * noise.random(), 9),
+        end_monotonic_s=round(1000 + i * pace_s + 0.01 * noise.random(), 9),
         skipped=0,
         nan=0,
         interval_steps=1,

@@ -10,7 +10,6 @@ against the best large matmul measured here. Fails on nothing: a slow machine is
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import tempfile
 import timeit
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -57,9 +56,11 @@ def main() -> None:
 def measure(name: str, overrides: tuple[str, ...], pairs: int) -> tuple[str, float]:
     """Warm both up on one model, step them in turn; return what to print and the engine's FLOP/s."""
     from conf import load_experiment
-    from conf.parameters import count
     from launchers import corpus
     from launchers.frameworks.megatron import settings
+    from metrics.flops import flops_per_token
+    from metrics.repeats import mean_of
+    from metrics.shape import shape_of_model
 
     with tempfile.TemporaryDirectory() as directory:
         e = load_experiment(*overrides, f"data.path={directory}/corpus")
@@ -70,15 +71,13 @@ def measure(name: str, overrides: tuple[str, ...], pairs: int) -> tuple[str, flo
         engine(), plain()
     times = [(timed(engine), timed(plain)) if i % 2 else (timed(plain), timed(engine))[::-1] for i in range(pairs)]
     tokens = e.training.global_batch_size * e.training.seq_length
-    parameters = count(e.model)
-    flops = flops_per_step(e, parameters.total - parameters.embedding)
     ours, theirs = (median(t[i] for t in times) for i in (0, 1))
-    low, ratio, high = interval([b / a for a, b in times])
+    ratio, (low, high) = mean_of([b / a for a, b in times])
     text = (
         f"{name}: engine {tokens / ours:,.0f} tokens/s, plain PyTorch {tokens / theirs:,.0f}; "
         f"engine / plain {ratio:.3f} (95 % interval {low:.3f} to {high:.3f}, {pairs} pairs)"
     )
-    return text, flops / ours
+    return text, tokens * flops_per_token(shape_of_model(e.model), e.training.seq_length) / ours
 
 
 def steppers(s: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], float]]:
@@ -92,30 +91,13 @@ def steppers(s: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], float
         engine_train._set_up_groups(Settings(**s))
     built = engine_train._build(Settings(**s))
     peer = Peer(s)
-    batches = [torch.stack([torch.cat([t, label[:, -1:]], 1) for t, label in engine_train._batches(built, 0)])]
-
-    return lambda: engine_train._step(built, 0)["loss"], lambda: peer.step(batches[0])
+    batches = torch.stack([torch.cat([t, label[:, -1:]], 1) for t, label in engine_train._batches(built, 0)])
+    return lambda: engine_train._step(built, 0)["loss"], lambda: peer.step(batches)
 
 
 def timed(step: Callable[[], float]) -> float:
     """Return the wall seconds of one step."""
     return timeit.timeit(step, number=1)
-
-
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Return (low, geometric mean, high): t over the logs of the pairs."""
-    from scipy.stats import t
-
-    logs = [math.log(r) for r in ratios]
-    half = float(t.ppf(0.975, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
-    return math.exp(fmean(logs) - half), math.exp(fmean(logs)), math.exp(fmean(logs) + half)
-
-
-def flops_per_step(e: Any, weights: int) -> float:
-    """Count 6 FLOPs a token and weight that is multiplied, and causal attention counted as half: 6 L h s a token."""
-    tokens = e.training.global_batch_size * e.training.seq_length
-    width = e.model.num_attention_heads * e.model.kv_channels
-    return float(tokens * (6 * weights + 6 * e.model.num_layers * width * e.training.seq_length))
 
 
 def matmul_flops_per_s(size: int = 2048) -> float:
