@@ -10,9 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -38,24 +36,15 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return line(columns) + line("---" for _ in columns) + "".join(line(row) for row in rows)
 
 
-def folder(name: str, group: str | None = None) -> dict[str, Mapping[str, Any]]:
-    """Return the YAML files of conf/NAME by their names, without aliases (files that only name another)."""
-    loaded = {
-        p.stem: yaml.safe_load(p.read_text(encoding="utf-8")) for p in sorted((ROOT / "conf" / name).glob("*.yaml"))
-    }
-    return {stem: file for stem, file in loaded.items() if group is None or group in file}
-
-
 def settings() -> str:
     """Return the page of all settings, one table a kind."""
+    from conf.vocabulary import vocabulary
+
     rows: dict[str, list[list[object]]] = {}
-    for name, row in yaml.safe_load((ROOT / "conf" / "vocabulary.yaml").read_text(encoding="utf-8")).items():
-        printed = {stack: key if isinstance(key, str) else _key(key) for stack, key in (row.get("print") or {}).items()}
-        names = ", ".join(f"{stack}: `{key}`" for stack, key in printed.items())
-        request = row.get("request")
-        rows.setdefault(row["kind"], []).append(
-            [f"`{name}`", row["unit"], f"`{request}`" if request else None, row.get("only_if"), names]
-        )
+    for name, row in vocabulary().items():
+        names = ", ".join(f"{stack}: `{', '.join(row.keys(stack))}`" for stack in row.print)
+        request = f"`{row.request}`" if row.request else None
+        rows.setdefault(row.kind, []).append([f"`{name}`", row.unit, request, row.only_if, names])
     header = ("setting", "unit", "in the experiment", "only with", "printed by other stacks as")
     parts = "".join(f"\n## {kind}\n\n{table(header, body)}" for kind, body in rows.items())
     return (
@@ -65,48 +54,36 @@ def settings() -> str:
     )
 
 
-def _key(keys: Any) -> str:
-    return ", ".join(map(str, keys)) if isinstance(keys, list) else str(keys.get("key", keys))
-
-
 def models() -> str:
     """Return the page of models, with the parameter counts of our own formula."""
-    from conf import load_experiment
+    from conf.compose import choices
+    from conf.load import model_named
     from conf.parameters import count
 
-    rows = []
-    for name, file in folder("model", "model").items():
-        model = load_experiment(f"model={name}", "platform=cpu", "layout=data_parallel").model
-        parts, experts = count(model), file["model"].get("moe") or {}
-        rows.append(
-            [
-                f"`{name}`",
-                model.hf_id,
-                f"{parts.total:,}",
-                f"{parts.active:,}" if parts.active != parts.total else None,
-                model.num_layers,
-                model.hidden_size,
-                f"{model.num_attention_heads} / {model.num_query_groups}",
-                experts.get("num_experts"),
-                f"{model.max_position_embeddings:,}",
-                file["model"].get("source"),
-            ]
-        )
     header = ("`model=`", "published as", "parameters", "active", "layers", "width", "heads / groups", "experts")
+    rows: list[list[object]] = []
+    for name in choices("model"):
+        if (model := model_named(name)) is not None:  # else another name for one of the others
+            parts = count(model)
+            active = f"{parts.active:,}" if parts.active != parts.total else None
+            rows.append([f"`{name}`", model.hf_id, f"{parts.total:,}", active, model.num_layers, model.hidden_size])
+            rows[-1] += [f"{model.num_attention_heads} / {model.num_query_groups}", model.moe and model.moe.num_experts]
+            rows[-1] += [f"{model.max_position_embeddings:,}", model.source]
     return "# Models\n\nOne file each in `conf/model/`.\n\n" + table((*header, "positions", "source"), rows)
 
 
 def gpus() -> str:
     """Return the page of GPUs: memory, dense peaks and where each figure is from."""
-    rows = []
-    for name, gpu in folder("hardware", "peak_dense_tflops").items():
-        peaks, reached = gpu["peak_dense_tflops"] or {}, gpu.get("achievable_tflops") or {}
-        figures = [peaks.get(precision) for precision in ("bf16", "fp8", "fp4")]
-        memory = (gpu.get("memory_gb"), gpu.get("memory_bandwidth_tb_s"))
-        rows.append(
-            [f"`{name}`", *memory, *figures, reached.get("bf16"), gpu.get("tdp_w"), gpu["status"], gpu["source"]]
-        )
+    from conf.compose import choices
+    from metrics.peak import hardware
+
     header = ("`hardware=`", "memory, GB", "TB/s", "BF16", "FP8", "FP4", "BF16 reached", "W", "status", "source")
+    rows = []
+    for name in choices("hardware"):
+        gpu = hardware(name)
+        figures = [gpu.peak_dense_tflops.get(precision) for precision in ("bf16", "fp8", "fp4")]
+        more = (gpu.achievable_tflops.get("bf16"), gpu.tdp_w, gpu.status, gpu.source)
+        rows.append([f"`{name}`", gpu.memory_gb, gpu.memory_bandwidth_tb_s, *figures, *more])
     text = "# GPUs\n\nPeaks are dense TFLOP/s. `BF16 reached` is the best matrix product that was published.\n\n"
     return text + table(header, rows)
 
