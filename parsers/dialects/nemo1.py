@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from conf import vocabulary
 from parsers.dialects.nemo2 import FACTS, SETTINGS, STARTUP, NemoDriver
 from parsers.driver import Dialect, Values
@@ -39,8 +41,6 @@ def _exact(text: str) -> int | None:
 
 
 _TQDM_DIGITS, _FLOAT32_DIGITS = 3, 7
-
-
 _PRECISE_ENOUGH = 0.01
 """A recovered time counts where what the digits leave open is below this share of it."""
 
@@ -55,45 +55,32 @@ class SlidingMean:
 
     def __init__(self, window: int | None) -> None:
         self.window = window
-        self._values: deque[float] = deque(maxlen=max(1, window or 1))
-        self._errors: deque[float] = deque(maxlen=max(1, window or 1))
-        self._first: float | None = None
+        self._own: deque[tuple[float, float]] = deque(maxlen=max(1, window or 1))  # and how far each can be off
+        self._first = 0.0
         self._count = 0
 
     def take(self, mean: float, digits: int) -> float | None:
         """Return the step's own time; None where the digits do not suffice. digits: of the printed mean."""
         self._count += 1
-        if self._count > 2 and (self.window is None or self.window <= 1):
-            return mean if self.window is not None else None
-        error = half_a_digit(mean, digits)
-        if self._count == 2 and self._first is not None and 2 * (mean + error) < self._first:
-            self.window = 1
+        error = 0.5 * 10.0 ** (math.floor(math.log10(abs(mean))) - digits + 1) if mean else 0.0
         if self._count == 1:
             self._first = mean - error
+        elif self._count == 2 and 2 * (mean + error) < self._first:
+            self.window = 1
         if self._count == 1 or (self.window is not None and self.window <= 1):
-            self._keep(mean, error)
+            self._own.append((mean, error))
             return mean  # a mean of one
-        return None if self.window is None else self._recovered(mean, error, self.window)
-
-    def _recovered(self, mean: float, error: float, window: int) -> float | None:
-        count = min(self._count, window)
-        others, slack = list(self._values)[-(count - 1) :], list(self._errors)[-(count - 1) :]
-        value = count * mean - math.fsum(others)
-        doubt = count * error + math.fsum(slack)
-        if count == window and self._count > window:
+        if self.window is None:
+            return None
+        count = min(self._count, self.window)
+        others = list(self._own)[-(count - 1) :]
+        value = count * mean - math.fsum(own for own, _ in others)
+        doubt = count * error + math.fsum(off for _, off in others)
+        if self._count > count:
             # The oldest of the window before leaves, all others stay: its error alone comes with it.
-            doubt = min(doubt, 2 * count * error + self._errors[0])
-        self._keep(value, doubt)
+            doubt = min(doubt, 2 * count * error + self._own[0][1])
+        self._own.append((value, doubt))
         return value if value > 0 and doubt <= _PRECISE_ENOUGH * value else None
-
-    def _keep(self, value: float, error: float) -> None:
-        self._values.append(value)
-        self._errors.append(error)
-
-
-def half_a_digit(value: float, digits: int) -> float:
-    """Return how far a number that was printed with so many significant digits can be off."""
-    return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1) if value else 0.0
 
 
 _CONFIG_FACTS: Mapping[str, str] = {
@@ -102,13 +89,11 @@ _CONFIG_FACTS: Mapping[str, str] = {
     "trainer.devices": "gpus_per_node",
     "model.optim.name": "optimizer_name",
 }
-_ACTIVATION = "model.activation"
 # megatron_base_model.py, build_transformer_config: "fast-" names a fused kernel of the same.
 _GATED: Mapping[str, bool] = {
     **dict.fromkeys(("swiglu", "geglu", "reglu"), True),
     **dict.fromkeys(("gelu", "relu", "silu", "squared-relu"), False),
 }
-_WINDOW = "exp_manager.step_timing_kwargs.buffer_size"
 _YAML_NULL = ("null", "", "None")
 
 
@@ -154,7 +139,7 @@ class _ConfigDump:
             yield Setting(self._known[path].name, value, line)
             if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
                 yield Fact("train_iters", value, line)
-        elif path == _ACTIVATION:
+        elif path == "model.activation":
             gated = _GATED.get(shown.removeprefix("fast-"))
             if gated is not None:
                 yield Setting("gated_linear_unit", gated, line)
@@ -164,16 +149,16 @@ class _ConfigDump:
         elif path in ("model.fp8", "model.fp8_hybrid", "model.fp8_e4m3"):
             self._fp8[path] = value
             yield from self._fp8_setting(line)
-        elif path == _WINDOW and isinstance(value, int):
+        elif path == "exp_manager.step_timing_kwargs.buffer_size" and isinstance(value, int):
             self.window = value
 
     def _fp8_setting(self, line: int) -> Iterator[Event]:
         # fp8 comes first in NeMo's files, its format in the lines that follow.
-        if self._fp8.get("model.fp8") is False and len(self._fp8) == 1:
+        if self._fp8 == {"model.fp8": False}:
             yield Setting("fp8", None, line)
         elif self._fp8.get("model.fp8") is True:
-            for key, name in (("model.fp8_hybrid", "hybrid"), ("model.fp8_e4m3", "e4m3")):
-                if self._fp8.pop(key, None) is True:
+            for name in ("hybrid", "e4m3"):
+                if self._fp8.pop(f"model.fp8_{name}", None) is True:
                     yield Setting("fp8", name, line)
 
 
@@ -184,11 +169,10 @@ class _Driver(NemoDriver):
         self._window: int | None = None
         self._mean: SlidingMean | None = None
         self._fresh = False  # a process has started since the last step
-        self._step: int | None = None
-        self._iteration: int | None = None
+        self._previous: Step | None = None
         self._last: tuple[float | None, float | None] = (None, None)
         self._order = -1
-        self._recent: deque[tuple[int, float | None]] = deque(maxlen=4)
+        self._recent: deque[tuple[int, str]] = deque(maxlen=4)
         self._val_loss: float | None = None
         self._validation: Validation | None = None
 
@@ -214,28 +198,26 @@ class _Driver(NemoDriver):
             yield from self._by_order(line, values)
             return
         validates = values["metrics"].pop("val_loss", None)
-        new = not self._is_redraw(values)
+        # The bar draws a step again, and so does a line printed twice: this one, or one shortly before. Steps that are
+        # redone after a restart have other losses, or are passed over.
+        before, now = self._previous, (values["step"], _shown(values.get("loss")))
+        new = now not in self._recent and (before is None or before.step != values["step"])
         if new:
             yield from self.end()
         if validates is not None and validates != self._val_loss:
             # It stays on the bar until the next. After the last step the bar is drawn anew, else with the next one.
             self._val_loss = validates
-            self._validation = Validation(line=line, step=self._step, iteration=self._iteration, loss=validates)
+            step, iteration = (None, None) if before is None else (before.step, before.iteration)
+            self._validation = Validation(line=line, step=step, iteration=iteration, loss=validates)
         if new:
             self._settle_time(values, digits)
-            self._step, self._iteration = values["step"], values["iteration"]
-            self._recent.append((values["step"], values.get("loss")))
-            yield Step(line=line, **values)
-
-    def _is_redraw(self, values: Mapping[str, Any]) -> bool:
-        """Return whether this step or one shortly before is drawn again: the bar does it, and so does a line printed
-        twice. Steps that are redone after a restart have other losses, or are passed over."""
-        now = values["step"], _shown(values.get("loss"))
-        return values["step"] == self._step or now in [(step, _shown(loss)) for step, loss in self._recent]
+            self._previous = Step(line=line, **values)
+            self._recent.append(now)
+            yield self._previous
 
     def _settle_time(self, values: Values, digits: int) -> None:
         printed = values["metrics"].get(_PRINTED)
-        follows = self._step is not None and values["step"] == self._step + 1
+        follows = self._previous is not None and values["step"] == self._previous.step + 1
         if self._fresh or values["step"] == 0:
             self._mean = SlidingMean(self._window)
         elif not follows:
@@ -269,8 +251,7 @@ class _Driver(NemoDriver):
         if "GLOBAL_RANK: 0, MEMBER" in text:
             self._fresh = True
         if validated is not None and self._validation is not None and self._validation.step == int(validated[1]) - 1:
-            step, iteration = self._validation.step, self._validation.iteration
-            self._validation = Validation(line=line, step=step, iteration=iteration, loss=number(validated[2]))
+            self._validation = replace(self._validation, line=line, loss=number(validated[2]))
         yield from super().other(line, text)
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
 
 from parsers.dialects.megatron import parameters
-from parsers.driver import Dialect, Driver, Values, glued
+from parsers.driver import Dialect, Driver, Values, WrappedLines
 from parsers.events import Event, Fact, Setting
 from parsers.record import Step, Validation
 from parsers.text import body
@@ -55,8 +54,6 @@ _MEMORY: Mapping[str, str] = {
     "max_memory_allocated_bytes": "allocated",
 }
 _MEANS = ("lr", "step_time_s", "loss", "grad_norm", "tokens_per_s_per_gpu", "tflops_per_gpu")
-_ALWAYS = {"global_step", "reduced_train_loss"}
-_MOST_PIECES = 8
 _CUT = (":", "|", ".", "-", "+", "e", ",")
 _TAIL = re.compile(r"[\d.e+-]{1,12}")
 
@@ -89,129 +86,92 @@ class NemoDriver(Driver):
                 yield Setting(setting.name, value, line)
 
 
-class _Before(NamedTuple):
-    step: int
-    iteration: int | None
+class _Lines(WrappedLines):
+    """Broken lines where no field is always the last: the next line shows whether one goes on."""
+
+    wraps = True  # until the first step shows that it stands on one line
+
+    def _feed(self, number: int, text: str) -> Iterable[tuple[int, str]]:
+        if self.pieces and _HEAD.search(text) is None and not _continues(body(text)):
+            return (*self.end(), (number, text))
+        return super()._feed(number, text)
+
+    def end(self) -> list[tuple[int, str]]:
+        pieces, self.pieces = self.pieces, []
+        if not pieces:
+            return []
+        self.wraps = len(pieces) > 1
+        return [(pieces[0][0], "".join([pieces[0][1], *(body(text) for _, text in pieces[1:])]))]
 
 
 class _Driver(NemoDriver):
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self._previous: _Before | None = None
+        self._wrapped: _Lines = _Lines(self._head, self._is_complete)
+        self._previous: Step | None = None
         self._open: Values | None = None  # the first step, while the log interval is not known
         self._fields = 0
-        self._names: list[str] = []
-        self._wraps = True  # until the first line shows that it stands on one
-        self._waiting: list[str] = []
-        self._waiting_at = 0
         self._train_iters: int | None = None
         self._val_loss: float | None = None
 
-    def feed(self, number: int, text: str) -> Iterable[Event]:
-        parts = glued(_HEAD, text)
-        return self._line(number, text) if len(parts) < 2 else [e for part in parts for e in self._line(number, part)]
-
-    def _line(self, number: int, text: str) -> Iterable[Event]:
-        head = _HEAD.search(text)
-        if head is not None:
-            before = tuple(self._release())
-            if self._wraps or text.count("|") < self._fields or text.endswith(_CUT):
-                return (*before, *self._wait(number, text[head.start() :]))
-            return (*before, *self._events(number, text, head))
-        if self._waiting and len(self._waiting) < _MOST_PIECES and _continues(body(text)):
-            return self._wait(self._waiting_at, body(text))
-        return (*self._release(), *self.other(number, text))
+    def _is_complete(self, text: str) -> bool:
+        """Return whether a line goes on in no other: where none did so far, and it has as many fields as the last."""
+        alone = not (self._wrapped.wraps or self._wrapped.pieces or text.endswith(_CUT))
+        return alone and text.count("|") >= self._fields
 
     def end(self) -> Iterable[Event]:
-        events = tuple(self._release())
+        events = tuple(super().end())
         values, self._open = self._open, None
-        if values is None:
-            return events
-        _average(values, None)
-        return (*events, self._settled(values))
+        return events if values is None else (*events, self._settled(values, None))
 
-    def _release(self) -> Iterable[Event]:
-        waiting, self._waiting = self._waiting, []
-        text = "".join(waiting)
-        head = _HEAD.search(text)
-        if head is None:
-            return ()
-        self._wraps = len(waiting) > 1
-        return self._events(self._waiting_at, text, head)
-
-    def _wait(self, number: int, text: str) -> Iterable[Event]:
-        # A terminal that wraps cuts anywhere: what is less than the line before, or the first of all, may go on in
-        # the next line.
-        self._waiting.append(text)
-        self._waiting_at = number
-        text = "".join(self._waiting)
-        names = _names(text)
-        shorter = names == self._names[: len(names)] and names != self._names
-        if self._wraps or shorter or text.rstrip().endswith(_CUT) or not set(names) >= _ALWAYS:
-            self.wants = 1
-            return ()
-        return self._release()
-
-    def _events(self, line: int, text: str, head: re.Match[str]) -> Iterator[Event]:
-        values = _values(text, head)
-        if values is None:
-            return
+    def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
+        self._fields = text.count("|")
         values["line"] = line
-        if text.count("|") != self._fields:
-            self._fields, self._names = text.count("|"), _names(text)
-        total = int(head[3]) + 1  # the printer's total - 1; that of an epoch where training has no max_steps
+        # The printer's total - 1; that of an epoch where training has no max_steps.
+        total = next(int(match[3]) + 1 for match in _HEAD.finditer(text))
         if values["step"] < total != self._train_iters:
             self._train_iters = total
             yield Fact("train_iters", total, line)
         # val_loss stays on the lines until the next validation: it is new where it changes, and came before this step.
         loss = values["metrics"].pop("val_loss", None)
         others = {name: values["metrics"].pop(name) for name in tuple(values["metrics"]) if name.startswith("val_")}
+        before = self._previous
         if loss is not None and loss != self._val_loss:
-            before = (None, None) if self._previous is None else (self._previous.step, self._previous.iteration)
             self._val_loss = loss
-            yield Validation(line=line, step=before[0], iteration=before[1], loss=loss, metrics=others)
+            step, iteration = (None, None) if before is None else (before.step, before.iteration)
+            yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=others)
         if self._open is not None:
             first, self._open = self._open, None
-            _average(first, _gap(first["step"], values["step"]))
-            yield self._settled(first)
-        if _is_own(values):
-            values["interval_steps"] = 1
-        elif self._previous is None and values["step"]:
+            before = self._settled(first, values["step"] - first["step"])
+            yield before
+        # consumed_samples shows that the values are the step's own: it is (global_step + 1) * global_batch_size then,
+        # and a line that was lost or grepped away changes nothing about it.
+        own = (values["step"] + 1) * (values.get("global_batch_size") or 0)
+        if before is None and values["step"] and not (own and values.get("consumed_samples") == own):
             self._open = values
-            return
+        elif before is None or (own and values.get("consumed_samples") == own):
+            yield self._settled(values, 1)
         else:
-            _average(values, _gap(self._previous.step, values["step"]) if self._previous is not None else 1)
-        yield self._settled(values)
+            yield self._settled(values, values["step"] - before.step)
 
-    def _settled(self, values: Values) -> Step:
-        step = Step(**values)
-        self._previous = _Before(step.step, step.iteration)
-        return step
-
-
-def _is_own(values: Mapping[str, Any]) -> bool:
-    """Whether consumed_samples shows that the values are the step's own: it is (global_step + 1) * global_batch_size
-    then, and a line that was lost or grepped away changes nothing about it."""
-    own = (values["step"] + 1) * (values.get("global_batch_size") or 0)
-    return bool(own) and values.get("consumed_samples") == own
-
-
-def _gap(before: int, after: int) -> int | None:
-    return after - before if after > before else None
+    def _settled(self, values: Values, gap: int | None) -> Step:
+        """Return the step, with what follows from the steps since the line before: with a log interval k, k divides
+        iteration + 1."""
+        if gap == 1:
+            values["interval_steps"] = 1
+        else:
+            values["lr_used"] = values["consumed_samples"] = None
+        if gap is not None and gap > 1 and (values["iteration"] + 1) % gap == 0:
+            values["interval_steps"] = gap
+            values["flags"] = tuple(f"{name}:interval_mean" for name in _MEANS if values.get(name) is not None)
+        self._previous = Step(**values)
+        return self._previous
 
 
-def _average(values: Values, gap: int | None) -> None:
-    """Add what follows from the steps since the line before: with a log interval k, k divides iteration + 1."""
-    if gap == 1:
-        values["interval_steps"] = 1
-        return
-    values["lr_used"] = values["consumed_samples"] = None
-    if gap is not None and (values["iteration"] + 1) % gap == 0:
-        values["interval_steps"] = gap
-        values["flags"] = tuple(f"{name}:interval_mean" for name in _MEANS if values.get(name) is not None)
-
-
-def _values(text: str, head: re.Match[str]) -> Values | None:
+def _parse(text: str) -> Values | None:
+    head = _HEAD.search(text)
+    if head is None:
+        return None
     parts = text[head.end() :].rstrip().split("|")
     if parts[-1].endswith("."):
         parts.pop()  # "46.": a number cut short, and a wrong one
@@ -233,21 +193,12 @@ def _values(text: str, head: re.Match[str]) -> Values | None:
     return values
 
 
-def _names(text: str) -> list[str]:
-    return [part.rpartition(":")[0].strip() for part in text.split("|")[1:] if ":" in part]
-
-
 def _continues(text: str) -> bool:
     """Whether a line can be the rest of a wrapped one: fields that we know, or the tail of a number."""
     first, bar, _ = text.strip().partition("|")
     name = first.rpartition(": ")[0].strip()
     known = bool(name) and any(column.endswith(name) for column in DIALECT.columns)
     return known or (bool(bar) and len(first) < 40) or bool(_TAIL.fullmatch(first))
-
-
-def _parse(text: str) -> Values | None:
-    head = _HEAD.search(text)
-    return None if head is None else _values(text, head)
 
 
 DIALECT = Dialect(
@@ -257,6 +208,8 @@ DIALECT = Dialect(
     signs=(b"Training epoch ",),
     marks=(b"Training epoch ", b"heckpoint save for step", b"Global Checkpoint Save"),
     startup=STARTUP,
+    head=r"Training epoch {1,12}\d{1,12}, iteration {1,12}\d{1,12}/\d",
+    complete=".",  # see _Driver
     columns={
         "lr": ("lr", number),
         "global_step": ("step", count),
