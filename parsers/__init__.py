@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from parsers import marks
 from parsers.assemble import assemble, differences
 from parsers.dialects import DIALECTS, load
 from parsers.find import find_runs
 from parsers.outcome import Ending, Outcome, judge
 from parsers.reader import Parser
 from parsers.record import (
-    SCHEMA_VERSION,
     Declaration,
-    Difference,
     Power,
     Reading,
     Record,
@@ -33,9 +30,7 @@ from parsers.storage import read, write
 
 __all__ = [
     "DIALECTS",
-    "SCHEMA_VERSION",
     "Declaration",
-    "Difference",
     "Ending",
     "Outcome",
     "Parsed",
@@ -49,12 +44,10 @@ __all__ = [
     "Step",
     "Validation",
     "assemble",
-    "detect",
     "differences",
     "find_runs",
     "judge",
     "live",
-    "looked_for",
     "parse",
     "parse_all",
     "read",
@@ -81,11 +74,6 @@ def parse_all(source: Path | Iterable[str | bytes], dialect: str | None = None) 
     return parser.finish()
 
 
-def detect(lines: Iterable[str | bytes]) -> str | None:
-    """Return the dialect of these lines."""
-    return parse(lines).dialect
-
-
 def live(line: str) -> Step | None:
     """Return the step that this one line reports, in any dialect: for progress while a run goes on."""
     for name in DIALECTS:
@@ -93,8 +81,3 @@ def live(line: str) -> Step | None:
         if step is not None:
             return step
     return None
-
-
-def looked_for() -> tuple[str, ...]:
-    """Return what betrays a training log, a phrase a dialect."""
-    return (*(load(name).looks_for for name in DIALECTS), marks.LOOKS_FOR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command
-from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, looked_for, show, write
-from parsers.discover import Found, Passed, discover
+from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, marks, show, write
+from parsers.dialects import load
+from parsers.discover import discover
 from parsers.given import given_of, with_given
 from parsers.importers import is_record, read_record
 from parsers.power import with_power
@@ -60,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if folders:
         logs += _discovered(folders)
     if "--follow" in switches:
-        _follow(logs, dialect)
+        if len(logs) != 1:
+            raise InputError(Problem("--follow", "takes one log", found=f"{len(logs)} logs"))
+        follow(logs[0], dialect)
         return 0
     read = _all(logs, dialect)
     if arguments["power"] is not None:
@@ -99,15 +102,16 @@ def imported_all(
     if dialect is None and not any(run.dialect or run.steps or run.facts for run in runs):
         hint = "give the file that the training program's own output went to, or add its dialect (parsers/README.md)"
         what = f"is no training log ({runs[-1].lines} lines read)"
-        raise InputError(Problem(str(log), what, allowed=_one_a_line(looked_for()), hint=hint))
+        raise InputError(Problem(str(log), what, allowed=_looked_for(), hint=hint))
     records = [_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1)]
     if log != STDIN:  # a run directory of ours, in which the last run wrote last
         records[-1] = with_probe(records[-1], log.parent / FOLDER)
     return tuple(records)
 
 
-def _one_a_line(texts: Sequence[str]) -> str:
-    return "".join(f"\n      {text}" for text in texts)
+def _looked_for() -> str:
+    """Return what betrays a training log, a line a dialect."""
+    return "".join(f"\n      {text}" for text in (*(load(name).looks_for for name in DIALECTS), marks.LOOKS_FOR))
 
 
 def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
@@ -125,12 +129,8 @@ def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
     )
     if count > 1:
         about = replace(about, notes=(f"run {index} of {count} in this log, from line {run.first_line} on",))
-    return assemble(run, judge(Ending(exit_code=_exit_code(run)), run), about)
-
-
-def _exit_code(run: Parsed) -> int | None:
     code = run.facts.get("exit_code")
-    return code if type(code) is int else None
+    return assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about)
 
 
 def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
@@ -157,28 +157,17 @@ def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
 
 def _discovered(folders: Sequence[Path]) -> list[Path]:
     logs, passed = discover(folders)
-    for line in _lines(logs, passed):
+    lines = [f"took {log.path} ({log.dialect})" for log in logs]
+    lines += [f"passed over {other.path}: {other.why}" for other in passed[:_PASSED_SHOWN]]
+    if len(passed) > _PASSED_SHOWN:
+        lines.append(f"passed over {len(passed) - _PASSED_SHOWN} more files")
+    for line in lines:
         print(plain(line), file=sys.stderr)
     if not logs:
         where = ", ".join(str(folder) for folder in folders)
         hint = "name the file that the training program's own output went to"
-        raise InputError(Problem(where, "holds no training log", allowed=_one_a_line(looked_for()), hint=hint))
+        raise InputError(Problem(where, "holds no training log", allowed=_looked_for(), hint=hint))
     return [log.path for log in logs]
-
-
-def _lines(logs: Sequence[Found], passed: Sequence[Passed]) -> Iterator[str]:
-    for log in logs:
-        yield f"took {log.path} ({log.dialect})"
-    for other in passed[:_PASSED_SHOWN]:
-        yield f"passed over {other.path}: {other.why}"
-    if len(passed) > _PASSED_SHOWN:
-        yield f"passed over {len(passed) - _PASSED_SHOWN} more files"
-
-
-def _follow(logs: Sequence[Path], dialect: str | None) -> None:
-    if len(logs) != 1:
-        raise InputError(Problem("--follow", "takes one log", found=f"{len(logs)} logs"))
-    follow(logs[0], dialect)
 
 
 def _directories(arguments: Arguments, records: Sequence[Record]) -> list[Path | None]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parsers.dialects import DIALECTS
 from parsers.importers import is_record
 from parsers.reader import Parser
 from parsers.scan import read_blocks
@@ -32,11 +31,14 @@ _COMPARED = 3
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file that holds a training log."""
+    """A file that holds a training log. begins: its first steps, by which copies are known, with their times: a repeat
+    of a run has the same losses, and is another run."""
 
     path: Path
     dialect: str
     changed_s: float
+    size: int
+    begins: tuple[tuple[float | None, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,21 @@ class Passed:
 def discover(folders: Sequence[Path]) -> tuple[list[Found], list[Passed]]:
     """Return the logs below `folders`, newest first, and what was passed over: first what speaks of training (a copy, a
     log without steps), then all other files."""
-    heads: list[tuple[Found, Parsed, int]] = []
+    logs: list[Found] = []
     passed: list[Passed] = []
     for path in _files(folders, passed):
-        head = _looked_at(path, passed)
-        if head is not None:
-            heads.append(head)
-    taken = _without_copies(heads, passed)
+        result = _looked_at(path)
+        if isinstance(result, Found):
+            logs.append(result)
+        else:
+            passed.append(result)
+    taken: dict[object, Found] = {}  # of the files with the same steps the largest: ranks and sinks write their own
+    for log in sorted(logs, key=lambda log: -log.size):
+        other = taken.setdefault(log.begins if any(loss is not None for _, loss, *_ in log.begins) else log.path, log)
+        if other is not log:
+            passed.append(Passed(log.path, f"the same steps as {other.path}"))
     passed.sort(key=lambda other: other.why in _OTHERS)
-    return sorted(taken, key=lambda log: log.changed_s, reverse=True), passed
+    return sorted(taken.values(), key=lambda log: log.changed_s, reverse=True), passed
 
 
 def _files(folders: Sequence[Path], passed: list[Passed]) -> Iterator[Path]:
@@ -74,22 +82,21 @@ def _files(folders: Sequence[Path], passed: list[Passed]) -> Iterator[Path]:
                 yield Path(directory) / name
 
 
-def _looked_at(path: Path, passed: list[Passed]) -> tuple[Found, Parsed, int] | None:
-    """Read the first megabytes of a file. Return its log; None where it is passed over."""
+def _looked_at(path: Path) -> Found | Passed:
+    """Return the log in a file, by its first megabytes, or why it is none."""
     try:
-        facts = path.stat()
-        why = _why_not(path)
+        stat, why = path.stat(), _why_not(path)
+        if why == "a record":
+            return Found(path, why, stat.st_mtime, stat.st_size)
         if why is None:
             parsed = _head(path)
-            why = None if parsed.steps else "no steps in it" if parsed.dialect else _NOTHING
-            if why is None:
-                return Found(path, parsed.dialect or "our own marks", facts.st_mtime), parsed, facts.st_size
-        if why == "a record":
-            return Found(path, why, facts.st_mtime), Parser(DIALECTS[0]).result(), facts.st_size
+            begins = ((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
+            if parsed.steps:
+                return Found(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
+            why = "no steps in it" if parsed.dialect else _NOTHING
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error}"
-    passed.append(Passed(path, why))
-    return None
+    return Passed(path, why)
 
 
 def _why_not(path: Path) -> str | None:
@@ -102,14 +109,13 @@ def _why_not(path: Path) -> str | None:
     if not head:
         return _EMPTY
     kind = next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
-    if kind is None and is_record(head):
+    if kind is not None or head.startswith(b"\x1f\x8b"):
+        return kind
+    if is_record(head):
         return "a record"
-    if kind is None and head.split(b"\n", 1)[0].strip() in (b"{", b"["):
+    if head.split(b"\n", 1)[0].strip() in (b"{", b"["):
         return _JSON
-    unpacked = head.startswith(b"\x1f\x8b")
-    if kind is None and not unpacked and head.count(b"\0") > len(head) // 8:
-        return _BINARY
-    return kind
+    return _BINARY if head.count(b"\0") > len(head) // 8 else None
 
 
 def _head(path: Path) -> Parsed:
@@ -120,16 +126,3 @@ def _head(path: Path) -> Parsed:
         if size >= _LOOK:
             break
     return parser.finish()[0]
-
-
-def _without_copies(heads: list[tuple[Found, Parsed, int]], passed: list[Passed]) -> list[Found]:
-    """Return the largest of the files with the same steps: ranks and sinks write files of their own."""
-    taken: dict[object, Found] = {}
-    for log, parsed, _ in sorted(heads, key=lambda head: -head[2]):
-        # With their times: a repeat of a run has the same losses, and is another run.
-        first = tuple((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
-        key: object = first if any(loss is not None for _, loss, _, _ in first) else log.path
-        other = taken.setdefault(key, log)
-        if other is not log:
-            passed.append(Passed(log.path, f"the same steps as {other.path}"))
-    return list(taken.values())

@@ -16,7 +16,7 @@ from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import vocabulary
 from parsers.progress import Progress, silent
-from parsers.record import Record, Run
+from parsers.record import Run
 from parsers.storage import RUN_FILE, experiment_of, read_lazily
 from parsers.values import literal
 
@@ -66,16 +66,12 @@ def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:
     directories: dict[Path, Path] = {}
     for name in named:
         before = len(problems)
-        below = [directory for path in _expanded(name) for directory in _below(path, problems)]
+        paths = [Path(name)] if Path(name).exists() else map(Path, glob.glob(name, recursive=True))  # noqa: PTH207
+        below = [directory for path in paths for directory in _below(path, problems)]
         if not below and len(problems) == before:
             problems.append(Problem(name, "no run there", allowed=f"directories with a {RUN_FILE}", hint=_INSTEAD))
         directories.update({directory.resolve(): directory for directory in below})
     return sorted(directories.values(), key=_natural)
-
-
-def _expanded(name: str) -> list[Path]:
-    path = Path(name)
-    return [path] if path.exists() else [Path(match) for match in glob.glob(name, recursive=True)]  # noqa: PTH207
 
 
 def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
@@ -124,14 +120,13 @@ def matching(runs: Sequence[Run], filters: Sequence[str], other_keys: Sequence[s
         wanted.setdefault(key.strip(), []).extend(_meant(key.strip(), value))
     environment = {name for run in runs for name in run.record.environment}
     known = {*FIELDS, MODEL, *vocabulary(), *environment}
-    problems = [
-        Problem(key, "no such key", allowed=_allowed(), hint=closest(key, [*known, *other_keys]))
-        for key in wanted
-        if key not in known
-    ]
-    if problems:
-        raise InputError(*problems)
-    return tuple(run for run in runs if all(_is_one_of(value_of(run, key), texts) for key, texts in wanted.items()))
+    allowed = f"{listed([*FIELDS, MODEL])}, a setting of conf/vocabulary.yaml, or a fact of the environment"
+    hints = {key: closest(key, [*known, *other_keys]) for key in wanted if key not in known}
+    if hints:
+        raise InputError(*(Problem(key, "no such key", allowed=allowed, hint=hint) for key, hint in hints.items()))
+    return tuple(
+        run for run in runs if all(any(_is(value_of(run, key), text) for text in of) for key, of in wanted.items())
+    )
 
 
 def none_matches(runs: Sequence[Run], filters: Sequence[str]) -> Iterator[Problem]:
@@ -150,23 +145,14 @@ def value_of(run: Run, key: str) -> Any:
     """Return what a run says of a key; None where it does not say."""
     record = run.record
     if key == MODEL:
-        model = record.given.get(MODEL) or _model(run.path)
+        model = record.given.get(MODEL) or experiment_of(run.path, MODEL).get("name")
         return _named(model) if isinstance(model, str) else None
     if key in FIELDS:
         return getattr(record, key)
     if key in vocabulary():
-        return _setting(record, key)
+        stated = key in record.effective or key in record.given
+        return record.setting(key) if stated else record.requested.get(key)
     return record.environment.get(key)
-
-
-def _setting(record: Record, name: str) -> Any:
-    stated = name in record.effective or name in record.given
-    return record.setting(name) if stated else record.requested.get(name)
-
-
-def _model(directory: str) -> str | None:
-    """Return the name of the model in the experiment that lies beside the record."""
-    return experiment_of(directory, MODEL).get("name")
 
 
 def _meant(key: str, text: str) -> Iterator[str]:
@@ -187,10 +173,6 @@ def _named(model: str) -> str:
     return model
 
 
-def _is_one_of(value: Any, texts: Sequence[str]) -> bool:
-    return any(_is(value, text) for text in texts)
-
-
 def _is(value: Any, text: str) -> bool:
     if value is None or isinstance(value, bool):
         return str(value).lower() == text.lower() or (value is None and text == "null")
@@ -198,7 +180,3 @@ def _is(value: Any, text: str) -> bool:
         parsed = literal(text)
         return isinstance(parsed, int | float) and not isinstance(parsed, bool) and parsed == value
     return fnmatchcase(str(value), text)
-
-
-def _allowed() -> str:
-    return f"{listed([*FIELDS, MODEL])}, a setting of conf/vocabulary.yaml, or a fact of the environment"

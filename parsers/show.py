@@ -76,7 +76,13 @@ def rows(record: Record) -> Iterator[tuple[str, str]]:
         if record.steps:
             yield label, _step(record.steps[index])
     yield from _settings(record)
-    yield from _points(record)
+    for point in record.validations[-_MANY:]:
+        yield f"{point.split} loss", _validation(point)
+    seconds = [stall.seconds for stall in record.stalls if stall.seconds is not None]
+    if record.stalls:
+        yield "stalls", f"{len(record.stalls)}, {sum(seconds):.1f} s where their time is reported"
+    for power in record.power:
+        yield "energy", _power(power)
     for difference in differences(record.requested, record.effective):
         yield "difference", str(difference)
     for note in record.notes:
@@ -90,21 +96,10 @@ def _step(step: Step) -> str:
 
 def _settings(record: Record) -> Iterator[tuple[str, str]]:
     for name in (name for name, setting in vocabulary().items() if setting.shown):
-        reading = record.effective.get(name)
-        if reading is not None:
-            yield name, f"{reading.value} (line {reading.line})"
+        if name in record.effective:
+            yield name, f"{record.effective[name].value} (line {record.effective[name].line})"
         elif name in record.given:
             yield name, f"{record.given[name]} (given)"
-
-
-def _points(record: Record) -> Iterator[tuple[str, str]]:
-    for point in record.validations[-_MANY:]:
-        yield f"{point.split} loss", _validation(point)
-    seconds = [stall.seconds for stall in record.stalls if stall.seconds is not None]
-    if record.stalls:
-        yield "stalls", f"{len(record.stalls)}, {sum(seconds):.1f} s where their time is reported"
-    for power in record.power:
-        yield "energy", _power(power)
 
 
 def _validation(point: Validation) -> str:
@@ -136,7 +131,11 @@ def follow(path: Path, dialect: str | None = None, until_done: bool = False) -> 
                 parser, offset, shown = Parser(dialect), 0, 0
             grown = _read_on(path, offset, parser)
             if grown > offset:
-                offset, shown = grown, _print(parser.result(), shown)
+                offset = grown
+                for step in parser.result().steps:
+                    if step.line > shown:
+                        print(_step_line(step), flush=True)
+                        shown = step.line
             if until_done and parser.result().completed:
                 break
             time.sleep(_EVERY_S)
@@ -154,15 +153,6 @@ def _read_on(path: Path, offset: int, parser: Parser) -> int:
             offset += len(block)
             parser.feed_bytes(block)
     return offset
-
-
-def _print(parsed: Parsed, shown: int) -> int:
-    """Print the steps after line `shown` of the log. Return the last of their lines."""
-    for step in parsed.steps:
-        if step.line > shown:
-            print(_step_line(step), flush=True)
-            shown = step.line
-    return shown
 
 
 def _step_line(step: Step) -> str:

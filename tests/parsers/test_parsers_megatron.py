@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parsers import Parser, Restart, detect, live, parse, parse_all
+from parsers import Parser, Restart, live, parse, parse_all
 from parsers.scan import LINE_LIMIT
 
 ENGINE = Path(__file__).parent / "fixtures" / "engine.log"
@@ -179,8 +179,8 @@ def test_live_and_detect() -> None:
     assert step is not None
     assert step.iteration == 9
     assert live("nothing") is None
-    assert detect(["noise", line(1)]) == "megatron"
-    assert detect(["noise"]) is None
+    assert parse(["noise", line(1)]).dialect == "megatron"
+    assert parse(["noise"]).dialect is None
 
 
 _PIECES = [

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from conf.errors import InputError
 from parsers import (
     Declaration,
-    Difference,
     Ending,
     Reading,
     Record,
@@ -29,7 +28,7 @@ from parsers import (
     read,
     write,
 )
-from parsers.record import RunFile, json_schema
+from parsers.record import Difference, RunFile, json_schema
 from parsers.storage import dumps, run_file, upgrade
 
 ROOT = Path(__file__).parents[2]
