@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from conf.vocabulary import vocabulary
 from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
-from parsers.record import Declaration, Difference, Reading, Record
+from parsers.record import Declaration, Difference, Reading, Record, Shrunk
 from parsers.segment import Parsed
 
 # What the launcher finds out as well as the log, and who reports it.
@@ -18,8 +19,10 @@ _REPORTED_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("host", "os", "kernel", "cpu_model"), "the launcher"),
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
+T = TypeVar("T")
 _FIELDS = ("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed", "shrunk", "cautions")
 """Facts that have a field of their own in a record."""
+_AS_PARSED = ("dumped", "configured", "dialects", "validations", "stalls", "restarts", "steps")
 _SPEEDS: dict[str, Any] = dict.fromkeys(
     ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "memory_kind", "end_monotonic_s")
 )
@@ -28,35 +31,31 @@ _SPEED_UNITS = ("_s", "_ms", "_mb", "_gb", "_bytes", "_w")
 _MEMORY_FACTS = ("max_allocated_bytes", "max_reserved_bytes")
 _USABLE_OF_TOTAL = 0.03
 """A framework reports the memory that it can use, a driver all of it."""
-
-
-_PRINTED: Mapping[str, type | tuple[type, ...]] = {
-    "mock_data": bool,
-    "recompute_modules": (str, list),
-}
+# What a Megatron dump alone states and no setting of ours covers: recipes set it on one side only.
+_PRINTED: Mapping[str, type | tuple[type, ...]] = {"mock_data": bool, "recompute_modules": (str, list)}
 
 
 def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
     """Return `about` (what was known beforehand: id, request, platform, times, exit code) with what the log reports."""
     facts = parsed.facts
     requested = about.requested or parsed.requested
-    declared = about.declared or _declared(facts.get("declared"))
+    declared = about.declared or _fitting(facts.get("declared"), tuple[Declaration, ...], ())
     effective = {**parsed.effective, **_corpus(requested, parsed.effective)}
+    either = {name: getattr(about, name) or facts.get(name) for name in ("platform", "hardware", "image", "vendor")}
+    version = facts.get("framework_version", facts.get("megatron_core"))
     record = replace(
         about,
-        platform=about.platform or facts.get("platform"),
-        hardware=about.hardware or facts.get("hardware"),
-        image=about.image or facts.get("image"),
+        **either,
         exit_code=facts.get("exit_code") if about.exit_code is None else about.exit_code,
         requested=requested,
         declared=declared,
-        not_rehearsed=about.not_rehearsed or _reasons(facts.get("not_rehearsed")),
-        shrunk=about.shrunk or _shrunk(facts.get("shrunk")),
+        not_rehearsed=about.not_rehearsed or _fitting(facts.get("not_rehearsed"), dict[str, str], {}),
+        shrunk=about.shrunk or _fitting(facts.get("shrunk"), dict[str, Shrunk], {}),
         status=outcome.status,
         cause=outcome.cause,
         notes=(
             *about.notes,
-            *_cautions(facts.get("cautions")),
+            *_fitting(facts.get("cautions"), tuple[str, ...], ()),
             *_contradictions(about.environment, facts),
             *ignored(declared, parsed.arguments),
             *unreported(requested, effective),
@@ -65,60 +64,33 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         ),
         last_lines=parsed.tail,
         framework=about.framework or parsed.framework,
-        framework_version=about.framework_version or _version(facts),
-        vendor=about.vendor or facts.get("vendor"),
+        framework_version=about.framework_version or (None if version is None else str(version)),
         effective=effective,
-        dumped=parsed.dumped,
-        configured=parsed.configured,
         differences=differences(requested, effective),
         # The log's own: it is what really ran.
-        environment={**about.environment, **_environment(facts), **_of_arguments(parsed)},
-        dialects=parsed.dialects,
-        validations=parsed.validations,
-        stalls=parsed.stalls,
-        restarts=parsed.restarts,
-        steps=parsed.steps,
+        environment={**about.environment, **_environment(parsed)},
+        **{name: getattr(parsed, name) for name in _AS_PARSED},
     )
     return without_speeds(record) if record.provenance == "rehearsed" else record
 
 
-def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _environment(parsed: Parsed) -> dict[str, Any]:
     """Return the facts that have no field of their own in a record."""
-    return {name: value for name, value in facts.items() if name not in _FIELDS}
-
-
-def _of_arguments(parsed: Parsed) -> dict[str, Any]:
-    """Return what a Megatron dump alone states and no setting of ours covers: recipes set it on one side only."""
-    values: dict[str, Any] = {}
+    values = {name: value for name, value in parsed.facts.items() if name not in _FIELDS}
     for name, reading in parsed.arguments.items():
-        wanted = _PRINTED.get(name.rpartition(".")[2])
-        if wanted is not None and isinstance(reading.value, wanted):
-            values[name.rpartition(".")[2]] = reading.value
+        last = name.rpartition(".")[2]
+        if last in _PRINTED and isinstance(reading.value, _PRINTED[last]):
+            values[last] = reading.value
     other = other_layers(parsed.arguments)
     return values if other is None else {**values, "other_layers": other}
 
 
-def _declared(entries: Any) -> tuple[Declaration, ...]:
-    """Return what a rendered bundle says of its declarations."""
-    listed = entries if isinstance(entries, list) else []
-    complete = [entry for entry in listed if isinstance(entry, dict) and {"key", "value", "reason"} <= entry.keys()]
-    return tuple(Declaration(str(entry["key"]), entry["value"], str(entry["reason"])) for entry in complete)
-
-
-def _reasons(entries: Any) -> dict[str, str]:
-    """Return what a rendered bundle says that its rehearsal does not show."""
-    return {str(name): str(why) for name, why in entries.items()} if isinstance(entries, dict) else {}
-
-
-def _shrunk(entries: Any) -> dict[str, dict[str, Any]]:
-    """Return what a rendered bundle says that its rehearsal has smaller."""
-    rows = entries.items() if isinstance(entries, dict) else ()
-    return {str(name): row for name, row in rows if isinstance(row, dict) and row.keys() == {"asked", "ran"}}
-
-
-def _cautions(entries: Any) -> tuple[str, ...]:
-    """Return what a rendered bundle says about its rehearsal beforehand."""
-    return tuple(map(str, entries)) if isinstance(entries, list) else ()
+def _fitting(value: Any, kind: type[T], otherwise: T) -> T:
+    """Return what a rendered bundle says of itself, where that is of this kind."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return otherwise
 
 
 def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> dict[str, Reading]:
@@ -128,11 +100,6 @@ def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> d
         return {}
     alike = same(wanted, path.value) or _below("data_path", wanted, path.value)
     return {"data": replace(path, value=requested["data"])} if alike else {}
-
-
-def _version(facts: Mapping[str, Any]) -> str | None:
-    version = facts.get("framework_version", facts.get("megatron_core"))
-    return None if version is None else str(version)
 
 
 def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> tuple[Difference, ...]:
@@ -174,9 +141,8 @@ def _contradictions(before: Mapping[str, Any], log: Mapping[str, Any]) -> Iterat
         known, printed = before.get(name), log.get(name)
         if known is None or printed is None or same(known, printed):
             continue
-        if name == "device_memory_bytes" and _nearly(known, printed):
-            continue
-        yield f"{name}: {who} says {known}, the log {printed}"
+        if name != "device_memory_bytes" or not _nearly(known, printed):
+            yield f"{name}: {who} says {known}, the log {printed}"
 
 
 def _nearly(a: Any, b: Any) -> bool:
