@@ -17,21 +17,17 @@ from conf.vendors import vendor_named
 from parsers.record import Reading, Record, Status, Step
 
 LARGEST = 64 << 20
-_SETTINGS = {
-    "parallelism_config": (
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        "data_parallel_size",
-    ),
-    "training_config": ("global_batch_size", "micro_batch_size"),
-}
-_RENAMED = {
-    ("training_config", "max_steps"): "train_iters",
-    ("training_config", "sequence_length"): "seq_length",
-    ("training_config", "num_gpus"): "world_size",
-    ("parallelism_config", "gradient_accumulation_steps"): "num_micro_batches",
+# By section: their name of a setting, and ours.
+_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "parallelism_config": {
+        **{name: name for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size")},
+        **{name: name for name in ("context_parallel_size", "expert_model_parallel_size", "data_parallel_size")},
+        "gradient_accumulation_steps": "num_micro_batches",
+    },
+    "training_config": {
+        **{name: name for name in ("global_batch_size", "micro_batch_size")},
+        "max_steps": "train_iters", "sequence_length": "seq_length", "num_gpus": "world_size",
+    },
 }
 _SERIES = {"step_times": "step_time_s", "loss_values": "loss", "learning_rates": "lr"}
 
@@ -50,16 +46,21 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), "cannot be read as JSON", str(error))) from error
     if not isinstance(entry, dict) or not isinstance(entry.get("gpu_info"), dict):
-        raise InputError(
-            Problem(str(path), "is no train_*.json or benchmark_*.json", allowed="an object with gpu_info")
-        )
+        what, allowed = "is no train_*.json or benchmark_*.json", "an object with gpu_info"
+        raise InputError(Problem(str(path), what, allowed=allowed))
     return _record(path, entry)
 
 
 def _record(path: Path, entry: Mapping[str, Any]) -> Record:
     notes: list[str] = []
     steps = tuple(_steps(entry, notes))
-    effective = {name: Reading(value, 1) for name, value in _settings(entry)}
+    effective = {
+        ours: Reading(part[name], 1)
+        for section, names in _SETTINGS.items()
+        for part in [_part(entry, section)]
+        for name, ours in names.items()
+        if part.get(name) is not None
+    }
     gpu, vendor = _part(entry, "gpu_info"), vendor_named(str(entry.get("platform")))
     wanted = effective.get("train_iters")
     status: Status = "completed" if steps and wanted is not None and len(steps) == wanted.value else "unknown"
@@ -70,8 +71,11 @@ def _record(path: Path, entry: Mapping[str, Any]) -> Record:
         "device_memory_bytes": round(memory * 10**9) if isinstance(memory, float) else None,
         "torch": gpu.get("pytorch_version"),
         "written_at": entry.get("timestamp"),
-        **{f"predecessor_{name}": value for name, value in _part(entry, "performance_metrics").items()},
-        **{f"predecessor_{name}": value for name, value in _part(entry, "memory_metrics").items()},
+        **{
+            f"predecessor_{name}": value
+            for section in ("performance_metrics", "memory_metrics")
+            for name, value in _part(entry, section).items()
+        },
     }
     return Record(
         id=path.stem,
@@ -100,15 +104,6 @@ def _steps(entry: Mapping[str, Any], notes: list[str]) -> Iterator[Step]:
         yield Step(step=index, line=1, iteration=None, flags=("step:by_order",), **values)  # type: ignore[arg-type]
 
 
-def _settings(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for section, names in _SETTINGS.items():
-        part = _part(entry, section)
-        yield from ((name, part[name]) for name in names if part.get(name) is not None)
-    for (section, key), name in _RENAMED.items():
-        if (value := _part(entry, section).get(key)) is not None:
-            yield name, value
-
-
 def _framework(path: Path, gpu: Mapping[str, Any]) -> str | None:
     """Return the framework by the software stack, or by the name that the predecessor gave its files:
     train_amd_prim_llama.json."""
@@ -122,6 +117,5 @@ def _part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    return (
-        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300 else None
-    )
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 else None

@@ -24,23 +24,18 @@ LOOKS_FOR = "our own marks: '[tprimat] facts {…}', '[tprimat] step {…}'"
 MARK = b"[tprimat] "
 SETTINGS = ("effective", "configured", "requested")
 
-_PREFIX = "[tprimat] "
 _NUMBERS = ("lr_used", "loss", "grad_norm", "end_monotonic_s")
 
 
-def read_facts(text: str) -> Mapping[str, Any] | None:
-    """Return the facts in this line."""
-    return _read("facts", text)
-
-
-def read_settings(kind: str, text: str) -> Mapping[str, Any] | None:
-    """Return the settings in this line. kind: one of SETTINGS."""
-    return _read(kind, text)
+def read(kind: str, text: str) -> Mapping[str, Any] | None:
+    """Return what this line's mark of a kind says, such as facts or settings."""
+    _, mark, rest = text.partition(f"[tprimat] {kind} ")
+    return json_object(rest, constant=lambda _: None) if mark else None
 
 
 def read_step(text: str) -> tuple[int, Mapping[str, Any]] | None:
     """Return the number of a step, from 0, and its fields in this line."""
-    values = _read("step", text) or {}
+    values = read("step", text) or {}
     for key, first in (("step", 0), ("iteration", 1)):
         if type(values.get(key)) is int and values[key] >= first:
             return values[key] - first, values
@@ -49,7 +44,7 @@ def read_step(text: str) -> tuple[int, Mapping[str, Any]] | None:
 
 def read_resumed(text: str) -> int | None:
     """Return the iterations that were done where the run goes on from a checkpoint."""
-    done = (_read("resumed", text) or {}).get("iteration")
+    done = (read("resumed", text) or {}).get("iteration")
     return done if type(done) is int else None
 
 
@@ -68,11 +63,6 @@ def step_of(number: int, mark: Mapping[str, Any], line: int) -> Step:
     """Return the step that a mark reports on its own, where the framework's line is lost."""
     iteration = mark.get("iteration")
     return refine(Step(step=number, line=line, iteration=iteration if type(iteration) is int else None), mark)
-
-
-def _read(kind: str, text: str) -> Mapping[str, Any] | None:
-    _, mark, rest = text.partition(f"{_PREFIX}{kind} ")
-    return json_object(rest, constant=lambda _: None) if mark else None
 
 
 def _is_number(value: Any) -> bool:

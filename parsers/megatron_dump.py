@@ -22,7 +22,10 @@ _OTHER_LAYERS = (
     *("experimental_attention_variant", "linear_attention_type", "linear_attention_freq"),
 )
 # megatron/core/transformer/enums.py AttnBackend: which kernels of PyTorch these end in is the vocabulary's word.
-_ATTENTION = {"auto": "sdpa", "flash": "sdpa", "fused": "sdpa", "unfused": "unfused", "local": "unfused"}
+_ATTENTION = {
+    **dict.fromkeys(("AttnBackend.auto", "AttnBackend.flash", "AttnBackend.fused"), "sdpa"),
+    **dict.fromkeys(("AttnBackend.unfused", "AttnBackend.local"), "unfused"),
+}
 
 
 def in_effect(
@@ -32,32 +35,37 @@ def in_effect(
 
     arguments: the same dump under Megatron's names. complete: from its first to its last line.
     """
-    settings = dict(dumped)
-    last = max((reading.line for reading in arguments.values()), default=1)
-    if complete and len(arguments) >= _WHOLE:
+    settings, old = dict(dumped), complete and len(arguments) >= _WHOLE
+    if old:
+        last = max(reading.line for reading in arguments.values())
         settings = {**{name: Reading(value, last) for name, value in _OLDER.items()}, **settings}
     off = set(switched_off({name: reading.value for name, reading in settings.items()}))
     settings.update({name: replace(settings[name], value=None) for name in off & settings.keys()})
-    if "padded_vocab_size" in settings and settings["padded_vocab_size"].value is None:
-        del settings["padded_vocab_size"]  # padded after the dump was printed: not part of it
-    epsilon, saved, tokenizer = (arguments.get(name) for name in ("layernorm_epsilon", "save", "tokenizer_type"))
-    if epsilon is not None and isinstance(epsilon.value, float):
-        settings["norm_epsilon"] = epsilon  # norm_epsilon is obsolete where both are printed, and printed all the same
-    if "save_interval" in settings and (_never_saves(arguments) or (saved is not None and saved.value is None)):
+    if _value(settings, "padded_vocab_size") is None:
+        settings.pop("padded_vocab_size", None)  # padded after the dump was printed: not part of it
+    if isinstance(_value(arguments, "layernorm_epsilon"), float):
+        # norm_epsilon is obsolete where both are printed, and printed all the same
+        settings["norm_epsilon"] = arguments["layernorm_epsilon"]
+    if "save_interval" in settings and _never_saves(arguments):
         settings["save_interval"] = replace(settings["save_interval"], value=None)
-    vocabulary = settings.get("vocab_size")
-    if tokenizer is not None and tokenizer.value == "NullTokenizer" and vocabulary and type(vocabulary.value) is int:
+    size = _value(settings, "vocab_size")
+    if _value(arguments, "tokenizer_type") == "NullTokenizer" and type(size) is int:
         # NullTokenizer adds an end-of-document token (megatron/core/tokenizers, _NullTokenizer).
-        settings["vocab_size"] = replace(vocabulary, value=vocabulary.value + 1)
+        settings["vocab_size"] = replace(settings["vocab_size"], value=size + 1)
     return {
         **settings,
-        **_query_groups(settings, arguments, complete),
-        **_gated(arguments, complete),
+        **_query_groups(settings, arguments, old),
+        **_gated(arguments, old),
         **_window(arguments),
         **_attention(settings),
         **_data(settings, arguments),
         **_dense_layers(settings, arguments),
     }
+
+
+def _value(readings: Mapping[str, Reading], name: str) -> Any:
+    """Return a value, None where it is missing, too."""
+    return readings[name].value if name in readings else None
 
 
 def other_layers(arguments: Mapping[str, Reading]) -> str | None:
@@ -72,26 +80,25 @@ def other_layers(arguments: Mapping[str, Reading]) -> str | None:
 def _never_saves(arguments: Mapping[str, Reading]) -> bool:
     """Up to v26.4 Primus forces `save` to a folder; disable_last_saving is its own, and leaves out the last checkpoint
     (primus/backends/megatron/patches/checkpoint_patches.py:192), so an interval beyond the end means none at all."""
-    interval, last = (arguments[name].value if name in arguments else None for name in ("save_interval", "train_iters"))
-    no_last = "disable_last_saving" in arguments and arguments["disable_last_saving"].value is True
-    return no_last and type(interval) is int and type(last) is int and interval > last
+    interval, last = (_value(arguments, name) for name in ("save_interval", "train_iters"))
+    beyond = type(interval) is int and type(last) is int and interval > last
+    nowhere = "save" in arguments and arguments["save"].value is None
+    return nowhere or (_value(arguments, "disable_last_saving") is True and beyond)
 
 
-def _query_groups(
-    settings: Mapping[str, Reading], arguments: Mapping[str, Reading], complete: bool
-) -> dict[str, Reading]:
+def _query_groups(settings: Mapping[str, Reading], arguments: Mapping[str, Reading], old: bool) -> dict[str, Reading]:
     """Without group_query_attention each head has its own group; the printed default of 1 is not used."""
-    grouped, heads = arguments.get("group_query_attention"), settings.get("num_attention_heads")
-    alone = grouped is not None and grouped.value is False
-    older = grouped is None and complete and len(arguments) >= _WHOLE and "num_query_groups" not in arguments
-    return {"num_query_groups": heads} if heads is not None and (alone or older) else {}
+    heads, grouped = settings.get("num_attention_heads"), "group_query_attention" in arguments
+    older = old and not grouped and "num_query_groups" not in arguments
+    alone = older or (grouped and arguments["group_query_attention"].value is False)
+    return {"num_query_groups": heads} if heads is not None and alone else {}
 
 
-def _gated(arguments: Mapping[str, Reading], complete: bool) -> dict[str, Reading]:
+def _gated(arguments: Mapping[str, Reading], old: bool) -> dict[str, Reading]:
     """Return the gates. quick_geglu came with gpt-oss: a complete dump without it is older, and knows no gate but
     swiglu; without swiglu, too, none at all, unless it is BigScience's, which has glu_activation."""
     switches = [arguments[name] for name in ("swiglu", "quick_geglu") if name in arguments]
-    older = complete and len(arguments) >= _WHOLE and "glu_activation" not in arguments
+    older = old and "glu_activation" not in arguments
     if older and not switches:
         return {"gated_linear_unit": Reading(False, max(reading.line for reading in arguments.values()))}
     known = (len(switches) == 2 or older) and all(isinstance(switch.value, bool) for switch in switches)
@@ -116,24 +123,21 @@ def _window(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
 
 def _attention(settings: Mapping[str, Reading]) -> dict[str, Reading]:
     backend = settings.get("attention_backend")
-    name = str(backend.value).removeprefix("AttnBackend.") if backend is not None else ""
-    known = backend is not None and str(backend.value).startswith("AttnBackend.") and name in _ATTENTION
-    return {"attention_backend": replace(backend, value=_ATTENTION[name])} if known and backend else {}
+    word = _ATTENTION.get(str(backend.value)) if backend is not None else None
+    return {"attention_backend": replace(backend, value=word)} if backend is not None and word is not None else {}
 
 
 def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
     """One data set, also where it is under the argument for training alone. Of mock data, Megatron-Core makes three
     even parts, whatever was requested (megatron/core/datasets/blended_megatron_dataset_config.py:144 in d3528a2)."""
-    mock = arguments.get("mock_data")
-    if mock is not None and mock.value is True:
+    if _value(arguments, "mock_data") is True:
         even = {"data": "mock", "data_path": None, "split": "1,1,1"}
-        return {name: replace(mock, value=value) for name, value in even.items()}
-    train, common = arguments.get("train_data_path"), settings.get("data_path")
-    if common is not None and common.value is not None:
-        return {"data_path": _alone(common)}
-    if train is None or train.value is None:
+        return {name: replace(arguments["mock_data"], value=value) for name, value in even.items()}
+    if _value(settings, "data_path") is not None:
+        return {"data_path": _alone(settings["data_path"])}
+    if _value(arguments, "train_data_path") is None:
         return {}
-    values = {"data_path": _alone(train)}
+    values = {"data_path": _alone(arguments["train_data_path"])}
     if "split" in settings and settings["split"].value is None:
         values["split"] = replace(settings["split"], value="100,0,0")
     return values
@@ -148,8 +152,8 @@ def _alone(paths: Reading) -> Reading:
 
 def _dense_layers(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
     """moe_layer_freq as a list of 0 and 1, a layer each: how many dense ones come first, if they all do."""
-    frequency, experts = arguments.get("moe_layer_freq"), settings.get("num_experts")
-    if frequency is None or experts is None or experts.value is None or "moe_first_dense_layers" in settings:
+    frequency = arguments.get("moe_layer_freq")
+    if frequency is None or _value(settings, "num_experts") is None or "moe_first_dense_layers" in settings:
         return {}
     if frequency.value == 1:
         return {"moe_first_dense_layers": replace(frequency, value=0)}

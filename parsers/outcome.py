@@ -41,8 +41,7 @@ class Outcome:
 def judge(ending: Ending, parsed: Parsed) -> Outcome:
     """Judge a run: completed if every step was done and the loss stayed finite; else by the first cause reported."""
     status, cause = _judge(ending, parsed)
-    notes = _teardown(ending, parsed) if status == "completed" else _short(parsed)
-    return Outcome(status, cause, (*notes, *_nan_notes(parsed)))
+    return Outcome(status, cause, tuple(_notes(ending, parsed, status)))
 
 
 def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
@@ -70,14 +69,14 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
         return "failed", cause
     if ending.exit_code is None:
         return "unknown", None
-    return "failed", _without_error(ending.exit_code, parsed)
+    return "failed", f"exit code {ending.exit_code} after {_reached(parsed)}{_last(parsed)}"
 
 
 def _diverged(parsed: Parsed) -> str | None:
     """Return a loss that is not finite where the log ends: earlier ones were overcome."""
     at: Step | None = None
     for step in reversed(parsed.steps):
-        if not _not_finite(step.nonfinite, step.loss, step.nan):
+        if not _not_finite(step):
             break
         at = step
     if at is not None:
@@ -89,8 +88,8 @@ def _iteration(step: Step) -> int:
     return step.step + 1 if step.iteration is None else step.iteration
 
 
-def _not_finite(nonfinite: tuple[str, ...], loss: float | None, nan: int | None) -> bool:
-    return "loss" in nonfinite or (loss is None and bool(nan))
+def _not_finite(step: Step) -> bool:
+    return "loss" in step.nonfinite or (step.loss is None and bool(step.nan))
 
 
 def _all_done(parsed: Parsed) -> bool:
@@ -113,10 +112,6 @@ def _killer(ending: Ending) -> str | None:
     return f"ended by {signal_name(-code if code < 0 else code - 128)} from outside"
 
 
-def _without_error(exit_code: int, parsed: Parsed) -> str:
-    return f"exit code {exit_code} after {_reached(parsed)}{_last(parsed)}"
-
-
 def _last(parsed: Parsed) -> str:
     return f"; last line: {parsed.tail[-1]}" if parsed.tail else "; the log is empty"
 
@@ -126,23 +121,18 @@ def _reached(parsed: Parsed) -> str:
     return f"iteration {parsed.reached}{total}" if parsed.reached else "no iteration"
 
 
-def _teardown(ending: Ending, parsed: Parsed) -> Iterator[str]:
-    if ending.exit_code not in (0, None) or ending.hung:
+def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
+    if status != "completed":
+        if parsed.steps:
+            yield f"the log ends at {_reached(parsed)}"
+    elif ending.exit_code not in (0, None) or ending.hung:
         why = parsed.faults.root or parsed.faults.death or "nothing is said of it"
         how = "a hang" if ending.hung else f"exit code {ending.exit_code}"
         yield f"all {parsed.train_iters} iterations were done; {how} came after them: {why}"
-
-
-def _short(parsed: Parsed) -> Iterator[str]:
-    if parsed.steps:
-        yield f"the log ends at {_reached(parsed)}"
-
-
-def _nan_notes(parsed: Parsed) -> Iterator[str]:
     first, bad, skipped = None, 0, 0
     for step in parsed.steps:
         skipped += step.skipped or 0
-        if _not_finite(step.nonfinite, step.loss, step.nan):
+        if _not_finite(step):
             first, bad = first or step, bad + 1
     if first is not None:
         yield f"{bad} steps with a loss that is not finite, the first at iteration {_iteration(first)}"

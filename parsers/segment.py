@@ -140,10 +140,10 @@ class Segment:
         done, reported = marks.read_resumed(text), marks.read_step(text)
         if done is not None:
             self.resume(done, line)
-        for name, value in (marks.read_facts(text) or {}).items():
+        for name, value in (marks.read("facts", text) or {}).items():
             self._take_fact(Fact(name, value, line))
         for kind, into in self._marked.items():
-            for name, value in (marks.read_settings(kind, text) or {}).items():
+            for name, value in (marks.read(kind, text) or {}).items():
                 if len(into) < _MANY:
                     into[name] = Reading(value, line)
         return (None, False) if reported is None else self._mark_step(*reported, line)

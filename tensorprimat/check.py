@@ -83,8 +83,8 @@ def read_answer(code: int, out: str, err: str) -> Target:
     refused = []
     for line in out.splitlines():
         for kind, values in marked.items():
-            values.update(marks.read_settings(kind, line) or {})
-        refusal = marks.read_settings("refused", line)
+            values.update(marks.read(kind, line) or {})
+        refusal = marks.read("refused", line)
         if refusal is not None:
             refused.append(Problem(**{name: str(refusal.get(name) or "") for name in Problem.__slots__}))
     if code != 0 and not refused:

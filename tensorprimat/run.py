@@ -225,7 +225,7 @@ def rehearsal_outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path)
     if e.rehearse != "layout":
         return judged
     with log.open(encoding="utf-8", errors="replace") as lines:  # each rank marks its first step
-        ranks = ((marks.read_settings("rehearsed", line) or {}).get("rank") for line in lines)
+        ranks = ((marks.read("rehearsed", line) or {}).get("rank") for line in lines)
         wanted, seen = set(rehearse.played(e)), {rank for rank in ranks if type(rank) is int}
     if ending.exit_code == 0 and wanted <= seen:
         return Outcome("completed")
