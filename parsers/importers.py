@@ -26,7 +26,9 @@ _SETTINGS: Mapping[str, Mapping[str, str]] = {
     },
     "training_config": {
         **{name: name for name in ("global_batch_size", "micro_batch_size")},
-        "max_steps": "train_iters", "sequence_length": "seq_length", "num_gpus": "world_size",
+        "max_steps": "train_iters",
+        "sequence_length": "seq_length",
+        "num_gpus": "world_size",
     },
 }
 _SERIES = {"step_times": "step_time_s", "loss_values": "loss", "learning_rates": "lr"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Argument, Event, Fact, Resumed
-from parsers.record import Stall, Step, Validation
+from parsers.record import STEP_FIELDS, Stall, Step, Validation
 from parsers.values import Column, integer, is_nonfinite, literal, milliseconds, number
 
 # NeMo 2 writes "Training epoch 0, iteration 1/7 |".
@@ -56,13 +57,15 @@ _PEAK_MEMORY_FACTS = {
 # report_memory divides by 1024 * 1024 and prints MB (megatron/training/utils.py); Bridge divides by 1e9 and prints GB.
 _PEAK_MEMORY_UNIT = {"MB": 2**20, "GB": 10**9}
 _MEMORY = {"hip mem usage/free/total/usage_ratio": "hip", "rocm mem usage/free/total/usage_ratio": "rocm"}
-# Megatron's EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py).
-_ZERO_IS_UNKNOWN = ("energy_per_gpu_j", "power_per_gpu_w")
 _INTERVAL_FLAGS = ("step_time_s:interval_mean", "loss:interval_mean")
 
 
 def _tflops(text: str) -> float | None:
     return number(text.removesuffix("TFLOPS"))
+
+
+def _measured(text: str) -> float | None:
+    return number(text) or None  # the EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py)
 
 
 # By names in small letters and without underscores.
@@ -88,12 +91,10 @@ _COLUMNS: Mapping[str, Column] = {
     "grad norm": ("grad_norm", number),
     "number of skipped iterations": ("skipped", integer),
     "number of nan iterations": ("nan", integer),
-}
-_METRICS: Mapping[str, str] = {
-    "samples per second": "samples_per_s",
-    "samples/sec": "samples_per_s",
-    "energy per gpu (j/iter/gpu)": "energy_per_gpu_j",
-    "power per gpu (w/gpu)": "power_per_gpu_w",
+    "samples per second": ("samples_per_s", number),
+    "samples/sec": ("samples_per_s", number),
+    "energy per gpu (j/iter/gpu)": ("energy_per_gpu_j", _measured),
+    "power per gpu (w/gpu)": ("power_per_gpu_w", _measured),
 }
 
 
@@ -109,17 +110,12 @@ class _Target(NamedTuple):
 @lru_cache(maxsize=512)
 def _target(name: str) -> _Target | None:
     """Return where a field goes. name: as it stands between two bars, spaces and all."""
-    plain = _plain(name)
+    plain = " ".join(name.replace("_", " ").lower().split())
     if plain in _COLUMNS:
-        return _Target(*_COLUMNS[plain], False)
-    if plain in _METRICS:
-        return _Target(_METRICS[plain], number, True)
+        column, convert = _COLUMNS[plain]
+        return _Target(column, convert, column not in STEP_FIELDS)
     memory = next((kind for label, kind in _MEMORY.items() if label in name), "")
     return _Target(re.sub(r"\W+", "_", plain).strip("_"), number, True, memory) if 0 < len(plain) <= 60 else None
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.replace("_", " ").lower().split())
 
 
 def _parse(text: str) -> Values | None:
@@ -134,65 +130,51 @@ def _parse(text: str) -> Values | None:
     _, samples, rate = text[: match.start()].rpartition("samples/sec:")
     if samples:  # GPT-NeoX: "samples/sec: 206.693 | iteration 1/512 | …"
         parts.insert(0, f"samples/sec:{rate.replace('|', ' ')}")
-    _read_fields(values, parts)
-    return values
-
-
-def _read_fields(values: Values, parts: Iterable[str]) -> None:
-    """Put the numbers of each "name: value" or "name=value" where they belong."""
-    for part in parts:
+    for part in parts:  # "name: value" or "name=value"
         name, colon, printed = part.partition(":")
         if not colon:
             name, _, printed = part.partition("=")
         target = _target(name)
-        if target is None:
-            continue
-        if "/" in printed or "(" in printed:
-            _put_several(values, target, printed.strip())
-        else:
+        if target is not None:
             _put(values, target, printed.strip())
+    return values
 
 
 def _put(values: Values, target: _Target, printed: str) -> None:
+    """Put a number where it belongs; also Primus' "this step/mean" and "this step (avg mean)", whose means are windows
+    of its own, and memory in four parts."""
+    if "/" in printed or "(" in printed:
+        match = _COMPOUND.fullmatch(printed)
+        if target.memory:
+            _put_memory(values, target.memory, printed)
+        elif match is not None and not target.is_metric:
+            _put(values, target, match[1].strip())
+            _put(values, _Target(f"{target.name}_running_mean", target.convert, True), (match[2] or match[3]).strip())
+        return
     name, convert, is_metric, _ = target
     value = convert(printed)
     if value is None and is_nonfinite(printed):
         values["nonfinite"] = (*values["nonfinite"], name)
     if not is_metric:
         values[name] = value
-    elif value is not None and (value != 0 or name not in _ZERO_IS_UNKNOWN):
+    elif value is not None:
         values["metrics"][name] = value
-
-
-def _put_several(values: Values, target: _Target, printed: str) -> None:
-    """Read Primus' "this step/mean", "this step (avg mean)", memory in four parts. The means are windows of its own."""
-    if target.memory:
-        _put_memory(values, target.memory, printed)
-        return
-    match = _COMPOUND.fullmatch(printed)
-    if match is not None and not target.is_metric:
-        _put(values, target, match[1].strip())
-        _put(values, _running_mean(target), (match[2] or match[3]).strip())
-
-
-@lru_cache(maxsize=64)
-def _running_mean(target: _Target) -> _Target:
-    return _Target(f"{target.name}_running_mean", target.convert, True)
 
 
 def _put_memory(values: Values, kind: str, printed: str) -> None:
     match = _GB.fullmatch(printed)
     if match is None:
         return
-    unit, used = gigabyte(number(match[2] or "")), number(match[1])
-    if unit is not None and used is not None:
-        values["metrics"][f"{kind}_memory_used_bytes"] = round(used * unit)
-        values["metrics"][f"{kind}_memory_total_bytes"] = round(float(match[2]) * unit)
+    total, used, metrics = number(match[2] or ""), number(match[1]), values["metrics"]
+    unit = gigabyte(total)
+    if unit is not None and used is not None and total is not None:
+        metrics[f"{kind}_memory_used_bytes"] = round(used * unit)
+        metrics[f"{kind}_memory_total_bytes"] = round(total * unit)
         if kind == "hip":
             values.update(memory_bytes=round(used * unit), memory_kind="hip")
     percent = number(match[3])
     if percent is not None:
-        values["metrics"][f"{kind}_memory_used_percent"] = percent
+        metrics[f"{kind}_memory_used_percent"] = percent
 
 
 @lru_cache(maxsize=64)
@@ -202,10 +184,8 @@ def gigabyte(total: float | None) -> int | None:
     Primus v25.9 prints 1e9, later ones 2**30 under the same name. Memory comes in multiples of 8 GiB, of which the
     runtime keeps a little: 191.98 is in GiB, 206.1 in GB.
     """
-    if not total:
-        return None
     for unit in (2**30, 10**9):
-        eighths = total * unit / 2**33
+        eighths = (total or 0) * unit / 2**33
         if -1e-6 < round(eighths) - eighths < 0.01 < eighths:
             return unit
     return None
@@ -219,7 +199,7 @@ class MegatronDriver(Driver):
         self._dump = 0
         self._previous: Step | None = None
         self._previous_time_s: float | None = None
-        self._saving: tuple[int, float | None] | None = None
+        self._saving: tuple[int, float | None] = -1, None  # iteration, and when it began
         self._saved: Stall | None = None
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
@@ -294,15 +274,14 @@ class MegatronDriver(Driver):
         elif saving is not None:
             self._saving = int(saving[1]), _seconds_of(text)
         elif saved is not None:
-            begun, self._saving = self._saving, None
-            ended = _seconds_of(text)
-            known = begun is not None and begun[0] == int(saved[1]) and None not in (begun[1], ended)
-            seconds = (ended or 0) - (begun[1] or 0) if known and begun else None
-            self.wants = max(self.wants, _TIMERS)
+            (iteration, begun_s), ended_s = self._saving, _seconds_of(text)
+            known = iteration == int(saved[1]) and begun_s is not None and ended_s is not None
+            seconds = (ended_s or 0) - (begun_s or 0) if known else None
+            self.wants, self._saving = max(self.wants, _TIMERS), (-1, None)
             self._saved = Stall(line=line, kind="checkpoint", seconds=seconds, iteration=int(saved[1]))
         elif timer is not None and (longest := number(timer[2])) is not None:
-            saved_at, self._saved = self._saved or Stall(line=line, kind="checkpoint"), None
-            yield saved_at if saved_at.seconds is not None else replace(saved_at, seconds=longest / 1000)
+            (stall,) = self._stalled() or (Stall(line=line, kind="checkpoint"),)
+            yield stall if stall.seconds is not None else replace(stall, seconds=longest / 1000)
 
 
 def _argument(text: str) -> tuple[str, str] | None:
@@ -347,16 +326,14 @@ def _validation(line: int, text: str) -> Iterator[Validation]:
     match = _VALIDATION.search(text)
     if match is None:
         return
-    values: dict[str, float] = {}
-    for name, what, printed in _VALIDATED.findall(text[match.end() :]):
-        value = number(printed)
-        if value is not None:
-            values[f"{name.strip().replace(' ', '_')}_{what.lower()}"] = value
+    printed = {(name, what): number(text) for name, what, text in _VALIDATED.findall(text[match.end() :])}
+    values = {
+        f"{name.strip().replace(' ', '_')}_{what.lower()}": x for (name, what), x in printed.items() if x is not None
+    }
     loss = values.pop("lm_loss_value", None)
     test = "test" in match[0] or match[2] == "test" or "on test set" in text
     iteration = int(match[1]) if match[1] else None
-    step = None if iteration is None else iteration - 1
-    split = "test" if test else "valid"
+    step, split = None if iteration is None else iteration - 1, "test" if test else "valid"
     yield Validation(line=line, step=step, iteration=iteration, loss=loss, split=split, metrics=values)
 
 
@@ -383,8 +360,6 @@ def _seconds_of(text: str) -> float | None:
     match = _TIME.search(text)
     if match is None:
         return None
-    from datetime import datetime
-
     try:
         moment = datetime(*(int(part) for part in match.groups()[:6]))  # type: ignore[arg-type]
     except ValueError:
