@@ -1,7 +1,7 @@
 """Hugging Face's Trainer (transformers/trainer.py, trainer_callback.py), and ms-swift on top of it.
 
 `{'loss': 2.9859, 'grad_norm': 0.97, 'learning_rate': 4.17e-05, 'epoch': 0.16}` and bars `16/97 [01:44<08:41, 6.39s/it]`
-No step number (see `_StepFinder`; ms-swift prints 'global_step/max_steps'). loss is the mean since the line before.
+No step number (see `_Run`; ms-swift prints 'global_step/max_steps'). loss is the mean since the line before.
 learning_rate is the next step's in older transformers and this step's in newer ones: lr_used stays unknown.
 train_tokens_per_second and ms-swift's train_speed are means since the start. memory(GiB) is the most reserved.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, NewRun, Setting
@@ -34,43 +35,33 @@ _HALF = 0.005
 """The trainer rounds the epoch to two digits (Trainer.log); newer ones print more, which this allows for."""
 
 
-class _StepFinder:
-    """Which step a line belongs to, as its dictionary does not say.
+@dataclass
+class _Run:
+    """One run, as its lines show it. last: the last step, from 1. bar: what the last training bar showed."""
 
-    By, in this order: the epoch, where the steps of one are known and its two digits leave one step; the progress bars
-    before and after (a bar drawn before has at most this step, one drawn after at least this); the tokens seen, once a
-    step is known; else the order of the lines. last: the last step, from 1. bar: what the last training bar showed.
-    """
+    header: dict[str, int] = field(default_factory=dict)
+    last: int = 0
+    bar: int = 0
+    epoch: float = 0.0
+    started: bool = False
+    tokens_per_step: float | None = None
 
-    def __init__(self) -> None:
-        self.last = 0
-        self.bar = 0
-        self.steps_per_epoch: float | None = None
-        self._tokens_per_step: float | None = None
+    def step_of(self, pairs: Mapping[str, str], bar_before: int, bar_after: int | None) -> int | None:
+        """Return which step a line belongs to, from 1, as its dictionary does not say; None: its place in their order.
 
-    def find(
-        self, epoch: float | None, tokens: float | None, bar_before: int, bar_after: int | None
-    ) -> tuple[int, bool]:
-        """Return the step, from 1, and whether it is by order alone."""
+        By, in this order: the epoch, where the steps of one are known and its two digits leave one step; the progress
+        bars before and after (a bar drawn before has at most this step, one drawn after at least this); the tokens
+        seen, once a step is known.
+        """
+        epoch, tokens = (number(pairs.get(name, "")) for name in ("epoch", "num_input_tokens_seen"))
         low = max(self.last + 1, bar_before)
-        step = self._by_epoch(epoch, low)
-        if step is None and bar_after == low:
-            step = low
-        if step is None and tokens is not None and self._tokens_per_step:
-            ratio = tokens / self._tokens_per_step
-            step = int(ratio) if ratio == int(ratio) and ratio >= low else None
-        by_order = step is None
-        self.last = step if step is not None else self.last + 1
-        if not by_order and tokens:
-            self._tokens_per_step = tokens / self.last
-        return self.last, by_order
-
-    def _by_epoch(self, epoch: float | None, low: int) -> int | None:
-        if epoch is None or self.steps_per_epoch is None:
-            return None
-        first = math.ceil((epoch - _HALF) * self.steps_per_epoch)
-        last = math.floor((epoch + _HALF) * self.steps_per_epoch)
-        return first if first == last and first >= low else None
+        examples, batch = self.header.get("num_examples"), self.header.get("global_batch_size")
+        if epoch is not None and examples and batch:
+            first, last = ((epoch + off) * (examples / batch) for off in (-_HALF, _HALF))
+            if low <= math.ceil(first) == math.floor(last):
+                return math.ceil(first)
+        ratio = tokens / self.tokens_per_step if tokens is not None and self.tokens_per_step else 0.0
+        return low if bar_after == low else int(ratio) if ratio == int(ratio) and ratio >= low else None
 
 
 class _Driver(Driver):
@@ -78,12 +69,9 @@ class _Driver(Driver):
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self._finder = _StepFinder()
-        self._header: dict[str, int] = {}
+        self._run = _Run()
         self._waiting: tuple[int, dict[str, str], int] | None = None  # line, pairs, the bar before
-        self._epoch = 0.0
         self._last: dict[str, str] = {}
-        self._started = False
 
     def end(self) -> Iterable[Event]:
         return (*super().end(), *self._release(None))
@@ -93,7 +81,7 @@ class _Driver(Driver):
         before: Iterable[Event] = ()
         if bar is not None and self._is_training(bar):
             before = tuple(self._release(int(bar[1])))
-            self._finder.bar = max(self._finder.bar, int(bar[1]))
+            self._run.bar = max(self._run.bar, int(bar[1]))
         pairs = _pairs(text) if "{" in text else {}
         if "loss" in pairs and not pairs.keys().isdisjoint(("learning_rate", "epoch", *_COUNTERS)):
             return (*before, *self._entry(line, pairs))
@@ -106,19 +94,18 @@ class _Driver(Driver):
     def other(self, line: int, text: str) -> Iterator[Event]:
         if "** Running training **" in text:
             self.wants = _HEADER_LINES
-            if self._epoch:
+            if self._run.epoch:
                 yield from self._release(None)
-                yield self._new_run(line)
+                self._run = _Run()
+                yield NewRun(line)
         for event in super().other(line, text):
             yield event
             if isinstance(event, (Setting, Fact)):
-                self._header[event.name] = event.value
-                examples, batch = self._header.get("num_examples"), self._header.get("global_batch_size")
-                self._finder.steps_per_epoch = examples / batch if examples and batch else None
+                self._run.header[event.name] = event.value
 
     def _is_training(self, bar: re.Match[str]) -> bool:
         # Evaluation, tokenising and downloads draw bars too: only the one that ends at the last step counts.
-        return int(bar[2]) == self._header.get("train_iters", int(bar[2])) and int(bar[1]) <= int(bar[2])
+        return int(bar[2]) == self._run.header.get("train_iters", int(bar[2])) and int(bar[1]) <= int(bar[2])
 
     def _entry(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
         if pairs == self._last:
@@ -127,47 +114,41 @@ class _Driver(Driver):
         yield from self._release(None)
         epoch, counted = number(pairs.get("epoch", "")), _counted(pairs)
         if epoch is not None:
-            if epoch < self._epoch and counted is None:  # with step numbers the core sees what goes back, and where to
-                yield self._new_run(line)
-            self._epoch = epoch
+            if epoch < self._run.epoch and counted is None:  # with numbers the core sees what goes back, and where to
+                self._run = _Run()
+                yield NewRun(line)
+            self._run.epoch = epoch
         if counted is None:
-            self._waiting = line, pairs, self._finder.bar
+            self._waiting = line, pairs, self._run.bar
             return
         iteration, total = int(counted[1]), int(counted[2])
-        interval = iteration - self._finder.last
-        self._finder.last = iteration
-        if self._header.get("train_iters") != total:
-            self._header["train_iters"] = total
+        if self._run.header.get("train_iters") != total:
+            self._run.header["train_iters"] = total
             yield Fact("train_iters", total, line)
-        yield self._step(line, pairs, iteration, interval)
+        yield self._step(line, pairs, iteration)
 
     def _release(self, bar_after: int | None) -> Iterator[Event]:
         if self._waiting is None:
             return
-        line, pairs, bar_before = self._waiting
-        self._waiting = None
-        epoch, tokens = (number(pairs.get(name, "")) for name in ("epoch", "num_input_tokens_seen"))
-        last = self._finder.last
-        iteration, by_order = self._finder.find(epoch, tokens, bar_before, bar_after)
-        yield self._step(line, pairs, iteration, None if by_order else iteration - last, by_order)
+        (line, pairs, bar_before), self._waiting = self._waiting, None
+        iteration = self._run.step_of(pairs, bar_before, bar_after)
+        tokens = number(pairs.get("num_input_tokens_seen", ""))
+        if iteration is not None and tokens:
+            self._run.tokens_per_step = tokens / iteration
+        yield self._step(line, pairs, iteration)
 
-    def _step(
-        self, line: int, pairs: dict[str, str], iteration: int, since: int | None, by_order: bool = False
-    ) -> Step:
+    def _step(self, line: int, pairs: dict[str, str], known: int | None) -> Step:
+        run, since = self._run, None if known is None else known - self._run.last
         # Where a log begins in the middle, what its first line covers is not known.
-        interval = since if since == 1 or (self._started and since is not None and since > 0) else None
-        self._started = True
-        return Step(line=line, **_values(pairs, iteration, interval, by_order))
-
-    def _new_run(self, line: int) -> NewRun:
-        self._finder, self._started, self._header, self._epoch = _StepFinder(), False, {}, 0.0
-        return NewRun(line)
+        interval = since if since == 1 or (run.started and since is not None and since > 0) else None
+        run.started, run.last = True, run.last + 1 if known is None else known
+        return Step(line=line, **_values(pairs, run.last, interval, by_order=known is None))
 
     def _validation(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
         seconds = number(pairs.get("eval_runtime", ""))
         metrics = {name: number(pairs[name]) for name in ("epoch", "eval_accuracy") if name in pairs}
         counted = _counted(pairs)
-        last = self._finder.last if counted is None else int(counted[1])
+        last = self._run.last if counted is None else int(counted[1])
         yield Validation(
             line=line,
             step=last - 1 if last else None,
@@ -209,22 +190,28 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _summary(line: int, pairs: dict[str, str]) -> Iterator[Event]:
-    for name, fact in _SUMMARY.items():
-        value = number(pairs.get(name, ""))
-        if value is not None:
-            yield Fact(fact, value, line)
+    values = {fact: number(pairs.get(name, "")) for name, fact in _SUMMARY.items()}
+    yield from (Fact(fact, value, line) for fact, value in values.items() if value is not None)
     yield Fact("completed", True, line)
 
 
-_COUNTS = r"[\d,]{1,20}"
+# What stands before " = 1,024" in the header.
+_SETTINGS = {
+    "micro_batch_size": "batch size per device",
+    "global_batch_size": r"train batch size \(w\. parallel, distributed & accumulation\)",
+    "num_micro_batches": "Gradient Accumulation steps",
+}
+_FACTS = {
+    "train_iters": "Total optimization steps",
+    "num_examples": "Num examples",
+    "num_epochs": "Num Epochs",
+    "trainable_parameters": "Number of trainable parameters",
+}
 DIALECT = Dialect(
     framework="hf",
     looks_for="Hugging Face Trainer: lines {'loss': …, 'learning_rate': …, 'epoch': …} or {'train_runtime': …}",
     signs=(
-        b"'learning_rate': ",
-        b'"learning_rate": ',
-        b"'train_runtime': ",
-        b'"train_runtime": ',
+        *(b"'learning_rate': ", b'"learning_rate": ', b"'train_runtime': ", b'"train_runtime": '),
         b"Total optimization",
     ),
     marks=(b"loss", b"it/s]", b"s/it]", b"Saving model checkpoint to"),
@@ -254,24 +241,9 @@ DIALECT = Dialect(
         "MFU": ("mfu_running_mean", number),
         "kl": ("kl", number),
     },
-    settings=(
-        rf"batch size per device = (?P<micro_batch_size>{_COUNTS})",
-        rf"train batch size \(w\. parallel, distributed & accumulation\) = (?P<global_batch_size>{_COUNTS})",
-        rf"Gradient Accumulation steps = (?P<num_micro_batches>{_COUNTS})",
-    ),
-    facts=(
-        rf"Total optimization steps = (?P<train_iters>{_COUNTS})",
-        rf"Num examples = (?P<num_examples>{_COUNTS})",
-        rf"Num Epochs = (?P<num_epochs>{_COUNTS})",
-        rf"Number of trainable parameters = (?P<trainable_parameters>{_COUNTS})",
-    ),
-    conversions=dict.fromkeys(
-        (
-            *("micro_batch_size", "global_batch_size", "num_micro_batches", "train_iters"),
-            *("num_examples", "num_epochs", "trainable_parameters"),
-        ),
-        count,
-    ),
+    settings=tuple(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
+    facts=tuple(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _FACTS.items()),
+    conversions=dict.fromkeys((*_SETTINGS, *_FACTS), count),
     stalls={"checkpoint": r"Saving model checkpoint to .{0,300}checkpoint-(?P<iteration>\d{1,12})\b"},
     driver=_Driver,
     parse=_parse,
