@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver, Values
+from parsers.driver import Dialect, Driver
 from parsers.events import Event, Fact, Setting
 from parsers.record import Step, Validation
 from parsers.text import body
@@ -20,7 +20,6 @@ from parsers.values import commas, count, number, step_fields
 _HEAD = re.compile(r"(?:\[epoch=(\d{1,9})\])?\[(batch|token|sample)=(\d{1,18})(?:/(\d{1,18}))?\]:\s*$")
 _EVAL_HEAD = re.compile(r"\[Eval batch=(\d{1,12})/(\d{1,12})\] Eval on (.{1,80}?) data:?\s*$")
 _ENTRY = re.compile(r"^\s{0,20}(Train|Eval) ([\w./ -]{1,120}): (\S{1,60})\s*$")
-_ENTRY_HINT = "/"  # every entry that is read has one in its name
 _MOST_ENTRIES = 400
 
 
@@ -43,8 +42,8 @@ class _Driver(Driver):
         self._last: tuple[int, int | None] | None = None
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        if self._head_of_record is not None and _ENTRY_HINT in text:
-            entry = _ENTRY.match(text) or _ENTRY.match(body(text))
+        if self._head_of_record is not None and "/" in text:
+            entry = _ENTRY.match(text) or _ENTRY.match(body(text))  # every entry that is read has a "/" in its name
             if entry is not None:
                 if (entry[1] == "Eval") == self._evaluates and len(self._entries) < _MOST_ENTRIES:
                     self._entries.setdefault(entry[2], entry[3])
@@ -72,9 +71,12 @@ class _Driver(Driver):
 
     def _batch(self, head: re.Match[str], entries: dict[str, str]) -> Iterator[Event]:
         batches = head[2] == "batch" and head[1] is None
-        values = self._values(int(head[3]) if batches else None, entries)
-        if values is None:
-            return
+        iteration = int(head[3]) if batches else None
+        values = step_fields(entries.items(), self.dialect.columns)
+        if values.get("step") is None:
+            if not iteration:
+                return
+            values["step"] = iteration - 1
         total = int(head[4]) if batches and head[4] is not None else None
         if total is not None and total != self._train_iters:
             self._train_iters = total
@@ -83,21 +85,11 @@ class _Driver(Driver):
         if micro is not None and micro != self._micro and micro.isdecimal():
             self._micro = micro
             yield Setting("micro_batch_size", int(micro), self._at)
-        self._last = values["step"], values["iteration"]
-        yield Step(line=self._at, **values)
-
-    def _values(self, iteration: int | None, entries: dict[str, str]) -> Values | None:
-        values = step_fields(entries.items(), self.dialect.columns)
-        if values.get("step") is None:
-            if iteration is None or iteration < 1:
-                return None
-            values["step"] = iteration - 1
-        values["iteration"] = iteration
         rates = [printed for name, printed in entries.items() if name.startswith("lr-") and name.endswith("/group0")]
         values["lr"] = number(rates[0]) if len(rates) == 1 else None
-        values["interval_steps"] = 1
         values["memory_kind"] = "reserved" if values.get("memory_bytes") is not None else None
-        return values
+        self._last = values["step"], iteration
+        yield Step(line=self._at, iteration=iteration, interval_steps=1, **values)
 
     def _validation(self, head: re.Match[str], entries: dict[str, str]) -> Iterator[Event]:
         if head[1] != head[2]:

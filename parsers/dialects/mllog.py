@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import asdict, replace
+
 from conf.vendors import maker_of
 from parsers.driver import Dialect, Driver
 from parsers.events import Event, Fact, NewRun, Setting
@@ -44,33 +46,31 @@ class _Driver(Driver):
         self._started: float | None = None
         self._evaluates: float | None = None
         self._stopped = False
-        self._waiting: dict[str, Any] = {}
+        self._waiting: Step | None = None
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         _, mark, rest = text.partition(":::MLLOG ")
         if not mark:
             return _system(number, text)
-        entry = json_object(rest)
-        key = (entry or {}).get("key")
-        if entry is None or not isinstance(key, str):
-            return ()
-        about = entry.get("metadata")
-        about = about if isinstance(about, dict) else {}
+        entry = json_object(rest) or {}
+        key, about = entry.get("key"), entry.get("metadata")
         if key in ("train_loss", "tracked_stats"):
             return self._stats(number, entry)
-        return (*self.end(), *self._point(number, key, entry, about))
+        if not isinstance(key, str):
+            return ()
+        return (*self.end(), *self._point(number, key, entry, about if isinstance(about, dict) else {}))
 
     def end(self) -> Iterable[Event]:
-        waiting, self._waiting = self._waiting, {}
-        return (Step(**waiting),) if waiting else ()
+        waiting, self._waiting = self._waiting, None
+        return () if waiting is None else (waiting,)
 
     def _stats(self, line: int, entry: Mapping[str, Any]) -> Iterator[Event]:
-        values = _values(line, entry, self._batch)
-        if values is None:
+        step, before = _step(line, entry, self._batch), self._waiting
+        if step is None:
             return
-        if self._waiting and self._waiting["step"] != values["step"]:
+        if before is not None and before.step != step.step:
             yield from self.end()
-        self._waiting = _merged(self._waiting, values)
+        self._waiting = step if self._waiting is None else _merged(self._waiting, step)
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         value, now = entry.get("value"), _real(entry.get("time_ms"))
@@ -102,15 +102,14 @@ class _Driver(Driver):
             yield Fact("mlperf_status", about["status"], line)
         if about.get("status") == "success":
             yield Fact("completed", True, line)
-        if now is not None:
-            yield Fact("mlperf_run_stop_unix_s", now / 1000, line)
-        if now is not None and self._started is not None and now >= self._started:
+        if now is None:
+            return
+        yield Fact("mlperf_run_stop_unix_s", now / 1000, line)
+        if self._started is not None and now >= self._started:
             yield Fact("mlperf_time_to_train_s", (now - self._started) / 1000, line)
 
     def _evaluation(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
-        now, value = _real(entry.get("time_ms")), entry.get("value")
-        samples = _count(about.get("samples_count"))
-        iteration = _count(about.get("step"))
+        now, value, iteration = _real(entry.get("time_ms")), entry.get("value"), _count(about.get("step"))
         if key == "eval_start":
             self._evaluates = now
         elif key == "eval_stop" and now is not None and self._evaluates is not None and now >= self._evaluates:
@@ -119,14 +118,14 @@ class _Driver(Driver):
         elif key == "eval_accuracy" and value is not None:
             reported = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
             metrics = _known({name: _real(item) for name, item in reported.items()})
-            step = _step_of(None, samples, self._batch)
+            step = _step_of(None, _count(about.get("samples_count")), self._batch)
             loss = metrics.get("eval_accuracy") if self._benchmark in _JUDGED_BY_LOSS else None
             yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
 
 
-def _values(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str, Any] | None:
-    """Return keyword arguments of the step that a point reports; None for a mean over a block, or a validation step."""
-    value, about = entry.get("value"), entry.get("metadata")
+def _step(line: int, entry: Mapping[str, Any], batch: int | None) -> Step | None:
+    """Return the step that a point reports; None for a mean over a block, or a validation step."""
+    value, about, now = entry.get("value"), entry.get("metadata"), _real(entry.get("time_ms"))
     stats = {"train_loss": value} if entry.get("key") == "train_loss" else value
     if not isinstance(stats, dict) or not isinstance(about, dict):
         return None
@@ -135,19 +134,20 @@ def _values(line: int, entry: Mapping[str, Any], batch: int | None) -> dict[str,
     step = _step_of(iteration, samples, batch)
     if step is None or (loss is None and ("train_step_time" not in stats or iteration is None)):
         return None
-    return {
-        "step": step,
-        "line": line,
-        "iteration": iteration,
-        "loss": _real(loss),
-        "lr": _real(about.get("lr")),
-        "grad_norm": _real(stats.get("grad_norm")),
-        "step_time_s": _real(stats.get("train_step_time")),
-        "consumed_samples": samples,
-        "global_batch_size": batch,
-        "nonfinite": ("loss",) if isinstance(loss, str) and is_nonfinite(loss) else (),
-        "metrics": _metrics(stats, entry),
-    }
+    metrics = {metric: _real(stats.get(name)) for name, metric in _METRICS.items()}
+    return Step(
+        step=step,
+        line=line,
+        iteration=iteration,
+        loss=_real(loss),
+        lr=_real(about.get("lr")),
+        grad_norm=_real(stats.get("grad_norm")),
+        step_time_s=_real(stats.get("train_step_time")),
+        consumed_samples=samples,
+        global_batch_size=batch,
+        nonfinite=("loss",) if isinstance(loss, str) and is_nonfinite(loss) else (),
+        metrics=_known({**metrics, "logged_at_unix_s": None if now is None else now / 1000}),
+    )
 
 
 def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> int | None:
@@ -157,21 +157,11 @@ def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> i
     return None if batch and samples else iteration
 
 
-def _merged(waiting: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return one step of the lines that report it: the first counts, the others add."""
-    if not waiting:
-        return new
-    return {
-        **{name: new[name] if waiting[name] is None else waiting[name] for name in waiting},
-        "metrics": {**new["metrics"], **waiting["metrics"]},
-        "nonfinite": waiting["nonfinite"] or new["nonfinite"],
-    }
-
-
-def _metrics(stats: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, float]:
-    now = _real(entry.get("time_ms"))
-    metrics = {metric: _real(stats.get(name)) for name, metric in _METRICS.items()}
-    return _known({**metrics, "logged_at_unix_s": None if now is None else now / 1000})
+def _merged(waiting: Step, new: Step) -> Step:
+    """Return one step of two lines that report it: the first counts, the other adds."""
+    first = {name: value for name, value in asdict(waiting).items() if value is not None}
+    first["metrics"] = {**new.metrics, **waiting.metrics}
+    return replace(new, **{**first, "nonfinite": waiting.nonfinite or new.nonfinite})
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
@@ -180,20 +170,14 @@ def _known(values: Mapping[str, float | None]) -> dict[str, float]:
 
 def _system(line: int, text: str) -> Iterator[Event]:
     _, mark, rest = text.partition(":::SYSJSON ")
-    entry = json_object(rest) if mark else None
-    if entry is None:
-        return
+    entry = (json_object(rest) or {}) if mark else {}
     device = entry.get("accelerator_model_name")
-    if isinstance(device, str) and device:
-        yield Fact("device_name", device, line)
-        if maker_of(device) is not None:
-            yield Fact("vendor", maker_of(device), line)
+    facts = {"device_name": device, "vendor": maker_of(device) if isinstance(device, str) else None}
+    facts |= {f"mlperf_{name}": entry.get(name) for name in ("system_name", "framework")}
+    yield from (Fact(name, value, line) for name, value in facts.items() if isinstance(value, str) and value)
     nodes, each = (str(entry.get(name, "")) for name in ("number_of_nodes", "accelerators_per_node"))
     if all(count.isdecimal() and len(count) < 8 for count in (nodes, each)) and int(nodes) and int(each):
         yield Setting("world_size", int(nodes) * int(each), line)
-    for name in ("system_name", "framework"):
-        if isinstance(entry.get(name), str) and entry[name]:
-            yield Fact(f"mlperf_{name}", entry[name], line)
 
 
 def _real(value: Any) -> float | None:
