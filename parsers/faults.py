@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 
 from parsers.text import colourless
@@ -80,12 +81,6 @@ class FaultFinder:
         """Return what was read so far."""
         return Faults(**self._first)
 
-    def copy(self) -> FaultFinder:
-        """Return one that goes on from here by itself."""
-        other = FaultFinder()
-        other.__dict__.update(self.__dict__, _first=dict(self._first))
-        return other
-
     def stepped(self) -> None:
         """Take note of a step: training went on."""
         self._message_left, self._refusal = 0, False
@@ -102,7 +97,8 @@ class FaultFinder:
         elif "Root Cause (first observed failure)" in text:
             self._summary = True
         elif "exitcode: " in text:
-            self._read_child(text)
+            if child := _CHILD_FAILED.search(text):
+                self._keep("death", _death(f"local rank {child[2]}", int(child[1])))
         elif self._message_left or _CHEAP.search(text):
             self._read_fault(text)
 
@@ -123,10 +119,9 @@ class FaultFinder:
 
     def _read_end(self, text: str, shown: str, interrupted: bool) -> None:
         """Keep a line that ends a program."""
-        if _OUT_OF_MEMORY.search(text):
-            self._keep("out_of_memory", shown)
-        if _NOT_FINITE.search(text):
-            self._keep("not_finite", shown)
+        for sort, pattern in (("out_of_memory", _OUT_OF_MEMORY), ("not_finite", _NOT_FINITE)):
+            if pattern.search(text):
+                self._keep(sort, shown)
         if interrupted:
             self._keep("interrupted", shown)
         self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
@@ -144,11 +139,6 @@ class FaultFinder:
         if self._refusal:
             self._first["root"] = _joined(self._first["root"], body, " | ")
         return self._refusal
-
-    def _read_child(self, text: str) -> None:
-        child = _CHILD_FAILED.search(text)
-        if child is not None:
-            self._keep("death", _death(f"local rank {child[2]}", int(child[1])))
 
     def _read_summary(self, text: str) -> None:
         rank, code = _SUMMARY_RANK.search(text), _SUMMARY_EXIT.search(text)
@@ -206,12 +196,7 @@ class Trail:
 
     def stepped(self, lines: int) -> None:
         """Take note of a step that was reported late: it stands in the first `lines` lines of `newer`."""
-        end = 0
-        for _ in range(lines):
-            end = self.newer.find(b"\n", end) + 1
-            if not end:
-                end = len(self.newer)
-                break
+        end = sum(len(line) + 1 for line in self.newer.split(b"\n", max(0, lines))[: max(0, lines)])
         self._finder.stepped()
         self._older, self.newer = self.newer[:end], self.newer[end:]
 
@@ -221,7 +206,7 @@ class Trail:
 
     def faults(self) -> Faults:
         """Return what ended the run, as far as was read."""
-        finder = self._finder.copy()
+        finder = deepcopy(self._finder)
         self._read(finder)
         return finder.faults()
 

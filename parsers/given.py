@@ -9,7 +9,7 @@ from typing import Any, get_args
 from msgspec.structs import replace
 
 from conf.errors import InputError, Problem, UserError, closest, listed
-from conf.vocabulary import Setting, follow, vocabulary
+from conf.vocabulary import follow, vocabulary
 from parsers.record import Record, Status
 from parsers.values import yaml_literal
 
@@ -44,14 +44,10 @@ def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Probl
         allowed = f"{', '.join((*_CHOICES, *FIELDS, STATUS))}, or a setting of conf/vocabulary.yaml"
         yield Problem(key, "no such key", allowed=allowed, hint=closest(key, (*known, *other_keys)))
     elif key in vocabulary():
-        yield from _setting_problems(vocabulary()[key], yaml_literal(value))
-
-
-def _setting_problems(setting: Setting, value: Any) -> Iterator[Problem]:
-    """Yield a problem where the value is none of the setting's: it would be believed."""
-    if not setting.accepts(value):
-        hint = "precision=bf16 gives all at once" if setting.kind == "precision" else ""
-        yield Problem(setting.name, "no such value", str(value), setting.allowed, hint)
+        setting, typed_value = vocabulary()[key], yaml_literal(value)
+        if not setting.accepts(typed_value):  # it would be believed
+            hint = "precision=bf16 gives all at once" if setting.kind == "precision" else ""
+            yield Problem(key, "no such value", str(typed_value), setting.allowed, hint)
 
 
 def with_given(record: Record, given: Mapping[str, Any]) -> Record:
@@ -62,29 +58,23 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     if not given:
         return record
     other = []
-    device = record.environment.get("device_name")
-    if "hardware" in given and _hardware(device) not in (None, given["hardware"]):
-        other.append(f"the log names {device}, {given['hardware']} as given")
-        given = {name: value for name, value in given.items() if name != "hardware"}
-    hardware = given.get("hardware")
-    fields = {
-        name: value for name, value in given.items() if name in FIELDS and (name == "name" or not getattr(record, name))
-    }
-    fields |= (
-        {"hardware": hardware, "vendor": record.vendor or _vendor(hardware)} if hardware and not record.hardware else {}
-    )
-    if STATUS in given and record.status == "unknown":
-        fields[STATUS] = given[STATUS]
+    device, hardware = record.environment.get("device_name"), given.get("hardware")
+    if hardware is not None and _hardware(device) not in (None, hardware):
+        other.append(f"the log names {device}, {hardware} as given")
+        given, hardware = {name: value for name, value in given.items() if name != "hardware"}, None
+    missing = [name for name in FIELDS if name == "name" or not getattr(record, name)]
+    fields = {name: given[name] for name in missing if name in given}
+    if hardware and not record.hardware:
+        fields |= {"hardware": hardware, "vendor": record.vendor or _vendor(hardware)}
     settings = {name: value for name, value in given.items() if name in vocabulary()}
     for group in _OF_SETTINGS:
         settings = {**(_chosen(group, given[group]) if group in given else {}), **settings}
     stated = {name: record.effective[name].value for name in settings if name in record.effective}
-    other += [
-        f"{name} is {stated[name]} in the log, {settings[name]} as given"
-        for name in stated
-        if stated[name] != settings[name]
-    ]
-    if given.get(STATUS, record.status) != record.status and STATUS not in fields:
+    apart = [(name, value, settings[name]) for name, value in stated.items() if value != settings[name]]
+    other += [f"{name} is {value} in the log, {mine} as given" for name, value, mine in apart]
+    if STATUS in given and record.status == "unknown":
+        fields[STATUS] = given[STATUS]
+    elif given.get(STATUS, record.status) != record.status:
         other.append(f"the log says that it {record.status}, {given[STATUS]} as given")
     taken = {name: value for name, value in settings.items() if name not in stated}
     kept = {name: given[name] for name in (*_CHOICES, *FIELDS, STATUS) if name in given}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -51,8 +50,7 @@ def read(directory: Path) -> Record:
 def read_lazily(directory: Path) -> Record:
     """Read all but the steps, which are read when somebody looks at them; an InputError of theirs comes then."""
     path, steps = directory / RUN_FILE, directory / STEPS_FILE
-    entry = upgrade(_object(_text(path), str(path)), where=str(path))
-    about = asdict(_fitting(entry, RunFile, str(path)))
+    about = asdict(_fitting(upgrade(_object(_text(path), str(path)), str(path)), RunFile, str(path)))
     return Record(**about, steps=StoredSteps(steps) if steps.exists() else ())
 
 
@@ -69,11 +67,7 @@ class StoredSteps(Sequence[Step]):
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps())
 
-    @overload
-    def __getitem__(self, index: int) -> Step: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Step]: ...
-    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
+    def __getitem__(self, index: Any) -> Any:
         return self._steps()[index]
 
     def _steps(self) -> Sequence[Step]:
@@ -99,8 +93,12 @@ def read_steps(path: Path) -> Sequence[Step]:
     if len(steps) != data.rstrip().count(b"\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
         steps = list(_line_by_line(path))
     at = [step.step for step in steps]
-    if not all(map(operator.lt, at, at[1:])):
-        raise InputError(_unordered(path, at))
+    place = next((place for place in range(1, len(at)) if at[place] <= at[place - 1]), None)
+    if place is not None:
+        line = [number for number, line in enumerate(_text(path).split("\n"), start=1) if line][place]
+        what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
+        hint = f"make the record anew: {program('parse')} LOG -o DIR"
+        raise InputError(Problem(f"{path}:{line}", what, hint=hint))
     return tuple(steps)
 
 
@@ -112,13 +110,6 @@ def _line_by_line(path: Path) -> Iterator[Step]:
             if isinstance(metrics := entry.get("metrics"), dict):  # nan was written as null: not measured
                 entry["metrics"] = {name: value for name, value in metrics.items() if value is not None}
             yield _fitting(entry, Step, where)
-
-
-def _unordered(path: Path, at: Sequence[int]) -> Problem:
-    place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
-    line = [number for number, line in enumerate(_text(path).split("\n"), start=1) if line][place]
-    what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
-    return Problem(f"{path}:{line}", what, hint=f"make the record anew: {program('parse')} LOG -o DIR")
 
 
 def _fitting(entry: dict[str, Any], kind: type[T], where: str) -> T:
@@ -200,11 +191,10 @@ def _lines(steps: Iterable[Step]) -> Iterator[bytes]:
 def replace_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Put `content` at `path` in one piece: whoever reads sees the old file or the new one."""
     content = content.encode() if isinstance(content, str) else content
-    parts = (content,) if isinstance(content, bytes) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
-            stream.writelines(parts)
+            stream.writelines((content,) if isinstance(content, bytes) else content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
