@@ -5,26 +5,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
-from compare.groups import SEED, Group, counted, gathered
-from compare.losses import compare_losses
-from compare.question import (
+from compare.groups import (
     DEVICE,
     DUMPED,
     FACTS,
     LAYOUT,
     PARAMETERS,
+    SEED,
     TOKENS,
+    Group,
     Question,
     Varied,
     choose,
+    counted,
     expand,
     fact_of,
+    gathered,
 )
+from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import vocabulary
@@ -52,8 +57,7 @@ _COUNT = ("seq_length", "global_batch_size", "train_iters")
 _OF_LOSS = ("model", "optimizer", "data")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One setting as all groups have it. values: by group label, None where a run reports none. decides: this row
     alone forbids the comparison, or leaves it open."""
 
@@ -65,8 +69,7 @@ class Row:
     decides: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One property that the groups must share over their steps. step: the first, from 0, at which they part; reason:
     the numbers there, or why it is not known. decides: alone it forbids the comparison, or leaves it open.
     varied, declared: apart, for a setting behind it is what is compared, or is declared."""
@@ -78,8 +81,7 @@ class Check:
     decides: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation:
+class Deviation(Struct, frozen=True):
     """A setting that ran otherwise than requested. declared: the reason given for it. decides: alone it forbids
     the comparison."""
 
@@ -94,16 +96,14 @@ class Deviation:
 _Item = TypeVar("_Item", Row, Check, Deviation)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The word of the comparison, and the reasons that led to it."""
 
     word: Word
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Struct, frozen=True):
     """rows: every setting; checks: of the curves; deviations: requested against effective, run by run; varied: what is
     compared; rehearsed: these are rehearsals among themselves, and the verdict is about settings alone."""
 
@@ -125,7 +125,7 @@ def audit(groups: Sequence[Group], question: Question, curves: Mapping[str, Curv
         may |= {"platform", "hardware", DEVICE}
     runs = [Traced(side.label, run, curves[run.path]) for side in sides for run in side.usable]
     checksums = compare_checksums(runs, len(sides))
-    rows = (*_rows(sides, may, curves, checksums.state == "equal"), *_topic_rows(sides)) if sides else ()
+    rows = tuple(_rows(sides, may, curves, checksums)) if sides else ()
     states = {row.setting: row.state for row in rows}
     checks = tuple(_checks(sides, runs, checksums, states, question.baseline)) if len(runs) > 1 else ()
     deviations = tuple(item for side in sides for run in side.usable for item in _deviations(run))
@@ -176,22 +176,33 @@ def _checks(
 
 
 def _rows(
-    sides: Sequence[Group], varied: frozenset[str], curves: Mapping[str, Curve], same_tokens: bool
+    sides: Sequence[Group], varied: frozenset[str], curves: Mapping[str, Curve], checksums: Finding
 ) -> Iterator[Row]:
-    """Yield every fact and every setting, as all groups have it."""
-    settings = [name for name, setting in vocabulary().items() if setting.dump]
+    """Yield every fact, how a layout was requested, and every setting, as all groups have it."""
     values: dict[str, Values] = {}
-    for name in (*FACTS, *settings):
+    for name in (*FACTS, LAYOUT, *(name for name, setting in vocabulary().items() if setting.dump)):
         runs = {side.label: side.runs if name in _A_SEED else side.usable for side in sides}
         values[name] = {label: _reported([_ran(run, name, curves) for run in same]) for label, same in runs.items()}
     for name in FACTS:
         if name not in (*PARAMETERS, *DUMPED) or any(values[name].values()):  # a probe or one stack alone reports them
             row = _row(name, values[name], varied, sides)
-            same_tokens = same_tokens or (name == TOKENS and row.state == "identical")
             timers = name == "clock" and row.state == "unexplained" and not row.reason
             yield replace(row, reason="step times by different timers") if timers else row
-    yield from _layout_row(sides, varied)
-    for name in settings:
+    if any(values[LAYOUT].values()):  # no log reports it, and alone it decides nothing, for its sizes have rows
+        first, *others = values[LAYOUT].values()
+        alike = all(_alike(first, value) for value in (first, *others))
+        state: State = "identical" if alike else "varied" if LAYOUT in varied else "allowed"
+        reason = "a name; its sizes decide" if state == "allowed" else ""
+        yield Row(LAYOUT, LAYOUT, state, values[LAYOUT], reason, decides=False)
+    tokens = _row(TOKENS, values[TOKENS], varied, sides)
+    yield from _setting_rows(values, varied, sides, tokens.state == "identical" or checksums.state == "equal")
+
+
+def _setting_rows(
+    values: Mapping[str, Values], varied: frozenset[str], sides: Sequence[Group], same_tokens: bool
+) -> Iterator[Row]:
+    """Yield every setting that a log may report, and what a rehearsal leaves out that is none: kernels, collectives."""
+    for name in (name for name, setting in vocabulary().items() if setting.dump):
         row = _row(name, values[name], varied, sides)
         if row.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
             row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
@@ -203,26 +214,10 @@ def _rows(
         given = dict.fromkeys(label for label, r in records if name in r.given and name not in r.effective)
         reasons = (row.reason, f"as given for {some(list(given))}" if given else "")
         yield replace(row, reason="; ".join(filter(None, reasons)))
-
-
-def _layout_row(sides: Sequence[Group], varied: frozenset[str]) -> Iterator[Row]:
-    """Yield how a layout was requested: no log reports it, and alone it decides nothing, for its sizes have rows."""
-    requests = {side.label: [run.record.requested for run in side.usable] for side in sides}
-    values = {label: _reported([(LAYOUT in r, r.get(LAYOUT)) for r in same]) for label, same in requests.items()}
-    first = next(iter(values.values()))
-    if all(_alike(first, value) for value in values.values()):
-        yield Row(LAYOUT, LAYOUT, "identical", values, "", decides=False)
-    elif any(values.values()):
-        state: State = "varied" if LAYOUT in varied else "allowed"
-        yield Row(LAYOUT, LAYOUT, state, values, "" if state == "varied" else "a name; its sizes decide", decides=False)
-
-
-def _topic_rows(sides: Sequence[Group]) -> Iterator[Row]:
-    """Yield what a rehearsal leaves out that is no setting: kernels, collectives."""
-    topics = dict.fromkeys(t for side in sides for run in side.usable for t in run.record.not_rehearsed)
-    for topic in (topic for topic in topics if topic not in vocabulary()):
-        values: Values = {side.label: None for side in sides}
-        yield Row(topic, "rehearsal", "not rehearsed", values, _not_rehearsed(sides, topic), decides=False)
+    for topic in dict.fromkeys(t for side in sides for run in side.usable for t in run.record.not_rehearsed):
+        if topic not in vocabulary():
+            nobody: Values = {side.label: None for side in sides}
+            yield Row(topic, "rehearsal", "not rehearsed", nobody, _not_rehearsed(sides, topic), decides=False)
 
 
 def _not_rehearsed(sides: Sequence[Group], name: str) -> str:
@@ -253,9 +248,9 @@ def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> tuple[bool, Any]:
     """Return the fact, or the setting that ran, else what the user stated beside the log; before it, whether it is
     known. A run that died before it reported its seed counts with the one requested: the set of seeds was planned."""
     record = run.record
+    if name == LAYOUT or (name == SEED and name not in record.effective and name not in record.given):
+        return name in record.requested, record.requested.get(name)
     if name in vocabulary():
-        if name == SEED and name not in record.effective and name not in record.given:
-            return SEED in record.requested, record.requested.get(SEED)
         return name in record.effective or name in record.given, record.setting(name)
     if name == "clock":
         value: Any = curves[run.path].clock

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from compare.comparison import compare, to_json
 from compare.figures import FIGURES, SPEED
-from compare.groups import Group, group
-from compare.question import Question
+from compare.groups import Group, Question, group
 from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, product
 from typing import Any, TypeAlias
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from compare.audit import Audit, audit
 from compare.figures import FIGURES, SPEED, pool, worded
-from compare.groups import Group, gathered, group
-from compare.question import Question
+from compare.groups import Group, Question, gathered, group
 from compare.statistics import Interval, Word, ratio_of
 from compare.tracing import trace
 from conf.errors import InputError, Problem, closest, listed
@@ -30,8 +28,7 @@ _KIND = ("platform", "hardware", "framework", "image")
 Numbers: TypeAlias = Mapping[str, Mapping[str, Quantity]]  # by run path or group label, and by metric
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """One metric of one group over the baseline's, with the fields of `Ratio`. ratio: None where `reason` says why."""
 
     group: str
@@ -44,8 +41,7 @@ class Compared:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(Struct, frozen=True):
     """A group among others of its kind. smallest: the one with the fewest GPUs; efficiency: tokens/s per GPU over that
     one's with its interval, 1 where speed grows as GPUs do; of the smallest itself None."""
 
@@ -57,8 +53,7 @@ class Scaled:
     interval: Interval | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     """run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms: what money,
     energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share. break_evens:
     every option against the cheapest other, as ratios."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from compare.groups import gathered, seed_of
 from parsers import Record, Run
@@ -25,8 +26,7 @@ _MOST_DIGITS, _FEWEST_DIGITS = 8, 3
 _EXACT = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """One entry a step, ascending. rates: those of the very step where it reports them, else as printed; nan where not
     reported, as is loss. offsets: the rate of which step an entry may be, from its own on: 0 of this one, 1 of the
     next. digits: significant ones of the rates; None: exact, from a mark or a probe. broken: the steps whose loss was
@@ -103,8 +103,7 @@ def _clock(record: Record, ends: Sequence[float | None], times: Sequence[float |
     return f"log of {clock or name}" if name else "log"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """step: the first, from 0, at which runs part."""
 
     state: Literal["equal", "apart", "unknown"]
@@ -112,8 +111,7 @@ class Finding:
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(Struct, frozen=True):
     """A run that counts, with the label of its group and its curve."""
 
     label: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from compare.statistics import Better, Word
 from metrics.quantity import Quantity
@@ -14,8 +15,7 @@ Part = Literal["speed", "utilisation", "memory", "energy", "cost", "time lost", 
 Pooled = Literal["geometric", "mean", "max", "min"]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A metric that is shown. better: the direction of its word, None for no word. pooled: what repeats become, their
     mean with an interval, or the largest or smallest of them. part: of the report. table: in the terminal's, too."""
 

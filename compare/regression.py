@@ -10,16 +10,15 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
+from msgspec.structs import asdict, replace
 
 from compare.comparison import Comparison, compare_groups
-from compare.figures import FIGURES, Figure
-from compare.groups import Group, gathered
-from compare.question import Question, expand
+from compare.figures import FIGURES, TITLES, Figure
+from compare.groups import Group, Question, expand, gathered
 from compare.statistics import Interval, runs_to_decide, would_decide
 from conf.errors import listed
 from metrics.bill import Terms
@@ -40,14 +39,12 @@ _SHOWN_TOO = ("step_time_p95_s", "goodput_percent")
 _FAILED = ("failed", "killed", "out_of_memory", "diverged", "hung")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One figure of one experiment, as NVBench's nvbench_compare.py shows it; all but the title as in regression.json.
+class Line(Struct, frozen=True):
+    """One figure of one experiment, as NVBench's nvbench_compare.py shows it; as in regression.json.
     noise: standard deviation over runs, in % of their mean; None of a single run. difference: of the candidate;
     interval: 95 %. state: None where no limit was set."""
 
     metric: str
-    title: str
     reference: Quantity
     reference_noise_percent: float | None
     new: Quantity
@@ -59,8 +56,7 @@ class Line:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """One experiment that both sides ran."""
 
     experiment: str
@@ -68,8 +64,7 @@ class Case:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A fact in which the sides differ: the values on each."""
 
     fact: str
@@ -77,8 +72,7 @@ class Change:
     new: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Regression:
+class Regression(Struct, frozen=True):
     """limits: how much worse a metric may be, as a share. reasons: why it is not ok; regressions first."""
 
     baseline: str
@@ -97,17 +91,21 @@ def judge(
     The baseline of `question` does not count. InputError: a run twice, no such setting in question.vary."""
     question = replace(question, vary=question.vary or BUMPED, baseline=baseline.label)
     pairs, alone = _pairs(baseline, candidate, expand(question.vary or ()))
-    cases = []
+    cases, regressed, failed, open_ = [], list[str](), list[str](), list[str]()
     for name, sides in pairs:
         comparison = compare_groups(sides, question, terms)
-        lines = (_line(figure, comparison, sides, limits.get(figure.metric)) for figure in FIGURES)
-        cases.append(Case(name, comparison, tuple(filter(None, lines))))
-    failed: list[str] = []
+        made = (_line(figure, comparison, sides, limits.get(figure.metric)) for figure in FIGURES)
+        lines, verdict = tuple(filter(None, made)), comparison.audit.verdict
+        cases.append(Case(name, comparison, lines))
+        regressed += [_result(name, line) for line in lines if line.state == "regression"]
+        if verdict.word == "comparable":
+            open_ += [_result(name, line) for line in lines if line.state == "cannot tell"]
+        else:
+            open_.append(f"{name or 'the pair'}: {verdict.word}: {listed(verdict.reasons)}")
+    open_ += alone if pairs else ["no experiment was run on both sides", *alone]
     for record in (run.record for run in candidate.runs if run.record.status != "completed"):
         lost = ": ".join(filter(None, (f"{record.id} of {candidate.label}", record.status, record.cause)))
-        (failed if record.status in _FAILED else alone).append(lost)
-    regressed = [_result(case, figure) for case in cases for figure in case.lines if figure.state == "regression"]
-    open_ = [*_open(cases), *alone]
+        (failed if record.status in _FAILED else open_).append(lost)
     outcome: Outcome = "regression" if regressed else "failed run" if failed else "cannot tell" if open_ else "ok"
     changes = tuple(_changes(baseline.runs, candidate.runs))
     reasons = (*regressed, *failed, *open_)
@@ -152,47 +150,42 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
     shown_here = figure.table or figure.metric in _SHOWN_TOO
     if limit is None and not (shown_here and any(q.value is not None for q in (reference, new))):
         return None
-    verdict = comparison.audit.verdict.word
+    comparable = comparison.audit.verdict.word == "comparable"
     compared = next((item for item in comparison.ratios if item.metric == figure.metric), None)
-    reason: str = "unknown on both sides" if verdict == "comparable" else verdict
-    ratio, ends, word = None, None, "undecided"
+    ratio, interval, word = None, None, "undecided"
+    reason: str = "unknown on both sides" if comparable else comparison.audit.verdict.word
     if compared is not None:
-        ratio, word, reason = compared.ratio, compared.word, compared.reason
-        ends = None if compared.interval is None else _percent(compared.interval)
+        ratio, interval, word, reason = compared.ratio, compared.interval, compared.word, compared.reason
     difference = None if ratio is None else 100 * (ratio - 1)
-    if verdict == "comparable" and ratio is None:
-        difference = _difference(reference, new)
-    state = _state(figure, ends, limit)
-    values, noise = [], []
-    for side in sides:
-        each = [comparison.run_figures[run.path][figure.metric].value for run in side.usable]
-        numbers = [float(value) for value in each if value is not None]
-        mean = statistics.fmean(numbers) if numbers else 0.0
-        spread = 100 * statistics.stdev(numbers) / mean if len(numbers) == len(each) > 1 and mean > 0 else None
-        values.append(numbers)
-        noise.append(spread)
+    before, after = reference.value, new.value
+    alike = reference.unit == new.unit and "assumed" not in (reference.source, new.source)
+    if comparable and ratio is None and alike and after is not None and before is not None and before > 0:
+        difference = 100 * (after / before - 1)  # of figures without a direction, too
+    state = _state(figure, interval, limit)
+    values = [[comparison.run_figures[run.path][figure.metric].value for run in side.usable] for side in sides]
+    theirs, ours = ([float(value) for value in each if value is not None] for each in values)
+    noise = [None if None in each else _noise(known) for each, known in zip(values, (theirs, ours), strict=True)]
     if ratio is not None and limit is not None and state == "cannot tell":
-        theirs, ours = values  # why the limit is not decided, and how many runs would decide it: not the word's reason
-        needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, _percent(ends), limit) != "cannot tell")
+        # Why the limit is not decided, and how many runs would decide it: the ratio's reason is about its own word.
         reason = reason.partition("; ")[0]
-        if needed or ends:
+        needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, ends, limit) != "cannot tell")
+        if needed or interval:
             reason += f"; {would_decide(needed)} against the limit of {100 * limit:g} %"
-    word = word if figure.better else ""
-    return Line(figure.metric, figure.title, reference, noise[0], new, noise[1], difference, ends, word, state, reason)
+    ends, word = _percent(interval), word if figure.better else ""
+    return Line(figure.metric, reference, noise[0], new, noise[1], difference, ends, word, state, reason)
 
 
-def _difference(reference: Quantity, new: Quantity) -> float | None:
-    """Return the difference in %, of figures without a direction too."""
-    if reference.value is None or new.value is None or reference.value <= 0 or reference.unit != new.unit:
-        return None
-    return None if "assumed" in (reference.source, new.source) else 100 * (new.value / reference.value - 1)
+def _noise(values: Sequence[float]) -> float | None:
+    mean = statistics.fmean(values) if values else 0.0
+    return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean > 0 else None
 
 
-def _percent(interval: Interval) -> Interval:
-    return 100 * (interval[0] - 1), 100 * (interval[1] - 1)
+def _percent(interval: Interval | None) -> Interval | None:
+    return None if interval is None else (100 * (interval[0] - 1), 100 * (interval[1] - 1))
 
 
-def _state(figure: Figure, ends: Interval | None, limit: float | None) -> State | None:
+def _state(figure: Figure, interval: Interval | None, limit: float | None) -> State | None:
+    ends = _percent(interval)
     if limit is None or ends is None:
         return None if limit is None else "cannot tell"
     least, most = (-ends[1], -ends[0]) if figure.better == "higher" else ends  # by how much it is worse, in %
@@ -201,22 +194,11 @@ def _state(figure: Figure, ends: Interval | None, limit: float | None) -> State 
     return "ok" if most < 100 * limit else "cannot tell"
 
 
-def _result(case: Case, figure: Line) -> str:
-    ends, difference = figure.interval_percent, figure.difference_percent
+def _result(experiment: str, line: Line) -> str:
+    ends, difference = line.interval_percent, line.difference_percent
     interval = "" if ends is None else f" ({shown(ends[0], 3)} to {shown(ends[1], 3)} %)"
     text = "" if difference is None else f" {difference:+.2f} %{interval}"
-    return f"{' '.join(filter(None, (case.experiment, figure.title)))}:{text}; {figure.reason}"
-
-
-def _open(cases: Sequence[Case]) -> Iterator[str]:
-    if not cases:
-        yield "no experiment was run on both sides"
-    for case in cases:
-        verdict = case.comparison.audit.verdict
-        if verdict.word != "comparable":
-            yield f"{case.experiment or 'the pair'}: {verdict.word}: {listed(verdict.reasons)}"
-        else:
-            yield from (_result(case, figure) for figure in case.lines if figure.state == "cannot tell")
+    return f"{' '.join(filter(None, (experiment, TITLES[line.metric])))}:{text}; {line.reason}"
 
 
 def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
@@ -236,10 +218,10 @@ def regression_json(gate: Regression) -> dict[str, Any]:
     """Return regression.json (regression.schema.json)."""
     cases = []
     for case in gate.cases:
-        lines = [{name: getattr(line, name) for name in Line.__slots__ if name != "title"} for line in case.lines]
-        lines = [{**line, **{side: line[side].to_json() for side in ("reference", "new")}} for line in lines]
+        both = [{"reference": line.reference.to_json(), "new": line.new.to_json()} for line in case.lines]
+        figures = [{**asdict(line), **sides} for line, sides in zip(case.lines, both, strict=True)]
         verdict = to_builtins(case.comparison.audit.verdict)
-        cases.append({"experiment": case.experiment, "verdict": verdict, "figures": lines})
+        cases.append({"experiment": case.experiment, "verdict": verdict, "figures": figures})
     return {
         "schema_version": SCHEMA_VERSION,
         "outcome": gate.outcome,

@@ -9,8 +9,9 @@ import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from metrics.repeats import ENOUGH as ENOUGH
 from metrics.repeats import exp
@@ -26,8 +27,7 @@ OF_INTEREST = 0.02
 _MOST_RUNS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """One group over another. interval: 95 %; None where `reason` says why. The word speaks of the first group.
     runs_to_decide: of an undecided one, the runs a side after which the word would be another; None: not known, or more
     than are worth it."""

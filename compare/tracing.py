@@ -7,9 +7,9 @@ import gc
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from compare.curve import Curve, curve_of
@@ -25,8 +25,7 @@ _MUCH = 32 << 20  # bytes of steps from which a second process is worth its star
 _CHUNK = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """figures: of `metrics.summarise`, priced; none of a run that has none."""
 
     figures: Mapping[str, Quantity]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from compare.report.charts import Chart, RatioBar
 from metrics import Quantity, shown
@@ -12,8 +14,7 @@ from metrics import Quantity, shown
 Tone = Literal["good", "bad", "open", "plain", "quiet"]
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number as it is read. pointer: where compare.json has it in full (JSON pointer, RFC 6901)."""
 
     text: str
@@ -21,8 +22,7 @@ class Number:
     pointer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(Struct, frozen=True):
     """A word that is set apart. plain: it counts; quiet: it stands beside what counts."""
 
     text: str
@@ -34,8 +34,7 @@ Line: TypeAlias = str | tuple[str | Number | Tag | RatioBar, ...]
 UNKNOWN: Line = (Tag("unknown", "open"),)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """A quantity in a cell. pointer: of the quantity in compare.json."""
 
     quantity: Quantity
@@ -60,18 +59,15 @@ class Measured:
 Cell: TypeAlias = str | tuple[Line, ...] | Measured
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(Struct, frozen=True):
     line: Line
 
 
-@dataclass(frozen=True, slots=True)
-class Bullets:
+class Bullets(Struct, frozen=True):
     items: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """rows: as many cells as heads; the first heads its row. numbers: all but the first column are. in_section: the
     title of its section says the same as the caption, which is hidden."""
 
@@ -89,30 +85,26 @@ class Table:
         return replace(self, heads=[self.heads[i] for i in kept], rows=rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Charts:
+class Charts(Struct, frozen=True):
     """Charts beside each other where there is room. legend: group labels, each by its place among the groups."""
 
     charts: tuple[Chart, ...]
     legend: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     text: str
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
+class Details(Struct, frozen=True):
     """Blocks that are folded on the screen."""
 
     summary: str
     blocks: Sequence[Block]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each other."""
 
     title: str
@@ -124,8 +116,7 @@ class Section:
 Block: TypeAlias = "Paragraph | Bullets | Table | Charts | Code | Details | Section"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """word, tone: the verdict. headline: what it comes to, in sentences."""
 
     title: str

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.figures import COST, SPEED
@@ -26,8 +25,7 @@ FINEST = 1.01  # ratio that a column of bars has room for at least
 _NUMBERS = "the table has the numbers"
 
 
-@dataclass(frozen=True, slots=True)
-class RatioBar:
+class RatioBar(Struct, frozen=True):
     """A ratio and its interval against 1; the row says the same in numbers. Without a ratio it is the scale above a
     column of bars. most: logarithm of the largest ratio that the column has room for; same: the ratios that make no
     difference."""
@@ -46,8 +44,7 @@ def ratio_bars(results: Sequence[Compared], difference: float) -> list[RatioBar]
     return [RatioBar(most, same), *(RatioBar(most, same, result.ratio, result.interval) for result in results)]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """One run's curve. place: of its group among the groups. points: None where a stretch is missing, so that no line
     is drawn over it. broken: where the log had nan or inf, and what of it."""
 
@@ -58,8 +55,7 @@ class Series:
     broken: tuple[tuple[float, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """A group as a point, with the intervals of both of its figures."""
 
     place: int
@@ -68,8 +64,7 @@ class Spot:
     up: Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class Guide:
+class Guide(Struct, frozen=True):
     """A dashed line between two points, in the colour of the group at `place` or in none. An x of inf: to the edge."""
 
     start: tuple[float, float]
@@ -78,8 +73,7 @@ class Guide:
     place: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
+class Plot(Struct, frozen=True, kw_only=True):
     """Lines of runs, or groups as spots, over two axes. from_zero: y begins there; x does with spots. alternative: what
     the chart shows, for a reader who does not see it. groups: how many there are. marks: the ticks across, where they
     are given."""
@@ -97,8 +91,7 @@ class Plot:
     marks: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """One figure: for each group (its place and title) a point for every run, and the mean with its interval."""
 
     title: str

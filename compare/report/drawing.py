@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import groupby
 
 from markupsafe import Markup, escape
+from msgspec import Struct
 
 from compare.report.charts import FINEST, Chart, Guide, Plot, RatioBar, Spot, Strip
 from metrics import Quantity
@@ -44,15 +45,12 @@ def sample(place: int) -> Markup:
     return _canvas(36, 14, parts, width=36, height=14, aria_hidden="true")
 
 
-def element(name: str, *inside: str, **attributes: str | float | None) -> Markup:
+def element(name: str, *inside: str, **attributes: str | float) -> Markup:
     """Return an element whose text and attributes are escaped; Markup goes in as it is. class_ is class, aria_label
-    aria-label; None leaves an attribute out."""
-    known = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value if isinstance(value, str) else f"{value:g}")}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    return Markup(f"<{name}{known}>{''.join(map(_escaped, inside))}</{name}>")
+    aria-label."""
+    values = {key: value if isinstance(value, str) else f"{value:g}" for key, value in attributes.items()}
+    known = (f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"' for key, value in values.items())
+    return Markup(f"<{name}{''.join(known)}>{''.join(map(_escaped, inside))}</{name}>")
 
 
 def _escaped(text: str) -> str:
@@ -63,8 +61,7 @@ def _canvas(across: float, down: float, parts: Sequence[str], **attributes: str 
     return element("svg", *parts, viewBox=f"0 0 {across:g} {down:g}", **attributes)
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """Values low to high, drawn from start to end in the units of the view box."""
 
     low: float
@@ -140,13 +137,11 @@ def look(place: int) -> str:
 
 def polyline(points: Sequence[tuple[float, float] | None]) -> str:
     """Return path data; None lifts the pen. A point alone becomes a dot: a line of no length with a round cap."""
-    parts: list[str] = []
-    pen_down = False
+    parts, pen = [], "M"
     for point in points:
         if point is not None:
-            x, y = point
-            parts.append(f"{'L' if pen_down else 'M'}{_px(x)} {_px(y)}" + ("" if pen_down else "h0"))
-        pen_down = point is not None
+            parts.append(f"{pen}{_px(point[0])} {_px(point[1])}" + ("h0" if pen == "M" else ""))
+        pen = "M" if point is None else "L"
     return "".join(parts)
 
 
@@ -236,25 +231,14 @@ def _ends(quantity: Quantity) -> Iterator[float]:
 def per_column(points: Sequence[tuple[float, float] | None], x: Axis, y: Axis) -> Iterator[tuple[float, float] | None]:
     """Yield the points in the units of the view box, at most four a pixel column: its first, lowest, highest and last,
     so that no peak is lost. Gaps stay gaps."""
-    column: list[tuple[float, float]] = []
-    for point in points:
-        at = None if point is None else (x.at(point[0]), y.at(point[1]))
-        if column and (at is None or math.floor(at[0]) != math.floor(column[0][0])):
-            yield from _extremes(column)
-            column = []
-        if at is None:
-            yield None
-        else:
-            column.append(at)
-    yield from _extremes(column)
-
-
-def _extremes(column: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    if len(column) <= 4:
-        return list(column)
-    heights = [height for _, height in column]
-    kept = {0, heights.index(min(heights)), heights.index(max(heights)), len(column) - 1}
-    return [column[index] for index in sorted(kept)]
+    drawn = (None if point is None else (x.at(point[0]), y.at(point[1])) for point in points)
+    for _, same in groupby(drawn, key=lambda point: None if point is None else math.floor(point[0])):
+        column = [*same]
+        heights = [point[1] for point in column if point]
+        if len(heights) > 4:
+            kept = {0, heights.index(min(heights)), heights.index(max(heights)), len(column) - 1}
+            column = [column[index] for index in sorted(kept)]
+        yield from column
 
 
 def _strip(chart: Strip) -> list[Markup]:

@@ -1,4 +1,8 @@
-"""The files that a comparison leaves in a directory: the same content as page, Markdown, spreadsheet, picture, JSON."""
+"""The files that a comparison leaves in a directory: the same content as page, Markdown, spreadsheet, picture, JSON.
+
+fonts/: DejaVu 2.37, cut to Latin, Greek, Cyrillic and signs by pyftsubset, for machines without any font. Other scripts
+come from the machine's own fonts; a character that none has is a box.
+"""
 
 from __future__ import annotations
 
@@ -9,68 +13,79 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from io import StringIO
 from pathlib import Path
+from textwrap import shorten, wrap
 from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from compare.comparison import Comparison, to_json
 from compare.figures import FIGURES
 from compare.report.blocks import Report, lines_of, text_of
+from compare.report.charts import Chart, curve_charts, throughput_chart, with_curves
+from compare.report.drawing import HEIGHT, WIDTH, chart_height, element, sample, svg
 from compare.report.page import report
+from compare.report.words import headline
 from conf.arguments import program
 from metrics import Quantity
 from parsers.storage import dumps
 from parsers.text import plain
 
-HERE = Path(__file__).parent
-PICTURE = "compare.png"
+_HERE = Path(__file__).parent
+_PICTURE = "compare.png"
 _HEADS = ("verdict", "what", "group", "run", "figure", "value", "unit", "source", "low", "high", "word", "note")
 # A spreadsheet takes a text that begins so as a formula (owasp.org/www-community/attacks/CSV_Injection).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _SPECIAL = re.compile(r"([\\`*_\[\]|#~$@])")
+# Of the picture.
+_ZOOM = 1.6
+_SPACE = 16.0
+_PANEL = 44.0  # of a chart's title and caption
+_SHOWN_REASONS = 3
+_NAMED = 12  # groups that a picture has room to name: the page has all
+_TITLES = {False: (16.0, 108), True: (12.5, 145)}  # size and characters a line, of one sentence and of more
+_CAPTION = 175  # characters a line
+_LABEL = 36
 
 
 def files(comparison: Comparison, argv: Sequence[str]) -> dict[str, str | bytes]:
     """Return compare.json, .html, .md, .csv and .png, by name. argv: the arguments that made them."""
-    from compare.report.picture import png
-
-    return {**texts(comparison, argv), PICTURE: png(comparison)}
+    return {**texts(comparison, argv), _PICTURE: png(comparison)}
 
 
 def texts(comparison: Comparison, argv: Sequence[str]) -> dict[str, str]:
     """Return `files` without the picture."""
     content = report(comparison, f"{program('compare')} {shlex.join(argv)}")
+    style = Markup("\n".join(_read("report.css", "drawing.css")))
+    known = {"svg": svg, "sample": sample, "style": style}
     return {
         "compare.json": dumps(to_json(comparison), indent=1) + "\n",
-        "compare.html": html(content),
-        "compare.md": markdown(content, PICTURE),
+        "compare.html": _laid_out("report.html", content, lambda text: plain(text, keep="\n"), **known).lstrip(),
+        "compare.md": markdown(content, _PICTURE),
         "compare.csv": csv_text(comparison),
     }
-
-
-def html(content: Report) -> str:
-    """Return a report as one HTML file: no script, nothing from elsewhere, readable by keyboard, screen reader and
-    printer."""
-    from markupsafe import Markup
-
-    from compare.report.drawing import sample, svg
-
-    style = Markup("\n".join((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "drawing.css")))
-    keep = {"svg": svg, "sample": sample, "style": style}
-    return _laid_out("report.html", content, lambda text: plain(text, keep="\n"), **keep).lstrip()
 
 
 def markdown(content: Report, picture: str = "") -> str:
     """Return a report as Markdown, for a pull request or a wiki: the same words and numbers, without the drawings.
     picture: a file beside it, shown on top."""
-    text = _laid_out("report.md", content, _markdown_text, picture=picture, code=_code)
+
+    def cleaned(text: str) -> str:
+        """Return one line in which nothing is Markdown or HTML. An @ or # would call people and issues."""
+        return Markup(escape(_SPECIAL.sub(r"\\\1", " ".join(plain(text).split())), quote=False))
+
+    def code(text: str) -> str:
+        """Return text as it is within <pre>: not fenced, for a line of a log could end a fence."""
+        return Markup(escape(plain(text, keep="\n")))
+
+    text = _laid_out("report.md", content, cleaned, picture=picture, code=code)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _laid_out(template: str, content: Report, clean: Callable[[str], str], **known: Any) -> str:
     """Return the template with the content in it. clean: what every text that goes in passes through."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
+        loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -81,18 +96,8 @@ def _laid_out(template: str, content: Report, clean: Callable[[str], str], **kno
     return environment.get_template(template).render(report=content, text_of=text_of, **known)
 
 
-def _markdown_text(text: str) -> str:
-    """Return one line in which nothing is Markdown or HTML. An @ or # would call people and issues."""
-    from markupsafe import Markup
-
-    return Markup(escape(_SPECIAL.sub(r"\\\1", " ".join(plain(text).split())), quote=False))
-
-
-def _code(text: str) -> str:
-    """Return text as it is within <pre>: not fenced, for a line of a log could end a fence."""
-    from markupsafe import Markup
-
-    return Markup(escape(plain(text, keep="\n")))
+def _read(*names: str) -> Iterator[str]:
+    return ((_HERE / name).read_text(encoding="utf-8") for name in names)
 
 
 def csv_text(comparison: Comparison) -> str:
@@ -125,3 +130,77 @@ def _csv_rows(comparison: Comparison) -> Iterator[tuple[object, ...]]:
 
 def _quantity(q: Quantity) -> tuple[object, ...]:
     return q.value, q.unit, q.source, *(q.interval or ("", "")), "", q.note
+
+
+def png(comparison: Comparison) -> bytes:
+    """Return throughput, loss, learning rate and step time as a file in PNG, of the shape of a slide: the page's
+    charts, drawn by resvg."""
+    import resvg_py
+
+    measured = any(group.shown for group in comparison.groups)
+    charts: list[Chart] = [*([throughput_chart(comparison)] if measured else []), *curve_charts(comparison)]
+    width, y, parts = 2 * WIDTH + 3 * _SPACE, _SPACE, list[str]()
+    size, _ = _TITLES[len(headline(comparison)) > 1]
+    for text in title(comparison).splitlines():
+        y += 1.3 * size
+        parts.append(element("text", text, x=_SPACE, y=y, font_size=size, class_="strong"))
+    y += _SPACE
+    groups = with_curves(comparison)[:_NAMED]
+    for index, (place, side) in enumerate(groups):  # with their lines and shapes, three a row
+        row, column = divmod(index, 3)
+        x, here = _SPACE + column * (2 * WIDTH + _SPACE) / 3, y + 20 * row
+        count = f"{len(side.usable)} run" + ("" if len(side.usable) == 1 else "s")
+        label = f"{_short(side.label, _LABEL)} ({count})"
+        parts.append(element("g", sample(place), transform=f"translate({x:g} {here:g})"))
+        parts.append(element("text", label, x=x + 44, y=here + 12, class_="label"))
+    y += 20 * ((len(groups) + 2) // 3) + (_SPACE if groups else 0)
+    for row in range(0, len(charts), 2):
+        for column, chart in enumerate(charts[row : row + 2]):
+            x = _SPACE + column * (WIDTH + _SPACE)
+            parts.append(element("text", chart.title, x=x, y=y + 16, font_size=15, class_="strong"))
+            parts.append(element("text", _short(chart.caption, 84), x=x, y=y + 34, class_="tick"))
+            parts.append(svg(chart, x=x, y=y + 40, width=WIDTH, height=chart_height(chart)))
+        y += _PANEL + max(HEIGHT, *map(chart_height, charts[row : row + 2])) + _SPACE
+    for text in _caption(comparison):
+        parts.append(element("text", text, x=_SPACE, y=y, class_="tick"))
+        y += 16
+    size_: dict[str, Any] = {"viewBox": f"0 0 {width:g} {y:g}", "width": width, "height": y}
+    drawing = element("svg", *parts, xmlns="http://www.w3.org/2000/svg", **size_)
+    fonts = [str(path) for path in sorted((_HERE / "fonts").glob("*.ttf"))]
+    return resvg_py.svg_to_bytes(drawing, style_sheet=style(), background="#ffffff", zoom=_ZOOM, font_files=fonts)
+
+
+def style() -> str:
+    """Return the page's rules for drawings, with its light colours in place of their names, which resvg lacks."""
+    page, rules = _read("report.css", "drawing.css")
+    light = dict(re.findall(r"--([\w-]+): (#\w+);", page.partition("@media")[0]))
+    return re.sub(r"var\(--([\w-]+)\)", lambda name: light[name[1]], rules).replace("inherit", '"DejaVu Sans"')
+
+
+def _short(text: str, width: int) -> str:
+    return shorten(plain(text), width, placeholder=" …")
+
+
+def title(comparison: Comparison) -> str:
+    """Return the headline of the page, wrapped."""
+    word = "" if comparison.ratios else f"{comparison.audit.verdict.word.capitalize()}. "
+    first, *others = (plain(text_of(sentence)) for sentence in headline(comparison))
+    _, width = _TITLES[bool(others)]
+    return "\n".join(line for sentence in (word + first, *others) for line in wrap(sentence, width))
+
+
+def _caption(comparison: Comparison) -> Iterator[str]:
+    """Yield lines on where the numbers come from, and on what speaks against comparing them."""
+    records = [run.record for _, side in with_curves(comparison) for run in side.usable]
+    provenance = ", ".join(dict.fromkeys(record.provenance for record in records)) or "no runs"
+    devices, hosts = (
+        ", ".join(dict.fromkeys(str(record.environment.get(name) or "unknown") for record in records))
+        for name in ("device_name", "host")
+    )
+    texts_ = [f"{provenance}: {len(records)} completed runs; device: {devices}; host: {hosts}."]
+    if comparison.audit.verdict.word != "comparable":
+        reasons = comparison.audit.verdict.reasons
+        more = f" and {len(reasons) - _SHOWN_REASONS} more" if len(reasons) > _SHOWN_REASONS else ""
+        texts_.append("; ".join(reasons[:_SHOWN_REASONS]) + more)
+    for text in texts_:
+        yield from wrap(plain(text), _CAPTION, max_lines=3, placeholder=" …")

@@ -531,7 +531,8 @@ def regression_report(gate: Regression) -> Report:
 
 def _gate_cells(figure: FigureLine) -> tuple[str, ...]:
     unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
-    title = figure.title if not unit or unit == figure.title else f"{figure.title}, {unit}"
+    title = TITLES[figure.metric]
+    title = title if unit in ("", title) else f"{title}, {unit}"
     ends = "" if (e := figure.interval_percent) is None else f"{e[0]:+.2f} to {e[1]:+.2f}"
     difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
     noise = (figure.reference_noise_percent, figure.new_noise_percent)

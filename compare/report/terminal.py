@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from io import StringIO
 from typing import IO, Any
 
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
 from compare.report.blocks import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, lines_of, text_of
 from metrics import shown
 from parsers.text import plain
@@ -23,8 +29,6 @@ _STYLES = {"good": "bold green", "bad": "bold red", "open": "bold yellow"}
 
 def print_report(report: Report, stream: IO[str]) -> None:
     """Write it to `stream`: in colour and to its width on a terminal, else plain at 120 columns."""
-    from rich.console import Console
-
     text = StringIO()
     on_terminal = stream.isatty()
     look: Any = {"file": stream} if on_terminal else {"file": text, "width": _PLAIN_WIDTH, "color_system": None}
@@ -41,14 +45,11 @@ def print_report(report: Report, stream: IO[str]) -> None:
         stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
-def _print(console: Any, block: Block) -> None:
+def _print(console: Console, block: Block) -> None:
     """Print a block; what is folded on a page, code and charts are left to the page."""
     if isinstance(block, Paragraph):
         _say(console, text_of(block.line))
     elif isinstance(block, Bullets):
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
         grid = RichTable.grid(padding=(0, 1))  # lines that go on stand below each other
         for item in block.items:
             grid.add_row("  -", Text(plain(text_of(item))))
@@ -86,13 +87,8 @@ def _text(cell: Cell) -> str:
     return f"{text}\n±{shown(50 * (known.interval[1] - known.interval[0]) / abs(known.value), 2)} %"
 
 
-def _print_table(console: Any, block: Table) -> None:
+def _print_table(console: Console, block: Table) -> None:
     """Print a table as wide as its numbers need: none is ever broken."""
-    from rich import box
-    from rich.measure import Measurement
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
     look: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
     drawn = RichTable(**look, title=Text(plain(block.caption)), title_justify="left", title_style="bold")
     rows = [[plain(_text(cell), keep="\n") for cell in row] for row in block.rows]
@@ -111,7 +107,5 @@ def _print_table(console: Any, block: Table) -> None:
     console.print(drawn, width=max(console.width, needed) if numbers else console.width, crop=False)
 
 
-def _say(console: Any, text: str, style: str = "") -> None:
-    from rich.text import Text
-
+def _say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(plain(text, keep="\n"), style=style))

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from compare import Run
 from compare.comparison import compare
-from compare.question import Question
+from compare.groups import Question
 from compare.report.files import texts
 from metrics.bill import Prices, Terms
 from parsers import Record

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from compare import Run, compare
 from compare.audit import Audit
-from compare.groups import group
-from compare.question import Question, expand
+from compare.groups import Question, expand, group
 from conf.errors import InputError
 from parsers import Declaration, Record
 from parsers.given import given_of, with_given

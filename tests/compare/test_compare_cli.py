@@ -22,8 +22,8 @@ import compare
 from compare import find_runs
 from compare.cli import main
 from compare.report import terminal
+from compare.report.files import title
 from compare.report.page import summary
-from compare.report.picture import title
 from conf.errors import InputError
 
 ROOT = Path(__file__).parent.parent.parent

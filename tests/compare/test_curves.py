@@ -17,8 +17,8 @@ from compare import Run
 from compare.audit import Audit
 from compare.comparison import compare
 from compare.curve import curve_of
+from compare.groups import Question
 from compare.losses import BLOCKS, RISK, Band, leaves
-from compare.question import Question
 from compare.report.blocks import text_of
 from compare.report.words import advice, headline
 from parsers import Record, Step

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import compare
 from compare import Comparison, Run
-from compare.question import Question
+from compare.groups import Question
 from conf.errors import InputError
 from conf.vocabulary import vocabulary
 from metrics import summarise

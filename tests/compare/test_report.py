@@ -23,10 +23,9 @@ from msgspec.structs import replace
 from compare import Run, comparison
 from compare.comparison import compare
 from compare.figures import FIGURES
-from compare.question import Question
-from compare.report.files import texts
+from compare.groups import Question
+from compare.report.files import png, style, texts
 from compare.report.page import launched, summary
-from compare.report.picture import png, style
 from compare.report.terminal import print_report
 from metrics import shown
 from metrics.bill import Prices, Terms

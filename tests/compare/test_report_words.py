@@ -12,7 +12,7 @@ from made import TP2, made, ran, repeats, silent
 from msgspec.structs import replace
 
 from compare import Comparison, Run, compare
-from compare.question import Question
+from compare.groups import Question
 from compare.report.blocks import text_of
 from compare.report.words import advice, headline
 from metrics.bill import Prices, Terms
