@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parsers import Parsed, parse_all
+from parsers import Parsed, Step, parse_all
 from parsers.dialects import load
 from parsers.events import Event
 
@@ -19,6 +19,11 @@ def read(dialect: str, text: str) -> list[Event]:
         reader.wants = max(0, reader.wants - 1)
         events += reader.feed(number, line)
     return [*events, *reader.end()]
+
+
+def steps_of(dialect: str, text: str) -> list[Step]:
+    """The steps among them."""
+    return [event for event in read(dialect, text) if isinstance(event, Step)]
 
 
 def parse_text(text: str | bytes, dialect: str | None = None) -> tuple[Parsed, ...]:

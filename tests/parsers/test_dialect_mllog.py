@@ -7,35 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers import FIXTURES, parse_text, read
+from helpers import FIXTURES, parse_text, read, steps_of
 
-from parsers import Parsed, Parser, parse_all
+from parsers import Parsed, Parser
 from parsers.events import NewRun
 from parsers.reader import FIRST_WINDOW, WINDOW
-from parsers.record import Step, Validation
+from parsers.record import Validation
 
 
 def point(key: str, value: Any, time_ms: int = 1, **metadata: Any) -> str:
     return ":::MLLOG " + json.dumps({"time_ms": time_ms, "key": key, "value": value, "metadata": metadata})
-
-
-def test_a_whole_log() -> None:
-    (run,) = parse_all(FIXTURES / "mllog_tiny.log")
-    assert (run.dialect, run.train_iters, run.completed) == ("mllog", 3, True)
-    first, second = run.steps
-    assert (first.step, first.iteration, first.loss, first.step_time_s, first.consumed_samples) == (0, 0, 7.75, 1.5, 32)
-    assert (second.step, second.loss, second.nonfinite, second.step_time_s) == (1, None, ("loss",), 1.25)
-    assert first.metrics == {"logged_at_unix_s": 3.0}
-    assert {name: at.value for name, at in run.effective.items()} == {
-        "world_size": 16,
-        "global_batch_size": 32,
-        "seq_length": 8192,
-        "num_micro_batches": 2,
-    }
-    assert (run.facts["device_name"], run.facts["vendor"]) == ("NVIDIA H100-SXM5-80GB", "nvidia")
-    assert (run.facts["mlperf_time_to_train_s"], run.facts["mlperf_status"]) == (3.0, "success")
-    assert [(e.step, e.loss, e.metrics["eval_accuracy"]) for e in run.validations] == [(1, 3.3, 3.3)]
-    assert [(stall.kind, stall.seconds) for stall in run.stalls] == [("evaluation", 0.5)]
 
 
 @pytest.mark.parametrize("counts_from", [0, 1])
@@ -44,7 +25,7 @@ def test_samples_decide_from_where_a_submitter_counts(counts_from: int) -> None:
         point("tracked_stats", {"reduced_train_loss": 2.0 + k}, step=k + counts_from, samples_count=8 * (k + 1))
         for k in range(3)
     ]
-    steps = [event for event in read("mllog", "\n".join(lines)) if isinstance(event, Step)]
+    steps = steps_of("mllog", "\n".join(lines))
     assert [(step.step, step.iteration) for step in steps] == [(k, k + counts_from) for k in range(3)]
 
 
@@ -57,7 +38,7 @@ def test_accuracy_is_a_loss_in_some_benchmarks_only() -> None:
 
 def test_a_mean_over_a_block_is_no_step() -> None:
     text = f"{point('global_batch_size', 8)}\n{point('tracked_stats', {'train_step_time': 27.7}, samples_count=80)}"
-    assert not [event for event in read("mllog", text) if isinstance(event, Step)]
+    assert steps_of("mllog", text) == []
 
 
 def test_a_run_that_stopped_and_another_that_starts() -> None:
@@ -130,4 +111,4 @@ def test_a_log_of_it_alone_is_read_as_it_comes() -> None:
     ],
 )
 def test_nothing_makes_it_raise(text: str) -> None:
-    assert not [event for event in read("mllog", text) if isinstance(event, Step)]
+    assert steps_of("mllog", text) == []

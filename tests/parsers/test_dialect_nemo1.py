@@ -5,16 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from helpers import FIXTURES, read
+from helpers import read, steps_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers import parse_all
 from parsers.dialects.nemo1 import SlidingMean
-from parsers.record import Step, Validation
-
-OWN = [30.0, 4.0, 5.0, 3.0, 6.0, 4.0, 5.0]
-"""The step times behind the fixture, whose window is 3."""
+from parsers.record import Validation
 
 
 def bar(step: int, drawn: int, time: str = "", rest: str = "", loss: str = "2.600") -> str:
@@ -25,57 +21,7 @@ def bar(step: int, drawn: int, time: str = "", rest: str = "", loss: str = "2.60
     )
 
 
-def steps(text: str) -> list[Step]:
-    return [event for event in read("nemo1", text) if isinstance(event, Step)]
-
-
-def test_a_whole_log_with_a_window_of_three() -> None:
-    (run,) = parse_all(FIXTURES / "nemo1_dllogger.log")
-    assert (run.dialect, run.framework, run.train_iters, run.completed) == ("nemo1", "nemo", 7, True)
-    assert [step.step for step in run.steps] == list(range(7))
-    assert [step.loss for step in run.steps] == [
-        11.155625343322754,
-        11.152811050415039,
-        11.0257,
-        10.7472,
-        10.3285,
-        9.78642,
-        9.1,
-    ]
-    assert [step.step_time_s for step in run.steps] == pytest.approx(OWN)
-    assert all(step.flags == ("step_time_s:recovered",) for step in run.steps)
-    assert [step.metrics["step_time_s_running_mean"] for step in run.steps] == pytest.approx(
-        [30, 17, 13, 4, 14 / 3, 13 / 3, 5]
-    )
-    assert [step.consumed_samples for step in run.steps] == [16 * (k + 1) for k in range(7)]
-    assert run.steps[2].lr_used == pytest.approx(1.5e-07)
-    assert run.steps[2].grad_norm == 34.25
-
-
-def test_what_the_configuration_says() -> None:
-    (run,) = parse_all(FIXTURES / "nemo1_dllogger.log")
-    settings = {name: (at.value, at.line) for name, at in run.effective.items()}
-    assert settings == {
-        "train_iters": (7, 10),
-        "clip_grad": (1.0, 11),
-        "micro_batch_size": (1, 19),
-        "global_batch_size": (16, 20),
-        "tensor_model_parallel_size": (2, 21),
-        "pipeline_model_parallel_size": (4, 22),
-        "seq_length": (2048, 23),
-        "num_layers": (8, 24),
-        "fp8": ("hybrid", 28),
-        "lr": (0.00015, 31),
-        "lr_warmup_iters": (3, 36),
-        "min_lr": (1e-05, 37),
-        "world_size": (16, 40),
-    }  # hidden_size is an unresolved interpolation: not known
-    assert run.facts["precision"] == "bf16"
-
-
 def test_a_validation_point() -> None:
-    (run,) = parse_all(FIXTURES / "nemo1_dllogger.log")
-    assert [(point.step, point.loss) for point in run.validations] == [(3, 10.4)]
     told = "Epoch 0, global step 100: 'val_loss' reached 1.42065 (best 1.42065)"
     text = "\n".join([bar(99, 110), bar(99, 110, rest=", val_loss=1.420"), told])
     points = [event for event in read("nemo1", text) if isinstance(event, Validation)]
@@ -84,7 +30,8 @@ def test_a_validation_point() -> None:
 
 def test_a_redraw_is_no_step() -> None:
     assert [
-        step.step for step in steps("\n".join([bar(4, 5), bar(4, 6), bar(5, 6), bar(5, 6), bar(5, 7), bar(6, 7)]))
+        step.step
+        for step in steps_of("nemo1", "\n".join([bar(4, 5), bar(4, 6), bar(5, 6), bar(5, 6), bar(5, 7), bar(6, 7)]))
     ] == [4, 5, 6]
 
 
@@ -101,20 +48,20 @@ def test_a_redraw_is_no_step() -> None:
     ],
 )
 def test_which_step_a_bar_shows(text: str, step: int, iteration: int, samples: int | None) -> None:
-    (found,) = steps(text)
+    (found,) = steps_of("nemo1", text)
     assert (found.step, found.iteration, found.consumed_samples) == (step, iteration, samples)
 
 
 def test_a_time_whose_window_is_unknown_is_no_step_time() -> None:
-    (found,) = steps(bar(6023, 6024, "2.590"))
+    (found,) = steps_of("nemo1", bar(6023, 6024, "2.590"))
     assert (found.step_time_s, found.metrics["step_time_s_running_mean"]) == (None, 2.59)
 
 
 def test_the_second_mean_may_prove_that_there_is_no_window() -> None:
-    own = steps("\n".join(bar(k, k + 1, time) for k, time in enumerate(["44.90", "4.680", "4.710"])))
+    own = steps_of("nemo1", "\n".join(bar(k, k + 1, time) for k, time in enumerate(["44.90", "4.680", "4.710"])))
     assert [step.step_time_s for step in own] == [44.9, 4.68, 4.71]
     assert [step.interval_steps for step in own][1:] == [1, 1]
-    mean = steps("\n".join(bar(k, k + 1, time) for k, time in enumerate(["44.90", "24.80", "18.10"])))
+    mean = steps_of("nemo1", "\n".join(bar(k, k + 1, time) for k, time in enumerate(["44.90", "24.80", "18.10"])))
     assert [step.step_time_s for step in mean] == [44.9, None, None]
 
 
@@ -148,7 +95,7 @@ def test_what_is_recovered_from_rounded_means_is_within_its_bound(window: int, s
 
 def test_a_gap_forgets_the_window() -> None:
     lines = [bar(k, k + 1, f"{time:.3f}") for k, time in [(0, 5.0), (1, 5.0), (7, 5.0), (8, 5.0)]]
-    assert [step.step_time_s for step in steps("\n".join(lines))] == [5.0, None, None, None]
+    assert [step.step_time_s for step in steps_of("nemo1", "\n".join(lines))] == [5.0, None, None, None]
 
 
 def test_a_bar_without_a_step_number_counts_where_loss_and_rate_are_new() -> None:
@@ -157,7 +104,7 @@ def test_a_bar_without_a_step_number_counts_where_loss_and_rate_are_new() -> Non
 
     one, two = ("reduced_train_loss=1.220, tps=707.0, lr=1.82e-5", "reduced_train_loss=0.767, tps=5391.0, lr=3.64e-5")
     text = "\n".join([batch(0, 3, one), batch(0, 0, one), batch(1, 1, one), batch(1, 2, one), batch(1, 3, two)])
-    found = steps(text)
+    found = steps_of("nemo1", text)
     assert [(step.step, step.loss, step.lr, step.flags) for step in found] == [
         (0, 1.22, 1.82e-05, ("step:by_order",)),
         (1, 0.767, 3.64e-05, ("step:by_order",)),

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 
-from helpers import FIXTURES, parse_text, read
+from helpers import FIXTURES, parse_text, read, steps_of
 
-from parsers import parse_all
-from parsers.record import Stall, Step, Validation
+from parsers.record import Stall, Validation
 
 LINE = (
     "Training epoch 2, iteration 7/999 | lr: 6.897e-06 | global_batch_size: 512 | global_step: 45 "
     "| reduced_train_loss: 11.02 | train_step_timing in s: 47.12 | consumed_samples: 23552"
 )
-
-
-def steps(text: str) -> list[Step]:
-    return [event for event in read("nemo2", text) if isinstance(event, Step)]
 
 
 def averaged(k: int, first: int, count: int, consumed: bool = True) -> str:
@@ -32,89 +27,34 @@ def averaged(k: int, first: int, count: int, consumed: bool = True) -> str:
     return "\n".join(lines)
 
 
-def test_a_whole_log() -> None:
-    (run,) = parse_all(FIXTURES / "nemo2_tiny.log")
-    assert (run.dialect, run.framework, run.train_iters, run.completed) == ("nemo2", "nemo", 6, True)
-    assert [step.step for step in run.steps] == [0, 1, 2, 3, 4, 5]
-    assert [step.iteration for step in run.steps] == [0, 1, 2, 0, 1, 2]
-    assert [step.lr_used for step in run.steps] == [0.00025, 0.0005, 0.00075, 0.001, 0.0008, 0.0004]
-    assert [step.consumed_samples for step in run.steps] == [None, 16, 24, 32, 40, 48]
-    assert {step.memory_bytes for step in run.steps} == {2 * 2**30}
-    assert {step.memory_kind for step in run.steps} == {"reserved"}
-    assert (run.steps[3].loss, run.steps[3].nonfinite) == (None, ("loss",))
-    assert run.steps[1].tflops_per_gpu == 0.407
-    assert all(step.interval_steps == 1 and not step.flags for step in run.steps)
-    settings = {name: at.value for name, at in run.effective.items()}
-    assert settings == {
-        "data_parallel_size": 2,
-        "context_parallel_size": 1,
-        "tensor_model_parallel_size": 2,
-        "pipeline_model_parallel_size": 1,
-        "world_size": 4,
-        "distributed_backend": "nccl",
-        "padded_vocab_size": 1024,
-        "vocab_size": 1001,
-        "num_micro_batches": 4,
-        "accumulate_allreduce_grads_in_fp32": True,
-        "overlap_grad_reduce": False,
-        "overlap_param_gather": False,
-        "use_distributed_optimizer": True,
-        "optimizer": "adam",
-        "lr": 0.001,
-        "weight_decay": 0.1,
-        "params_dtype": "bfloat16",
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.95,
-        "adam_eps": 1e-05,
-        "clip_grad": 1.0,
-    }
-    assert run.effective["padded_vocab_size"].line == 14
-    assert (run.facts["device_name"], run.facts["vendor"]) == ("NVIDIA H100 80GB HBM3", "nvidia")
-    assert run.facts["parameters_by_rank"] == {"0,0": 278848}
-
-
-def test_validation_points_and_checkpoints() -> None:
-    (run,) = parse_all(FIXTURES / "nemo2_tiny.log")
-    assert [(point.step, point.loss) for point in run.validations] == [(1, 6.95), (4, 6.91)]
-    assert [(stall.kind, stall.seconds) for stall in run.stalls] == [
-        ("asynchronous checkpoint", None),
-        ("checkpoint", 1.25),
-    ]
-
-
 def test_the_order_of_the_fields_does_not_matter() -> None:
     head, *fields = LINE.split(" | ")
-    (step,) = steps(" | ".join([head, *reversed(fields)]))
-    assert step == steps(LINE)[0]
+    (step,) = steps_of("nemo2", " | ".join([head, *reversed(fields)]))
+    assert step == steps_of("nemo2", LINE)[0]
     assert (step.step, step.iteration, step.lr_used, step.consumed_samples) == (45, 7, 6.897e-06, 23552)
 
 
 def test_a_terminal_may_wrap_anywhere() -> None:
-    whole = steps(f"{LINE}\n{LINE.replace('step: 45', 'step: 46')}")
+    whole = steps_of("nemo2", f"{LINE}\n{LINE.replace('step: 45', 'step: 46')}")
     for at in range(len("Training epoch 2, iteration 7/999 |"), len(LINE) - len(": 23552")):
         broken = f"{LINE[:at]}\n{LINE[at:]}\n{LINE.replace('step: 45', 'step: 46')}"
-        assert steps(broken)[-1].step == 46
-        assert steps(broken)[0] == whole[0], broken
+        assert steps_of("nemo2", broken)[-1].step == 46
+        assert steps_of("nemo2", broken)[0] == whole[0], broken
 
 
 def test_a_cut_number_is_no_number() -> None:
-    (step,) = steps(LINE[: LINE.index(".12 |") + 1])
+    (step,) = steps_of("nemo2", LINE[: LINE.index(".12 |") + 1])
     assert (step.step, step.loss, step.step_time_s) == (45, 11.02, None)
 
 
 def test_what_stands_behind_the_last_number_does_not_hide_it() -> None:
     for tail in ('\\n",', "[NeMo W 2026] hello", " (rank 0)"):
-        assert steps(LINE + tail)[0].consumed_samples == 23552, tail
-
-
-def test_prefixes_of_launchers() -> None:
-    for prefix in ("(pretraining, pid=4112) ", "[2025-10-17T11:33:02+08:00] ", "0: ", "ining-demo/0 [default0]:"):
-        assert steps(prefix + LINE) == steps(LINE)
+        assert steps_of("nemo2", LINE + tail)[0].consumed_samples == 23552, tail
 
 
 def test_means_over_an_interval_are_told_apart() -> None:
     for k in (2, 5, 10):
-        found = steps(averaged(k, 0, 4))
+        found = steps_of("nemo2", averaged(k, 0, 4))
         assert [step.interval_steps for step in found[1:]] == [k] * 3
         for step in found:
             assert "step_time_s:interval_mean" in step.flags
@@ -124,11 +64,11 @@ def test_means_over_an_interval_are_told_apart() -> None:
 
 def test_a_line_that_was_left_out_makes_no_mean() -> None:
     gone = LINE.replace("iteration 7", "iteration 10").replace("step: 45", "step: 48").replace("23552", "25088")
-    assert [(step.interval_steps, step.flags) for step in steps(f"{LINE}\n{gone}")] == [(1, ()), (1, ())]
+    assert [(step.interval_steps, step.flags) for step in steps_of("nemo2", f"{LINE}\n{gone}")] == [(1, ()), (1, ())]
 
 
 def test_where_a_log_begins_in_the_middle_the_interval_is_open() -> None:
-    (step,) = steps(LINE.replace(" | consumed_samples: 23552", ""))
+    (step,) = steps_of("nemo2", LINE.replace(" | consumed_samples: 23552", ""))
     assert (step.interval_steps, step.flags) == (None, ())
     assert step.lr_used is None
 
@@ -139,7 +79,7 @@ def test_val_loss_at_the_start_belongs_to_no_known_step() -> None:
 
 
 def test_a_zero_memory_is_a_stand_in_not_a_measurement() -> None:
-    (step,) = steps(LINE.replace("| lr", "| max_memory_reserved: 0 | lr"))
+    (step,) = steps_of("nemo2", LINE.replace("| lr", "| max_memory_reserved: 0 | lr"))
     assert (step.memory_bytes, step.memory_kind) == (None, None)
 
 
@@ -168,5 +108,5 @@ def test_our_marks_refine_its_lines_before_or_after_them() -> None:
 
 
 def test_two_steps_in_one_line() -> None:
-    found = steps(LINE + LINE.replace("step: 45", "step: 46").replace("11.02", "11.5"))
+    found = steps_of("nemo2", LINE + LINE.replace("step: 45", "step: 46").replace("11.02", "11.5"))
     assert [(step.step, step.loss, step.consumed_samples) for step in found] == [(45, 11.02, 23552), (46, 11.5, 23552)]

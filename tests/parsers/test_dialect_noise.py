@@ -1,14 +1,15 @@
-"""What launchers, terminals and editors do to a log changes no step of it, in any dialect."""
+"""Of each dialect a log: all that is read of it, and that what launchers, terminals and editors do changes no step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import FIXTURES, parse_text
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from parsers import DIALECTS, parse_all
+from parsers import DIALECTS, Parsed, parse_all
 from parsers.dialects import load
 from parsers.record import Step
 
@@ -87,6 +88,22 @@ def test_noise_changes_no_step(name: str) -> None:
     noises |= RANKS if name != "megatron_bridge_rank0" else {}  # its steps have no numbers
     for noise, change in noises.items():
         assert steps(change(data)) == expected, noise
+
+
+def shown(run: Parsed) -> Iterator[str]:
+    yield f"{run.dialect} of {run.framework}: {run.train_iters} iterations, completed: {run.completed}"
+    yield from (f"{name} = {at.value!r} (line {at.line})" for name, at in run.effective.items())
+    yield from (f"fact {name}: {value!r}" for name, value in run.facts.items())
+    yield from (f"note: {note}" for note in run.notes)
+    for entry in (*run.steps, *run.validations, *run.stalls, *run.restarts):
+        values = {name: value for name, value in asdict(entry).items() if value not in (None, (), {})}
+        yield f"{type(entry).__name__} {json.dumps(values)}"
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_all_that_is_read_of_a_log(name: str, golden: Callable[[str, str], None]) -> None:
+    runs = parse_all(FIXTURES / f"{name}.log")
+    golden(f"parsers/{name}.txt", "".join(f"{line}\n" for run in runs for line in shown(run)))
 
 
 @pytest.mark.parametrize("name", LOGS)

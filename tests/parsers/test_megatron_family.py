@@ -9,19 +9,12 @@ import pytest
 from helpers import FIXTURES, parse_text, read
 from msgspec.structs import replace
 
-from parsers import Parsed, Step, parse_all
+from parsers import Step
 from parsers.events import Stall, Validation
-
-PRIMUS = ("primus_l", "primus_c1", "primus_c2", "primus_v2651", "primus_c3")
 
 
 def path_of(name: str) -> Path:
     return FIXTURES / f"{name}.log"
-
-
-def run_of(name: str) -> Parsed:
-    (run,) = parse_all(path_of(name))
-    return run
 
 
 def steps(data: bytes) -> list[Step]:
@@ -29,30 +22,10 @@ def steps(data: bytes) -> list[Step]:
     return [replace(step, line=0) for step in run.steps]
 
 
-def test_the_second_iterations_time_is_its_own_again() -> None:
-    """Megatron does not reset its timers after iteration 1: it prints 2251.0, the mean of 4000 and 502."""
-    run = run_of("megatron_modern")
-    assert [step.step_time_s for step in run.steps] == pytest.approx([4.0, *(0.5 + i / 1000 for i in range(2, 9))])
-    second = run.steps[1]
-    assert "step_time_s:recovered" in second.flags
-    assert "loss:interval_mean" in second.flags
-    assert second.metrics["step_time_s_running_mean"] == 2.251
-    assert all(step.flags == () for step in (run.steps[0], *run.steps[2:]))
-
-
 def test_without_time_stamps_the_second_iteration_stays_as_printed() -> None:
     text = path_of("megatron_modern").read_text().replace(" [2026-05-01 10:00:", " [")
     (run,) = parse_text(text)
     assert run.steps[1].step_time_s == 2.251
-
-
-def test_validation_checkpoints_memory_and_the_end() -> None:
-    run = run_of("megatron_modern")
-    assert [(p.iteration, p.loss, p.split) for p in run.validations] == [(4, 7.9, "valid"), (None, 6.9, "test")]
-    assert run.validations[1].step == 7
-    assert run.stalls == (Stall(line=34, kind="checkpoint", seconds=1.5, iteration=4),)
-    assert run.facts["max_allocated_bytes"] == {"0": 2048 * 2**20}
-    assert run.completed
 
 
 def test_a_checkpoint_without_time_stamps_takes_its_timers_time() -> None:
@@ -78,36 +51,6 @@ def test_validation_lines(line: str, iteration: int | None, split: str) -> None:
     assert (point.iteration, point.loss, point.split) == (iteration, 6.3, split)
 
 
-def test_fp16_of_2021_with_a_logging_interval() -> None:
-    run = run_of("megatron_2021")
-    first, *others = run.steps
-    assert (first.iteration, first.loss, first.skipped, first.interval_steps) == (10, None, 10, None)
-    assert [step.interval_steps for step in others] == [10, 10, 10]
-    assert all(step.flags == ("step_time_s:interval_mean", "loss:interval_mean") for step in others)
-    assert all(step.lr_used is None for step in run.steps)
-
-
-@pytest.mark.parametrize("name", PRIMUS)
-def test_every_layout_of_primus_tells_the_same(name: str) -> None:
-    modern = run_of("megatron_modern")
-    run = run_of(name)
-    for ours, megatrons in zip(run.steps, modern.steps, strict=True):
-        assert (ours.loss, ours.lr, ours.lr_used, ours.grad_norm) == (
-            megatrons.loss,
-            megatrons.lr,
-            megatrons.lr_used,
-            megatrons.grad_norm,
-        )
-        assert ours.step_time_s == pytest.approx(megatrons.step_time_s)
-        assert ours.memory_bytes == (34 * 2**30)
-    assert run.facts["vendor"] == "amd"
-    assert run.effective["hidden_size"].value == 512
-
-
-def test_the_label_of_primus_first_iterations_is_the_same_throughput() -> None:
-    assert [step.tflops_per_gpu for step in run_of("primus_c3").steps][:3] == [12.5, 22.2, 99.4]
-
-
 @pytest.mark.parametrize(("total", "unit"), [("191.98", 2**30), ("206.14", 10**9), ("255.98", 2**30), ("309.2", 10**9)])
 def test_the_unit_behind_primus_gb_follows_from_the_whole_memory(total: str, unit: int) -> None:
     line = path_of("primus_l").read_text().splitlines()[-2].replace("191.98", total)
@@ -118,39 +61,6 @@ def test_the_unit_behind_primus_gb_follows_from_the_whole_memory(total: str, uni
 def test_a_memory_of_no_known_size_has_no_unit() -> None:
     (run,) = parse_text(path_of("primus_l").read_text().splitlines()[-2].replace("191.98", "100.00"))
     assert run.steps[0].memory_bytes is None
-
-
-def test_bridge_takes_the_last_config_and_not_what_its_dump_gets_wrong() -> None:
-    run = run_of("megatron_bridge")
-    settings = {name: reading.value for name, reading in run.effective.items()}
-    assert settings["seed"] == 1234
-    assert settings["weight_decay"] == 0.033
-    assert "vocab_size" not in settings
-    assert settings["params_dtype"] == "bfloat16"
-    assert settings["tensor_model_parallel_size"] == 2
-    assert run.steps[2].tflops_per_gpu == 99.4
-    assert run.facts["max_reserved_bytes"] == {"0": 14_250_000_000}
-    assert run.notes == ()
-
-
-def test_bridges_first_rank_tells_steps_without_a_number() -> None:
-    run = run_of("megatron_bridge_rank0")
-    assert [(step.step, step.iteration) for step in run.steps] == [(i, None) for i in range(8)]
-    assert all(step.flags == ("step:by_order",) for step in run.steps)
-
-
-def test_argonnes_rates_are_rounded_and_serve_no_step() -> None:
-    run = run_of("megatron_deepspeed_ezpz")
-    assert all(step.lr is not None and step.lr_used is None for step in run.steps)
-    assert run.effective["tensor_model_parallel_size"].value == 2
-
-
-def test_neox_says_where_a_value_came_from_behind_it() -> None:
-    run = run_of("gpt_neox")
-    settings = {name: reading.value for name, reading in run.effective.items()}
-    assert (settings["hidden_size"], settings["pipeline_model_parallel_size"], settings["world_size"]) == (512, 1, 8)
-    assert run.arguments["wandb"].value is None
-    assert run.steps[0].metrics["samples_per_s"] == 4.0
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

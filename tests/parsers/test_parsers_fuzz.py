@@ -18,7 +18,12 @@ from parsers.record import RunFile
 from parsers.storage import dumps, run_file
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.log"))
-LINES = sorted({line for path in FIXTURES for line in path.read_bytes().split(b"\n") if line})
+OTHERS = (
+    b'[tprimat] facts {"host": "a\\ud800"}',
+    *(b"Traceback (most recent call last):", b"torch.OutOfMemoryError: CUDA out of memory."),
+    *(b"Root Cause (first observed failure):", b"  rank      : 1 (local_rank: 1)", b"  exitcode  : -9 (pid: 7)"),
+)
+LINES = sorted({*OTHERS, *(line for path in FIXTURES for line in path.read_bytes().split(b"\n") if line)})
 CALM = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 

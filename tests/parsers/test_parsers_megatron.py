@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parsers import Parser, Restart, live, parse, parse_all
+from parsers import Restart, live, parse, parse_all
 from parsers.scan import LINE_LIMIT
 
+ROOT = Path(__file__).parents[2]
 ENGINE = Path(__file__).parent / "fixtures" / "engine.log"
 LINE = (
     " [2026-11-21 13:00:00.1] iteration {i:8d}/      20 | consumed samples:  {c:9d} | elapsed time per iteration (ms): "
@@ -183,44 +184,6 @@ def test_live_and_detect() -> None:
     assert parse(["noise"]).dialect is None
 
 
-_PIECES = [
-    line(3),
-    " iteration        4/      20 | lm loss: nan |",
-    '[tprimat] step {"iteration": 4, "loss": 1.5}',
-    '[tprimat] facts {"host": "a\\ud800"}',
-    "---- arguments ----",
-    "  lr ........ 0.1",
-    "Traceback (most recent call last):",
-    "torch.OutOfMemoryError: CUDA out of memory.",
-    "Root Cause (first observed failure):",
-    "  rank      : 1 (local_rank: 1)",
-    "  exitcode  : -9 (pid: 7)",
-]
-
-
-def _mangled() -> st.SearchStrategy[str | bytes]:
-    cut = st.tuples(st.sampled_from(_PIECES), st.integers(0, 80), st.text(max_size=20))
-    return st.one_of(
-        st.sampled_from(_PIECES),
-        cut.map(lambda parts: parts[0][: parts[1]] + parts[2] + parts[0][parts[1] :]),
-        st.binary(max_size=200),
-        st.text(max_size=200),
-    )
-
-
-@settings(deadline=None)  # the first text loads the dialects
-@given(st.lists(_mangled(), max_size=30))
-def test_no_bytes_make_it_raise_and_none_reorder(lines: list[str | bytes]) -> None:
-    parser = Parser()
-    for text in lines:
-        parser.feed(text)
-        parser.result()
-    parsed = parser.result()
-    numbers = [step.line for step in parsed.steps]
-    assert numbers == sorted(numbers)
-    assert parsed.lines == len(lines)
-
-
 @given(st.sets(st.integers(1, 99), max_size=30).map(sorted), st.data())
 def test_noise_between_the_lines_changes_no_step(iterations: list[int], data: st.DataObject) -> None:
     noise = st.text(alphabet=st.characters(exclude_characters="\n\r["), max_size=40).filter(
@@ -237,6 +200,3 @@ def test_importing_the_parsers_is_light() -> None:
     code = f"import sys, parsers, metrics, compare; sys.exit(' '.join(m for m in {heavy} if m in sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-ROOT = Path(__file__).parents[2]

@@ -22,24 +22,11 @@ def test_colours_go_and_text_stays(text: str, plain: str) -> None:
     assert colourless(text) == plain
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "0: ",
-        "12: [default0]:",
-        "[rank3]: ",
-        "> 2: ",
-        "(pretrain, pid=4112) ",
-        "(RayTrainWorker pid=12, ip=10.0.0.1) ",
-        "2026-11-21T10:00:00.123456789Z ",
-        "[2026-11-21 10:00:00] ",
-        "ining-demo/0 [default0]:",
-    ],
-)
-def test_prefixes_go_and_indentation_stays(prefix: str) -> None:
-    assert body(f"{prefix}key: 1") == "key: 1"
+PREFIXES = ("0: ", "12: [default0]:", "[rank3]: ", "> 2: ", "(pretrain, pid=4112) ", "[2026-11-21 10:00:00] ")
+MORE = ("(RayTrainWorker pid=12, ip=10.0.0.1) ", "2026-11-21T10:00:00.123456789Z ", "ining-demo/0 [default0]:")
 
 
-def test_what_is_no_prefix_stays() -> None:
+def test_prefixes_go_and_what_is_none_stays() -> None:
+    assert {body(f"{prefix}key: 1") for prefix in (*PREFIXES, *MORE)} == {"key: 1"}
     for text in ("key: 1", "  - 1", "    name: x", "", "loss: 1.5"):
         assert body(text) == text

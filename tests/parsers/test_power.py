@@ -45,8 +45,8 @@ def test_csv_of_the_vendors_tools(name: str) -> None:
 
 @shared
 def test_rocm_smi_text() -> None:
-    want = expected("mi355x_rocm_smi_three_lines.txt")
-    assert watts(SHARED / "mi355x_rocm_smi_three_lines.txt", str(want["gpu"])) == [want["power_w"]]
+    name = "mi355x_rocm_smi_three_lines.txt"
+    assert watts(SHARED / name, str(expected(name)["gpu"])) == [expected(name)["power_w"]]
 
 
 @shared
