@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -32,7 +33,7 @@ from compare.groups import (
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed
-from conf.vocabulary import vocabulary
+from conf.vocabulary import shown_in, vocabulary
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
 from parsers.storage import STEPS_FILE
@@ -52,8 +53,6 @@ _ENVIRONMENT = (DEVICE, TOKENS, *PARAMETERS, *DUMPED)
 _NAMED = 6
 _ESTIMATED = "estimated: does not count"
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
-_SCHEDULE = ("lr", "min_lr", "lr_warmup_iters", "lr_warmup_init", "lr_decay_iters", "lr_decay_style", "train_iters")
-_COUNT = ("seq_length", "global_batch_size", "train_iters")
 _OF_LOSS = ("model", "optimizer", "data")
 
 
@@ -159,13 +158,14 @@ def _checks(
     rates = compare_with(max(runs, key=quality), runs, compare_rates)
     losses = compare_losses([side.label for side in sides], runs, baseline)
     kinds = {name: setting.kind for name, setting in vocabulary().items()}
-    of_loss = [name for name in states if kinds.get(name) in _OF_LOSS and name not in _SCHEDULE]
+    schedule, count = shown_in("lr_used"), shown_in("tokens_seen")
+    of_loss = [name for name in states if kinds.get(name) in _OF_LOSS and name not in schedule]
     either: tuple[CheckState, ...] = ("varied", "declared")
     for name, result, behind, excuses in (
-        ("lr_used", rates, _SCHEDULE, either),
-        ("tokens_seen", compare_with(runs[0], runs, compare_tokens), _COUNT, either),
-        ("tokens_checksum", checksums, (TOKENS, SEED, *_COUNT), either[:1]),
-        ("loss", losses, (*of_loss, *_SCHEDULE, *_COUNT, SEED), either[:1]),
+        ("lr_used", rates, schedule, either),
+        ("tokens_seen", compare_with(runs[0], runs, compare_tokens), count, either),
+        ("tokens_checksum", checksums, (TOKENS, SEED, *count), either[:1]),
+        ("loss", losses, (*of_loss, *schedule, *count, SEED), either[:1]),
     ):
         because = ((state, key) for state in excuses for key in behind if states.get(key) == state)
         state, key = next(because, (result.state, ""))
@@ -230,18 +230,16 @@ def _not_rehearsed(sides: Sequence[Group], name: str) -> str:
 
 def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     """Return why a setting that differs does nothing in any group; empty where it does."""
-    switch = vocabulary()[name].only_if or ""
+    row = vocabulary()[name]
+    switch = row.only_if or ""
     if switch in values and all(value in ((None,), (False,)) for value in values[switch].values()):
         return f"{switch} is off"
-    if name == "tokenizer_model" and all(value == ("NullTokenizer",) for value in values["tokenizer_type"].values()):
-        return "the corpus holds token ids already"
-    if name == "save_interval":
-        ends = [value[0] if value else None for value in values["train_iters"].values()]
-        # Where none is reported it may be any: as if it saved at once.
-        every = [(at, end) for saved, end in zip(values[name].values(), ends, strict=True) for at in saved or (0,)]
-        if all(type(end) is int and (at is None or (type(at) is int and at >= end)) for at, end in every):
-            return "nothing is saved before the end"
-    return ""
+    if row.idle is None:
+        return ""
+    # Where none is reported it may be any: as if it were 0.
+    sides = ((own or (0,), values[row.idle.beside][label] or (None,)) for label, own in values[name].items())
+    idle = all(row.idle.applies(at, other) for own, others in sides for at, other in product(own, others))
+    return row.idle.because if idle else ""
 
 
 def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> tuple[bool, Any]:

@@ -35,9 +35,6 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image"),
     "hardware": (DEVICE,),
     "framework": ("framework_version", "image"),
-    # a synthetic corpus is as long as the run
-    **dict.fromkeys(("train_iters", "seq_length", "global_batch_size", "vocab_size", SEED, "data_path"), (TOKENS,)),
-    "data": (TOKENS, "mock_data"),
 }
 _BEST = "max_performance"
 _READABLE = 60  # characters of a label
@@ -202,6 +199,7 @@ def expand(keys: Iterable[str]) -> frozenset[str]:
         name = left.pop()
         if name not in settings:
             settings.add(name)
-            left += [*_IMPLIED.get(name, ()), *kinds.get(name, ()), *following.get(name, ())]
+            shows_in = vocabulary()[name].shows_in if name in vocabulary() else ()
+            left += [*_IMPLIED.get(name, ()), *kinds.get(name, ()), *following.get(name, ()), *shows_in]
             left += PARAMETERS if name in kinds["model"] else ()
     return frozenset(settings)

@@ -46,6 +46,20 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("exactly one of to, program, derived and cannot")
 
 
+class Idle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a setting has no effect beside another one: an entry of the column `idle`."""
+
+    beside: str
+    one_of: tuple[Any, ...] = ()
+    reached: bool = False
+    because: str
+
+    def applies(self, value: Any, other: Any) -> bool:
+        """Return whether the setting does nothing at `value` where the other one is `other`."""
+        at_least = type(other) is int and (value is None or (type(value) is int and value >= other))
+        return at_least if self.reached else other in self.one_of
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One canonical setting: a row of the table, whose head says what each column means.
 
@@ -58,6 +72,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     short: str | None = None
     shown: bool = False
     follows: tuple[str, ...] = ()
+    shows_in: tuple[str, ...] = ()
     type: Literal["bool", "int", "float", "str"]
     above: float | None = None
     at_least: float | None = None
@@ -65,6 +80,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     one_of: tuple[str | None, ...] = ()
     because: str | None = None
     only_if: str | None = None
+    idle: Idle | None = None
     request: str | None = None
     dump: bool = True
     built: str | list[str] = []
@@ -113,8 +129,9 @@ def vocabulary() -> Mapping[str, Setting]:
     """
     rows = {name: _setting(name, row) for name, row in read_yaml(TABLE).items()}
     for row in rows.values():
-        if row.only_if is not None and row.only_if not in rows:
-            raise ValueError(f"{TABLE.name}: {row.name}: only_if: no setting {row.only_if}")
+        for other in (row.only_if, row.idle and row.idle.beside):
+            if other is not None and other not in rows:
+                raise ValueError(f"{TABLE.name}: {row.name}: no setting {other}")
     return MappingProxyType(rows)
 
 
@@ -148,6 +165,12 @@ def written(name: str, entry: Any) -> Write:
         return msgspec.convert({**entry, "to": targets}, Write)
     except msgspec.ValidationError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+@cache
+def shown_in(result: str) -> tuple[str, ...]:
+    """Return the settings whose differences show in this result of a run: lr_used, tokens_seen, data_first_batch."""
+    return tuple(name for name, setting in vocabulary().items() if result in setting.shows_in)
 
 
 @cache
