@@ -18,9 +18,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
+from conf.compose import choices
+from conf.load import model_named
+from conf.vocabulary import requested
 
-MODELS = Path(__file__).parents[2] / "conf" / "model"
 SOURCE = Path("megatron") / "training" / "training.py"
 BATCH = 8
 _HEAD = """from typing import Optional, Tuple
@@ -41,6 +42,7 @@ _PLAIN = {
     "multi_latent_attention": False,
     "untie_embeddings_and_output_weights": True,
 }
+_GATED = {"swiglu": True, "gated_linear_unit": True}
 _MOE = {"num_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 64, "moe_first_dense_layers": 0}
 _MLA = {
     "multi_latent_attention": True,
@@ -52,23 +54,16 @@ _MLA = {
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "plain MLP, multi-head": _PLAIN,
-    "gated, grouped queries, heads wider than hidden": {
-        **_PLAIN,
-        "swiglu": True,
-        "gated_linear_unit": True,
-        "num_query_groups": 2,
-        "kv_channels": 20,
-    },
+    "gated, grouped queries, heads wider than hidden": {**_PLAIN, **_GATED, "num_query_groups": 2, "kv_channels": 20},
     "tied": {**_PLAIN, "untie_embeddings_and_output_weights": False},
     "experts in every layer": {**_PLAIN, **_MOE},
     "experts as wide as the MLP": {**_PLAIN, **_MOE, "moe_ffn_hidden_size": None},
     "shared experts after two dense layers": {
         **_PLAIN,
         **_MOE,
+        **_GATED,
         "moe_first_dense_layers": 2,
         "moe_shared_expert_intermediate_size": 128,
-        "swiglu": True,
-        "gated_linear_unit": True,
     },
     "latent attention, queries whole": {**_PLAIN, **_MLA},
     "latent attention, queries through a low rank, MTP": {**_PLAIN, **_MLA, "q_lora_rank": 24, "mtp_num_layers": 2},
@@ -78,21 +73,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def models() -> dict[str, dict[str, Any]]:
     """The shapes of conf/model that Megatron-LM's formula knows: no gate but SwiGLU, no windows."""
-    found = {}
-    for path in sorted(MODELS.glob("*.yaml")):
-        model = yaml.safe_load(path.read_text(encoding="utf-8")).get("model")
-        if model and model["quick_geglu"] is None and model["window_size"] is None:
-            found[path.stem] = _settings(model)
-    return found
-
-
-def _settings(model: dict[str, Any]) -> dict[str, Any]:
-    multiple = model["make_vocab_size_divisible_by"]
-    flat = {k: v for k, v in model.items() if not isinstance(v, dict)}
-    parts = {**(model["moe"] or {}), **(model["mla"] or {})}
-    padded = -(-model["vocab_size"] // multiple) * multiple
-    more = {"padded_vocab_size": padded, "multi_latent_attention": model["mla"] is not None}
-    return {**_PLAIN, **flat, **parts, **more, "gated_linear_unit": model["swiglu"]}
+    known = {name: model for name in choices("model") if (model := model_named(name)) is not None}
+    return {
+        name: requested(SimpleNamespace(model=model), partial=True)
+        for name, model in known.items()
+        if model.quick_geglu is None and model.window_size is None
+    }
 
 
 def megatron(checkout: Path) -> Callable[[dict[str, Any], int], float]:

@@ -7,11 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
 from msgspec.structs import replace
 
-from conf.freeze import freeze
-from conf.schema import Model
+from conf.load import model_named
 from conf.vocabulary import requested, vocabulary
 from parsers import Reading, Record, Step, write
 
@@ -30,17 +28,9 @@ TRAINING: Mapping[str, Any] = {
 }
 
 
-def model(name: str) -> Model:
-    """Return a model of conf/model."""
-    entry = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text(encoding="utf-8"))["model"]
-    frozen = freeze(Model, entry, "model", [])
-    assert isinstance(frozen, Model)
-    return frozen
-
-
 def settings(name: str = "llama31_8b", **other: Any) -> dict[str, Any]:
     """Return the requested settings of such a run, by canonical name."""
-    return {**requested(SimpleNamespace(model=model(name)), partial=True), **TRAINING, **other}
+    return {**requested(SimpleNamespace(model=model_named(name)), partial=True), **TRAINING, **other}
 
 
 def made(tokens_per_s_per_gpu: float = 10_000, steps: int = 12, **known: Any) -> Record:

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import statistics
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +60,11 @@ def test_warmup_is_found_where_it_ends() -> None:
 def test_without_warmup_about_the_minimum_is_dropped() -> None:
     counts = []
     for seed in range(200):
-        noise, state, series = random.Random(seed), 0.0, []
-        for _ in range(200):
-            state = 0.6 * state + noise.gauss(0, 0.01)
-            series.append(1 + state)
-        counts.append(find_warmup(series).count)
+        noise = random.Random(seed)
+        states = accumulate((noise.gauss(0, 0.01) for _ in range(200)), lambda state, new: 0.6 * state + new)
+        counts.append(find_warmup([1 + state for state in states]).count)
     assert statistics.median(counts) <= 10
     assert min(counts) == 2
-
-
-def test_short_series_lose_two_at_least() -> None:
-    assert [find_warmup([1.0] * length).count for length in range(5)] == [0, 1, 2, 2, 2]
 
 
 @given(st.lists(st.floats(1e-6, 1e6), max_size=60))
@@ -101,9 +96,10 @@ def test_a_log_that_prints_speeds_and_no_times_counts_no_steps() -> None:
     assert found["counted_steps"] == Quantity(None, "steps", "computed", note="no step times reported")
 
 
-def test_our_clock_is_preferred_to_the_printed_time() -> None:
-    of = record([step(i, 2.0, end_monotonic_s=100.0 + 4 * i) for i in range(1, 9)])
-    assert summarise(of)["tokens_per_s"] == Quantity(200.0, "tokens/s", "measured")
+def test_our_clock_is_preferred_to_the_printed_time_where_every_step_has_it() -> None:
+    of = [step(i, 2.0, end_monotonic_s=100.0 + 4 * i) for i in range(1, 9)]
+    assert summarise(record(of))["tokens_per_s"] == Quantity(200.0, "tokens/s", "measured")
+    assert summarise(record([*of[:-1], step(8)]))["tokens_per_s"] == Quantity(400.0, "tokens/s", "log")
 
 
 def test_lines_that_print_the_mean_over_ten_iterations() -> None:
@@ -138,6 +134,8 @@ def test_a_restart_or_a_clock_that_was_set_back_is_no_negative_step() -> None:
         found = values(record([step(i, 2.0, end_monotonic_s=float(at)) for i, at in stamps]))
         assert found["tokens_per_s"] == 400.0
     assert found["warmup_steps"] + found["counted_steps"] == 6
+    resumed = values(record([step(i) for i in (25, 26, 27, 28)]))
+    assert resumed["warmup_steps"] + resumed["counted_steps"] == 3, "what its first line covers is unknown"
 
 
 def test_a_batch_that_is_ramped_up_counts_what_was_consumed() -> None:
@@ -149,11 +147,7 @@ def test_a_batch_that_is_ramped_up_counts_what_was_consumed() -> None:
 def test_what_is_not_known_is_not_guessed() -> None:
     names = {"tokens_per_s", "tokens_per_s_per_gpu", "step_time_mean_s"}
     both = {"tokens_per_s", "tokens_per_s_per_gpu"}
-    for missing, unknown in (
-        ("seq_length", both),
-        ("world_size", both - {"tokens_per_s"}),
-        ("global_batch_size", both),
-    ):
+    for missing, unknown in {**dict.fromkeys(SETTINGS, both), "world_size": both - {"tokens_per_s"}}.items():
         settings = {name: value for name, value in SETTINGS.items() if name != missing}
         found = values(record([step(i) for i in range(1, 9)], settings, requested=SETTINGS))
         assert {name for name in names if found[name] is None} == unknown
@@ -168,6 +162,7 @@ def test_too_little_gives_no_speed() -> None:
 def test_a_rehearsal_has_losses_and_no_speed() -> None:
     found = values(record([step(i, loss=3.0 / i) for i in range(1, 9)], provenance="rehearsed"))
     assert (found["tokens_per_s"], found["loss_first"], found["loss_last"]) == (None, 3.0, 3.0 / 8)
+    assert values(record([step(1, loss=2.0), step(2, nonfinite=("loss",))]))["loss_last"] is None
 
 
 def test_memory_of_two_kinds_is_not_mixed() -> None:
@@ -178,10 +173,6 @@ def test_memory_of_two_kinds_is_not_mixed() -> None:
     none = [replace(s, memory_bytes=0) for s in one]
     assert values(record(none))["peak_memory_bytes"] is None, "without the vendor's library 0 is printed"
     assert values(record([*one, step(3, memory_bytes=9, memory_kind="allocated")]))["peak_memory_bytes"] is None
-
-
-def test_a_last_loss_that_is_not_finite_is_unknown() -> None:
-    assert values(record([step(1, loss=2.0), step(2, nonfinite=("loss",))]))["loss_last"] is None
 
 
 def test_the_tail_needs_twenty_steps() -> None:
@@ -242,13 +233,3 @@ def test_no_figures_make_a_number_that_cannot_be(rows: list[tuple[Any, ...]], wa
             assert math.isfinite(found.value), name
             assert found.value >= 0 or name in ("wall_time_s", "loss_first", "loss_last"), name
             assert "percent" not in name or "jitter" in name or found.value <= 100, name
-
-
-def test_the_first_line_of_a_resumed_run_covers_an_unknown_number_of_iterations() -> None:
-    found = values(record([step(i) for i in (25, 26, 27, 28)]))
-    assert found["warmup_steps"] + found["counted_steps"] == 3
-
-
-def test_one_step_without_a_stamp_makes_the_printed_times_count() -> None:
-    of = [step(i, 2.0, end_monotonic_s=4.0 * i) for i in range(1, 9)]
-    assert summarise(record([*of[:-1], step(8)]))["tokens_per_s"] == Quantity(400.0, "tokens/s", "log")

@@ -1,7 +1,8 @@
-"""MFU and HFU: of the right peak, or not at all."""
+"""MFU and HFU: of the right peak, or not at all; memory; what a run lost and what it drew."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,17 @@ from metrics_made import FLOPS, GPUS, ROOT, made, settings
 from msgspec.structs import replace
 
 from conf.errors import ConfigError
-from metrics import Quantity
+from metrics import Quantity, find_warmup
 from metrics import summarise as figures
 from metrics.peak import hardware, peak_tflops
-from parsers import Reading, Record, Step
+from parsers import Power, Reading, Record, Restart, Stall, Step
+
+# The first steps of a NeMo run on 8 H100s, in s: compilation, then a steady pace.
+REAL = [
+    *[36.89169, 17.98858, 16.46873, 18.26094, 17.25166, 17.82609, 16.32291, 11.85182, 3.27563, 3.31524, 3.25833],
+    *[3.28908, 3.44731, 3.30876, 3.18985, 3.15474, 3.41374, 3.37619, 3.12534, 3.20769, 3.16341, 3.12913, 3.16995],
+    *[3.21266, 3.19065, 3.24823, 3.24676, 3.16948],
+]
 
 
 def with_settings(record: Record, **other: Any) -> Record:
@@ -29,11 +37,8 @@ def test_mfu_is_our_flops_over_the_dense_peak_of_what_ran() -> None:
     assert found["mfu_percent"].note == "of 2,517 TFLOP/s, mi355x bf16 dense"
     assert found["mfu_achievable_percent"].value == pytest.approx(100 * tflops / 1565, rel=1e-4)
     assert found["mfu_percent"].source == "log"
-
-
-def test_fp8_is_compared_with_the_fp8_peak() -> None:
-    found = figures(with_settings(made(20_000), fp8="hybrid"))
-    assert found["mfu_percent"].value == pytest.approx(100 * 20_000 * FLOPS / 5033.2e12, rel=1e-4)
+    fp8 = figures(with_settings(made(20_000), fp8="hybrid"))["mfu_percent"]
+    assert fp8.value == pytest.approx(100 * tflops / 5033.2, rel=1e-4), "of the fp8 peak"
 
 
 def test_hfu_counts_what_is_recomputed() -> None:
@@ -71,8 +76,7 @@ def test_a_hardware_file_without_a_source_is_refused_aloud(tmp_path: Path, monke
 
 
 def test_half_a_package_has_half_its_peak() -> None:
-    """MI250X: 383 TFLOP/s a card, 191.5 a die, and software sees dies."""
-    assert peak_tflops(hardware("mi250x"), "bf16").value == pytest.approx(191.5)
+    assert peak_tflops(hardware("mi250x"), "bf16").value == pytest.approx(191.5), "383 a card; software sees dies"
 
 
 def test_above_the_peak_is_impossible_and_not_printed() -> None:
@@ -143,14 +147,7 @@ def test_a_rehearsal_has_neither_tflops_nor_power() -> None:
     assert [found[name].value for name in names] == [None] * len(names)
 
 
-def test_a_time_of_dispatch_is_no_step_time() -> None:
-    of = made(10_000)
-    fast = [replace(s, step_time_s=0.001, flags=("step_time_s:asynchronous",)) for s in of.steps[6:9]]
-    steps = (*of.steps[:6], *fast, *of.steps[9:])
-    assert figures(replace(of, steps=steps))["tokens_per_s_per_gpu"].value == pytest.approx(10_000)
-
-
-def test_a_rate_of_dispatch_is_no_rate() -> None:
+def test_a_rate_or_time_of_dispatch_is_none() -> None:
     """A real MaxText log prints 8,638 TFLOP/s where the host did not wait for the device."""
     flags = ("tokens_per_s_per_gpu:asynchronous", "tflops_per_gpu:asynchronous")
     real = [Step(step=i, line=1, iteration=i, tokens_per_s_per_gpu=100.0, tflops_per_gpu=5.0) for i in range(12)]
@@ -159,6 +156,10 @@ def test_a_rate_of_dispatch_is_no_rate() -> None:
     found = figures(replace(made(), steps=steps))
     assert found["tokens_per_s_per_gpu_framework"].value == pytest.approx(100.0)
     assert found["tflops_per_gpu_framework"].value == pytest.approx(5.0)
+    of, flags = made(10_000), ("step_time_s:asynchronous",)
+    fast = [replace(s, step_time_s=0.001, flags=flags) for s in of.steps[6:9]]
+    timed_ = figures(replace(of, steps=(*of.steps[:6], *fast, *of.steps[9:])))
+    assert timed_["tokens_per_s_per_gpu"].value == pytest.approx(10_000), "nor is a time of dispatch one of a step"
 
 
 def test_a_log_that_prints_rates_and_no_times() -> None:
@@ -177,10 +178,10 @@ def test_memory_is_a_share_of_what_the_device_has() -> None:
     found = figures(replace(of, steps=steps))
     assert found["peak_memory_percent"] == Quantity(25.0, "%", "log", note="allocated, of 300.0 GB, by the driver")
     assert found["memory_headroom_bytes"].value == 225_000_000_000
-    sheet = figures(replace(of, environment={}, steps=steps))
-    assert sheet["peak_memory_percent"].note == "allocated, of 288.0 GB, mi355x"
-    host = figures(replace(of, steps=tuple(replace(s, memory_kind="rss") for s in steps)))
-    assert host["peak_memory_percent"] == Quantity(None, "%", "log", note="host memory")
+    sheet = figures(replace(of, environment={}, steps=steps))["peak_memory_percent"]
+    assert sheet.note == "allocated, of 288.0 GB, mi355x"
+    host = figures(replace(of, steps=tuple(replace(s, memory_kind="rss") for s in steps)))["peak_memory_percent"]
+    assert host == Quantity(None, "%", "log", note="host memory")
     more = {"max_memory_reserved_bytes": 8e10, "hip_memory_used_bytes": 9e10, "hip_memory_total_bytes": 1.8e11}
     device = figures(replace(of, environment={}, steps=(replace(steps[0], metrics=more), *steps[1:])))
     names = ("peak_memory_allocated_bytes", "peak_memory_reserved_bytes", "peak_memory_device_bytes")
@@ -190,3 +191,107 @@ def test_memory_is_a_share_of_what_the_device_has() -> None:
     small = figures(replace(of, environment={"device_memory_bytes": 10**9}, steps=steps))["peak_memory_percent"]
     assert small.value is None
     assert small.note.startswith("impossible: 7500 %")
+
+
+def timed(seconds: list[float], **known: object) -> Record:
+    steps = tuple(Step(step=i, line=i + 1, iteration=i + 1, step_time_s=s) for i, s in enumerate(seconds))
+    return replace(made(), steps=steps, **known)  # type: ignore[arg-type]
+
+
+def test_the_warmup_of_a_real_run_is_its_first_eight_steps() -> None:
+    assert find_warmup(REAL).count == 8
+    assert figures(timed(REAL))["step_time_mean_s"].value == pytest.approx(3.2446, rel=1e-4)
+
+
+def test_goodput_is_progress_over_wall_time() -> None:
+    found = figures(timed([2.0] * 20, wall_time_s=80.0))
+    assert found["goodput_percent"].value == pytest.approx(50.0)
+    slow_start = figures(timed([30.0, 10.0, *[2.0] * 18], wall_time_s=80.0))
+    assert slow_start["goodput_percent"].value == pytest.approx(50.0), "warm-up is lost time, not progress"
+
+
+def test_goodput_above_one_is_a_contradiction() -> None:
+    found = figures(timed([2.0] * 20, wall_time_s=30.0))["goodput_percent"]
+    assert found.value is None
+    assert found.note == "40.00 s of steps in 30.00 s: one of the two is wrong"
+    assert figures(timed([2.0] * 20))["goodput_percent"].value is None
+
+
+def test_stalls_are_summed_by_kind_and_unreported_ones_are_unknown() -> None:
+    stalls = (Stall(line=1, kind="checkpoint", seconds=3.0), Stall(line=2, kind="evaluation", seconds=1.5))
+    more = (*stalls, Stall(line=3, kind="checkpoint", seconds=2.0), Stall(line=4, kind="checkpoint"))
+    found = figures(made(stalls=more, restarts=(Restart(4, 9),)))
+    assert found["stall_time_s"].value == 6.5
+    assert found["stall_time_s"].note == "checkpoint 5.000 s, evaluation 1.500 s, 1 without a time"
+    assert found["restarts"].value == 1
+    assert figures(made())["stall_time_s"].value is None
+
+
+def test_the_tail_and_the_jitter_of_steps() -> None:
+    noise = random.Random(3)
+    even = figures(timed([2.0 + 0.0002 * noise.random() for _ in range(40)]))
+    tail = figures(timed([4.0 if i % 10 == 9 else 2.0 for i in range(42)]))
+    assert even["step_time_tail"].value == pytest.approx(1.0, abs=1e-3)
+    assert tail["step_time_tail"].value == pytest.approx(2.0)
+    assert tail["step_time_jitter_percent"].value == 0.0, "one step in ten is tail, not jitter"
+    drift = figures(timed([2.0 + 0.001 * i for i in range(40)]))
+    assert drift["step_time_jitter_percent"].value == pytest.approx(0.05, rel=0.05)
+    assert figures(timed([2.0] * 150))["step_time_p99_s"].value == 2.0
+    assert even["step_time_p99_s"].value is None
+
+
+def test_power_without_a_sensor_is_tdp_and_assumed() -> None:
+    found = figures(made(10_000))
+    assert (found["power_w_per_gpu"].value, found["power_w_per_gpu"].source) == (1400.0, "assumed")
+    assert found["energy_j_per_token"].value == pytest.approx(0.14)
+    assert found["energy_j_per_token"].source == "assumed"
+    assert found["tokens_per_wh"].value == pytest.approx(3600 / 0.14)
+    assert figures(made(hardware="cpu"))["power_w_per_gpu"].value is None
+
+
+def test_measured_power_beats_tdp_and_the_gpus_sensor_its_boards() -> None:
+    board = Power(kind="board", source="ipmi", gpus=8, seconds=10.0, energy_counter_j=8 * 10 * 1300.0)
+    gpu = Power(kind="gpu", source="amd-smi", gpus=8, seconds=10.0, energy_counter_j=8 * 10 * 1000.0)
+    found = figures(made(10_000, power=(board, gpu)))
+    assert (found["power_w_per_gpu"].value, found["power_w_per_gpu"].source) == (1000.0, "measured")
+    assert found["power_w_per_gpu"].note == "gpu power by amd-smi; not aligned to the steps: idle time may be in it"
+    assert found["energy_j_per_token"].value == pytest.approx(0.1)
+    assert found["energy_j_per_token"].source == "log", "as sure as the speed, which the log printed"
+    assert figures(made(10_000, power=(board,)))["power_w_per_gpu"].value == 1300.0
+    node = Power(kind="node", source="pdu", gpus=8, seconds=10.0, mean_power_w=12_000.0)
+    assumed = figures(made(power=(node,)))["power_w_per_gpu"]
+    assert (assumed.source, assumed.note) == ("assumed", "TDP of mi355x: only the node's power was measured")
+
+
+def test_zeus_sums_over_all_gpus_of_the_job() -> None:
+    window = Power(kind="gpu", source="zeus", seconds=10.0, energy_counter_j=40_000.0, first_step=2, last_step=11)
+    assert figures(made(power=(window,)))["power_w_per_gpu"].value == 40_000 / 10 / 8
+
+
+def test_a_counter_that_contradicts_the_power_is_not_used() -> None:
+    """gh:ml-energy/zeus/issues/181: 187 J against 327 J."""
+    window = Power(kind="gpu", source="zeus", gpus=1, seconds=1.0, energy_counter_j=187.0, energy_integrated_j=327.0)
+    found = figures(made(power=(window,)))["power_w_per_gpu"]
+    assert found.value == 327.0
+    assert "counter is -42.8 % off" in found.note
+    close = replace(window, energy_counter_j=320.0)
+    assert figures(made(power=(close,)))["power_w_per_gpu"].value == 320.0
+
+
+def test_windows_in_the_warmup_or_over_others_do_not_count() -> None:
+    def window(first: int, last: int, watts: float, seconds: float = 2.0) -> Power:
+        known = {"kind": "gpu", "source": "smi", "gpus": 1, "seconds": seconds}
+        return Power(**known, energy_integrated_j=watts * seconds, first_step=first, last_step=last)  # type: ignore[arg-type]
+
+    start, one, two = window(0, 1, 100), window(2, 5, 500), window(6, 11, 700)
+    assert figures(made(power=(start, one, two)))["power_w_per_gpu"].value == 600.0
+    assert figures(made(power=(one, two)))["power_w_per_gpu"].note == "gpu power by smi"
+    assert figures(made(power=(start,)))["power_w_per_gpu"].note == "gpu power by smi; the warm-up among it"
+    longest = window(2, 11, 650, 4.0)
+    assert figures(made(power=(start, one, two, longest)))["power_w_per_gpu"].value == 650.0
+
+
+def test_a_step_that_was_redone_after_a_restart_made_progress_once() -> None:
+    once = timed([2.0] * 20, wall_time_s=100.0)
+    again = replace(once, steps=(*once.steps[:12], *once.steps[8:]), restarts=(Restart(8, 13),))
+    assert figures(again)["goodput_percent"].value == pytest.approx(40.0)
