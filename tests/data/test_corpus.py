@@ -28,10 +28,9 @@ def corpus(prefix: Path, *arguments: str, program: Path = RANKS / "corpus.py") -
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def facts(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def facts(done: subprocess.CompletedProcess[str]) -> Any:
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].removeprefix("[tprimat] facts "))
-    return found
+    return json.loads(done.stdout.splitlines()[-1].removeprefix("[tprimat] facts "))
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
@@ -41,8 +40,8 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def ids(prefix: Path, dtype: str = "<u2") -> Any:
-    return np.fromfile(f"{prefix}.bin", dtype)
+def ids(prefix: Path) -> Any:
+    return np.fromfile(f"{prefix}.bin", "<u2")
 
 
 def test_the_bytes_never_change(tmp_path: Path) -> None:
@@ -50,6 +49,7 @@ def test_the_bytes_never_change(tmp_path: Path) -> None:
     made = facts(corpus(tmp_path / "c", *SMALL))
     assert made["data_bin_sha256"] == "9c324396494979b1df878607f1c666ba683cc1361a38ec77d052e9567ffa81ca"
     assert made["data_idx_sha256"] == "b8697d9428e4ed241a32217354008b7c3fa9623fa1d3cffa7505cf47bf5a20a7"
+    assert facts(corpus(tmp_path / "e", *SMALL, "--seed", "1235"))["data_bin_sha256"] != made["data_bin_sha256"]
     large = facts(corpus(tmp_path / "d", "--vocab-size", "128256", "--seed", "1", "--tokens", "20001"))
     assert large["data_dtype"] == "int32"
     assert large["data_bin_sha256"] == "a7834739f07d2d54f41f0ab3cb5c4f0ef2b9fd4fab83a167f0fef37aa1fc53a7"
@@ -68,14 +68,7 @@ def test_the_manifest_says_what_was_made(tmp_path: Path) -> None:
 
 def test_documents_instead_of_tokens(tmp_path: Path) -> None:
     made = facts(corpus(tmp_path / "c", "--vocab-size", "300", "--seed", "7", "--documents", "50", "--eod", "0"))
-    assert made["data_documents"] == 50
-    assert (ids(tmp_path / "c") == 0).sum() == 50, "the end of a document is in no text"
-
-
-def test_a_seed_is_a_corpus_and_more_tokens_is_another(tmp_path: Path) -> None:
-    one = facts(corpus(tmp_path / "a", *SMALL))
-    other = facts(corpus(tmp_path / "b", "--vocab-size", "1000", "--seed", "1235", "--tokens", "20001"))
-    assert one["data_bin_sha256"] != other["data_bin_sha256"]
+    assert made["data_documents"] == (ids(tmp_path / "c") == 0).sum() == 50, "the end of a document is in no text"
 
 
 def test_what_follows_can_be_learned_and_the_vocabulary_is_used(tmp_path: Path) -> None:
@@ -113,15 +106,12 @@ def test_a_damaged_corpus_of_ours_is_made_again(tmp_path: Path, damage: str) -> 
 @pytest.mark.parametrize("there", ["another seed", "no manifest", "an index alone"])
 def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     facts(corpus(tmp_path / "c", *SMALL))
-    arguments = SMALL
-    if there == "another seed":
-        arguments = ("--vocab-size", "1000", "--seed", "1", "--tokens", "20001")
-    else:
-        (tmp_path / "c.json").unlink()
-    if there == "an index alone":
-        (tmp_path / "c.bin").unlink()
+    removed = {"another seed": (), "no manifest": ("c.json",), "an index alone": ("c.json", "c.bin")}
+    for name in removed[there]:
+        (tmp_path / name).unlink()
     before = [p.read_bytes() for p in sorted(tmp_path.iterdir())]
-    assert "is not overwritten" in refused(corpus(tmp_path / "c", *arguments))
+    seed = ("--seed", "1") if there == "another seed" else ()
+    assert "is not overwritten" in refused(corpus(tmp_path / "c", *SMALL, *seed))
     assert [p.read_bytes() for p in sorted(tmp_path.iterdir())] == before
 
 
@@ -137,8 +127,6 @@ def test_a_corpus_that_is_half_written_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_refused_before_it_is_full(tmp_path: Path) -> None:
-    huge = ("--vocab-size", "128000", "--seed", "1", "--documents", "1", "--tokens", "1")
-    assert corpus(tmp_path / "c", *huge).returncode == 2, "one of tokens and documents"
     code = f"""
 import sys; sys.path.insert(0, {str(RANKS)!r})
 import corpus, shutil
@@ -148,15 +136,12 @@ sys.exit(corpus.main(["--prefix", {str(tmp_path / "c")!r}, *{SMALL!r}]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "has no room for the corpus; found: 100 bytes free" in refused(done)
     assert list(tmp_path.glob("*c*")) == []
+    assert "/proc/nowhere" in refused(corpus(Path("/proc/nowhere/c"), *SMALL)), "nor can it be written there"
 
 
-def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    assert "/proc/nowhere" in refused(corpus(Path("/proc/nowhere/c"), *SMALL))
-
-
-@pytest.mark.parametrize("wrong", [("--vocab-size", "1"), ("--seed", "-1"), ("--tokens", "1"), ("--eod", "1000")])
-def test_arguments_that_make_no_corpus(tmp_path: Path, wrong: tuple[str, str]) -> None:
-    done = corpus(tmp_path / "c", *SMALL, *wrong)
+@pytest.mark.parametrize("wrong", ["--vocab-size=1", "--seed=-1", "--tokens=1", "--eod=1000", "--documents=1"])
+def test_arguments_that_make_no_corpus(tmp_path: Path, wrong: str) -> None:
+    done = corpus(tmp_path / "c", *SMALL, wrong)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -28,9 +28,8 @@ def make(prefix: Path, vocabulary: int = 512, tokens: int = 30000) -> str:
 
 
 def test_a_path_is_the_short_form_of_a_corpus() -> None:
-    assert spelled_out(["data=/x/y", "data=mock", "data.path=/z", "metadata=/q"]) == [
-        *("data=prefix", "data.path=/x/y", "data=mock", "data.path=/z", "metadata=/q")
-    ]
+    others = ["data=mock", "data.path=/z", "metadata=/q"]
+    assert spelled_out(["data=/x/y", *others]) == ["data=prefix", "data.path=/x/y", *others]
     short, long = (load_experiment(CPU, *o) for o in (["data=/x/y"], ["data=prefix", "data.path=/x/y"]))
     assert short.data == long.data
     assert (short.data.name, short.data.path, short.data.split) == ("prefix", "/x/y", "100,0,0")
@@ -97,12 +96,11 @@ def test_a_plan_makes_a_corpus_and_checks_one_that_is_given() -> None:
 def test_a_corpus_that_is_here_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
     prefix = make(tmp_path / "c")
     assert [p for p in preflight.problems(load_experiment(CPU, f"data={prefix}")) if prefix in p.where] == []
-    cases = {
-        "model.vocab_size=500": "has ids that the model does not have",
-        "training.train_iters=30": "more than one epoch",
-        "data.path=/nowhere/c": "no corpus is here",
-    }
-    for override, message in cases.items():
+    for override, message in (
+        ("model.vocab_size=500", "has ids that the model does not have"),
+        ("training.train_iters=30", "more than one epoch"),
+        ("data.path=/nowhere/c", "no corpus is here"),
+    ):
         found = preflight.problems(load_experiment(CPU, f"data={prefix}", override))
         assert [message in p.what for p in found if p.where.startswith((prefix, "/nowhere"))] == [True]
         assert all(p.found and p.hint for p in found)
@@ -131,13 +129,8 @@ def test_preview_is_the_batch_that_is_predicted_for_the_run(capsys: pytest.Captu
     assert data.main(["preview", CPU, "gpus_per_node=2", "training.micro_batch_size=2"]) == 0
     rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[3:]]
     assert [(int(j), int(r)) for _, j, r in rows] == [(0, 0), (0, 0), (0, 1), (0, 1), (1, 0), (1, 0), (1, 1), (1, 1)]
-
-
-def test_preview_of_a_corpus_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    prefix = make(tmp_path / "c")
-    assert data.main(["preview", CPU, f"data={prefix}"]) == 0
-    first = int(capsys.readouterr().out.splitlines()[3].split()[3])
-    assert 0 <= first < 512
+    assert data.main(["preview", CPU, f"data={make(tmp_path / 'own')}"]) == 0
+    assert 0 <= int(capsys.readouterr().out.splitlines()[3].split()[3]) < 512
 
 
 @pytest.mark.parametrize(
