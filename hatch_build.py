@@ -26,6 +26,7 @@ _REFUSED = {  # f"launchers.{name}" has nothing but names and dots
 }
 # The programs that run inside the ranks import nothing of ours, and a vendor's module may have one of our names.
 AS_IT_IS = Path("launchers", "ranks")
+CHECKOUT_ONLY = "run_primus*.sh"  # they start launch.py
 
 
 class OneName(BuildHookInterface):
@@ -44,7 +45,7 @@ class OneName(BuildHookInterface):
 
 def tree(root: Path, target: Path) -> None:
     """Copy the package of the checkout `root` to `target` as a wheel has it."""
-    skipped = shutil.ignore_patterns("__pycache__", "*.pyc")
+    skipped = shutil.ignore_patterns("__pycache__", "*.pyc", CHECKOUT_ONLY)
     shutil.copytree(root / PACKAGE, target, ignore=skipped, dirs_exist_ok=True)
     (target / INNER).mkdir()
     (target / INNER / "__init__.py").touch()

@@ -1,10 +1,13 @@
 """The Python door: the same frozen Experiment as the command line, and the lists of what can be requested.
 
-from conf import load_experiment, problems, summary
+```python
+from tensorprimat import load_experiment, problems, summary
+
 e = load_experiment("model=llama", "platform=nvidia")
 e.training.global_batch_size, e.layout.data_parallel_size, e.hardware.peak_dense_tflops["bf16"]
 print(summary(e))
-problems("model=qwen", "platform=amd", "layout.tensor_model_parallel_size=8")     # what the layout check says
+problems("model=qwen", "platform=amd", "layout.tensor_model_parallel_size=8")  # what the layout check says
+```
 """
 
 from __future__ import annotations

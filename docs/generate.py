@@ -15,11 +15,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages to those that stand in docs/."""
+    sys.path.insert(0, str(ROOT))  # here, since mkdocs takes back what a hook does to it when it is loaded
     for name, page in PAGES.items():
         files.append(File.generated(config, name, content=page()))
     return files
@@ -42,15 +42,19 @@ def settings() -> str:
 
     rows: dict[str, list[list[object]]] = {}
     for name, row in vocabulary().items():
-        names = ", ".join(f"{stack}: `{', '.join(row.keys(stack))}`" for stack in row.print)
+        places = {stack: ", ".join(f"`{target.path}`" for target in write.to) for stack, write in row.write.items()}
+        reasons = {stack: write.program or write.derived or write.cannot for stack, write in row.write.items()}
+        written = "; ".join(f"{stack}: {places[stack] or reasons[stack]}" for stack in places)
+        printed = ", ".join(f"{stack}: `{', '.join(row.keys(stack))}`" for stack in row.print)
         request = f"`{row.request}`" if row.request else None
-        rows.setdefault(row.kind, []).append([f"`{name}`", row.unit, request, row.only_if, names])
-    header = ("setting", "unit", "in the experiment", "only with", "printed by other stacks as")
+        rows.setdefault(row.kind, []).append([f"`{name}`", row.unit, request, row.only_if, written, printed])
+    header = ("setting", "unit", "in the experiment", "only with", "written for other stacks as", "printed by them as")
     parts = "".join(f"\n## {kind}\n\n{table(header, body)}" for kind, body in rows.items())
     return (
         "# Settings that decide a comparison\n\nEvery one has one name, Megatron's, in plans, records and verdicts. "
         "What stands in the experiment as `training.KEY`, `optimizer.KEY`, `layout.KEY` or `model.KEY` is given on the "
-        "command line by that path. Where a stack prints no other name, it prints this one.\n" + parts
+        "command line by that path. Where no other name is given, a stack is given it under this one, and dumps of "
+        "Megatron's family print it under this one; the others do not print it.\n" + parts
     )
 
 
@@ -90,12 +94,11 @@ def gpus() -> str:
 
 def commands() -> str:
     """Return the page of every command's own help."""
-    from tensorprimat.cli import COMMANDS
+    from tensorprimat.cli import commands as every
 
-    names = [*COMMANDS, "metrics cost", "metrics energy", "metrics check", "metrics flops"]
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     text = "# Commands\n\nIn a checkout also `python launch.py` and `python -m parsers`, `metrics` and `compare`.\n"
-    for name in sorted(names):
+    for name in sorted(one.name for one in every()):
         command = [sys.executable, "-m", "tensorprimat", *name.split(), "--help"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
         shown = done.stdout.rstrip().replace("python -m tensorprimat", "tprimat")

@@ -13,8 +13,7 @@ from conf.errors import ConfigError, InputError, Problem, listed
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers.frameworks import framework_of, frameworks
-from launchers.plan import Plan
-from launchers.rehearse import Scope
+from launchers.plan import Plan, Scope
 
 
 def facts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, Any]:

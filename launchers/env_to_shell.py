@@ -1,4 +1,4 @@
-"""`python -m launchers.env_to_shell KEY=VALUE…`: an experiment as exported variables, for a shell script to source.
+"""shell/env_to_shell.sh KEY=VALUE…: an experiment as exported variables, for a shell script to source.
 
 TPRIMAT_SEQ_LENGTH=8192 and so on for every canonical setting (conf/vocabulary.yaml), empty where it is null, then what
 the run itself exports. Quoted so that no value is read as anything but itself.

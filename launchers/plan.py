@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from conf.resolve import Declared
+from conf.resolve import Declared, Experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,21 @@ class Plan:
         env = " ".join(f"{name}={_quoted(name, value)}" for name, value in sorted(self.env.items()))
         commands = " && ".join(shlex.join(argv) for argv in (*self.setup, self.argv))
         return f"(export {env} && {commands})" if env and self.setup else f"{env} {commands}".lstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How far a rehearsal goes, as its record has it. shrunk: setting → {"asked", "ran"}. not_rehearsed: setting or
+    topic → reason. notes: printed before it starts, too. requested: the full experiment, by which the run is named: two
+    of them may have the same toy."""
+
+    shrunk: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    not_rehearsed: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    requested: Experiment | None = None
+
+
+NO_REHEARSAL = Scope()
 
 
 def _quoted(name: str, value: str) -> str:

@@ -7,7 +7,7 @@ memory that is there, and starts one process for each of two ranks, which play t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from conf.schema import Data
 from conf.shapes import Sizes
 from conf.vocabulary import follow, read_yaml, requested, short_names, vocabulary
 from launchers.frameworks import framework_of
-from launchers.plan import Plan
+from launchers.plan import Plan, Scope
 from launchers.toy import toy
 
 FOLDER = Path(__file__).parent / "ranks" / "rehearsal"
@@ -32,21 +32,6 @@ PROCESS_BYTES = 1_200_000_000
 GB = 1e9
 _STILL_SO = ("platform ", "hardware ", "framework ")  # reasons of an experiment that hold of its toy
 NOT_REQUESTED = (None, False, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """How far a rehearsal goes, as its record has it. shrunk: setting → {"asked", "ran"}. not_rehearsed: setting or
-    topic → reason. notes: printed before it starts, too. requested: the full experiment, by which the run is named: two
-    of them may have the same toy."""
-
-    shrunk: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    not_rehearsed: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    requested: Experiment | None = None
-
-
-NO_REHEARSAL = Scope()
 
 
 def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Scope]:

@@ -26,7 +26,7 @@ main() {
   fi
   root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   if [[ ! -f $root/launch.py ]]; then
-    printf 'run_primus: %s is no bundle, and launch.py is not beside this script to render one\n' "$model" >&2
+    printf 'run_primus: %s is not a bundle, and launch.py is not beside this script to render one\n' "$model" >&2
     return 2
   fi
   "${PYTHON:-python3}" "$root/launch.py" "model=$model" platform=amd framework=primus "$@"

@@ -1,25 +1,28 @@
 """TensorPrimat from Python: describe an experiment, read runs, compare them.
 
+```python
 from tensorprimat import compare, load_experiment, read_runs
+
 e = load_experiment("model=llama", "platform=nvidia")
 comparison = compare(read_runs("runs/nvidia", "runs/amd"))
 comparison.audit.verdict.word, comparison.ratios
+```
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from conf import version
+from conf import load_experiment, models, platforms, problems, summary, version
+from conf.errors import UserError
 
 if TYPE_CHECKING:
     from compare import Comparison, Question, compare
-    from conf import load_experiment
-    from conf.errors import UserError
     from parsers import Run
 
 __version__ = version.VERSION
 __all__ = ["Comparison", "Question", "Run", "UserError", "__version__", "compare", "load_experiment", "read_runs"]
+__all__ += ["models", "platforms", "problems", "summary"]
 
 
 def read_runs(*places: str) -> tuple[Run, ...]:
@@ -34,16 +37,8 @@ def read_runs(*places: str) -> tuple[Run, ...]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names when they are first used, so that importing the package costs nothing."""
-    if name == "load_experiment":
-        from conf import load_experiment
-
-        return load_experiment
-    if name == "UserError":
-        from conf.errors import UserError
-
-        return UserError
-    if name in ("Comparison", "Question", "Run", "compare"):
+    """Import what compares when it is first used, so that importing the package costs nothing."""
+    if name in __all__:
         import compare
 
         return getattr(compare, name)

@@ -35,8 +35,7 @@ from conf.resolve import Experiment
 from conf.sweep import experiments
 from estimate.memory import memory_problems, model_states
 from launchers import bundle, containers, make_plan, preflight, run_dir, where
-from launchers.plan import Host, Plan
-from launchers.rehearse import Scope
+from launchers.plan import Host, Plan, Scope
 from launchers.run_dir import plain
 from parsers import Record
 from parsers.outcome import FROM_LAUNCHER

@@ -24,9 +24,8 @@ from conf.errors import ConfigError, InputError, Problem, listed
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
-from launchers.plan import Host, Plan
+from launchers.plan import NO_REHEARSAL, Host, Plan, Scope
 from launchers.progress import Shown
-from launchers.rehearse import NO_REHEARSAL, Scope
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record, marks
 from parsers.power import with_power

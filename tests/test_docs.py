@@ -1,4 +1,4 @@
-"""Every code block of the README and of docs/ does what it says.
+"""Every code block of the READMEs, of docs/ and of the docstrings on the site does what it says.
 
 A block of bash is run as it stands: the pages of docs/ in one folder and in the order of the site. A block of sh needs
 a GPU, a vendor's packages or runs that are not here: launch.py only plans, make only prints, and the rest meets made-up
@@ -7,6 +7,7 @@ runs of the names that the texts use. A block of Python is run.
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shlex
@@ -28,9 +29,10 @@ pytestmark = pytest.mark.docs
 
 
 def pages() -> list[Path]:
-    """Return the README, then the pages of docs/ in the order of the site."""
+    """Return the texts outside docs/, docstrings among them, then the pages of docs/ in the order of the site."""
     names = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2])
-    written = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / name for name in names)]
+    others = ("README.md", "CONTRIBUTING.md", "parsers/README.md", "conf/__init__.py", "tensorprimat/__init__.py")
+    written = [*(ROOT / name for name in others), *(ROOT / "docs" / name for name in names)]
     return [path for path in written if path.exists()]  # the others are generated
 
 
@@ -69,6 +71,8 @@ def elsewhere(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, program, "--prefix", elsewhere / "corpus", *tokens], check=True, capture_output=True
     )
+    (elsewhere / "b.log.gz").write_bytes(gzip.compress(LOG.read_bytes()))
+    (elsewhere / "power.csv").write_text("timestamp, index, power.draw [W]\n2026/09/11 04:19:41.0, 0, 100 W\n")
     sides = (("nvidia", "h100", "A"), ("amd", "mi300x", "B"))
     images = (("amd", "mi300x", "rocm/primus:v26.4"), ("amd", "mi300x", "rocm/primus:v26.5"))
     vendors = ("RUN", "runs/demo-llama_tiny", "runs/{}", "runs/llama31_8b-{}", "runs/llama31_8b-rehearsal")
@@ -125,9 +129,7 @@ def test_a_page_does_what_it_says(page: Path, place: Path, elsewhere: Path) -> N
             done = run(text, place)
             assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         if tag == "python":
-            done = subprocess.run(
-                [sys.executable, "-"], cwd=ROOT, input=text, capture_output=True, text=True, check=False
-            )
+            done = run(shlex.join(["python", "-c", text]), elsewhere)
             assert done.returncode == 0, done.stderr
         if tag == "sh":
             for command in lines(text):

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,21 @@ def test_programs_inside_the_ranks_import_nothing_of_ours_and_shadow_nothing() -
     assert ranks
     assert {p.name: ours(p) for p in ranks if ours(p)} == {}
     assert {p.stem for p in ranks} & {"torch", "megatron", "nemo", "primus", "numpy", "json"} == set()
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports inside functions and those for types count."""
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sources()}
+    paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    paths |= {path.stem: path for path in paths.values() if "ranks" in path.parts}
+    imports: dict[Path, set[Path]] = {path: set() for path in paths.values()}
+    for path in imports:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [name if (name := f"{node.module}.{own}") in paths else f"{node.module}" for own in names]
+            imports[path] |= {paths[name] for name in names if name in paths} - {path}
+    TopologicalSorter(imports).prepare()  # CycleError names them
 
 
 def test_functions_stay_small() -> None:

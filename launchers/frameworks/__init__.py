@@ -18,8 +18,7 @@ from conf.vendors import CPU
 
 if TYPE_CHECKING:
     from conf.resolve import Experiment
-    from launchers.plan import Host, Plan
-    from launchers.rehearse import Scope
+    from launchers.plan import Host, Plan, Scope
 
 
 class Framework:

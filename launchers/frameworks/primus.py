@@ -18,9 +18,8 @@ from conf.vocabulary import written
 from launchers import attribute_settings, bundle, corpus, nvidia, rehearse, variables
 from launchers.attribute_settings import in_range
 from launchers.frameworks import Framework
-from launchers.plan import Host, Plan
+from launchers.plan import Host, Plan, Scope
 from launchers.rank_modules import rank_module
-from launchers.rehearse import Scope
 from launchers.torchrun import machine
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from conf.vocabulary import program_settings, requested
 from launch import main as launch
 from launchers import attribute_settings, bundle, corpus, env_to_shell, make_plan
 from launchers.frameworks import primus
+from launchers.plan import NO_REHEARSAL
 from launchers.rank_modules import rank_module
-from launchers.rehearse import NO_REHEARSAL
 from tests.launch.fake_rocm import checkout
 from tests.launch.primus_cases import HOST, overrides, planned, written
 

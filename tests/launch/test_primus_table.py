@@ -21,7 +21,7 @@ from conf.errors import ConfigError
 from conf.vocabulary import program_settings
 from launchers import containers, corpus, make_plan
 from launchers.frameworks import primus
-from launchers.rehearse import NO_REHEARSAL
+from launchers.plan import NO_REHEARSAL
 from tests.launch import nvidia_cases
 from tests.launch.nvidia_cases import MODELS
 from tests.launch.primus_cases import HARDWARE, HOST, PRECISIONS, RELEASES, canonical, overrides, planned, written

@@ -1,4 +1,4 @@
-# shell/run_primus.sh, run_primus_all.sh, gpu_memory.sh, env_to_shell.sh: what they hand on, and what they refuse.
+# shell/run_primus.sh, run_primus_all.sh, env_to_shell.sh: what they hand on, and what they refuse.
 
 setup() {
   shell=$BATS_TEST_DIRNAME/../../shell
@@ -48,24 +48,10 @@ bundle() {
   [[ $output == *"ran all/a with 2"*"ran all/b with 2"*"ran all/c with 2"* ]]
 }
 
-@test "gpu_memory: a line a process, and the caller's own are offered to end, never the first process" {
-  mkdir bin
-  sleep 60 3>&- &
-  mine=$!
-  printf '#!/bin/sh\nprintf "1, 1024\\n%s, 2048\\n"\n' "$mine" >bin/nvidia-smi
-  chmod +x bin/nvidia-smi
-  PATH=$PWD/bin:$PATH run bash "$shell/gpu_memory.sh"
+@test "env_to_shell: modules of the caller's folder are not taken for ours" {
+  for name in conf launchers hydra; do echo "raise RuntimeError('of the caller')" >"$name.py"; done
+  root=$BATS_TEST_DIRNAME/../..
+  PYTHON=$root/.venv/bin/python run bash "$shell/env_to_shell.sh" model=llama platform=amd framework=primus
   [ "$status" -eq 0 ]
-  [[ $output == *"$mine"*"2147483648"*"sleep 60"* ]]
-  run bash -c "printf 'n\n' | PATH=$PWD/bin:\$PATH bash '$shell/gpu_memory.sh' --end"
-  kill -0 "$mine"
-  [[ $output == *"end $mine "* && $output != *"end 1 "* ]]
-  run bash -c "printf 'y\n' | PATH=$PWD/bin:\$PATH bash '$shell/gpu_memory.sh' --end"
-  [[ $output == *"asked $mine to end"* ]]
-}
-
-@test "gpu_memory: no GPU and no tool: exit code 1" {
-  [[ ! -e /dev/kfd && ! -e /dev/nvidia0 ]] || skip "this machine has one"
-  PATH=/usr/bin:/bin run bash "$shell/gpu_memory.sh"
-  [ "$status" -eq 1 ]
+  [[ $output == *"export TPRIMAT_SEQ_LENGTH=8192"* ]]
 }
