@@ -26,7 +26,6 @@ FOLDER = "probe"
 UNREPORTED = "requested, and not reported by the log"
 _MEAN = "loss:interval_mean"
 _LOSS_PRINTED = 1e-5  # seven digits, or a mean taken in fp32
-_DECAYING = {True: "parameters_decayed", False: "parameters_undecayed"}
 LARGEST_FILE = 64 << 20
 MOST_FILES = 8192
 _MOST_TEXTS = 200
@@ -225,13 +224,16 @@ def _counted(files: Sequence[RankFile], effective: Mapping[str, Reading], notes:
     if len(layers) != wanted.value:
         notes.append(f"probe: {len(layers)} layers were built, of {wanted.value} that the config names")
         return counts
-    parameters = _distinct(built.values(), notes)
-    if parameters is None:
-        return counts
-    counts["parameters"] = sum(parameter.elements for parameter in parameters)
-    if all(parameter.decays is not None for parameter in parameters):
-        for decays, name in _DECAYING.items():
-            counts[name] = sum(parameter.elements for parameter in parameters if parameter.decays is decays)
+    parameters: dict[str, Parameter] = {}
+    for parameter in (parameter for of_rank in built.values() for parameter in of_rank):
+        first = parameters.setdefault(parameter.name, parameter)
+        if (first.elements, first.decays) != (parameter.elements, parameter.decays):
+            notes.append(f"probe: ranks report different sizes or decays of {parameter.name}")
+            return counts
+    counts["parameters"] = sum(parameter.elements for parameter in parameters.values())
+    if all(parameter.decays is not None for parameter in parameters.values()):
+        for decays, name in ((True, "parameters_decayed"), (False, "parameters_undecayed")):
+            counts[name] = sum(parameter.elements for parameter in parameters.values() if parameter.decays is decays)
     return counts
 
 
@@ -243,17 +245,6 @@ def _all_stages(files: Iterable[RankFile], effective: Mapping[str, Reading]) -> 
         return False
     seen = {(file.places.get("pipeline"), file.places.get("expert")) for file in files}
     return seen >= {(stage, expert) for stage in range(stages) for expert in range(experts)}
-
-
-def _distinct(ranks: Iterable[Sequence[Parameter]], notes: list[str]) -> list[Parameter] | None:
-    """Return each parameter of the model once; None where ranks report different things of one."""
-    by_name: dict[str, Parameter] = {}
-    for parameter in (p for parameters in ranks for p in parameters):
-        first = by_name.setdefault(parameter.name, parameter)
-        if (first.elements, first.decays) != (parameter.elements, parameter.decays):
-            notes.append(f"probe: ranks report different sizes or decays of {parameter.name}")
-            return None
-    return list(by_name.values())
 
 
 def _steps(record: Record, files: Sequence[RankFile], notes: list[str]) -> Sequence[Step]:

@@ -57,7 +57,6 @@ _PEAK_MEMORY_FACTS = {
 # report_memory divides by 1024 * 1024 and prints MB (megatron/training/utils.py); Bridge divides by 1e9 and prints GB.
 _PEAK_MEMORY_UNIT = {"MB": 2**20, "GB": 10**9}
 _MEMORY = {"hip mem usage/free/total/usage_ratio": "hip", "rocm mem usage/free/total/usage_ratio": "rocm"}
-_INTERVAL_FLAGS = ("step_time_s:interval_mean", "loss:interval_mean")
 
 
 def _tflops(text: str) -> float | None:
@@ -246,7 +245,7 @@ class MegatronDriver(Driver):
         if covered >= 1:
             values["interval_steps"] = covered
         if covered > 1:
-            values["flags"] = _INTERVAL_FLAGS
+            values["flags"] = ("step_time_s:interval_mean", "loss:interval_mean")
         if "learning_rate=" in text:  # to six decimals
             values["lr_used"] = None
         step = Step(line=line, **values)
@@ -361,7 +360,7 @@ def _seconds_of(text: str) -> float | None:
     if match is None:
         return None
     try:
-        moment = datetime(*(int(part) for part in match.groups()[:6]))  # type: ignore[arg-type]
+        moment = datetime(*map(int, match.groups()[:6]))  # type: ignore[arg-type]
     except ValueError:
         return None
     return (moment - datetime(2000, 1, 1)).total_seconds() + float(match[7] or 0)

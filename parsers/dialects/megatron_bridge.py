@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -31,7 +32,6 @@ _UNNUMBERED = 16
 """So many "Step Time" lines without an iteration line: the log has none."""
 _AGREE = 0.01
 _DEEPEST = 12
-
 _DTYPES = ("params_dtype", "params_dtype._target_")
 
 
@@ -40,8 +40,7 @@ class _Driver(MegatronDriver):
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self._timed: Step | None = None
-        self._unnumbered: list[Step] = []
+        self._timed: list[Step] = []  # since the last iteration line
         self._counted = 0
         self._numbered = False
         self._left = 0
@@ -70,36 +69,26 @@ class _Driver(MegatronDriver):
     def end(self) -> Iterator[Event]:
         yield from super().end()
         yield from self._settled()
-        if self._timed is not None:
-            self._unnumbered.append(self._timed)
-            self._timed = None
         yield from self._alone()
 
     def _time(self, line: int, match: re.Match[str]) -> Iterator[Event]:
         yield from super().end()
-        if self._timed is not None:
-            self._unnumbered.append(self._timed)
-        if len(self._unnumbered) > _UNNUMBERED:
+        if len(self._timed) > _UNNUMBERED:
             yield from self._alone()
-        self._timed = Step(
-            step=0,
-            line=line,
-            iteration=None,
-            step_time_s=number(match[1]),
-            tflops_per_gpu=number(match[2]),
-            flags=("step:by_order",),
-        )
+        own, tflops = number(match[1]), number(match[2])
+        flags = ("step:by_order",)
+        self._timed.append(Step(step=0, line=line, iteration=None, step_time_s=own, tflops_per_gpu=tflops, flags=flags))
 
     def _alone(self) -> Iterator[Event]:
         """Yield the "Step Time" lines that no iteration line followed: in a log without such lines, they are steps."""
-        waiting, self._unnumbered = self._unnumbered, []
+        waiting, self._timed = self._timed, []
         for timed in () if self._numbered else waiting:
             yield replace(timed, step=self._counted)
             self._counted += 1
 
     def _with_time(self, step: Step) -> Step:
-        timed, self._timed, self._numbered = self._timed, None, True
-        self._unnumbered.clear()
+        timed = self._timed[-1] if self._timed else None
+        self._timed, self._numbered = [], True
         if timed is None or step.tflops_per_gpu is not None or not step.step_time_s or not timed.step_time_s:
             return step
         agree = abs(timed.step_time_s - step.step_time_s) <= max(_AGREE * step.step_time_s, 0.006)
@@ -107,23 +96,19 @@ class _Driver(MegatronDriver):
 
     def _dump_line(self, line: int, text: str) -> None:
         section = _SECTION.search(text)
+        entry = _ENTRY.fullmatch(body(text).partition("  (Mcore default: ")[0].rstrip())
         if section is not None:
             self._left, self._path = _GAP, [(0, section[1])]
-            return
-        entry = _ENTRY.fullmatch(body(text).partition("  (Mcore default: ")[0].rstrip())
-        if entry is None:
+        elif entry is None:
             self._left -= 1
-            return
-        self._left = _GAP
-        indent, key, value = len(entry[1]), entry[2], entry[3]
-        while self._path and self._path[-1][0] >= indent:
-            self._path.pop()
-        if value is None:
-            self._path = [*self._path, (indent, key)][:_DEEPEST]
         else:
-            name = ".".join([*(part for _, part in self._path), key])
-            if len(self._entries) < 10_000:
-                self._entries[name] = (yaml_literal(value), line)
+            self._left, indent = _GAP, len(entry[1])
+            self._path = [*takewhile(lambda outer: outer[0] < indent, self._path)]
+            if entry[3] is None:
+                self._path = [*self._path, (indent, entry[2])][:_DEEPEST]
+            elif len(self._entries) < 10_000:
+                name = ".".join([*(key for _, key in self._path), entry[2]])
+                self._entries[name] = (yaml_literal(entry[3]), line)
 
     def _settled(self) -> Iterator[Event]:
         """Yield the dump that was printed last: an earlier one is of the config before it was finished."""

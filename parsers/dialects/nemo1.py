@@ -12,6 +12,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,7 +31,6 @@ _BAR = re.compile(
 )
 _DLL = re.compile(r"DLL [\d-]{10} [\d:.]{8,20} - (\d{1,12}) (?=.{0,2000}reduced_train_loss : )")
 _VALIDATED = re.compile(r"Epoch \d{1,9}, global step (\d{1,12}): 'val(?:idation)?_loss' reached ([\d.e+-]{1,24}) ")
-_TIMING = "train_step_timing in s"
 _PRINTED = "step_time_s_running_mean"
 
 
@@ -121,9 +121,7 @@ class _ConfigDump:
             return iter(())
         if not colon or stripped.startswith("[NeMo") or (indent == 0 and self._path and self._path[0][0] > 0):
             return None
-        while self._path and self._path[-1][0] >= indent:
-            self._path.pop()
-        self._path.append((indent, name))
+        self._path = [*takewhile(lambda outer: outer[0] < indent, self._path), (indent, name)]
         if self.window is None and self._path[0][1] == "exp_manager":
             self.window = 1
         return self._value(line, shown.strip().strip("'\""))
@@ -140,8 +138,7 @@ class _ConfigDump:
             if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
                 yield Fact("train_iters", value, line)
         elif path == "model.activation":
-            gated = _GATED.get(shown.removeprefix("fast-"))
-            if gated is not None:
+            if (gated := _GATED.get(shown.removeprefix("fast-"))) is not None:
                 yield Setting("gated_linear_unit", gated, line)
                 yield Setting("swiglu", shown.endswith("swiglu"), line)
         elif path in _CONFIG_FACTS:
@@ -309,7 +306,7 @@ DIALECT = Dialect(
         "tps": ("tokens_per_s", number),
         "TFLOPS_per_GPU": ("tflops_per_gpu", number),
         "val_loss": ("val_loss", number),
-        _TIMING: (_PRINTED, number),
+        "train_step_timing in s": (_PRINTED, number),
     },
     settings=SETTINGS,
     facts=FACTS,
