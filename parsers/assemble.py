@@ -13,6 +13,7 @@ from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
 from parsers.record import Declaration, Difference, Reading, Record, Shrunk
 from parsers.segment import Parsed
+from parsers.values import real
 
 # What the launcher finds out as well as the log, and who reports it.
 _REPORTED_TWICE: Mapping[str, str] = {
@@ -30,7 +31,6 @@ _SPEED_WORDS = ("mfu", "tflops", "tokens_per", "memory", "elapsed", "throughput"
 _SPEED_UNITS = ("_s", "_ms", "_mb", "_gb", "_bytes", "_w")
 _MEMORY_FACTS = ("max_allocated_bytes", "max_reserved_bytes")
 _USABLE_OF_TOTAL = 0.03
-"""A framework reports the memory that it can use, a driver all of it."""
 # What a Megatron dump alone states and no setting of ours covers: recipes set it on one side only.
 _PRINTED: Mapping[str, type | tuple[type, ...]] = {"mock_data": bool, "recompute_modules": (str, list)}
 
@@ -141,13 +141,10 @@ def _contradictions(before: Mapping[str, Any], log: Mapping[str, Any]) -> Iterat
         known, printed = before.get(name), log.get(name)
         if known is None or printed is None or same(known, printed):
             continue
-        if name != "device_memory_bytes" or not _nearly(known, printed):
+        # A framework reports the memory that it can use, a driver all of it.
+        sizes = [real(known), real(printed)] if name == "device_memory_bytes" else [None]
+        if None in sizes or abs(known - printed) >= _USABLE_OF_TOTAL * max(known, printed):
             yield f"{name}: {who} says {known}, the log {printed}"
-
-
-def _nearly(a: Any, b: Any) -> bool:
-    numbers = all(isinstance(size, (int, float)) and not isinstance(size, bool) for size in (a, b))
-    return numbers and bool(abs(a - b) < _USABLE_OF_TOTAL * max(a, b))
 
 
 def same(wanted: Any, ran: Any) -> bool:

@@ -18,7 +18,7 @@ from conf.vocabulary import vocabulary
 from parsers.progress import Progress, silent
 from parsers.record import Run
 from parsers.storage import RUN_FILE, experiment_of, read_lazily
-from parsers.values import literal
+from parsers.values import literal, real
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
 _NOT_RUNS = "attempts"
@@ -177,6 +177,5 @@ def _is(value: Any, text: str) -> bool:
     if value is None or isinstance(value, bool):
         return str(value).lower() == text.lower() or (value is None and text == "null")
     if isinstance(value, int | float):
-        parsed = literal(text)
-        return isinstance(parsed, int | float) and not isinstance(parsed, bool) and parsed == value
+        return real(literal(text)) is not None and bool(literal(text) == value)
     return fnmatchcase(str(value), text)

@@ -15,6 +15,7 @@ from conf.errors import InputError, Problem
 from conf.frameworks import framework_named
 from conf.vendors import vendor_named
 from parsers.record import Reading, Record, Status, Step
+from parsers.values import real
 
 LARGEST = 64 << 20
 # By section: their name of a setting, and ours.
@@ -56,29 +57,20 @@ def read_record(path: Path) -> Record:
 def _record(path: Path, entry: Mapping[str, Any]) -> Record:
     notes: list[str] = []
     steps = tuple(_steps(entry, notes))
-    effective = {
-        ours: Reading(part[name], 1)
-        for section, names in _SETTINGS.items()
-        for part in [_part(entry, section)]
-        for name, ours in names.items()
-        if part.get(name) is not None
-    }
+    stated = ((_part(entry, section), names) for section, names in _SETTINGS.items())
+    values = [(ours, part.get(name)) for part, names in stated for name, ours in names.items()]
+    effective = {ours: Reading(value, 1) for ours, value in values if value is not None}
     gpu, vendor = _part(entry, "gpu_info"), vendor_named(str(entry.get("platform")))
+    # Or the name that the predecessor gave its files: train_amd_prim_llama.json.
+    words = [str(gpu.get("software_stack")), *path.stem.split("_")]
     wanted = effective.get("train_iters")
     status: Status = "completed" if steps and wanted is not None and len(steps) == wanted.value else "unknown"
     memory = gpu.get("total_memory_gb")
-    facts = {
-        "device_name": gpu.get("device_name"),
-        "device_count": gpu.get("device_count"),
-        "device_memory_bytes": round(memory * 10**9) if isinstance(memory, float) else None,
-        "torch": gpu.get("pytorch_version"),
-        "written_at": entry.get("timestamp"),
-        **{
-            f"predecessor_{name}": value
-            for section in ("performance_metrics", "memory_metrics")
-            for name, value in _part(entry, section).items()
-        },
-    }
+    facts = {name: gpu.get(name) for name in ("device_name", "device_count")}
+    facts["device_memory_bytes"] = round(memory * 10**9) if isinstance(memory, float) else None
+    facts |= {"torch": gpu.get("pytorch_version"), "written_at": entry.get("timestamp")}
+    for section in ("performance_metrics", "memory_metrics"):
+        facts |= {f"predecessor_{name}": value for name, value in _part(entry, section).items()}
     return Record(
         id=path.stem,
         name=path.stem,
@@ -87,7 +79,7 @@ def _record(path: Path, entry: Mapping[str, Any]) -> Record:
         notes=tuple(notes),
         platform=vendor,
         vendor=vendor,
-        framework=_framework(path, gpu),
+        framework=next(filter(None, map(framework_named, words)), None),
         effective=effective,
         dumped=effective,
         environment={name: value for name, value in facts.items() if value is not None},
@@ -102,22 +94,10 @@ def _steps(entry: Mapping[str, Any], notes: list[str]) -> Iterator[Step]:
     for name in [name for name, values in series.items() if len(values) != count]:
         notes.append(f"{name}: {len(series.pop(name))} values for {count} steps; which is whose is not known")
     for index in range(count):
-        values = {name: _number(listed[index]) for name, listed in series.items()}
+        values = {name: real(listed[index]) for name, listed in series.items()}
         yield Step(step=index, line=1, iteration=None, flags=("step:by_order",), **values)  # type: ignore[arg-type]
-
-
-def _framework(path: Path, gpu: Mapping[str, Any]) -> str | None:
-    """Return the framework by the software stack, or by the name that the predecessor gave its files:
-    train_amd_prim_llama.json."""
-    words = [str(gpu.get("software_stack")), *path.stem.split("_")]
-    return next(filter(None, map(framework_named, words)), None)
 
 
 def _part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = entry.get(name)
     return part if isinstance(part, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e300 else None

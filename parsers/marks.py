@@ -11,7 +11,6 @@ resumed     "iteration": so many were done where the run goes on from a checkpoi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,12 +18,11 @@ from msgspec.structs import replace
 
 from parsers.record import Step
 from parsers.text import json_object
+from parsers.values import real
 
 LOOKS_FOR = "our own marks: '[tprimat] facts {…}', '[tprimat] step {…}'"
 MARK = b"[tprimat] "
 SETTINGS = ("effective", "configured", "requested")
-
-_NUMBERS = ("lr_used", "loss", "grad_norm", "end_monotonic_s")
 
 
 def read(kind: str, text: str) -> Mapping[str, Any] | None:
@@ -50,7 +48,8 @@ def read_resumed(text: str) -> int | None:
 
 def refine(step: Step, mark: Mapping[str, Any]) -> Step:
     """Return `step` with what `mark` says; a field that the mark lacks or holds in a wrong type stays as it was."""
-    known: dict[str, Any] = {name: float(mark[name]) for name in _NUMBERS if _is_number(mark.get(name))}
+    numbers = {name: real(mark.get(name)) for name in ("lr_used", "loss", "grad_norm", "end_monotonic_s")}
+    known: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     if type(mark.get("memory_bytes")) is int and mark["memory_bytes"] >= 0 and isinstance(mark.get("memory_kind"), str):
         known.update(memory_bytes=mark["memory_bytes"], memory_kind=mark["memory_kind"])
     if mark.get("nonfinite") is True:
@@ -63,7 +62,3 @@ def step_of(number: int, mark: Mapping[str, Any], line: int) -> Step:
     """Return the step that a mark reports on its own, where the framework's line is lost."""
     iteration = mark.get("iteration")
     return refine(Step(step=number, line=line, iteration=iteration if type(iteration) is int else None), mark)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -32,7 +32,7 @@ from conf.errors import InputError, Problem
 from parsers.record import Power, Record, Sensor, Step
 from parsers.scan import read_blocks
 from parsers.text import json_object
-from parsers.values import number
+from parsers.values import number, real
 
 LARGEST = 256 << 20
 LOOKS_FOR = (
@@ -131,9 +131,8 @@ def _zeus(entry: Mapping[str, Any]) -> Power | None:
         metrics = metrics.get(key) if isinstance(metrics, dict) else None
     if not isinstance(metrics, dict) or _value(metrics.get("energy_j")) is None:
         return None
-    first, last = (
-        step - 1 if type(step := metrics.get(key)) is int and step > 0 else None for key in ("step_start", "step_end")
-    )
+    steps = [metrics.get(key) for key in ("step_start", "step_end")]
+    first, last = (step - 1 if type(step) is int and step > 0 else None for step in steps)
     return Power(
         kind="gpu",
         source="zeus",
@@ -258,10 +257,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 def _value(cell: Any) -> float | None:
     """Read 288, or as text "187.80 W", "288", "[N/A]"."""
-    if isinstance(cell, str):
-        return number(cell.removesuffix("W").strip())
-    is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
-    return number(repr(cell)) if is_number and abs(cell) < 1e18 else None
+    return number(cell.removesuffix("W").strip()) if isinstance(cell, str) else real(cell)
 
 
 def window(log: PowerLog, start_s: float = -math.inf, end_s: float = math.inf) -> Power | None:
@@ -318,12 +314,10 @@ def over_steps(log: PowerLog, steps: Sequence[Step]) -> Power | None:
     clocks["unix"] = [step.metrics.get("logged_at_unix_s") for step in steps]
     for clock, times in clocks.items():
         ours = replace(log, samples=tuple(sample for sample in log.samples if sample.clock == clock))
-        ends = [(step.step, end) for step, end in zip(steps, times, strict=True) if end is not None and ours.samples]
-        if len(ends) < 2:
-            continue
-        (first, start_s), (last, end_s) = ends[0], ends[-1]
-        power = window(ours, start_s, end_s)
-        return None if power is None else structs.replace(power, first_step=first + 1, last_step=last)
+        ends = [(step.step, end) for step, end in zip(steps, times, strict=True) if end is not None]
+        if ours.samples and len(ends) > 1:
+            power = window(ours, ends[0][1], ends[-1][1])
+            return power and structs.replace(power, first_step=ends[0][0] + 1, last_step=ends[-1][0])
     return None
 
 

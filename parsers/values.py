@@ -30,6 +30,12 @@ def number(text: str) -> float | None:
     return value if value - value == 0.0 and text.isascii() and "_" not in text else None
 
 
+def real(value: Any) -> float | None:
+    """Return a number of a JSON file; None for what is none, or is beyond a float."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 else None
+
+
 def integer(text: str) -> int | None:
     """Return the integer that `text` is, None where it is none."""
     try:

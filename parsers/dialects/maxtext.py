@@ -42,19 +42,14 @@ class _Driver(Driver):
     def _release(self, seconds_after: float | None) -> tuple[Step, ...]:
         if self._waiting is None:
             return ()
-        line, values = self._waiting
-        self._waiting = None
-        if self._ran_ahead(values, seconds_after):
+        (line, values), self._waiting = self._waiting, None
+        seconds = values.get("step_time_s")
+        neighbours = [other for other in (self._seconds_before, seconds_after) if other is not None]
+        ran_ahead = seconds is not None and neighbours and seconds < _RAN_AHEAD * min(neighbours)
+        if ran_ahead or (values.get("tflops_per_gpu") or 0.0) > _NO_DEVICE_TFLOPS:
             values["flags"] = tuple(f"{name}:asynchronous" for name in _SPEEDS if values.get(name) is not None)
-        self._seconds_before = values.get("step_time_s")
+        self._seconds_before = seconds
         return (Step(line=line, **values),)
-
-    def _ran_ahead(self, values: Values, seconds_after: float | None) -> bool:
-        seconds, neighbour = values.get("step_time_s"), self._seconds_before
-        if neighbour is None or (seconds_after is not None and seconds_after < neighbour):
-            neighbour = seconds_after
-        quick = seconds is not None and neighbour is not None and seconds < _RAN_AHEAD * neighbour
-        return quick or (values.get("tflops_per_gpu") or 0.0) > _NO_DEVICE_TFLOPS
 
 
 DIALECT = Dialect(

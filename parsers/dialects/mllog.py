@@ -17,7 +17,7 @@ from parsers.driver import Dialect, Driver
 from parsers.events import Event, Fact, NewRun, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import json_object
-from parsers.values import is_nonfinite
+from parsers.values import is_nonfinite, real
 
 _FACTS = (
     *("submission_benchmark", "submission_org", "submission_division", "submission_status", "submission_platform"),
@@ -73,7 +73,7 @@ class _Driver(Driver):
         self._waiting = step if self._waiting is None else _merged(self._waiting, step)
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
-        value, now = entry.get("value"), _real(entry.get("time_ms"))
+        value, now = entry.get("value"), real(entry.get("time_ms"))
         if key in ("init_start", "run_start") and self._stopped:
             self._stopped, self._started = False, None
             yield NewRun(line)
@@ -109,7 +109,7 @@ class _Driver(Driver):
             yield Fact("mlperf_time_to_train_s", (now - self._started) / 1000, line)
 
     def _evaluation(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
-        now, value, iteration = _real(entry.get("time_ms")), entry.get("value"), _count(about.get("step"))
+        now, value, iteration = real(entry.get("time_ms")), entry.get("value"), _count(about.get("step"))
         if key == "eval_start":
             self._evaluates = now
         elif key == "eval_stop" and now is not None and self._evaluates is not None and now >= self._evaluates:
@@ -117,7 +117,7 @@ class _Driver(Driver):
             self._evaluates = None
         elif key == "eval_accuracy" and value is not None:
             reported = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
-            metrics = _known({name: _real(item) for name, item in reported.items()})
+            metrics = _known({name: real(item) for name, item in reported.items()})
             step = _step_of(None, _count(about.get("samples_count")), self._batch)
             loss = metrics.get("eval_accuracy") if self._benchmark in _JUDGED_BY_LOSS else None
             yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
@@ -125,7 +125,7 @@ class _Driver(Driver):
 
 def _step(line: int, entry: Mapping[str, Any], batch: int | None) -> Step | None:
     """Return the step that a point reports; None for a mean over a block, or a validation step."""
-    value, about, now = entry.get("value"), entry.get("metadata"), _real(entry.get("time_ms"))
+    value, about, now = entry.get("value"), entry.get("metadata"), real(entry.get("time_ms"))
     stats = {"train_loss": value} if entry.get("key") == "train_loss" else value
     if not isinstance(stats, dict) or not isinstance(about, dict):
         return None
@@ -134,15 +134,15 @@ def _step(line: int, entry: Mapping[str, Any], batch: int | None) -> Step | None
     step = _step_of(iteration, samples, batch)
     if step is None or (loss is None and ("train_step_time" not in stats or iteration is None)):
         return None
-    metrics = {metric: _real(stats.get(name)) for name, metric in _METRICS.items()}
+    metrics = {metric: real(stats.get(name)) for name, metric in _METRICS.items()}
     return Step(
         step=step,
         line=line,
         iteration=iteration,
-        loss=_real(loss),
-        lr=_real(about.get("lr")),
-        grad_norm=_real(stats.get("grad_norm")),
-        step_time_s=_real(stats.get("train_step_time")),
+        loss=real(loss),
+        lr=real(about.get("lr")),
+        grad_norm=real(stats.get("grad_norm")),
+        step_time_s=real(stats.get("train_step_time")),
         consumed_samples=samples,
         global_batch_size=batch,
         nonfinite=("loss",) if isinstance(loss, str) and is_nonfinite(loss) else (),
@@ -180,14 +180,10 @@ def _system(line: int, text: str) -> Iterator[Event]:
         yield Setting("world_size", int(nodes) * int(each), line)
 
 
-def _real(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _count(value: Any) -> int | None:
     """Return a count, also where it is printed as 144.0."""
-    real = _real(value)
-    return int(real) if real is not None and real.is_integer() else None
+    number = real(value)
+    return int(number) if number is not None and number.is_integer() else None
 
 
 DIALECT = Dialect(

@@ -62,28 +62,20 @@ class NemoDriver(Driver):
     """What NeMo 1 and NeMo 2 both print before they train: process groups, Megatron's config objects, sizes."""
 
     def other(self, line: int, text: str) -> Iterator[Event]:
-        plain = body(text)
+        plain, known = body(text), self.dialect.known
         yield from super().other(line, plain)
         yield from parameters(line, plain)
         group, default = _GROUP.search(plain), _DEFAULT.search(plain)
-        if group is not None and group[1] in self.dialect.known:
-            yield Setting(self.dialect.known[group[1]].name, group[2].count(",") + 1, line)
+        if group is not None and group[1] in known:
+            yield Setting(known[group[1]].name, group[2].count(",") + 1, line)
         if default is not None and default[1] in _DEFAULTS:
             yield Setting(*_DEFAULTS[default[1]], line)
         for kind in ("OptimizerConfig", "DistributedDataParallelConfig"):
-            if f"{kind}(" in plain:
-                yield from self._config(line, plain.partition(f"{kind}(")[2], kind)
-
-    def _config(self, line: int, text: str, kind: str) -> Iterator[Setting]:
-        # A dataclass as Python shows it: of several fields of one name, in nested objects, the first is the config's.
-        seen = set()
-        for part in text.split(", "):
-            name, _, printed = part.partition("=")
-            value = literal(printed.rstrip(")").strip("'"))
-            setting = self.dialect.known.get(f"{kind}.{name}")
-            if setting is not None and name not in seen and value is not None:
-                seen.add(name)
-                yield Setting(setting.name, value, line)
+            # A dataclass as Python shows it: of several fields of one name, in nested objects, the first is its own.
+            parts = [part.partition("=")[::2] for part in plain.partition(f"{kind}(")[2].split(", ")]
+            values = {name: literal(printed.rstrip(")").strip("'")) for name, printed in reversed(parts)}
+            stated = [(known[f"{kind}.{name}"].name, values[name]) for name, _ in parts if f"{kind}.{name}" in known]
+            yield from (Setting(name, value, line) for name, value in dict(stated).items() if value is not None)
 
 
 class _Lines(WrappedLines):

@@ -12,14 +12,11 @@ from dataclasses import replace
 
 from parsers.dialects import megatron
 from parsers.dialects.megatron import MegatronDriver
-from parsers.driver import Dialect
 from parsers.events import Event, Fact
 
 
 class _Driver(MegatronDriver):
-    def __init__(self, dialect: Dialect) -> None:
-        super().__init__(dialect)
-        self._vendor_known = False
+    _vendor_known = False
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         events = super().feed(number, text)

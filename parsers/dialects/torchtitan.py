@@ -9,7 +9,7 @@ line before. No time a step is printed, and no learning rate. mfu is against a p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from parsers.driver import Dialect, Driver, Values
 from parsers.events import Event, Fact, Setting
@@ -32,11 +32,9 @@ def _share_last(values: Values, text: str) -> Values:
 
 
 class _Driver(Driver):
-    def other(self, line: int, text: str) -> Iterable[Event]:
-        return (*super().other(line, text), *(self._mesh(line, text) if "device mesh with" in text else ()))
-
-    def _mesh(self, line: int, text: str) -> Iterator[Event]:
-        sizes, known = _sizes(text), self.dialect.known
+    def other(self, line: int, text: str) -> Iterator[Event]:
+        yield from super().other(line, text)
+        sizes, known = _sizes(text) if "device mesh with" in text else {}, self.dialect.known
         axes = ((known.get(f"mesh.{axis}"), size) for axis, size in sizes.items())
         yield from (Setting(setting.name, size, line) for setting, size in axes if setting is not None)
         yield from (Fact(axis, sizes[axis], line) for axis in ("dp_replicate", "dp_shard") if axis in sizes)
