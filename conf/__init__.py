@@ -12,11 +12,11 @@ problems("model=qwen", "platform=amd", "layout.tensor_model_parallel_size=8")  #
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from conf.errors import Problem
-    from conf.resolve import Experiment
+from conf.compose import choices
+from conf.errors import ConfigError, Problem
+from conf.load import load as _load
+from conf.overview import summary as summary
+from conf.resolve import Experiment
 
 
 def load_experiment(*overrides: str) -> Experiment:
@@ -25,38 +25,23 @@ def load_experiment(*overrides: str) -> Experiment:
     Raises:
         conf.errors.ConfigError: with every problem found.
     """
-    from conf.load import load
-
-    return load(overrides)
+    return _load(overrides)
 
 
 def problems(*overrides: str) -> tuple[Problem, ...]:
     """Check only: return everything that is wrong with such an experiment, its layout above all; empty if nothing."""
-    from conf.errors import ConfigError
-
     try:
-        load_experiment(*overrides)
+        _load(overrides)
     except ConfigError as error:
         return error.problems
     return ()
 
 
-def summary(experiment: Experiment) -> str:
-    """Return `experiment` on one screen, each derived number with its reason."""
-    from conf.overview import summary as overview
-
-    return overview(experiment)
-
-
 def models() -> tuple[str, ...]:
     """Return what `model=` takes."""
-    from conf.compose import choices
-
     return choices("model")
 
 
 def platforms() -> tuple[str, ...]:
     """Return what `platform=` takes."""
-    from conf.compose import choices
-
     return choices("platform")

@@ -28,10 +28,6 @@ SECRET = re.compile(
 )
 
 
-def _file(group: str, choice: str) -> Path:
-    return CONF / group / f"{choice}.yaml"
-
-
 def choices(group: str) -> tuple[str, ...]:
     """Return the names that `group=` takes, from the files in conf/GROUP."""
     return tuple(sorted(p.stem for p in (CONF / group).glob("*.yaml")))
@@ -84,7 +80,9 @@ def entry(group: str, choice: str) -> dict[str, Any]:
     with _undisturbed():
         shared = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
         defaults = shared.get(group) or {} if isinstance(shared, dict) else {}
-        plain = OmegaConf.to_container(OmegaConf.merge(defaults, OmegaConf.load(_file(group, choice))), resolve=True)
+        plain = OmegaConf.to_container(
+            OmegaConf.merge(defaults, OmegaConf.load(CONF / group / f"{choice}.yaml")), resolve=True
+        )
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 
@@ -154,7 +152,11 @@ def _checked(override: str, problems: list[Problem]) -> str:
         problems.append(Problem(override, "a key cannot be deleted", hint="set it to null"))
     is_choice = "." not in key and (CONF / key).is_dir()
     problems.extend(choice_problems(key, parsed.value()) if is_choice else key_problems(key))
-    return f"++{override.lstrip('+')}" if not is_choice and _is_open(key) else override.lstrip("+")
+    return (
+        f"++{override.lstrip('+')}"
+        if not is_choice and get_origin(_reached(key)[0]) is Mapping
+        else override.lstrip("+")
+    )
 
 
 def choice_problems(group: str, value: object) -> Iterator[Problem]:
@@ -175,14 +177,14 @@ def file_problems(group: str, choice: str) -> tuple[Problem, ...]:
     """Return why conf/GROUP/CHOICE.yaml cannot be composed as it is meant: at most one problem."""
     import yaml
 
-    where, text = f"conf/{group}/{choice}.yaml", _file(group, choice).read_text(encoding="utf-8")
+    where, path = f"conf/{group}/{choice}.yaml", CONF / group / f"{choice}.yaml"
     try:
-        document = read_yaml(_file(group, choice)) or {}
+        document = read_yaml(path) or {}
     except yaml.YAMLError as error:
         return (Problem(where, "is no YAML", " ".join(str(error).split())),)
     if not isinstance(document, dict):
         return (Problem(where, "is no mapping", repr(document)),)
-    of_root = bool(_GLOBAL.search(text))
+    of_root = bool(_GLOBAL.search(path.read_text(encoding="utf-8")))
     nested = "defaults" in document or isinstance(document.get(group), dict)
     if not of_root and (nested or group == "model" or group not in field_types(Request)):
         what = "its first line is missing, without which its keys stand one level too deep"
@@ -206,28 +208,26 @@ def key_problems(key: str) -> Iterator[Problem]:
         elif rest and not (len(rest) == 1 and (CONF / rest[0]).is_dir()):
             yield from key_problems(".".join(rest))
         return
+    kind, known = _reached(key)
+    if get_origin(kind) is Mapping or known == key:
+        return
+    if renamed := RENAMED.get(key):
+        yield Problem(key, "is called otherwise now", allowed=renamed, hint=f"{renamed}=…")
+    else:
+        wrong = key.removeprefix(known).lstrip(".").partition(".")[0]
+        valid = field_types(kind) if is_dataclass(kind) else {}
+        yield unknown_key(f"{known}.{wrong}" if known else wrong, valid)
+
+
+def _reached(key: str) -> tuple[Any, str]:
+    """Return the type that the schema has at `key`, or at as much of it as it knows, and that part."""
     kind: Any = Request
-    for i, part in enumerate(parts := key.split(".")):
-        if get_origin(kind) is Mapping or kind is Any:
-            return
-        if renamed := RENAMED.get(key):
-            yield Problem(key, "is called otherwise now", allowed=renamed, hint=f"{renamed}=…")
-            return
+    parts = key.split(".")
+    for n, part in enumerate(parts):
         if not is_dataclass(kind) or part not in field_types(kind):
-            valid = field_types(kind) if is_dataclass(kind) else {}
-            yield unknown_key(".".join(parts[: i + 1]), valid)
-            return
+            return kind, ".".join(parts[:n])
         kind = required(field_types(kind)[part])
-
-
-def _is_open(key: str) -> bool:
-    """Return whether `key` is an open mapping (`framework.options={a: 1}`) or below one."""
-    kind: Any = Request
-    for part in key.split("."):
-        kind = field_types(kind).get(part) if is_dataclass(kind) else kind
-        if get_origin(kind) is Mapping:
-            return True
-    return False
+    return kind, key
 
 
 def flattened(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

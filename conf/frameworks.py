@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -47,46 +48,53 @@ def framework_named(text: str) -> str | None:
     return next((name for name in names if text in (name, *facts(name).get("aliases", ()))), None)
 
 
-def chosen(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the overrides that replace framework=auto in the composed `config`, and why; nothing where it is not auto.
+def chosen(config: Mapping[str, Any], reasons: list[str]) -> list[str]:
+    """Return the overrides that replace framework=auto in the composed `config`, and append why to `reasons`; nothing
+    where it is not auto.
 
     Raises:
         ConfigError: what an image holds is not known, or an interpreter cannot be run.
     """
     if config["framework"]["name"] != AUTO:
-        return [], []
+        return []
     names: Sequence[str] = config["platform"]["frameworks"]
-    passed_over: list[str] = []
+    skipped: list[str] = []
     for name in names:
         known = entry("framework", name)
         if known["own_models"]:  # brings them with it, and is taken unseen
-            why = "; ".join(passed_over) or "the first of the platform's frameworks"
-            return [f"framework={name}"], [f"framework {name}: {why}"]
+            why = "; ".join(skipped) or "the first of the platform's frameworks"
+            reasons.append(f"framework {name}: {why}")
+            return [f"framework={name}"]
         where, release = _installed(name, known, config)
         if config["model"]["name"] not in known["recipes"]:
-            passed_over.append(f"conf/framework/{name}.yaml names no recipe for {config['model']['name']}")
+            skipped.append(f"conf/framework/{name}.yaml names no recipe for {config['model']['name']}")
         elif release is None:
-            passed_over.append(f"no {name} in {where}")
+            skipped.append(f"no {name} in {where}")
         else:
-            why = "; ".join([f"{release} is in {where}", *passed_over])
+            reasons.append(f"framework {name}: " + "; ".join([f"{release} is in {where}", *skipped]))
             if known["distributions"] and (numbers := re.match(r"\d+(?:\.\d+)*", release)):
                 release = numbers[0]  # 0.6.0 of 0.6.0+1a2b3c
-            return [f"framework={name}", *flattened({"framework": {"release": release}})], [f"framework {name}: {why}"]
-    raise ConfigError(Problem("framework", "; ".join(passed_over), AUTO, listed(names)))
+            return [f"framework={name}", *_release(release)]
+    raise ConfigError(Problem("framework", "; ".join(skipped), AUTO, listed(names)))
 
 
-def checked_out(config: Mapping[str, Any], chosen: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the override of framework.release by what is checked out at framework.checkout, and why; nothing where
-    the user said it. chosen: the user's overrides."""
+def checked_out(config: Mapping[str, Any], overrides: Sequence[str], reasons: list[str]) -> list[str]:
+    """Return the override of framework.release by what is checked out at framework.checkout, and append why to
+    `reasons`; nothing where the user's `overrides` say it."""
     framework = config["framework"]
     name, path, requested = framework["name"], framework["checkout"], framework["release"]
     if path is None or not is_checkout(framework, path):
-        return [], []
-    release = release_of_checkout(path)
-    label = facts(name).get("label", name)
-    if any(o.lstrip("+").startswith("framework.release=") for o in chosen):
-        return [], [] if requested == release else [f"{label} {requested}, as requested: checked out is {release}"]
-    return [*flattened({"framework": {"release": release}})], [f"{label} {release}: checked out at {path}"]
+        return []
+    release, label = release_of_checkout(path), facts(name).get("label", name)
+    if any(o.lstrip("+").startswith("framework.release=") for o in overrides):
+        reasons += [] if requested == release else [f"{label} {requested}, as requested: checked out is {release}"]
+        return []
+    reasons.append(f"{label} {release}: checked out at {path}")
+    return _release(release)
+
+
+def _release(release: str) -> list[str]:
+    return [*flattened({"framework": {"release": release}})]
 
 
 def is_checkout(framework: Mapping[str, Any], path: str) -> bool:
@@ -110,9 +118,13 @@ def versions(distributions: Sequence[str], python: str | None) -> Mapping[str, s
     Raises:
         ConfigError: `python` cannot be run.
     """
-    if python is None or python == sys.executable:
-        return {name: _version(name) for name in distributions}
-    return _of_another(tuple(distributions), python)
+    if python not in (None, sys.executable):
+        return _of_another(tuple(distributions), str(python))
+    known: dict[str, str | None] = dict.fromkeys(distributions)
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            known[name] = version(name)
+    return known
 
 
 def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -135,13 +147,6 @@ def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -
     distributions = known["distributions"]
     installed = versions(distributions, python)
     return python or sys.executable, installed[distributions[-1]] if all(installed.values()) else None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 @cache

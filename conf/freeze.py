@@ -11,8 +11,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from conf.errors import Problem, closest, listed
 
-_MISSING = object()
-
 
 def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
     """Return `value` (what YAML gives) as `kind` (a dataclass or any of its field types).
@@ -28,7 +26,7 @@ def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
         return value if value in get_args(kind) else _wrong(kind, value, where, problems)
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(freeze(get_args(kind)[0], item, f"{where}[{i}]", problems) for i, item in enumerate(value))
-    if origin is not None and isinstance(value, Mapping) and origin is Mapping:
+    if origin is Mapping and isinstance(value, Mapping):
         return {str(k): freeze(get_args(kind)[1], v, f"{where}.{k}", problems) for k, v in value.items()}
     if not _is(kind, value):
         return _wrong(kind, value, where, problems)
@@ -38,15 +36,13 @@ def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
 def _freeze_dataclass(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
     if not isinstance(value, Mapping):
         return _wrong(kind, value, where, problems)
-    hints = field_types(kind)
-    for key in value:
-        if key not in hints:
-            problems.append(unknown_key(f"{where}.{key}" if where else str(key), hints))
+    hints, prefix = field_types(kind), f"{where}." if where else ""
+    problems += [unknown_key(f"{prefix}{key}", hints) for key in value if key not in hints]
     before = len(problems)
     frozen = {}
     for name, hint in hints.items():
-        key = f"{where}.{name}" if where else name
-        if value.get(name, _MISSING) is _MISSING:
+        key = f"{prefix}{name}"
+        if name not in value:
             or_null = "; null where it is unknown" if required(hint) is not hint else ""
             problems.append(Problem(key, "missing", hint=f"add `{name}:` to the YAML file{or_null}"))
         else:
@@ -81,11 +77,11 @@ def required(kind: Any) -> Any:
 def _is(kind: Any, value: Any) -> bool:
     if kind is Any:
         return True
+    if kind in (int, float) and isinstance(value, bool):
+        return False
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind) if isinstance(kind, type) else False
+        return isinstance(value, int | float) and isfinite(value)
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _wrong(kind: Any, value: Any, where: str, problems: list[Problem]) -> None:

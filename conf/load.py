@@ -1,11 +1,15 @@
-"""Override strings → Experiment: pick the platform that is here, apply its own overrides, validate, resolve."""
+"""Override strings → Experiment: pick the platform that is here, apply its own overrides, validate, resolve.
+
+A sweep (`-m key=a,b`, the axes of a grid) is several experiments, expanded as Hydra expands it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from typing import Any, TypeVar
 
 from conf import devices, frameworks
 from conf.compose import CONF, choice_problems, choices, compose, entry, flattened
@@ -17,6 +21,7 @@ from conf.schema import Data, Model, Request
 from conf.vendors import CPU, accelerators
 from conf.vocabulary import read_yaml, requested
 
+_Made = TypeVar("_Made")
 SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
 
 
@@ -34,24 +39,20 @@ def load(overrides: Sequence[str]) -> Experiment:
 
 def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """Return the overrides with platform and hardware settled, those for this platform alone, and the reasons."""
-    settled, reasons = spelled_out(overrides), []
+    settled, reasons = spelled_out(overrides), list[str]()
     if _platform_is_auto(settled):
-        vendor, because = _platform(settled)
-        reasons.append(f"platform {vendor}: {because}")
-        settled = [o for o in settled if _key(o) != "platform"] + [f"platform={vendor}"]
-    config = compose(settled)
-    if config["platform"]["vendor"] is not None:
-        added, why = _found_hardware(config["platform"]["vendor"], settled)
-        settled, reasons = settled + added, reasons + why
-        settled += _small_model(settled, reasons)
-    if any(re.fullmatch(r"\+{0,2}layout\.\w+_size", _key(o, plus=True)) for o in settled):
+        platform, because = _platform(settled)
+        reasons.append(f"platform {platform}: {because}")
+        settled = [*(o for o in settled if _key(o) != "platform"), f"platform={platform}"]
+    if (vendor := compose(settled)["platform"]["vendor"]) is not None:
+        settled = [*settled, *_found_hardware(vendor, settled, reasons)]
+        settled = [*settled, *_small_model(settled, reasons)]
+    if any(re.fullmatch(r"layout\.\w+_size", _key(o)) for o in settled):
         settled.append("layout.name=explicit")  # tp2 with TP 4 is no longer tp2
-    framework, why = frameworks.chosen(compose(settled))
-    framework = [o for o in framework if _key(o) == "framework" or _chosen(settled, _key(o)) is None]
-    settled = ([o for o in settled if _key(o) != "framework"] + framework) if framework else settled
-    reasons += why
-    release, why = frameworks.checked_out(compose(settled), settled)
-    settled, reasons = settled + release, reasons + why
+    if framework := frameworks.chosen(compose(settled), reasons):
+        kept = [o for o in framework if _key(o) == "framework" or _chosen(settled, _key(o)) is None]
+        settled = [*(o for o in settled if _key(o) != "framework"), *kept]
+    settled += frameworks.checked_out(compose(settled), settled, reasons)
     config = compose(settled)
     side = spelled_out(flattened(config["per_platform"].get(config["platform"]["name"]) or {}))
     return settled, side, reasons
@@ -59,12 +60,12 @@ def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
 
 def spelled_out(overrides: Iterable[str]) -> list[str]:
     """Return `overrides` with `data=/x/y` as what it stands for: `data=prefix` and `data.path=/x/y`."""
-    pairs = ((text, text.lstrip("+").partition("=")) for text in overrides)
-    return [
-        part
-        for text, (key, _, value) in pairs
-        for part in (("data=prefix", f"data.path={value}") if key == "data" and "/" in value else (text,))
-    ]
+    spelled: list[str] = []
+    for text in overrides:
+        value = text.partition("=")[2]
+        path = _key(text) == "data" and "/" in value
+        spelled += ["data=prefix", f"data.path={value}"] if path else [text]
+    return spelled
 
 
 def _request(config: dict[str, Any]) -> Request:
@@ -72,23 +73,10 @@ def _request(config: dict[str, Any]) -> Request:
     problems: list[Problem] = []
     request = freeze(Request, config, "", problems)
     problems += check_hardware(config["hardware"])
-    if request is not None:
-        problems += [*_data_problems(request.data), *_vendor_problems(request), *_plain_problems(request)]
-    if request is None or problems:
+    problems += [] if request is None else [*_data_problems(request.data), *_senseless(request)]
+    if problems:
         raise ConfigError(*problems)
     return request  # type: ignore[no-any-return]
-
-
-def _vendor_problems(request: Request) -> list[Problem]:
-    hardware, platform = request.hardware, request.platform
-    if platform.vendor not in (None, *accelerators()):
-        hint = f"conf/vendors/{platform.vendor}.py"
-        return [Problem("platform.vendor", "no such vendor", str(platform.vendor), listed(accelerators()), hint)]
-    if hardware.vendor == platform.vendor:
-        return []
-    valid = [name for name in choices("hardware") if _hardware(name).get("vendor") == platform.vendor]
-    what = f"{hardware.name} is no hardware of platform {platform.name}"
-    return [Problem("hardware", what, allowed=listed(valid))]
 
 
 def _data_problems(data: Data) -> Iterator[Problem]:
@@ -107,22 +95,27 @@ def _data_problems(data: Data) -> Iterator[Problem]:
         yield Problem("data.split", why, data.split, SPLITS[data.name])
 
 
-def _plain_problems(request: Request) -> list[Problem]:
-    """Return root keys and prices that are numbers without sense, or a name that is no folder."""
-    problems = [Problem("repeat", "must be at least 1", str(request.repeat))] if request.repeat < 1 else []
-    if request.hang_after_s <= 0:
-        problems.append(Problem("hang_after_s", "must be above 0 seconds", str(request.hang_after_s)))
-    for name, price in request.price.usd_per_gpu_hour.items():
+def _senseless(r: Request) -> Iterator[Problem]:
+    """Yield hardware of another vendor, root keys and prices that are numbers without sense, a name that is none."""
+    vendor, hardware = r.platform.vendor, choices("hardware")
+    if vendor not in (None, *accelerators()):
+        hint = f"conf/vendors/{vendor}.py"
+        yield Problem("platform.vendor", "no such vendor", str(vendor), listed(accelerators()), hint)
+    elif r.hardware.vendor != vendor:
+        valid = [name for name in hardware if _hardware(name).get("vendor") == vendor]
+        yield Problem("hardware", f"{r.hardware.name} is no hardware of platform {r.platform.name}", "", listed(valid))
+    if r.repeat < 1:
+        yield Problem("repeat", "must be at least 1", str(r.repeat))
+    if r.hang_after_s <= 0:
+        yield Problem("hang_after_s", "must be above 0 seconds", str(r.hang_after_s))
+    for name, price in r.price.usd_per_gpu_hour.items():
         if price <= 0:
-            problems.append(Problem(f"price.usd_per_gpu_hour.{name}", "must be above 0", str(price)))
-        if name not in choices("hardware"):
-            problems.append(
-                Problem(f"price.usd_per_gpu_hour.{name}", "no such hardware", name, listed(choices("hardware")))
-            )
-    if request.name is not None and not re.fullmatch(r"\w[\w.-]*", request.name):
+            yield Problem(f"price.usd_per_gpu_hour.{name}", "must be above 0", str(price))
+        if name not in hardware:
+            yield Problem(f"price.usd_per_gpu_hour.{name}", "no such hardware", name, listed(hardware))
+    if r.name is not None and not re.fullmatch(r"\w[\w.-]*", r.name):
         what = "is the name of a folder in runs_dir: letters, digits, '.', '_' and '-'"
-        problems.append(Problem("name", what, repr(request.name)))
-    return problems
+        yield Problem("name", what, repr(r.name))
 
 
 def _declared(e: Experiment, request: Request, without: Request, reason: str) -> tuple[Declared, ...]:
@@ -135,9 +128,8 @@ def _declared(e: Experiment, request: Request, without: Request, reason: str) ->
     return tuple(Declared(name, after[name], reason) for name in changed)
 
 
-def _key(override: str, plus: bool = False) -> str:
-    key = override.partition("=")[0]
-    return key if plus else key.lstrip("+")
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
 
 
 def _chosen(overrides: Sequence[str], key: str) -> str | None:
@@ -165,34 +157,31 @@ def _platform(overrides: Sequence[str]) -> tuple[str, str]:
     return accelerators()[0], f"no platform has {framework}"
 
 
-def _found_hardware(vendor: str, overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return overrides for what this machine has, where the user did not say, and their reasons."""
+def _found_hardware(vendor: str, overrides: Sequence[str], reasons: list[str]) -> Iterator[str]:
+    """Yield overrides for what this machine has, where the user did not say."""
     here = devices.find()
     if here.vendor != vendor:
-        return [], [f"hardware as configured: no {vendor} GPU is here"]
-    added, reasons = [], []
+        reasons.append(f"hardware as configured: no {vendor} GPU is here")
+        return
     if _chosen(overrides, "hardware") is None:
         name = hardware_named(here.names[0], vendor)
-        added.append(f"hardware={name if name in choices('hardware') else 'unknown'}")
         reasons.append(f"hardware {name}: {here.names[0]} is here")
+        yield f"hardware={name if name in choices('hardware') else 'unknown'}"
     if _chosen(overrides, "gpus_per_node") is None:
-        added.append(f"gpus_per_node={here.count}")
         reasons.append(f"gpus_per_node = {here.count}: all that are here")
-    return added, reasons
+        yield f"gpus_per_node={here.count}"
 
 
-def _small_model(overrides: Sequence[str], reasons: list[str]) -> list[str]:
-    """Return the choice of the model that fits everywhere, on GPUs for which the default has no layout."""
-    if any(_chosen(overrides, key) is not None for key in ("model", "layout", "experiment")):
-        return []
-    if any(_key(o).startswith("layout.") for o in overrides):
-        return []
+def _small_model(overrides: Sequence[str], reasons: list[str]) -> Iterator[str]:
+    """Yield the choice of the model that fits everywhere, on GPUs for which the default has no layout."""
+    if any(_key(o) in ("model", "layout", "experiment") or _key(o).startswith("layout.") for o in overrides):
+        return
     request = _request(compose(overrides))
     model, hardware, gpus = request.model.name, request.hardware.name, request.world_size
     if request.layout.table and find_row(request.layout.table, model, hardware, gpus, request.precision.name):
-        return []
+        return
     reasons.append(f"model llama_tiny: no layout of {model} for {gpus} × {hardware} is known")
-    return ["model=llama_tiny"]
+    yield "model=llama_tiny"
 
 
 def hardware_named(device_name: str, vendor: str) -> str:
@@ -214,8 +203,7 @@ def model_named(name: str) -> Model | None:
     Raises:
         ConfigError: all that is wrong with the file.
     """
-    problems = list(choice_problems("model", name))
-    if problems:
+    if problems := list(choice_problems("model", name)):
         raise ConfigError(*problems)
     file = read_yaml(CONF / "model" / f"{name}.yaml")
     model = freeze(Model, file["model"], f"conf/model/{name}.yaml", problems) if "model" in file else None
@@ -230,3 +218,52 @@ def _seen() -> str:
         return f"{here.count} × {here.names[0]} found"
     silent = devices.silent_tools()
     return "no accelerator found" + (f" ({' and '.join(silent)} list none)" if silent else "")
+
+
+def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
+    """Return every experiment that `overrides` request, in Hydra's order; sweeps are expanded where `multirun`.
+
+    Raises:
+        ConfigError: with the problems of all of them.
+    """
+    problems: list[Problem] = []
+    jobs = product(*map(_values, overrides)) if multirun else [tuple(overrides)]
+    cells = [cell for job in jobs for cell in _collected(_cells, list(job), problems) or ()]
+    made = [e for cell in cells if (e := _collected(load, cell, problems))]
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    return made
+
+
+def _collected(function: Callable[[list[str]], _Made], overrides: list[str], problems: list[Problem]) -> _Made | None:
+    """Return what `function` makes of `overrides`, None where it is refused: its problems are appended."""
+    try:
+        return function(overrides)
+    except ConfigError as error:
+        problems += error.problems
+        return None
+
+
+def _cells(overrides: list[str]) -> list[list[str]]:
+    """Return the overrides of each cell of the experiment's grid; of one without, `overrides` alone."""
+    common, side, _ = settle(overrides)
+    axes = compose([*common, *side])["grid"]["axes"] or {}
+    cells = product(*([f"{key}={value}" for value in values] for key, values in axes.items()))
+    return [[*overrides, *cell] for cell in cells]
+
+
+def _values(text: str) -> list[str]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        return [text]  # conf.compose says what is wrong with it
+    if not override.is_sweep_override():
+        return [text]
+    try:
+        return [f"{text.partition('=')[0]}={value}" for value in override.sweep_string_iterator()]
+    except HydraException as error:
+        hint = "list the values: KEY=A,B or KEY=range(1,4)"
+        raise ConfigError(Problem(text, "cannot be listed", str(error), hint=hint)) from error

@@ -20,8 +20,8 @@ from typing import Any
 from conf import devices
 from conf.arguments import Command, Key, experiment_keys, switch
 from conf.errors import ConfigError, Problem, command
+from conf.load import experiments
 from conf.resolve import Experiment
-from conf.sweep import experiments
 from conf.vocabulary import requested
 from estimate.memory import memory_problems, model_states
 from launchers import containers, make_plan, preflight, rehearse

@@ -29,10 +29,9 @@ from conf import devices
 from conf.arguments import Command, experiment_keys, program
 from conf.compose import CONF, checked_overrides, choices, compose
 from conf.errors import ConfigError, command
-from conf.load import settle
+from conf.load import experiments, settle
 from conf.overview import summary
 from conf.resolve import Experiment
-from conf.sweep import experiments
 from estimate.memory import memory_problems, model_states
 from launchers import bundle, containers, make_plan, preflight, run_dir, where
 from launchers.plan import Host, Plan, Scope
