@@ -90,12 +90,8 @@ class Command:
     text: Callable[[], str] | None = None
 
     def parse(self, argv: Sequence[str] | None = None) -> Arguments:
-        """Read `argv` (sys.argv without the program by default).
-
-        Raises:
-            InputError: all that is wrong with it.
-            Answer: the text of --help or --version.
-        """
+        """Read `argv` (sys.argv without the program by default). InputError: all that is wrong with it. Answer: the
+        text of --help or --version."""
         arguments = list(sys.argv[1:] if argv is None else argv)
         if {"-h", "--help"} & {*arguments}:
             raise Answer(self.help())

@@ -47,9 +47,10 @@ def nearest(target: float, valid: list[int], count: int = 4) -> list[int]:
     return sorted(sorted(valid, key=lambda v: (abs(v - target), v))[:count])
 
 
-def _wrong(r: Request, key: str, what: str, allowed: str = "", hint: str = "") -> Problem:
-    """Return the problem of the value at `key`."""
-    return Problem(key, what, str(follow(r, key)), allowed, hint)
+def wrong(asked: object, key: str, what: str, allowed: str = "", hint: str = "") -> Problem:
+    """Return the problem of the value that a request or an experiment has at `key`."""
+    value = follow(asked, key)
+    return Problem(key, what, "null" if value is None else str(value), allowed, hint)
 
 
 def _world(r: Request, s: Sizes) -> Iterator[Problem]:
@@ -91,7 +92,7 @@ def _groups(r: Request, s: Sizes) -> Iterator[Problem]:
     heads, groups = r.model.num_attention_heads, r.model.num_query_groups
     if heads % groups:
         what = f"{heads} attention heads do not divide into {groups} groups of equal size"
-        yield _wrong(r, "model.num_query_groups", what, listed(nearest(groups, divisors(heads))))
+        yield wrong(r, "model.num_query_groups", what, listed(nearest(groups, divisors(heads))))
 
 
 def _pipeline(r: Request, s: Sizes) -> Iterator[Problem]:
@@ -104,7 +105,7 @@ def _pipeline(r: Request, s: Sizes) -> Iterator[Problem]:
         yield Problem(key, f"{what} ({layers} / {stages} = {layers / stages:g})", allowed=listed(valid))
     if s.vp > 1 and s.pp == 1:
         key = "layout.virtual_pipeline_model_parallel_size"
-        yield _wrong(r, key, "virtual stages need PP above 1", hint=f"{key}=null, or PP above 1")
+        yield wrong(r, key, "virtual stages need PP above 1", hint=f"{key}=null, or PP above 1")
 
 
 def _sequence(r: Request, s: Sizes) -> Iterator[Problem]:
@@ -114,9 +115,9 @@ def _sequence(r: Request, s: Sizes) -> Iterator[Problem]:
     if length % parts:
         how = [f"2 × CP {s.cp}"] if s.cp > 1 else []
         how += [f"TP {s.tp} (sequence parallel)"] if by_tp else []
-        yield _wrong(r, key, f"must divide by {' × '.join(how)} = {parts}", _multiples_around(length, parts))
+        yield wrong(r, key, f"must divide by {' × '.join(how)} = {parts}", _multiples_around(length, parts))
     if length > most:
-        yield _wrong(r, key, f"longer than {r.model.name} was made for", f"at most {most}")
+        yield wrong(r, key, f"longer than {r.model.name} was made for", f"at most {most}")
     if r.layout.sequence_parallel and s.tp == 1:
         what = "sequence parallel splits over the TP ranks: it needs TP above 1"
         yield Problem("layout.sequence_parallel", what, hint="layout.sequence_parallel=null")
@@ -132,11 +133,11 @@ def _batch(r: Request, s: Sizes) -> Iterator[Problem]:
     step = micro * dp
     if step and batch % step:
         what = f"{batch} does not divide by micro-batch {micro} × DP {dp} = {step} (GBS = MBS × DP × accumulation)"
-        yield _wrong(r, key, what, _multiples_around(batch, step))
+        yield wrong(r, key, what, _multiples_around(batch, step))
     elif step and s.vp > 1 and batch // step % s.pp:
         count = f"{batch} / ({micro} × DP {dp}) = {batch // step}"
         what = f"interleaving needs a multiple of PP {s.pp} micro-batches; {count}"
-        yield _wrong(r, key, what, f"a multiple of {step * s.pp}")
+        yield wrong(r, key, what, f"a multiple of {step * s.pp}")
 
 
 def _routing(r: Request, s: Sizes) -> Iterator[Problem]:
@@ -145,17 +146,17 @@ def _routing(r: Request, s: Sizes) -> Iterator[Problem]:
         return
     if not 1 <= moe.moe_router_topk <= moe.num_experts:
         what = f"a token goes to at least one and at most all {moe.num_experts} experts"
-        yield _wrong(r, key, what, f"1 to {moe.num_experts}")
+        yield wrong(r, key, what, f"1 to {moe.num_experts}")
     if moe.moe_router_topk == 1 and moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
         what = "a softmax over the one chosen expert is always 1 and has no gradient"
-        yield _wrong(r, key, what, hint="model.moe.moe_router_pre_softmax=true")
+        yield wrong(r, key, what, hint="model.moe.moe_router_pre_softmax=true")
     if not 0 <= moe.moe_first_dense_layers < r.model.num_layers:
         what = f"{r.model.name} has {r.model.num_layers} layers here, and at least one must have experts"
-        yield _wrong(r, "model.moe.moe_first_dense_layers", what, f"0 to {r.model.num_layers - 1}")
+        yield wrong(r, "model.moe.moe_first_dense_layers", what, f"0 to {r.model.num_layers - 1}")
     groups = moe.moe_router_num_groups or 1
     if moe.num_experts % groups:
         what = f"{moe.num_experts} experts do not divide into groups of one size"
-        yield _wrong(r, "model.moe.moe_router_num_groups", what, listed(nearest(groups, divisors(moe.num_experts))))
+        yield wrong(r, "model.moe.moe_router_num_groups", what, listed(nearest(groups, divisors(moe.num_experts))))
 
 
 def _experts(r: Request, s: Sizes) -> Iterator[Problem]:
@@ -163,13 +164,13 @@ def _experts(r: Request, s: Sizes) -> Iterator[Problem]:
     if s.ep == 1:
         return
     if moe is None:
-        yield _wrong(r, EXPERT, f"{r.model.name} has no experts", "1")
+        yield wrong(r, EXPERT, f"{r.model.name} has no experts", "1")
     elif moe.num_experts % s.ep:
         valid = listed(nearest(s.ep, divisors(moe.num_experts)))
-        yield _wrong(r, EXPERT, f"{moe.num_experts} experts do not divide by EP {s.ep}", valid)
+        yield wrong(r, EXPERT, f"{moe.num_experts} experts do not divide by EP {s.ep}", valid)
     if r.world_size % (s.tp * s.pp * s.ep):
         what = f"TP {s.tp} × EP {s.ep} × PP {s.pp} does not divide {r.world_size} GPUs"
-        yield _wrong(r, EXPERT, what, listed(nearest(s.ep, divisors(r.world_size))))
+        yield wrong(r, EXPERT, what, listed(nearest(s.ep, divisors(r.world_size))))
 
 
 def _experts_with_tensor(r: Request, s: Sizes) -> Iterator[Problem]:
@@ -180,22 +181,22 @@ def _experts_with_tensor(r: Request, s: Sizes) -> Iterator[Problem]:
         yield Problem("layout.sequence_parallel", what, "false", "true", "layout.sequence_parallel=true, or TP 1")
     if r.model.add_bias_linear:
         what = f"{r.model.name}'s experts have biases, which Megatron-Core does not split over TP"
-        yield _wrong(r, TENSOR, what, "1", f"TP 1 and up to EP {r.model.moe.num_experts}")
+        yield wrong(r, TENSOR, what, "1", f"TP 1 and up to EP {r.model.moe.num_experts}")
     if s.ep > 1 and r.hardware.vendor is None:
         what = f"TP {s.tp} with EP {s.ep} gathers pieces of unequal size, which gloo on a CPU refuses"
-        yield _wrong(r, EXPERT, what, "1", "TP or EP alone, with PP or DP; on GPUs both work")
+        yield wrong(r, EXPERT, what, "1", "TP or EP alone, with PP or DP; on GPUs both work")
 
 
 def _schedule(r: Request, s: Sizes) -> Iterator[Problem]:
     end = min(r.training.train_iters, r.optimizer.lr_decay_iters or 0)
     if r.optimizer.lr_decay_style != "cosine":
         what = "only the cosine decay was shown to be equal on every stack"
-        yield _wrong(r, "optimizer.lr_decay_style", what, "cosine")
+        yield wrong(r, "optimizer.lr_decay_style", what, "cosine")
     if r.optimizer.lr_warmup_iters >= end:
         what = "the warm-up must end before the iterations and the decay do"
-        yield _wrong(r, "optimizer.lr_warmup_iters", what, f"0 to {end - 1}")
+        yield wrong(r, "optimizer.lr_warmup_iters", what, f"0 to {end - 1}")
     if r.optimizer.min_lr >= r.optimizer.lr:
-        yield _wrong(r, "optimizer.min_lr", "must be below optimizer.lr, or nothing decays", f"0 to {r.optimizer.lr}")
+        yield wrong(r, "optimizer.min_lr", "must be below optimizer.lr, or nothing decays", f"0 to {r.optimizer.lr}")
 
 
 def _bounds(r: Request, s: Sizes) -> Iterator[Problem]:
@@ -212,9 +213,9 @@ def _recompute(r: Request, s: Sizes) -> Iterator[Problem]:
     for name in ("recompute_method", "recompute_num_layers"):
         key, value = f"training.{name}", getattr(r.training, name)
         if full and value is None:
-            yield Problem(key, "full recompute needs it", "null", hint="method uniform, num_layers 1")
+            yield wrong(r, key, "full recompute needs it", hint="method uniform, num_layers 1")
         if not full and value is not None:
-            yield _wrong(r, key, "only for training.recompute_granularity=full", "null")
+            yield wrong(r, key, "only for training.recompute_granularity=full", "null")
 
 
 def _overlap(r: Request, s: Sizes) -> Iterator[Problem]:

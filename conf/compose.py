@@ -34,13 +34,9 @@ def choices(group: str) -> tuple[str, ...]:
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return conf/config.yaml with `overrides` (Hydra's grammar) as plain containers, interpolations resolved.
-
-    The same overrides give the same object again (composing takes a quarter of a second): do not change it.
-
-    Raises:
-        ConfigError: unknown groups, choices and keys (all of them), a bad override, a secret in an interpolation.
-    """
+    """Return conf/config.yaml with `overrides` (Hydra's grammar) as plain containers, interpolations resolved. The same
+    overrides give the same object again (composing takes a quarter of a second): do not change it. ConfigError: unknown
+    groups, choices and keys (all of them), a bad override, a secret in an interpolation."""
     return _composed(tuple(overrides))
 
 
@@ -68,10 +64,7 @@ def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 def entry(group: str, choice: str) -> dict[str, Any]:
     """Return conf/GROUP/CHOICE.yaml on top of what conf/config.yaml says of GROUP, interpolations resolved.
-
-    Raises:
-        ConfigError: there is no such file, or it is refused by `file_problems`.
-    """
+    ConfigError: there is no such file, or it is refused by `file_problems`."""
     from omegaconf import OmegaConf
 
     if problems := list(choice_problems(group, choice)):
@@ -122,10 +115,7 @@ def _hydra_problem(text: str) -> Problem:
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
     """Return `overrides` with `++` put before keys of open mappings (prices, per_platform), which Hydra wants there.
-
-    Raises:
-        ConfigError: with every key and choice that does not exist.
-    """
+    ConfigError: with every key and choice that does not exist."""
     problems: list[Problem] = []
     checked = [_checked(override, problems) for override in overrides]
     if problems:

@@ -17,11 +17,8 @@ Main = Callable[[Sequence[str] | None], int]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
-
-    where: config key, or file:line. what: the broken rule, with its numbers. found / allowed: the value and the valid
-    ones, empty where `what` says it all. hint: one thing to try.
-    """
+    """One thing that is wrong. where: config key, or file:line. what: the broken rule, with its numbers. found /
+    allowed: the value and the valid ones, empty where `what` says it all. hint: one thing to try."""
 
     where: str
     what: str
@@ -69,11 +66,9 @@ def listed(choices: Sequence[object]) -> str:
 
 
 def command(main: Main) -> Main:
-    """Return `main(argv)` so that it prints user errors without a traceback and returns their exit code.
-
-    A reader that goes away (`| head -1`) is no error, and changes no exit code: a gate whose table nobody reads to its
-    end still fails. A full disk behind stdout is one. Ctrl-C ends with 130, as in a shell.
-    """
+    """Return `main(argv)` so that it prints user errors without a traceback and returns their exit code. A reader that
+    goes away (`| head -1`) is no error, and changes no exit code: a gate whose table nobody reads to its end still
+    fails. A full disk behind stdout is one. Ctrl-C ends with 130, as in a shell."""
 
     @wraps(main)
     def guarded(argv: Sequence[str] | None = None) -> int:

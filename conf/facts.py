@@ -62,11 +62,8 @@ def check_hardware(mapping: Mapping[str, Any]) -> list[Problem]:
 
 @cache
 def layout_rows() -> tuple[LayoutRow, ...]:
-    """Return all rows of conf/tables/layouts.csv.
-
-    Raises:
-        ConfigError: with every row that has no source, a wrong cell, or a double.
-    """
+    """Return all rows of conf/tables/layouts.csv. ConfigError: with every row that has no source, a wrong cell, or a
+    double."""
     with LAYOUTS.open(newline="", encoding="utf-8") as file:
         return read_rows(file)
 

@@ -50,11 +50,7 @@ def framework_named(text: str) -> str | None:
 
 def chosen(config: Mapping[str, Any], reasons: list[str]) -> list[str]:
     """Return the overrides that replace framework=auto in the composed `config`, and append why to `reasons`; nothing
-    where it is not auto.
-
-    Raises:
-        ConfigError: what an image holds is not known, or an interpreter cannot be run.
-    """
+    where it is not auto. ConfigError: what an image holds is not known, or an interpreter cannot be run."""
     if config["framework"]["name"] != AUTO:
         return []
     names: Sequence[str] = config["platform"]["frameworks"]
@@ -114,10 +110,7 @@ def release_of_checkout(path: str) -> str:
 
 def versions(distributions: Sequence[str], python: str | None) -> Mapping[str, str | None]:
     """Return the version of each in the environment of the interpreter `python` (None: this one), None where missing.
-
-    Raises:
-        ConfigError: `python` cannot be run.
-    """
+    ConfigError: `python` cannot be run."""
     if python not in (None, sys.executable):
         return _of_another(tuple(distributions), str(python))
     known: dict[str, str | None] = dict.fromkeys(distributions)

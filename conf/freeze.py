@@ -13,10 +13,8 @@ from conf.errors import Problem, closest, listed
 
 
 def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
-    """Return `value` (what YAML gives) as `kind` (a dataclass or any of its field types).
-
-    Appends to `problems` what does not fit and returns None in its place, so that one call finds all of them.
-    """
+    """Return `value` (what YAML gives) as `kind` (a dataclass or any of its field types). Appends to `problems` what
+    does not fit and returns None in its place, so that one call finds all of them."""
     if is_dataclass(kind):
         return _freeze_dataclass(kind, value, where, problems)
     origin = get_origin(kind)

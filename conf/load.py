@@ -199,10 +199,7 @@ def _hardware(name: str) -> Any:
 
 def model_named(name: str) -> Model | None:
     """Return conf/model/NAME.yaml by itself, as composing takes a quarter of a second; None for an alias of another.
-
-    Raises:
-        ConfigError: all that is wrong with the file.
-    """
+    ConfigError: all that is wrong with the file."""
     if problems := list(choice_problems("model", name)):
         raise ConfigError(*problems)
     file = read_yaml(CONF / "model" / f"{name}.yaml")
@@ -222,10 +219,7 @@ def _seen() -> str:
 
 def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
     """Return every experiment that `overrides` request, in Hydra's order; sweeps are expanded where `multirun`.
-
-    Raises:
-        ConfigError: with the problems of all of them.
-    """
+    ConfigError: with the problems of all of them."""
     problems: list[Problem] = []
     jobs = product(*map(_values, overrides)) if multirun else [tuple(overrides)]
     cells = [cell for job in jobs for cell in _collected(_cells, list(job), problems) or ()]

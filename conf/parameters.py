@@ -14,11 +14,9 @@ from conf.shapes import Sizes
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """Parameters by part, over all layers. Vocabulary unpadded, as published totals count it; tied embeddings once.
-
     router: DeepSeek-V3's correction bias among it, as its published total has it. experts: the routed ones, and
     active_experts those of them that one token is sent to. mtp: modules for multi-token prediction, which published
-    totals leave out; embedding and output are the main model's.
-    """
+    totals leave out; embedding and output are the main model's."""
 
     embedding: int
     output: int
@@ -81,14 +79,9 @@ def per_rank(model: Model, sizes: Sizes) -> Held:
 
 
 def per_stage(model: Model, sizes: Sizes) -> tuple[Held, ...]:
-    """Return the parameters of one rank in each pipeline stage, with the padded vocabulary.
-
-    Norms, routers and MLA's down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by
-    TP; see conf/shapes.py.
-
-    Raises:
-        ValueError: sizes that do not divide the model.
-    """
+    """Return the parameters of one rank in each pipeline stage, with the padded vocabulary. Norms, routers and MLA's
+    down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by TP; see conf/shapes.py.
+    ValueError: sizes that do not divide the model."""
     moe, held = model.moe, []
     expert = sum(prod(role.on_rank(sizes.tp)) for role in shapes.expert(model, moe)) if moe else 0
     for stage in range(max(1, sizes.pp)):

@@ -69,11 +69,8 @@ class Experiment(Common):
 
 
 def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
-    """Return the experiment that `request` means; what one side declares is not known here.
-
-    Raises:
-        ConfigError: no row for the requested layout, or everything that is wrong with layout, batch and schedule.
-    """
+    """Return the experiment that `request` means; what one side declares is not known here. ConfigError: no row for the
+    requested layout, or everything that is wrong with layout, batch and schedule."""
     choice = _explicit(request.layout)
     case = (request.model.name, request.hardware.name, request.world_size, request.precision.name)
     row = find_row(choice.table, *case) if choice.table else None

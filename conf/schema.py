@@ -15,11 +15,9 @@ from typing import Any, Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoE:
     """Experts in place of the MLP, in every layer but the first moe_first_dense_layers.
-
     moe_shared_expert_intermediate_size: of all shared experts together. moe_router_enable_expert_bias: the correction
-    bias that is not trained but moved by the load (DeepSeek-V3). moe_router_num_groups and moe_router_group_topk:
-    only experts of the best groups are chosen from.
-    """
+    bias that is not trained but moved by the load (DeepSeek-V3). moe_router_num_groups and moe_router_group_topk: only
+    experts of the best groups are chosen from."""
 
     num_experts: int
     moe_router_topk: int
@@ -38,10 +36,8 @@ class MoE:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MLA:
-    """Multi-head latent attention: keys and values through a low rank, queries too unless q_lora_rank is null.
-
-    A head of queries and keys is qk_head_dim + qk_pos_emb_head_dim wide, one of values v_head_dim.
-    """
+    """Multi-head latent attention: keys and values through a low rank, queries too unless q_lora_rank is null. A head
+    of queries and keys is qk_head_dim + qk_pos_emb_head_dim wide, one of values v_head_dim."""
 
     q_lora_rank: int | None
     kv_lora_rank: int
@@ -73,11 +69,9 @@ class QuickGeglu:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A decoder-only transformer, exact to the config file named in `source`. Sizes in elements, not bytes.
-
     window_size: tokens that a query sees, itself among them (Megatron writes (window_size - 1, 0)), in all layers but
-    every window_attn_skip_freq-th. softmax_type learnable: an attention sink for each head. mtp_num_layers:
-    multi-token prediction modules after the last layer.
-    """
+    every window_attn_skip_freq-th. softmax_type learnable: an attention sink for each head. mtp_num_layers: multi-token
+    prediction modules after the last layer."""
 
     name: str
     source: str
@@ -116,10 +110,8 @@ class Model:
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the embedding: vocab_size rounded up to make_vocab_size_divisible_by, the same in every layout.
-
-        Megatron pads to a multiple of that times TP, so its model depends on the layout; ours does not, and the
-        layout check requires that TP divides it.
-        """
+        Megatron pads to a multiple of that times TP, so its model depends on the layout; ours does not, and the layout
+        check requires that TP divides it."""
         return -(-self.vocab_size // self.make_vocab_size_divisible_by) * self.make_vocab_size_divisible_by
 
     @property
@@ -150,12 +142,10 @@ class Platform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """Facts of one device, from its vendor's data sheet where there is one; None is unknown.
-
-    peak_dense_tflops and achievable_tflops map a precision (fp32, tf32, bf16, fp8, fp4) to TFLOP/s of one package
-    without sparsity, vendor spec and best measured matmul. A package may show several devices to software
-    (MI250X: 2 dies). gpus_per_domain: packages joined by the fast link.
-    """
+    """Facts of one device, from its vendor's data sheet where there is one; None is unknown. peak_dense_tflops and
+    achievable_tflops map a precision (fp32, tf32, bf16, fp8, fp4) to TFLOP/s of one package without sparsity, vendor
+    spec and best measured matmul. A package may show several devices to software (MI250X: 2 dies). gpus_per_domain:
+    packages joined by the fast link."""
 
     name: str
     vendor: str | None
@@ -220,10 +210,8 @@ class LayoutChoice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """Batch, length, seed, memory and communication switches. None: the layout's row decides, else off or 1.
-
-    recompute_granularity "none" switches off what a row switches on. attention: torch's scaled_dot_product_attention
-    or Megatron's own, which writes out all scores. save_interval: a checkpoint every so many steps, None: none.
-    """
+    recompute_granularity "none" switches off what a row switches on. attention: torch's scaled_dot_product_attention or
+    Megatron's own, which writes out all scores. save_interval: a checkpoint every so many steps, None: none."""
 
     micro_batch_size: int | None
     global_batch_size: int
@@ -275,11 +263,9 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The corpus. synthetic: a corpus made for the run; prefix: one of the user's; mock: each stack's own.
-
-    path: of .bin and .idx, without those endings; a relative one is in the run's directory. split: Megatron's weights
-    of training, validation and test.
-    """
+    """The corpus. synthetic: a corpus made for the run; prefix: one of the user's; mock: each stack's own. path: of
+    .bin and .idx, without those endings; a relative one is in the run's directory. split: Megatron's weights of
+    training, validation and test."""
 
     name: Literal["synthetic", "mock", "prefix"]
     path: str | None

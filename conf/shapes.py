@@ -73,11 +73,9 @@ class Module(NamedTuple):
 
 
 def layer(model: Model, moe: MoE | None, local: bool = False) -> tuple[Role, ...]:
-    """Return the parameters of a layer, routed experts excepted: with router and shared experts, or with an MLP.
-
-    local: Megatron's own modules, not TransformerEngine's. They split MLA's down-projections, which TransformerEngine's
-    keep uncut (core/models/gpt/gpt_layer_specs.py: backend.column_parallel_linear, backend.linear).
-    """
+    """Return the parameters of a layer, routed experts excepted: with router and shared experts, or with an MLP. local:
+    Megatron's own modules, not TransformerEngine's. They split MLA's down-projections, which TransformerEngine's keep
+    uncut (core/models/gpt/gpt_layer_specs.py: backend.column_parallel_linear, backend.linear)."""
     h = model.hidden_size
     norms = (Role(f"{name}_layernorm.weight", "norms", (h,)) for name in ("input", "pre_mlp"))
     attention = _latent(model, model.mla, local) if model.mla else _grouped_query(model)
@@ -110,14 +108,9 @@ def mtp_joint(model: Model) -> tuple[Role, ...]:
 
 
 def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iterator[Module]:
-    """Yield the modules of pipeline stage `stage`, from 0.
-
-    The first has the embedding, the last the output matrix, the final norm and multi-token prediction; a last stage
-    that is not also the first has its own copy of the embedding where it is tied or multi-token prediction looks it up.
-
-    Raises:
-        ValueError: sizes that do not divide the model.
-    """
+    """Yield the modules of pipeline stage `stage`, from 0. The first has the embedding, the last the output matrix, the
+    final norm and multi-token prediction; a last stage that is not also the first has its own copy of the embedding
+    where it is tied or multi-token prediction looks it up. ValueError: sizes that do not divide the model."""
     _check_divides(model, sizes)
     mtp, last = model.mtp_num_layers or 0, stage == sizes.pp - 1
     tied = not model.untie_embeddings_and_output_weights
@@ -139,13 +132,9 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
 
 
 def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fused: bool = False) -> dict[str, Shape]:
-    """Return shape by name in the uncut model of every parameter of a rank.
-
-    local: as in `layer`. fused: all experts of a layer in two matrices (GroupedMLP of core/transformer/moe/experts.py).
-
-    Raises:
-        ValueError: sizes that do not divide the model.
-    """
+    """Return shape by name in the uncut model of every parameter of a rank. local: as in `layer`. fused: all experts of
+    a layer in two matrices (GroupedMLP of core/transformer/moe/experts.py). ValueError: sizes that do not divide the
+    model."""
     shapes: dict[str, Shape] = {}
     for prefix, roles, routed in modules(model, sizes, place.pipeline, local):
         shapes |= {f"{prefix}{role.name}": role.on_rank(sizes.tp) for role in roles}

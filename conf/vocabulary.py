@@ -61,10 +61,8 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One canonical setting: a row of the table, whose head says what each column means.
-
-    A request path through a part that the model does not have (model.moe of a dense one) gives None.
-    """
+    """One canonical setting: a row of the table, whose head says what each column means. A request path through a part
+    that the model does not have (model.moe of a dense one) gives None."""
 
     name: str
     kind: str
@@ -122,11 +120,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @cache
 def vocabulary() -> Mapping[str, Setting]:
-    """Return all settings by canonical name, in the table's order.
-
-    Raises:
-        ValueError: a row is not as the table's head says; it is named.
-    """
+    """Return all settings by canonical name, in the table's order. ValueError: a row is not as the table's head says;
+    it is named."""
     rows = {name: _setting(name, row) for name, row in read_yaml(TABLE).items()}
     for row in rows.values():
         for other in (row.only_if, row.idle and row.idle.beside):
@@ -153,11 +148,8 @@ def _setting(name: str, row: Any) -> Setting:
 
 
 def written(name: str, entry: Any) -> Write:
-    """Return an entry of `write` in any of its forms: a path, a list of them, or the long form.
-
-    Raises:
-        ValueError: it is not as the table's head says; `name` begins the message.
-    """
+    """Return an entry of `write` in any of its forms: a path, a list of them, or the long form. ValueError: it is not
+    as the table's head says; `name` begins the message."""
     entry = entry if isinstance(entry, dict) and "path" not in entry else {"to": entry}
     to = entry.get("to") or []
     targets = [{"path": at} if isinstance(at, str) else at for at in (to if isinstance(to, list) else [to])]

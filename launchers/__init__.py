@@ -19,14 +19,16 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
     """Return what will be executed for `experiment` on `host`, as plain data. Pure.
 
     Raises:
-        ConfigError: what the framework cannot do.
+        ConfigError: all that the framework cannot do.
     """
+    from launchers.rehearse import attached
+
     framework = framework_of(experiment.framework.name)
-    if experiment.cluster.container != "none":
-        host = replace(host, python=PYTHON_OF_IMAGE)
     if experiment.framework.options and not framework.takes_options:
         found = listed(sorted(experiment.framework.options))
         raise ConfigError(Problem("framework.options", f"{framework.name} takes no options", found, "{}"))
-    from launchers.rehearse import attached
-
+    if refused := list(framework.refusals(experiment)):
+        raise ConfigError(*refused)
+    if experiment.cluster.container != "none":
+        host = replace(host, python=PYTHON_OF_IMAGE)
     return attached(framework.render(experiment, host), experiment)

@@ -49,6 +49,10 @@ class Table:
     without_transformer_engine: Mapping[str, Any]
     more: Mapping[str, Any]
 
+    def requested(self, e: Experiment) -> Iterator[tuple[Row, Any]]:
+        """Yield each row with what `e` requests of it."""
+        return ((row, follow(e, row.of)) for row in (*self.settings.values(), *self.parts))
+
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
@@ -61,10 +65,7 @@ class Assignments:
 @cache
 def table(framework: str) -> Table:
     """Return the framework's column of the vocabulary and its launchers/settings/FRAMEWORK.yaml, where there is one.
-
-    Raises:
-        ValueError: an entry is not as the vocabulary's head says; it is named.
-    """
+    ValueError: an entry is not as the vocabulary's head says; it is named."""
     file = FOLDER / f"{framework}.yaml"
     raw: dict[str, Any] = dict(read_yaml(file)) if file.exists() else {}
     own = raw.pop("settings", {})
@@ -75,19 +76,20 @@ def table(framework: str) -> Table:
             settings[name] = Row(name=name, of=setting.request, write=write)
     if unknown := own.keys() - settings.keys():
         raise ValueError(f"{file.name}: settings: no such setting: {', '.join(sorted(unknown))}")
-    parts = tuple(
-        Row(name=of, of=of, write=written(f"{file.name}: {of}", part))
-        for of, part in ((part["of"], {k: v for k, v in part.items() if k != "of"}) for part in raw.pop("parts", ()))
-    )
+    parts = tuple(_part(file.name, **part) for part in raw.pop("parts", ()))
     constants = {part: raw.pop(part, None) or {} for part in _CONSTANTS}
     return Table(settings=settings, parts=parts, **constants, more=raw)
+
+
+def _part(where: str, *, of: str, **write: Any) -> Row:
+    return Row(name=of, of=of, write=written(f"{where}: {of}", write))
 
 
 def assignments(e: Experiment, settings: Table) -> Assignments:
     """Return everything that is set on the stack's config for `e`; `parts` after `settings`, constants last."""
     values: dict[str, Any] = {}
     optional: dict[str, Any] = {}
-    for row, value in _requested(e, settings):
+    for row, value in settings.requested(e):
         write = row.write
         if value is None and write.unless_null:
             continue
@@ -106,7 +108,7 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
     if e.resume and e.training.save_interval:
         what = f"{e.framework.name} would go on from its own checkpoints, which was not shown to be the same run"
         yield Problem("resume", what, "true", "false", "resume=false begins anew; framework=megatron goes on")
-    for row, value in _requested(e, settings):
+    for row, value in settings.requested(e):
         needed = follow(e, row.write.only) if row.write.only else row.write.only_value
         if row.write.cannot and needed is not msgspec.UNSET and not _equal(value, needed):
             word = "null" if needed is None else str(needed)
@@ -115,29 +117,21 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
 
 def declared(e: Experiment, settings: Table) -> tuple[Declared, ...]:
     """Return what runs otherwise than requested, with the reason."""
-    others: list[Declared] = []
-    for row, value in _requested(e, settings):
+    chosen, fixed = [], []
+    for row, value in settings.requested(e):
         if row.write.runs:
             instead, reason = RUNS[row.write.runs](value, e)
-            others += [] if instead == value else [Declared(row.name, instead, reason)]
-    for row, value in _requested(e, settings):
+            chosen += [] if instead == value else [Declared(row.name, instead, reason)]
         instead = follow(e, row.write.becomes) if row.write.becomes else row.write.becomes_value
         if row.write.cannot and instead is not msgspec.UNSET and not _equal(value, instead):
-            others.append(Declared(row.name, instead, row.write.cannot))
-    return tuple(others)
-
-
-def _requested(e: Experiment, settings: Table) -> Iterator[tuple[Row, Any]]:
-    for row in (*settings.settings.values(), *settings.parts):
-        yield row, follow(e, row.of)
+            fixed.append(Declared(row.name, instead, row.write.cannot))
+    return (*chosen, *fixed)
 
 
 def in_range(release: str | None, first: str | None, end: str | None) -> bool:
     """Return whether `release` is at least `first` and before `end`; of no release, everything holds."""
-    if release is None:
-        return True
-    at = _numbers(release)
-    return (first is None or at >= _numbers(first)) and (end is None or at < _numbers(end))
+    at, low, high = (_numbers(text) if text else None for text in (release, first, end))
+    return at is None or ((low is None or at >= low) and (high is None or at < high))
 
 
 def _numbers(release: str) -> tuple[int, ...]:

@@ -44,12 +44,8 @@ def env_sh(env: Mapping[str, str], reasons: Mapping[str, str], overridable: Cont
 
 
 def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
-    """Write the bundle of each experiment, and say where.
-
-    Raises:
-        ConfigError: a framework that needs our programs where it runs, or one folder for several runs.
-        InputError: a folder that cannot be used.
-    """
+    """Write the bundle of each experiment, and say where. ConfigError: a framework that needs our programs where it
+    runs, or one folder for several runs. InputError: a folder that cannot be used."""
     problems = [problem for e, *_ in requested for problem in _problems(e)]
     if len({e.bundle for e, *_ in requested}) < len(requested):
         problems.append(Problem("bundle", "one folder holds one experiment", hint="one call a bundle"))
@@ -76,11 +72,7 @@ def _problems(e: Experiment) -> Iterator[Problem]:
 
 
 def write(directory: Path, texts: Mapping[str, str]) -> None:
-    """Write the bundle.
-
-    Raises:
-        InputError: something else is in the folder, or it cannot be written.
-    """
+    """Write the bundle. InputError: something else is in the folder, or it cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         ours = {*(name.partition("/")[0] for name in texts), "runs", "data"}  # those of earlier runs may stay

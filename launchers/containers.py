@@ -44,13 +44,9 @@ def problems(e: Experiment) -> Iterator[Problem]:
 
 
 def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) -> Plan:
-    """Return `plan` in e.image by e.cluster.container; as it is where that is none.
-
-    directory: where the run happens. cache: the user's Hugging Face cache, where there is one. Both absolute.
-
-    Raises:
-        ConfigError: problems(e), or a folder that cannot be written as a mount.
-    """
+    """Return `plan` in e.image by e.cluster.container; as it is where that is none. directory: where the run happens.
+    cache: the user's Hugging Face cache, where there is one. Both absolute. ConfigError: problems(e), or a folder that
+    cannot be written as a mount."""
     refused = list(problems(e))
     if e.cluster.container == "none" or e.image is None:
         if refused:
@@ -62,9 +58,8 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
     refused += [Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path}]
     if refused:
         raise ConfigError(*refused)
-    if cache is not None:
-        why = {"HF_HOME": "the user's Hugging Face cache, mounted"}
-        plan = replace(plan, env={"HF_HOME": str(cache), **plan.env}, env_reasons={**why, **plan.env_reasons})
+    if cache is not None and "HF_HOME" not in plan.env:
+        plan = plan.with_env({"HF_HOME": (str(cache), "the user's Hugging Face cache, mounted")})
     plan = replace(plan, env={**plan.env, **variables})
     before = _before(e, str(directory), mounts, (*sorted(plan.env), *plan.forward_env))
     return replace(

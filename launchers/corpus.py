@@ -15,10 +15,8 @@ def samples(e: Experiment) -> int:
 
 
 def tokens(e: Experiment) -> int:
-    """Return the tokens of a corpus of which the run is one epoch: every stack shuffles a longer run otherwise.
-
-    One part in a hundred and one batch more than needed, for stacks that ask for a few samples more than they use.
-    """
+    """Return the tokens of a corpus of which the run is one epoch: every stack shuffles a longer run otherwise. One
+    part in a hundred and one batch more than needed, for stacks that ask for a few samples more than they use."""
     spare = samples(e) // 100 + e.training.global_batch_size
     return (samples(e) + spare) * e.training.seq_length + 1
 

@@ -6,40 +6,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, Problem
+from conf.check import wrong
+from conf.errors import Problem
 from conf.resolve import Experiment
-from launchers import attribute_settings, corpus, variables
+from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
-from launchers.torchrun import machine, torchrun
+from launchers.variables import machine, torchrun, tuned
 
 RANKS = Path(__file__).parent / "ranks"
 SETTINGS = "settings.yaml"
 
 
 class RecipeStack(Framework):
-    """The common part of both. A subclass sets what differs."""
+    """The common part of both. A subclass sets what differs. label: as NVIDIA calls it. program: the program of ours
+    that builds the recipe and trains, or only checks (--check). fp8_delayed: its name for fp8 with delayed scaling;
+    those of the other precisions are the same in both. lists_on_one_line: in settings.yaml."""
 
     label: str
-    """As NVIDIA calls it."""
     program: Path
-    """The program of ours that builds the recipe and trains, or only checks (--check)."""
     fp8_delayed: str
-    """Its name for fp8 with delayed scaling; those of the other precisions are the same in both."""
     lists_on_one_line: bool = False
-    """In settings.yaml."""
     environment_table = "nvidia_stacks_env"
     vendors = ("nvidia", None)
 
     def render(self, e: Experiment, host: Host) -> Plan:
-        """See Framework. The program under torchrun with settings.yaml, and its own check."""
-        table = attribute_settings.table(self.name)
-        problems = [*self.refusals(e), *attribute_settings.problems(e, table)]
-        if problems:
-            raise ConfigError(*problems)
+        """The program under torchrun with settings.yaml, and its own check."""
         python = e.framework.python or host.python
-        of_machine, why = machine(e, host)
-        env, reasons = variables.environment(e)
         command = (str(self.program), "--settings", SETTINGS)
         alone = e.rehearse == "layout"  # one process plays a rank
         return Plan(
@@ -47,14 +40,11 @@ class RecipeStack(Framework):
             argv=(python, "-u", *(() if alone else ("-m", "torch.distributed.run", *torchrun(e))), *command),
             check=(python, "-u", *command, "--check"),
             files={SETTINGS: self.text(e)},
-            env=of_machine | env,
-            env_reasons=why | reasons,
             forward_env=e.cluster.forward_env,
-            declared=attribute_settings.declared(e, table),
-        )
+            declared=attribute_settings.declared(e, self.table),
+        ).with_env({**machine(e, host), **tuned(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
-        """Yield what the stack cannot do, beside what its table of settings says."""
         yield from self.other_vendor(e, f"{self.label} is NVIDIA's stack", "framework=megatron")
         yield from self.recipe_missing(e)
         if self.precision_name(e) is None:
@@ -63,6 +53,12 @@ class RecipeStack(Framework):
             yield Problem("precision", what, found, "bf16, fp32, fp8, fp8_current, mxfp8")
         if e.accelerator is None:
             yield from without_accelerator(e)
+        yield from self.more_refusals(e)
+        yield from attribute_settings.problems(e, self.table)
+
+    def more_refusals(self, e: Experiment) -> Iterator[Problem]:
+        """Yield what only this one cannot do, beside what its table of settings says."""
+        yield from ()
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         """Return what the program needs beside the attributes of the recipe."""
@@ -72,13 +68,12 @@ class RecipeStack(Framework):
         """Return settings.yaml: what the program does, then attribute path → value."""
         import yaml
 
-        table = attribute_settings.table(self.name)
-        assigned = attribute_settings.assignments(e, table)
+        assigned = attribute_settings.assignments(e, self.table)
         settings = {
             **self.settings(e),
             "set": dict(assigned.set),
             "set_if_there": dict(assigned.set_if_there),
-            "set_without_transformer_engine": dict(table.without_transformer_engine),
+            "set_without_transformer_engine": dict(self.table.without_transformer_engine),
         }
 
         class Dumper(yaml.SafeDumper):
@@ -117,7 +112,7 @@ def without_accelerator(e: Experiment) -> Iterator[Problem]:
     key = "layout.context_parallel_size"
     if e.layout.context_parallel_size > 1 and not e.rehearse:
         what = "a split sequence needs TransformerEngine's attention, and so a GPU"
-        yield Problem(key, what, str(e.layout.context_parallel_size), "1", f"{key}=1, or framework=megatron")
+        yield wrong(e, key, what, "1", f"{key}=1, or framework=megatron")
     if e.model.mla:
         what = "latent attention needs TransformerEngine's kernel, and so a GPU: Megatron's own has one width"
         yield Problem("model", what, e.model.name, hint="another model")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conf.resolve import Declared, Experiment
+
+Reasoned = Mapping[str, tuple[str, str]]
+"""Variable → its value, and the reason that it has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,17 @@ class Plan:
     setup: tuple[tuple[str, ...], ...] = ()
     argv: tuple[str, ...]
     files: Mapping[str, str]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(default_factory=dict)
     env_reasons: Mapping[str, str] = field(default_factory=dict)
     forward_env: tuple[str, ...] = ()
     log: str = "train.log"
     check: tuple[str, ...] = ()
     declared: tuple[Declared, ...] = ()
+
+    def with_env(self, reasoned: Reasoned) -> Plan:
+        """Return it with these variables on top of its own."""
+        values, reasons = ({name: pair[n] for name, pair in reasoned.items()} for n in (0, 1))
+        return replace(self, env={**self.env, **values}, env_reasons={**self.env_reasons, **reasons})
 
     def command(self) -> str:
         """Return one line for a shell in a folder with the plan's files, which does what launchers/runner.py does."""

@@ -16,10 +16,8 @@ _GRACE_S = 12.0  # the sampler waits up to 10 s for a vendor's tool that hangs
 
 @contextmanager
 def sampled(directory: Path, vendor: str | None) -> Iterator[list[str]]:
-    """Sample into `directory` inside the with block; the list holds afterwards why there is nothing, if so.
-
-    vendor: None (a CPU) samples nothing. The sampler ends with the block, and by itself when this process dies.
-    """
+    """Sample into `directory` inside the with block; the list holds afterwards why there is nothing, if so. vendor:
+    None (a CPU) samples nothing. The sampler ends with the block, and by itself when this process dies."""
     notes: list[str] = []
     if vendor is None:
         yield notes

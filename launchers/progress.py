@@ -4,58 +4,45 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import AbstractContextManager
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 PLAIN_EVERY_S = 2.0
+OnStep = Callable[[int, float | None, float | None], None]
 
 
-class Shown(AbstractContextManager["Shown"]):
-    """Progress of one run of `iterations` steps with `tokens_per_step` tokens each."""
+@contextmanager
+def shown(title: str, iterations: int, tokens_per_step: int) -> Iterator[OnStep]:
+    """Show a run; call what is given at the end of each step with its iteration, from 1, its loss and its seconds."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+    bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    task = bar.add_task(title, total=iterations, state="starting")
+    first_step_at: float | None = None
+    printed = time.monotonic()
 
-    def __init__(self, title: str, iterations: int, tokens_per_step: int) -> None:
-        self.title, self.iterations, self.tokens_per_step = title, iterations, tokens_per_step
-        self.started = self.printed = time.monotonic()
-        self.first_step_at: float | None = None
-        self.bar: Progress | None = None
-        if sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=False)
-            self.task = self.bar.add_task(title, total=iterations, state="starting")
+    def plain(text: str) -> None:
+        if bar.disable:
+            print(f"{title}: {text}", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Shown:
-        if self.bar:
-            self.bar.start()
-        else:
-            print(f"{self.title}: starting", file=sys.stderr, flush=True)
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self.bar:
-            self.bar.stop()
-
-    def step(self, iteration: int, loss: float | None, step_time_s: float | None) -> None:
-        """Show that a step has ended. `iteration` counts from 1."""
+    def step(iteration: int, loss: float | None, step_time_s: float | None) -> None:
+        nonlocal first_step_at, printed
         now = time.monotonic()
-        text = self._text(iteration, loss, step_time_s, now)
-        if self.bar:
-            self.bar.update(self.task, completed=iteration, state=text)
-        elif now - self.printed > PLAIN_EVERY_S or iteration in (1, self.iterations):
-            print(f"{self.title}: {text}", file=sys.stderr, flush=True)
-            self.printed = now
-
-    def _text(self, iteration: int, loss: float | None, step_time_s: float | None, now: float) -> str:
-        parts = [f"step {iteration}/{self.iterations}"]
-        if loss is not None:
-            parts.append(f"loss {loss:.4f}")
-        if step_time_s:
-            parts.append(f"{self.tokens_per_step / step_time_s:,.0f} tokens/s")
-        if self.first_step_at is None:
-            self.first_step_at = now  # the first step carries the start-up: no rate from it
+        parts = [f"step {iteration}/{iterations}"]
+        parts += [] if loss is None else [f"loss {loss:.4f}"]
+        parts += [f"{tokens_per_step / step_time_s:,.0f} tokens/s"] if step_time_s else []
+        if first_step_at is None:
+            first_step_at = now  # the first step carries the start-up: no rate from it
         elif iteration > 1:
-            pace = (now - self.first_step_at) / (iteration - 1)
-            parts.append(f"ETA {(self.iterations - iteration) * pace:.0f} s")
-        return ", ".join(parts)
+            pace = (now - first_step_at) / (iteration - 1)
+            parts.append(f"ETA {(iterations - iteration) * pace:.0f} s")
+        bar.update(task, completed=iteration, state=", ".join(parts))
+        if now - printed > PLAIN_EVERY_S or iteration in (1, iterations):
+            plain(", ".join(parts))
+            printed = now
+
+    plain("starting")
+    with bar:
+        yield step

@@ -36,16 +36,12 @@ NOT_REQUESTED = (None, False, 1)
 
 def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Scope]:
     """Return what runs in place of `e`, and what is said of it; `e` itself where no rehearsal is requested.
-
-    memory_bytes: that a process may use, for rehearse=layout.
-
-    Raises:
-        ConfigError: a rank of rehearse=layout does not fit, even with the fewest layers.
-    """
+    memory_bytes: that a process may use, for rehearse=layout. ConfigError: a rank of rehearse=layout does not fit, even
+    with the fewest layers."""
     if e.rehearse is None:
         return e, Scope()
     small = toy(e) if e.rehearse == "train" else in_layout(e, memory_bytes)
-    small, reasons = _without_kernels(framework_of(e.framework.name).rehearsed(small)), not_rehearsed(e)
+    small, reasons = _on_a_cpu(framework_of(e.framework.name).rehearsed(small)), not_rehearsed(e)
     if e.rehearse == "train":  # how the full layout came about is no reason of the toy's
         small = replace(small, reasons=tuple(why for why in e.reasons if why.startswith(_STILL_SO)))
     return small, Scope(shrunk(e, small, reasons), reasons, tuple(_cautions(e, small)), e)
@@ -77,32 +73,14 @@ def _option(e: Experiment, name: str) -> dict[str, Any] | None:
     return next((row for row in rows if fnmatchcase(name, row["pattern"])), None)
 
 
-def _without_kernels(e: Experiment) -> Experiment:
-    """Return `e` without the options that a stack refuses where it has no GPU."""
+def _on_a_cpu(e: Experiment) -> Experiment:
+    """Return `e` as one run of what is installed here now, in bf16 for fp8, which no CPU has, and without the options
+    that a stack refuses where it has no GPU."""
     kept = {name: v for name, v in e.framework.options.items() if (_option(e, name) or {"runs": True}).get("runs")}
-    return replace(e, framework=replace(e.framework, options=kept))
-
-
-def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
-    """Return `e` at full width, layout and world, with as many layers as fit into `memory_bytes`, and no corpus.
-
-    Raises:
-        ConfigError: not even one layer for each stage fits.
-    """
-    unit = Sizes.of(e.layout).pp * Sizes.of(e.layout).vp
-    counts = range(e.model.num_layers, 0, -unit)
-    fitting = (_with_layers(e, n) for n in counts if rank_bytes(_with_layers(e, n)) <= memory_bytes)
-    kept = next(fitting, None)
-    if kept is None:
-        raise ConfigError(_too_large(e, _with_layers(e, unit), memory_bytes))
-    training = kept.training
-    chunk = kept.model.num_layers // unit
-    recomputed = None if training.recompute_num_layers is None else min(training.recompute_num_layers, chunk)
     return replace(
-        kept,
-        training=replace(training, recompute_num_layers=recomputed, save_interval=None),
+        e,
+        framework=replace(e.framework, options=kept),
         precision=replace(e.precision, fp8=None, fp8_recipe=None),
-        data=Data(name="mock", path=None, split="1,1,1"),
         cluster=replace(e.cluster, container="none"),
         image=None,
         repeat=1,
@@ -110,6 +88,21 @@ def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
         rerun=True,
         probe=True,
     )
+
+
+def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
+    """Return `e` at full width, layout and world, with as many layers as fit into `memory_bytes`, and no corpus.
+    ConfigError: not even one layer for each stage fits."""
+    unit = Sizes.of(e.layout).pp * Sizes.of(e.layout).vp
+    counts = range(e.model.num_layers, 0, -unit)
+    fitting = (_with_layers(e, n) for n in counts if rank_bytes(_with_layers(e, n)) <= memory_bytes)
+    kept = next(fitting, None)
+    if kept is None:
+        raise ConfigError(_too_large(e, _with_layers(e, unit), memory_bytes))
+    limit, training = kept.model.num_layers // unit, kept.training
+    recomputed = None if training.recompute_num_layers is None else min(training.recompute_num_layers, limit)
+    training = replace(training, recompute_num_layers=recomputed, save_interval=None)
+    return replace(kept, training=training, data=Data(name="mock", path=None, split="1,1,1"))
 
 
 def rank_bytes(e: Experiment) -> int:
@@ -131,22 +124,16 @@ def parameters(e: Experiment) -> dict[int, Held]:
 
 
 def attached(plan: Plan, e: Experiment) -> Plan:
-    """Return `plan` with what e.rehearse, e.probe and e.equal_init put in front of the stack.
-
-    Of rehearse=layout, `plan` starts one process: here it is started once for each rank.
-    """
+    """Return `plan` with what e.rehearse, e.probe and e.equal_init put in front of the stack. Of rehearse=layout,
+    `plan` starts one process: here it is started once for each rank."""
     added = {name: (value, why) for name, value, why in _variables(e)}
     if not added:
         return plan
-    added["PYTHONPATH"] = (str(FOLDER), "whose sitecustomize puts the stand-in, the probe and equal weights in front")
     if e.rehearse == "layout":
         *before, last = (("env", f"TPRIMAT_PLAY_RANK={rank}", *plan.argv) for rank in played(e))
         plan = replace(plan, setup=(*plan.setup, *before), argv=last)
-    return replace(
-        plan,
-        env={**plan.env, **{name: value for name, (value, _) in added.items()}},
-        env_reasons={**plan.env_reasons, **{name: why for name, (_, why) in added.items()}},
-    )
+    path = (str(FOLDER), "whose sitecustomize puts the stand-in, the probe and equal weights in front")
+    return plan.with_env({**added, "PYTHONPATH": path})
 
 
 def _variables(e: Experiment) -> Iterator[tuple[str, str, str]]:

@@ -55,10 +55,7 @@ def directory(e: Experiment, commit: str | None) -> Path:
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
     """Hold the run at `path` for this process, also against one on another node that shares the file system.
-
-    Raises:
-        InputError: another process holds it, or runs_dir cannot be written.
-    """
+    InputError: another process holds it, or runs_dir cannot be written."""
     with _writable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = (path.parent / f".{path.name}.lock").open("w")
@@ -78,11 +75,8 @@ def has_checkpoint(path: Path) -> bool:
 
 def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
     """Create the directory with the request, the plan and the rendered files; an earlier attempt moves to attempts/N,
-    or stays where it is to be gone on with.
-
-    Raises:
-        InputError: runs_dir cannot be written, or its disk is full; the directory holds something else than this run.
-    """
+    or stays where it is to be gone on with. InputError: runs_dir cannot be written, or its disk is full; the directory
+    holds something else than this run."""
     new = path / NEW
     _ours(path)
     with _writable(path):

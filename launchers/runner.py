@@ -41,10 +41,8 @@ class Ending:
 
 
 class _Run:
-    """State of one running plan, shared by the loop, the signal handlers and the reader thread.
-
-    process: the command that is running now, of those of the plan.
-    """
+    """State of one running plan, shared by the loop, the signal handlers and the reader thread. process: the command
+    that is running now, of those of the plan."""
 
     process: subprocess.Popen[bytes]
 
@@ -98,14 +96,9 @@ def execute(  # noqa: PLR0913
     limit_s: float | None = None,
 ) -> Ending:
     """Run `plan` in `directory`, where its files already are; each line goes to the log first, then to `on_line`.
-
-    go_on: the log that is there is the first part of this one. limit_s: of all commands together.
-
-    Returns when every process has ended. SIGINT and SIGTERM end the run; no output for `hang_after_s` seconds too.
-
-    Raises:
-        OSError: the program cannot be started, or the log cannot be written.
-    """
+    go_on: the log that is there is the first part of this one. limit_s: of all commands together. Returns when every
+    process has ended. SIGINT and SIGTERM end the run; no output for `hang_after_s` seconds too. OSError: the program
+    cannot be started, or the log cannot be written."""
     started = time.monotonic()
     with (directory / plan.log).open("ab" if go_on else "wb", buffering=0) as log:
         commands, run, kills = [*plan.setup, plan.argv], _Run(limit_s), oom_kills()

@@ -26,7 +26,7 @@ _Part = TypeVar("_Part", Model, MLA, MoE, Training)
 
 
 def toy(e: Experiment) -> Experiment:
-    """Return `e` shrunk to 1 to 4 processes of one node, 8 to 20 steps. bf16 runs in place of fp8, which no CPU has."""
+    """Return `e` shrunk to 1 to 4 processes of one node, 8 to 20 steps."""
     layout, steps = _layout(e), _steps(e)
     batch = min(BATCH, 1 << (e.training.global_batch_size.bit_length() - 1))
     micro = _micro_batch(e, batch // layout.data_parallel_size)
@@ -46,23 +46,14 @@ def toy(e: Experiment) -> Experiment:
         layout=layout,
         training=training,
         optimizer=_optimizer(e, steps),
-        precision=replace(e.precision, fp8=None, fp8_recipe=None),
-        cluster=replace(e.cluster, container="none"),
-        image=None,
         nodes=1,
         gpus_per_node=layout.world_size,
-        repeat=1,
-        resume=False,
-        rerun=True,  # it is rehearsed what is installed now
-        probe=True,
     )
 
 
 def _layout(e: Experiment) -> Layout:
-    """Set every size above 1 to 2, as long as there are processes: experts first, then TP, PP, CP, DP.
-
-    TP with EP gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks of DP and CP.
-    """
+    """Set every size above 1 to 2, as long as there are processes: experts first, then TP, PP, CP, DP. TP with EP
+    gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks of DP and CP."""
     full = Sizes.of(e.layout)
     wanted = [name for name in ("tp", "pp", "cp") if getattr(full, name) > 1]
     wanted += ["dp"] if e.layout.data_parallel_size > 1 else []

@@ -1,4 +1,5 @@
-"""The tuned environment variables of the vendors' stacks, by GPU, layout and framework, from conf/tables. Pure."""
+"""What the ranks of any stack are started with: torchrun's arguments, the environment that the machine needs, and the
+tuned variables of the vendors' stacks by GPU, layout and framework, from conf/tables."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from conf import devices
 from conf.errors import ConfigError, Problem
 from conf.freeze import freeze
 from conf.resolve import Experiment
 from conf.vocabulary import read_yaml, short_names
 from launchers.frameworks import framework_of
+from launchers.plan import Host, Reasoned
 
 TABLES = Path(__file__).parent.parent / "conf" / "tables"
 
@@ -28,11 +31,37 @@ class Row:
     source: str
 
 
-def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what a run of `e` exports, and the reason of each. What cluster.forward_env names is the user's own."""
-    rows = [row for row in _decided(e) if row.export and row.variable not in e.cluster.forward_env]
-    values = {row.variable: row.value for row in rows if row.value is not None}
-    return values, {row.variable: f"{row.reason} [{row.source}]" for row in rows if row.value is not None}
+def torchrun(e: Experiment) -> Iterator[str]:
+    """Yield torchrun's own arguments, for this node."""
+    yield f"--nproc-per-node={e.gpus_per_node}"
+    if e.nodes == 1:
+        yield "--standalone"  # a free port of its own: two runs on one machine do not meet
+        return
+    yield f"--nnodes={e.nodes}"
+    yield f"--node-rank={e.cluster.node_rank}"
+    yield f"--master-addr={e.cluster.master_addr}"
+    yield f"--master-port={e.cluster.master_port}"
+
+
+def machine(e: Experiment, host: Host) -> Reasoned:
+    """Return the variables that the ranks of any stack get for the machine's sake."""
+    processes = 1 if e.rehearse == "layout" else e.gpus_per_node
+    threads = max(1, host.cpu_count // processes)
+    env = {"OMP_NUM_THREADS": (str(threads), f"{host.cpu_count} cores / {processes} processes")}
+    if e.accelerator is None and (processes * threads >= host.cpu_count or host.ci):
+        env["OMP_WAIT_POLICY"] = ("PASSIVE", "no core is left over for threads that spin")
+    if e.accelerator is None:
+        env |= dict.fromkeys(devices.hidden_by(), ("", "a run on the CPU sees no GPU"))
+    if e.hardware.vendor is not None and e.layout.tensor_model_parallel_size > 1:
+        reason = "TP's communication must be queued before the matmuls it overlaps"
+        env["CUDA_DEVICE_MAX_CONNECTIONS"] = ("1", reason)
+    return env
+
+
+def tuned(e: Experiment) -> Reasoned:
+    """Return what the tables export for a run of `e`. What cluster.forward_env names is the user's own."""
+    rows = (row for row in _decided(e) if row.export and row.variable not in e.cluster.forward_env)
+    return {row.variable: (row.value, f"{row.reason} [{row.source}]") for row in rows if row.value is not None}
 
 
 def conflicts(e: Experiment, inherited: Mapping[str, str]) -> Iterator[Problem]:

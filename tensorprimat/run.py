@@ -25,7 +25,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
 from launchers.plan import NO_REHEARSAL, Host, Plan, Scope
-from launchers.progress import Shown
+from launchers.progress import shown
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record, marks
 from parsers.power import with_power
@@ -117,12 +117,12 @@ def rehearsal(e: Experiment) -> tuple[Experiment, Scope]:
 def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner.Ending, tuple[str, ...]]:
     title = f"{e.name} {e.framework.name} {e.layout} seed {e.training.seed}"
     tokens = e.training.global_batch_size * e.training.seq_length
-    with Shown(title, e.training.train_iters, tokens) as shown:
+    with shown(title, e.training.train_iters, tokens) as show:
 
         def on_line(line: str) -> None:
             step = parsers.live(line)
             if step is not None:
-                shown.step(step.step + 1, step.loss, None if e.rehearse else step.step_time_s)
+                show(step.step + 1, step.loss, None if e.rehearse else step.step_time_s)
 
         limit_s = REHEARSAL_LIMIT_S.get(e.rehearse or "")
         with power.sampled(path, e.accelerator) as notes:

@@ -1,15 +1,13 @@
 """The makers of devices: one module each, whose VENDOR is all that the project knows of that maker.
 
-To add one: a module here, conf/platform/NAME.yaml, and a line in shell/power_tools for the power that its tool reports.
-Nothing else branches on a vendor's name. Its GPUs are files in conf/hardware, the environment variables of its GPUs
-conf/tables/NAME_env.yaml, where it needs any. Standard library only: `platform=auto` reads this before anything else.
+To add one: CONTRIBUTING.md. Nothing else branches on a vendor's name.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -38,24 +36,21 @@ class Devices:
 
 
 class Vendor:
-    """One maker of devices. A subclass sets what differs; the defaults are those of a maker without accelerators."""
+    """One maker of devices. A subclass sets what differs; the defaults are those of a maker without accelerators. name:
+    as in conf/platform, conf/hardware and in a record. order: the lowest is looked for first; a framework of several
+    vendors is rehearsed as on the first of them. aliases: what foreign records call it. tool: the program that lists
+    the devices. visibility: environment variables that limit the devices a process sees, and that a run on the CPU
+    empties. device_prefixes: first words of its device names, in lower case. torch_device: what the ranks' torch must
+    be built for: cpu, cuda or rocm. container_arguments: runtime → arguments that pass the devices in."""
 
     name: str
-    """As in conf/platform, conf/hardware and in a record."""
     order: int = 50
-    """The lowest is looked for first; a framework of several vendors is rehearsed as on the first of them."""
     aliases: tuple[str, ...] = ()
-    """Other names that foreign records have for it."""
     tool: str = ""
-    """The program that lists the devices, as messages name it."""
     visibility: tuple[str, ...] = ()
-    """Environment variables that limit the devices a process sees. A run on the CPU empties them."""
     device_prefixes: tuple[str, ...] = ()
-    """First words of its device names, in lower case."""
     torch_device: str = "cpu"
-    """The device that the ranks' torch must be built for: cpu, cuda or rocm."""
     container_arguments: Mapping[str, tuple[str, ...]] = {}
-    """Container runtime → arguments that pass the devices in."""
 
     def devices(self) -> Devices | None:
         """Return the devices that `tool` lists, None where it is missing, fails or lists none."""
@@ -99,12 +94,8 @@ def maker_of(device_name: str) -> str | None:
 def output(*argv: str, env: Mapping[str, str] | None = None) -> str:
     """Return what the command `argv` prints, an empty string where it is missing, fails or hangs. env: all of its
     environment (None: ours)."""
-    if shutil.which(argv[0]) is None:
-        return ""
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False, env=env
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True, env=env
+        ).stdout
+    return ""

@@ -18,8 +18,6 @@ _DEVICE_FILES = (
 
 
 class Amd(Vendor):
-    """See conf.vendors.Vendor."""
-
     name = "amd"
     order = 2
     aliases = ("rocm",)

@@ -6,8 +6,6 @@ from conf.vendors import CPU, Vendor
 
 
 class Cpu(Vendor):
-    """See conf.vendors.Vendor, whose defaults it has."""
-
     name = CPU
     order = 100
 

@@ -8,8 +8,6 @@ from conf.vendors import Devices, Vendor, output
 
 
 class Nvidia(Vendor):
-    """See conf.vendors.Vendor."""
-
     name = "nvidia"
     order = 1
     aliases = ("nvd", "cuda")

@@ -1,8 +1,6 @@
 """The training stacks: one module each, whose FRAMEWORK is all that the launchers know of that stack.
 
-To add one: a module here and conf/framework/NAME.yaml, which holds what a user may change and what is read without the
-launchers (how it is recognised as installed, whether it refuses names that it does not know). A platform whose
-`frameworks:` names it takes it by framework=auto, too. Nothing else branches on a framework's name.
+To add one: CONTRIBUTING.md. Nothing else branches on a framework's name.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from conf.errors import ConfigError, Problem, listed
 from conf.vendors import CPU
+from launchers.attribute_settings import Table, table
 
 if TYPE_CHECKING:
     from conf.resolve import Experiment
@@ -22,30 +21,33 @@ if TYPE_CHECKING:
 
 
 class Framework:
-    """One training stack. A subclass renders it and sets what differs from these defaults."""
+    """One training stack. A subclass renders it and sets what differs from these defaults. name: as in conf/framework
+    and in a record. takes_options: framework.options reach the stack, under its own names. bundles: bundle=DIR can
+    leave a run of it; the others are started by programs of ours. takes_environment: the tuned variables of the GPU's
+    vendor are exported (conf/tables/VENDOR_env.yaml). environment_table: a further table there, of variables that it
+    needs on any machine. vendors: whose devices it runs on, None among them: on a CPU, too; None: on any. own_stand_in:
+    it does without an accelerator by itself where it is rehearsed: nothing is put in front."""
 
     name: str
-    """As in conf/framework and in a record."""
     takes_options: bool = False
-    """Whether framework.options reach the stack, under its own names."""
     bundles: bool = False
-    """Whether bundle=DIR can leave a run of it; the others are started by programs of ours."""
     takes_environment: bool = True
-    """Whether the tuned variables of the GPU's vendor are exported (conf/tables/VENDOR_env.yaml)."""
     environment_table: str | None = None
-    """A further table in conf/tables, of variables that the stack needs on any machine."""
     vendors: tuple[str | None, ...] | None = None
-    """Whose devices it runs on, None among them: on a CPU, too. None: on any."""
     own_stand_in: bool = False
-    """Whether its program does without an accelerator by itself where it is rehearsed: then nothing is put in front."""
+
+    @property
+    def table(self) -> Table:
+        """How it writes each setting; see launchers/attribute_settings.py."""
+        return table(self.name)
 
     def render(self, e: Experiment, host: Host) -> Plan:
-        """Return the plan of one training run of `e`. Pure.
-
-        Raises:
-            ConfigError: all that the stack cannot do.
-        """
+        """Return the plan of one training run of `e`, of which `refusals` yields nothing. Pure."""
         raise NotImplementedError
+
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        """Yield all that the stack cannot do."""
+        yield from ()
 
     def other_vendor(self, e: Experiment, what: str, hint: str) -> Iterator[Problem]:
         """Yield the problem `what` of a platform that the stack does not run on."""
@@ -89,11 +91,7 @@ def frameworks() -> tuple[str, ...]:
 
 @cache
 def framework_of(name: str) -> Framework:
-    """Return the framework called `name`.
-
-    Raises:
-        ConfigError: its module, or the module's FRAMEWORK, is missing.
-    """
+    """Return the framework called `name`. ConfigError: its module, or the module's FRAMEWORK, is missing."""
     where = f"launchers/frameworks/{name}.py"
     if name not in frameworks():
         what = f"is missing, without which conf/framework/{name}.yaml runs nothing"

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, Problem
+from conf.check import wrong
+from conf.errors import Problem
 from conf.resolve import Experiment
 from conf.shapes import Sizes
 from conf.vendors import vendor_of
-from launchers import attribute_settings, corpus
+from launchers import corpus
+from launchers.attribute_settings import assignments
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
-from launchers.torchrun import machine, torchrun
+from launchers.variables import machine, torchrun
 
 ENGINE = Path(__file__).parents[1] / "ranks" / "engine.py"
 SETTINGS = "settings.json"
@@ -23,30 +25,36 @@ MOCK_VOCABULARY = 4096
 
 
 class Megatron(Framework):
-    """See launchers.frameworks.Framework."""
-
     name = "megatron"
-    takes_environment = False  # of the engine's own few, launchers/torchrun.py knows
+    takes_environment = False  # of the engine's own few, launchers/variables.py knows
     own_stand_in = True  # a light one: launchers/ranks/engine_standin.py
 
     def render(self, e: Experiment, host: Host) -> Plan:
-        """See Framework."""
-        problems = list(_refusals(e))
-        if problems:
-            raise ConfigError(*problems)
-        env, reasons = machine(e, host)
         engine = (str(ENGINE), "--settings", SETTINGS)
         return Plan(
             setup=corpus.setup(e, host.python),
             argv=(host.python, "-u", "-m", "torch.distributed.run", *torchrun(e), *engine),
             files={SETTINGS: json.dumps(settings(e), indent=2) + "\n"},
-            env=env,
-            env_reasons=reasons,
             forward_env=e.cluster.forward_env,
-        )
+        ).with_env(machine(e, host))
+
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        if e.rehearse == "layout":
+            what = "the engine has no rules beyond ours that playing a rank would show"
+            yield wrong(e, "rehearse", what, "train", "rehearse=train, or a vendor's framework")
+        if e.precision.fp8:
+            what = "fp8 needs TransformerEngine, which the embedded engine does without"
+            yield Problem("precision", what, hint="precision=bf16")
+        if e.data.name == "mock" and e.model.vocab_size < MOCK_VOCABULARY:
+            what = (
+                "Megatron-Core 0.15.3's mock data has ids up to 4094 whatever the vocabulary: too many for this model"
+            )
+            allowed = f"a vocabulary of {MOCK_VOCABULARY} or more"
+            yield Problem("data", what, str(e.model.vocab_size), allowed, "data=synthetic")
+        yield from _missing_parts(e)
+        yield from _unfit(e)
 
     def preflight(self, e: Experiment) -> Iterator[Problem]:
-        """See Framework."""
         system = platform.system()
         if system != "Linux":
             what = "Megatron-Core has no wheel for this system: the engine runs on Linux"
@@ -55,41 +63,24 @@ class Megatron(Framework):
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """Return the engine's settings file: every requested setting by canonical name, and the device it is meant for."""
-    assigned = attribute_settings.assignments(experiment, attribute_settings.table("megatron"))
+    assigned = assignments(experiment, FRAMEWORK.table)
     return {**assigned.set, "device": vendor_of(experiment.accelerator).torch_device}
-
-
-def _refusals(e: Experiment) -> Iterator[Problem]:
-    if e.rehearse == "layout":
-        what = "the engine has no rules beyond ours that playing a rank would show"
-        yield Problem("rehearse", what, "layout", "train", "rehearse=train, or a vendor's framework")
-    if e.precision.fp8:
-        hint = "precision=bf16"
-        yield Problem("precision", "fp8 needs TransformerEngine, which the embedded engine does without", hint=hint)
-    if e.data.name == "mock" and e.model.vocab_size < MOCK_VOCABULARY:
-        what = "Megatron-Core 0.15.3's mock data has ids up to 4094 whatever the vocabulary: too many for this model"
-        allowed = f"a vocabulary of {MOCK_VOCABULARY} or more"
-        yield Problem("data", what, str(e.model.vocab_size), allowed, "data=synthetic")
-    yield from _missing_parts(e)
-    layout = e.layout
-    if layout.virtual_pipeline_model_parallel_size == 1:
-        key = "layout.virtual_pipeline_model_parallel_size"
-        yield Problem(key, "one virtual stage is none", "1", f"{key}=null")
-    yield from _unfit(e)
-    if e.training.attention == "unfused" and layout.context_parallel_size > 1:
-        what = "Megatron's own attention cannot split a sequence"
-        yield Problem("training.attention", what, "unfused", "sdpa", "training.attention=sdpa, or CP 1")
 
 
 def _unfit(e: Experiment) -> Iterator[Problem]:
     """Yield sizes that Megatron-Core asserts and no other rule refuses."""
+    sizes, key = Sizes.of(e.layout), "layout.virtual_pipeline_model_parallel_size"
+    if e.layout.virtual_pipeline_model_parallel_size == 1:
+        yield wrong(e, key, "one virtual stage is none", f"{key}=null")
     if e.model.kv_channels % 2:
-        yield Problem("model.kv_channels", "RoPE turns pairs of channels", str(e.model.kv_channels), "an even number")
-    sizes = Sizes.of(e.layout)
+        yield wrong(e, "model.kv_channels", "RoPE turns pairs of channels", "an even number")
     layers = e.model.num_layers // (sizes.pp * sizes.vp)
     if (e.training.recompute_num_layers or 0) > layers:
-        what, found = "one (virtual) pipeline stage has fewer layers", str(e.training.recompute_num_layers)
-        yield Problem("training.recompute_num_layers", what, found, f"1 to {layers}")
+        what = "one (virtual) pipeline stage has fewer layers"
+        yield wrong(e, "training.recompute_num_layers", what, f"1 to {layers}")
+    if e.training.attention == "unfused" and sizes.cp > 1:
+        what = "Megatron's own attention cannot split a sequence"
+        yield wrong(e, "training.attention", what, "sdpa", "training.attention=sdpa, or CP 1")
 
 
 def _missing_parts(e: Experiment) -> Iterator[Problem]:

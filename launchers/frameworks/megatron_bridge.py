@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from conf.check import wrong
 from conf.errors import Problem, listed
 from conf.resolve import Experiment
 from conf.schema import Model
@@ -21,7 +22,7 @@ RELEASES = ("0.3", "0.4", "0.5", "0.6")  # whose attribute paths the table was c
 
 
 class MegatronBridge(RecipeStack):
-    """See launchers.frameworks.Framework. The precisions are names in megatron.bridge.training.mixed_precision."""
+    """The precisions are names in megatron.bridge.training.mixed_precision."""
 
     name = "megatron_bridge"
     label = "Megatron-Bridge"
@@ -29,7 +30,6 @@ class MegatronBridge(RecipeStack):
     fp8_delayed = "bf16_with_fp8_delayed_scaling_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:
-        """See RecipeStack."""
         family, _, recipe = e.framework.recipes[e.model.name].partition(".")
         return {
             "release": e.framework.release,
@@ -42,13 +42,11 @@ class MegatronBridge(RecipeStack):
             "precision": self.precision(e),
         }
 
-    def refusals(self, e: Experiment) -> Iterator[Problem]:
-        """See RecipeStack."""
-        yield from super().refusals(e)
+    def more_refusals(self, e: Experiment) -> Iterator[Problem]:
         release = e.framework.release or ""
         if not release.startswith(tuple(f"{known}." for known in RELEASES)):
             what = "the attribute paths of this release are not known"
-            yield Problem("framework.release", what, release, listed([f"{known}.x" for known in RELEASES]))
+            yield wrong(e, "framework.release", what, listed([f"{known}.x" for known in RELEASES]))
 
 
 def hub_answer(recipe: str, model: Model) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from conf.check import wrong
 from conf.errors import Problem
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
@@ -13,7 +14,7 @@ from launchers.nvidia import RANKS, RecipeStack
 
 
 class Nemo(RecipeStack):
-    """See launchers.frameworks.Framework. The precisions are factories in
+    """The precisions are factories in
     nemo.collections.llm.recipes.precision.mixed_precision."""
 
     name = "nemo"
@@ -23,7 +24,6 @@ class Nemo(RecipeStack):
     fp8_delayed = "bf16_with_fp8_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:
-        """See RecipeStack."""
         data = {"name": e.data.name, "path": e.data.path, "split": e.data.split, "vocab_size": e.model.vocab_size}
         return {
             "recipe": e.framework.recipes[e.model.name],
@@ -36,13 +36,11 @@ class Nemo(RecipeStack):
             "flops_formula": _flops_formula(e),
         }
 
-    def refusals(self, e: Experiment) -> Iterator[Problem]:
-        """See RecipeStack."""
-        yield from super().refusals(e)
+    def more_refusals(self, e: Experiment) -> Iterator[Problem]:
         if e.accelerator is None and e.training.save_interval and e.layout.world_size > 1:
             what = "with several ranks over gloo NeMo's checkpoint callback was seen to hang (Lightning's broadcast)"
             hint = "gpus_per_node=1, or framework=megatron_bridge"
-            yield Problem("training.save_interval", what, str(e.training.save_interval), "null", hint)
+            yield wrong(e, "training.save_interval", what, "null", hint)
 
 
 def _flops_formula(e: Experiment) -> str | None:

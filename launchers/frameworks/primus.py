@@ -12,15 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, Problem, closest, listed
+from conf.check import wrong
+from conf.errors import Problem, closest, listed
 from conf.resolve import Declared, Experiment
 from conf.vocabulary import written
-from launchers import attribute_settings, bundle, corpus, nvidia, rehearse, variables
+from launchers import attribute_settings, bundle, corpus, nvidia, rehearse
 from launchers.attribute_settings import in_range
 from launchers.frameworks import Framework
-from launchers.plan import Host, Plan, Scope
+from launchers.plan import Host, Plan, Reasoned, Scope
 from launchers.rank_modules import rank_module
-from launchers.torchrun import machine
+from launchers.variables import machine, tuned
 
 ROOT = Path(__file__).parents[2]
 SHELL = ROOT / "shell"
@@ -31,16 +32,15 @@ EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
 ENTRIES = ("run_pretrain", "direct", "container", "slurm")
 _PLAIN_ENTRIES = ENTRIES[:2]
 
-PROGRAMS = {"run.sh": "shell/run_bundle.sh"} | {
-    path.rpartition("/")[2]: path
-    for path in (
-        *("shell/sample_power.sh", "shell/power_tools", "shell/environment.sh", "launchers/ranks/rank_program.py"),
-        *("launchers/ranks/corpus.py", "launchers/ranks/corpus_order.py", "launchers/ranks/primus_check.py"),
-        *("launchers/ranks/primus_facts.py", "launchers/ranks/primus_settle.py"),
-    )
+PROGRAMS = {
+    "run.sh": "shell/run_bundle.sh",
+    **{name: f"shell/{name}" for name in ("sample_power.sh", "power_tools", "environment.sh")},
+    **{
+        f"{name}.py": f"launchers/ranks/{name}.py"
+        for name in ("rank_program", "corpus", "corpus_order", "primus_check", "primus_facts", "primus_settle")
+    },
 }
 """Name in a bundle → file here."""
-
 REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
 
 REHEARSED = """\
@@ -55,63 +55,57 @@ OVERRIDABLE = (
 
 
 class Primus(Framework):
-    """See launchers.frameworks.Framework."""
-
     name = "primus"
     vendors = ("amd",)
     takes_options = True
     bundles = True
 
     def render(self, e: Experiment, host: Host) -> Plan:
-        """See Framework. Refuses what Primus cannot do, and what it cannot do in this release."""
-        problems = _problems(e)
-        if problems:
-            raise ConfigError(*problems)
         python = e.framework.python or host.python
-        of_machine, why = machine(e, host) if e.rehearse else ({}, {})
-        env, reasons = environment(e)
         return Plan(
             setup=((python, str(FACTS)), *corpus.setup(e, python)),
             argv=("bash", TRAIN),
             files={EXPERIMENT: experiment_yaml(e), TRAIN: (SHELL / "primus_train.sh").read_text(encoding="utf-8")},
-            env=of_machine | env,
-            env_reasons=why | reasons,
             forward_env=e.cluster.forward_env,
-            declared=(*attribute_settings.declared(e, attribute_settings.table("primus")), *_declared(e)),
-        )
+            declared=(*attribute_settings.declared(e, self.table), *_declared(e)),
+        ).with_env({**(machine(e, host) if e.rehearse else {}), **environment(e)})
+
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        """Of what Primus cannot do in any release, and in this one."""
+        what, hint = "Primus is AMD's stack, and needs a GPU", "framework=auto takes what the platform has"
+        yield from self.other_vendor(e, what, hint)
+        yield from _release_refused(e)
+        yield from _options_refused(e)
+        yield from attribute_settings.problems(e, self.table)
 
     def preflight(self, e: Experiment) -> Iterator[Problem]:
-        """See Framework. Reads the checkout at framework.checkout."""
+        """Reads the checkout at framework.checkout."""
         import yaml
 
-        refused = _problems(e)
-        if refused:
+        if refused := list(self.refusals(e)):
             yield from refused
             return
-        checkout, release = Path(_checkout(e)), e.framework.release or ""
-        document = yaml.safe_load(experiment_yaml(e))
+        release, document = e.framework.release or "", yaml.safe_load(experiment_yaml(e))
         findings = rank_module("primus_check").findings
-        for problem in findings(checkout, document, release, e.image, said=release):
-            yield Problem(*problem)
+        yield from (Problem(*p) for p in findings(Path(_checkout(e)), document, release, e.image, said=release))
 
     def in_container(self, e: Experiment) -> tuple[tuple[str, ...], Mapping[str, str]]:
-        """See Framework. Primus installs and compiles in its checkout, and keeps its kernels elsewhere; a home inside
+        """Primus installs and compiles in its checkout, and keeps its kernels elsewhere; a home inside
         the container would be another one, and gone with it."""
         kernels = str(Path(e.framework.cache or "").expanduser().absolute())
         return (str(Path(_checkout(e)).absolute()), kernels), {"PRIMUS_CACHE_ROOT": kernels}
 
     def rehearsed(self, e: Experiment) -> Experiment:
-        """See Framework. Two of its entries start no container and no job."""
+        """Two of its entries start no container and no job."""
         kept = e.rehearse == "train" and e.framework.entry in _PLAIN_ENTRIES
         return e if kept else replace(e, framework=replace(e.framework, entry=_PLAIN_ENTRIES[0]))
 
     def not_rehearsed(self) -> Mapping[str, Any]:
-        """See Framework."""
-        rows: Mapping[str, Any] = attribute_settings.table("primus").more["not_rehearsed"]
+        rows: Mapping[str, Any] = self.table.more["not_rehearsed"]
         return rows
 
     def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
-        """See Framework. Pure but for our own programs, which are read."""
+        """Pure but for our own programs, which are read."""
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
         return {
             **{name: (ROOT / path).read_text(encoding="utf-8") for name, path in PROGRAMS.items()},
@@ -148,18 +142,16 @@ def experiment_yaml(e: Experiment) -> str:
 
 def overrides(e: Experiment) -> dict[str, Any]:
     """Return key of Primus → value, framework.options last."""
-    table = attribute_settings.table("primus")
-    values = dict(attribute_settings.assignments(e, table).set)
+    values = dict(attribute_settings.assignments(e, FRAMEWORK.table).set)
     if e.rehearse:  # Primus has no program of ours that could look what is there
-        values |= table.without_transformer_engine
+        values |= FRAMEWORK.table.without_transformer_engine
     for name, value in e.framework.options.items():
         values |= dict.fromkeys(_keys_of_option(name, e.framework.release), value)
     return values
 
 
-def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
-    """Return all that train.sh and Primus read, and the reason of each."""
-    tuned, reasons = variables.environment(e)
+def environment(e: Experiment) -> Reasoned:
+    """Return all that train.sh and Primus read."""
     places = {
         "PRIMUS_PATH": (_checkout(e), "the checkout (framework.checkout)"),
         "PRIMUS_RELEASE": (e.framework.release or "", "whose keys the YAML has (framework.release)"),
@@ -181,45 +173,38 @@ def environment(e: Experiment) -> tuple[dict[str, str], dict[str, str]]:
         places["PRIMUS_ENTRY"] = ("main", "one process, which plays a rank")
     if e.image is not None:
         places["PRIMUS_IMAGE"] = (e.image, "the image (image), for primus-cli's containers and for the record")
-    values = {name: value for name, (value, _) in places.items()}
-    return {**tuned, **values}, {**reasons, **{name: reason for name, (_, reason) in places.items()}}
+    return {**tuned(e), **places}
 
 
 def releases() -> Mapping[str, Mapping[str, Any]]:
     """Return what is known of each release, oldest first."""
-    known: Mapping[str, Mapping[str, Any]] = attribute_settings.table("primus").more["releases"]
+    known: Mapping[str, Mapping[str, Any]] = FRAMEWORK.table.more["releases"]
     return known
 
 
-def _problems(e: Experiment) -> list[Problem]:
-    """Return all that Primus cannot do, whatever the checkout."""
-    return [*_refusals(e), *_options_refused(e), *attribute_settings.problems(e, attribute_settings.table("primus"))]
-
-
-def _refusals(e: Experiment) -> Iterator[Problem]:
+def _release_refused(e: Experiment) -> Iterator[Problem]:
     release, names = e.framework.release or "", list(releases())
-    what, hint = "Primus is AMD's stack, and needs a GPU", "framework=auto takes what the platform has"
-    yield from FRAMEWORK.other_vendor(e, what, hint)
     if e.framework.entry not in ENTRIES:
-        yield Problem("framework.entry", "no such entry of Primus", str(e.framework.entry), listed(ENTRIES))
-    if release not in releases():
+        yield wrong(e, "framework.entry", "no such entry of Primus", listed(ENTRIES))
+    if release not in names:
         what = "a release of Primus whose keys are not known here"
         nearest = next((name for name in names if release.startswith(f"{name}.")), names[-1])
         hint = closest(release, names) or f"framework.release={nearest}: every key is then looked up in the checkout"
         yield Problem("framework.release", what, release, listed(names), hint)
         return
-    yield from _preset_refused(e, release)
+    yield from _model_refused(e, release)
     if e.framework.entry != "run_pretrain" and not releases()[release]["from_cli"]:
         what = f"primus-cli of {release} prints no iteration line or an incomplete log"
-        hint = "framework.entry=run_pretrain"
-        yield Problem("framework.entry", what, str(e.framework.entry), "run_pretrain", hint)
+        yield wrong(e, "framework.entry", what, "run_pretrain", "framework.entry=run_pretrain")
     if e.framework.entry in ("container", "slurm") and e.image is None:
-        what, hint = "primus-cli's own default image is of another release", f"image=rocm/primus:{release}"
-        yield Problem("image", what, "null", "the image of the release", hint)
+        what = "primus-cli's own default image is of another release"
+        yield wrong(e, "image", what, "the image of the release", f"image=rocm/primus:{release}")
     if e.image is not None and ":" in e.image and not _same_release(e.image, release):
         what = f"Primus {release} in an image of another release is what AMD warns of"
-        yield Problem("image", what, e.image, f"rocm/primus:{release}", "framework.release=, or the other image")
-    yield from _precision_refused(e)
+        yield wrong(e, "image", what, f"rocm/primus:{release}", "framework.release=, or the other image")
+    if e.precision.fp8_recipe == "mxfp8" and e.hardware.architecture != "gfx950":
+        what = f"{e.hardware.name} ({e.hardware.architecture or 'unknown'}) has no units for MXFP8"
+        yield Problem("precision", what, e.precision.name, "mi350x, mi355x (gfx950)", "precision=fp8, precision=bf16")
     if e.rehearse:
         yield from nvidia.without_accelerator(e)
     for where, path in {"data.path": e.data.path, "framework.checkout": e.framework.checkout}.items():
@@ -228,30 +213,23 @@ def _refusals(e: Experiment) -> Iterator[Problem]:
             yield Problem(where, what, repr(path), "letters, digits and ._-/ only")
 
 
-def _preset_refused(e: Experiment, release: str) -> Iterator[Problem]:
-    presets = e.framework.recipes
+def _model_refused(e: Experiment, release: str) -> Iterator[Problem]:
+    model, presets, since = e.model, e.framework.recipes, FRAMEWORK.table.more["presets_from"]
     yield from FRAMEWORK.recipe_missing(e)
-    since = attribute_settings.table("primus").more["presets_from"]
-    known = {model for model, preset in presets.items() if in_range(release, since.get(preset), None)}
-    if e.model.name in presets and e.model.name not in known:
-        preset = presets[e.model.name]
-        what = f"Primus {release} has no preset for {e.model.name}: {preset} came with {since[preset]}"
-        yield Problem("model", what, e.model.name, listed(sorted(known)), "a newer release, another model")
-    if e.model.yarn and not e.model.mla:
-        yield Problem("model", "Primus takes YaRN for latent attention alone", e.model.name, hint="another model")
-    if e.model.yarn and (e.model.yarn.beta_fast, e.model.yarn.beta_slow) != (32.0, 1.0):
-        found = f"{e.model.yarn.beta_fast}, {e.model.yarn.beta_slow}"
+    known = {name for name, preset in presets.items() if in_range(release, since.get(preset), None)}
+    if model.name in presets and model.name not in known:
+        preset = presets[model.name]
+        what = f"Primus {release} has no preset for {model.name}: {preset} came with {since[preset]}"
+        yield Problem("model", what, model.name, listed(sorted(known)), "a newer release, another model")
+    if model.yarn and not model.mla:
+        yield Problem("model", "Primus takes YaRN for latent attention alone", model.name, hint="another model")
+    if model.yarn and (model.yarn.beta_fast, model.yarn.beta_slow) != (32.0, 1.0):
+        found = f"{model.yarn.beta_fast}, {model.yarn.beta_slow}"
         yield Problem("model.yarn", "Primus has no keys for beta_fast and beta_slow", found, "32.0, 1.0")
 
 
-def _precision_refused(e: Experiment) -> Iterator[Problem]:
-    if e.precision.fp8_recipe == "mxfp8" and e.hardware.architecture != "gfx950":
-        what = f"{e.hardware.name} ({e.hardware.architecture or 'unknown'}) has no units for MXFP8"
-        yield Problem("precision", what, e.precision.name, "mi350x, mi355x (gfx950)", "precision=fp8, precision=bf16")
-
-
 def _options_refused(e: Experiment) -> Iterator[Problem]:
-    release, ours = e.framework.release, attribute_settings.table("primus")
+    release, ours = e.framework.release, FRAMEWORK.table
     known = {key: row.of for row in (*ours.settings.values(), *ours.parts) for key in row.paths(None)}
     older = {target.path: name for name, entry in ours.more["options"].items() for target in written(name, entry).to}
     for name in e.framework.options:
@@ -271,7 +249,7 @@ def _options_refused(e: Experiment) -> Iterator[Problem]:
 
 def _keys_of_option(name: str, release: str | None) -> list[str]:
     """Return the keys of an option in `release`; none if it is known not to have it."""
-    options = attribute_settings.table("primus").more["options"]
+    options = FRAMEWORK.table.more["options"]
     if name not in options:
         return [name]
     return [target.path for target in written(name, options[name]).to if in_range(release, target.since, target.before)]

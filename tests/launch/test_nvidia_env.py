@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -34,36 +35,28 @@ def test_the_environment_of_each_family(golden: Callable[[str, str], None]) -> N
     parts = []
     for case, overrides in CASES.items():
         for framework in ("nemo", "megatron_bridge"):
-            env, _ = variables.environment(experiment(*overrides, framework=framework))
-            lines = "\n".join(f"  {name}={value}" for name, value in sorted(env.items()))
+            env = variables.tuned(experiment(*overrides, framework=framework))
+            assert all("[" in reason for _, reason in env.values()), "each has a reason and a source"
+            lines = "\n".join(f"  {name}={value}" for name, (value, _) in sorted(env.items()))
             parts.append(f"{case}, {framework}\n{lines}\n")
     golden("nvidia/environment.txt", "\n".join(parts))
 
 
-def test_every_variable_has_a_reason_and_a_source() -> None:
-    for overrides in CASES.values():
-        env, reasons = variables.environment(experiment(*overrides))
-        assert env.keys() == reasons.keys()
-        assert all("[" in reason for reason in reasons.values())
-
-
 def test_a_rehearsal_on_a_cpu_gets_nothing_that_is_for_gpus() -> None:
-    env, _ = variables.environment(load_experiment("platform=cpu", "framework=megatron_bridge"))
+    env = variables.tuned(load_experiment("platform=cpu", "framework=megatron_bridge"))
     assert set(env) == {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM"}
 
 
 @pytest.mark.parametrize(
     ("overrides", "inherited", "said"),
     [
+        (("cluster.forward_env=[NVTE_FLASH_ATTN]",), {"NVTE_FLASH_ATTN": "0"}, "unset NVTE_FLASH_ATTN"),
+        (("cluster.forward_env=[CUDA_LAUNCH_BLOCKING]",), {"CUDA_LAUNCH_BLOCKING": "1"}, "allowed: not set"),
         ((), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "allowed: 1"),
         ((), {"NVTE_FLASH_ATTN": "0"}, "unset NVTE_FLASH_ATTN"),
         (("training.attention=unfused",), {"NVTE_FUSED_ATTN": "1"}, "allowed: 0"),
         ((), {"CUDA_LAUNCH_BLOCKING": "1"}, "allowed: not set"),
-        (
-            ("framework=nemo", "hardware=b200"),
-            {"PYTORCH_CUDA_ALLOC_CONF": "x"},
-            "allowed: not set",
-        ),
+        (("framework=nemo", "hardware=b200"), {"PYTORCH_CUDA_ALLOC_CONF": "x"}, "allowed: not set"),
     ],
 )
 def test_a_users_own_variable_that_contradicts_is_refused(
@@ -78,24 +71,12 @@ def test_the_same_value_and_a_forwarded_one_are_no_conflict() -> None:
     assert not list(variables.conflicts(experiment(), {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_FLASH_ATTN": "1"}))
     own = experiment("cluster.forward_env=[NCCL_NVLS_ENABLE]")
     assert not list(variables.conflicts(own, {"NCCL_NVLS_ENABLE": "1"}))
-    assert "NCCL_NVLS_ENABLE" not in variables.environment(own)[0]
+    assert "NCCL_NVLS_ENABLE" not in variables.tuned(own)
 
 
-def test_what_would_be_wrong_cannot_be_forwarded() -> None:
-    own = experiment("cluster.forward_env=[NVTE_FLASH_ATTN,CUDA_LAUNCH_BLOCKING]")
-    inherited = {"NVTE_FLASH_ATTN": "0", "CUDA_LAUNCH_BLOCKING": "1"}
-    assert {p.where for p in variables.conflicts(own, inherited)} == set(inherited)
-
-
-def test_a_row_without_a_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
-    (folder / "nvidia_env.yaml").write_text("[{variable: X, value: '1', when: {}}]", encoding="utf-8")
-    monkeypatch.setattr(variables, "TABLES", folder)
+def test_a_row_without_a_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "nvidia_env.yaml").write_text("[{variable: X, value: '1', when: {}}]", encoding="utf-8")
+    monkeypatch.setattr(variables, "TABLES", tmp_path)
     variables._rows.cache_clear()
-    try:
-        with pytest.raises(ConfigError, match=r"nvidia_env.yaml: X.reason"):
-            variables.environment(experiment())
-    finally:
-        variables._rows.cache_clear()
+    with pytest.raises(ConfigError, match=r"nvidia_env.yaml: X.reason"):
+        variables.tuned(experiment())
