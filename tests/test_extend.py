@@ -1,4 +1,5 @@
-"""The README's "Add something", tried: a model, and a made-up vendor, GPU, framework, dialect and metric.
+"""The README's "Add something", tried: a model, and a made-up vendor, GPU, framework, dialect, setting and
+metric.
 
 Each is added to a copy of the tree by exactly the files and lines that it names, and run from end to end by the
 commands that a user types.
@@ -127,6 +128,16 @@ for step in range(1, steps + 1):
         flush=True,
     )
 '''
+BROOK = {
+    "conf/framework/brook.yaml": FRAMEWORK_YAML,
+    "launchers/frameworks/brook.py": FRAMEWORK,
+    "launchers/ranks/brook_ranks.py": PROGRAM,
+}
+SETTING = """\
+look_ahead:
+  {kind: optimizer, unit: steps, type: int, at_least: 1, request: optimizer.look_ahead,
+   write: {nemo: optim.config.look_ahead}}
+"""
 METRIC = """\
 def _steps_per_minute(basis: Basis) -> Quantity:
     mean = _mean(basis)
@@ -240,8 +251,7 @@ def test_a_gpu(tree: Tree) -> None:
 
 
 def test_a_framework(tree: Tree) -> None:
-    tree.add({"conf/framework/brook.yaml": FRAMEWORK_YAML, "launchers/frameworks/brook.py": FRAMEWORK})
-    tree.add({"launchers/ranks/brook_ranks.py": PROGRAM})
+    tree.add(BROOK)
     brook = ("platform=cpu", "framework=brook", *SHORT)
     assert "brook_ranks.py" in tree.run("launch.py", *brook, "dry_run=true")
     slow = tree.record(tree.run("launch.py", "--json", *brook))
@@ -268,6 +278,20 @@ def test_a_dialect(tree: Tree) -> None:
     assert "5.25" in text
     tree.run("-m", "parsers", "tiny.log", "--save", "model=llama_tiny", "precision=bf16")
     assert "step_time_mean_s" in tree.run("-m", "metrics", "runs/imported", "--json", codes=(0, 3))
+
+
+def test_a_setting(tree: Tree) -> None:
+    tree.add(BROOK)
+    tree.insert("conf/vocabulary.yaml", "adam_eps:\n", SETTING)
+    tree.insert("conf/schema.py", "    adam_eps: float\n", "    look_ahead: int | None\n")
+    tree.insert("conf/optimizer/adam.yaml", "adam_eps:", "look_ahead: null\n")
+    for value in (2, 3):
+        brook = ("platform=cpu", "framework=brook", *SHORT, f"optimizer.look_ahead={value}")
+        record = tree.record(tree.run("launch.py", "--json", *brook))
+        assert record["effective"]["look_ahead"]["value"] == value
+    assert "look_ahead" in tree.run("-m", "compare", "runs", codes=(3,))
+    nemo = ("model=llama", "platform=nvidia", "framework=nemo", "optimizer.look_ahead=2", "dry_run=true")
+    assert "optim.config.look_ahead" in tree.run("launch.py", *nemo, "--json")
 
 
 def test_a_metric(tree: Tree) -> None:

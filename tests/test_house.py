@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import resource
 import subprocess
 import sys
@@ -115,9 +116,16 @@ def test_the_environment_script_prints_key_value_lines() -> None:
     assert "kernel=" in done.stdout
 
 
-OWN = ("conf/vendors/", "launchers/frameworks/", "launchers/ranks/", "parsers/dialects/")
+OWN = ("conf/vendors/", "launchers/frameworks/", "parsers/dialects/")
+OWN += tuple(f"launchers/ranks/{stack}_" for stack in ("bridge", "nemo", "primus"))
 MAY_NAME = {
     "launchers/nvidia.py": {"nvidia"},  # the base of two frameworks: whose devices they run on
+    # CONTRIBUTING.md, rule 2: where ours cannot be imported
+    "launchers/ranks/rehearsal/tprimat_probe.py": {"nemo", "primus"},
+    "shell/environment.sh": {"nvidia"},
+    "shell/power_tools": {"nvidia", "amd"},
+    **{f"shell/{name}": {"primus"} for name in ("primus_train.sh", "run_bundle.sh")},
+    "shell/run_primus.sh": {"primus", "amd"},
 }
 
 
@@ -133,4 +141,8 @@ def test_only_the_module_of_a_vendor_or_a_framework_knows_its_name() -> None:
             constants = (n.value for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Constant))
             if found := {value for value in constants if isinstance(value, str) and value in names}:
                 named[where] = found
+    for path in (ROOT / "shell").iterdir():
+        code = re.sub(r"^#.*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        if found := names & {*re.findall(r"\w+", code)}:
+            named[f"shell/{path.name}"] = found
     assert named == MAY_NAME
