@@ -7,6 +7,7 @@ import glob
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from compare.comparison import compare, to_json
@@ -16,15 +17,17 @@ from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
 from conf.errors import InputError, Problem, closest, command, listed
+from conf.vocabulary import vocabulary
 from metrics import terms
 from metrics.bill import Terms
 from parsers import Run, find_runs
-from parsers.find import FILTERS, WHERE, matching
+from parsers.find import FILTERS, WHERE, filter_keys, filter_names, matching
 from parsers.progress import shown
 from parsers.storage import dumps, replace_file
 
 NOT_COMPARABLE = 3
-_PAIR = "baseline.image=primus:v26.4 candidate.image=primus:v26.5 fail_on.regression=2%"
+_OLD, _NEW = "image=primus:v26.4", "image=primus:v26.5"
+_PAIR = f"baseline.{_OLD} candidate.{_NEW} fail_on.regression=2%"
 _QUESTION = (
     Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
     Key(
@@ -39,19 +42,24 @@ _QUESTION = (
         "a difference that is meant, and why",
         reason,
         example="accept.adam_eps='the recipe of both vendors'",
+        choices=vocabulary,
     ),
     Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
 )
+_LIMITS = {"regression": SPEED, **{figure.metric: figure.metric for figure in FIGURES if figure.better}}
 _GATE = (
     Key("candidate", "judged against baseline: a directory or glob, or the label of a group", example="runs/new"),
-    Key("candidate.*", "the same by a filter; baseline.KEY=VALUE likewise", example="candidate.image=primus:v26.5"),
-    Key("baseline.*", "the runs that a candidate is judged against", example="baseline.image=primus:v26.4"),
+    Key(
+        "candidate.*", "the same by a filter; baseline.KEY=VALUE likewise", str, None, f"candidate.{_NEW}", filter_names
+    ),
+    Key("baseline.*", "the runs that a candidate is judged against", str, None, f"baseline.{_OLD}", filter_names),
     Key(
         "fail_on.*",
         "exit 1 where the candidate is worse by so much, 3 where this is open: fail_on.regression (tokens/s/GPU, by "
         "2% if nothing is given) or fail_on.METRIC",
         share,
         example="fail_on.regression=2%",
+        choices=partial(list, _LIMITS),
     ),
 )
 COMPARE = Command(
@@ -61,6 +69,7 @@ COMPARE = Command(
     words_help=WHERE,
     keys=(*_QUESTION, *_GATE, *terms.KEYS),
     others=FILTERS,
+    known=filter_keys,
     switches={
         "--json": "print what compare.json holds",
         "--markdown": "with a candidate: print Markdown for a pull request",
@@ -102,12 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = COMPARE.parse(argv)
     gate = any(map(arguments.values.get, ("candidate", "candidate.*", "baseline.*", "fail_on.*")))
     gate = gate or "--markdown" in arguments.switches
-    if not arguments.rest and not gate:
-        raise InputError(
-            Problem("RUN", "none given", hint=f"{program('compare')} runs/ platform=amd,nvidia model=llama")
-        )
     with shown("reading runs", sys.stderr) as progress:
-        runs = find_runs(arguments.rest, progress, COMPARE.names) if arguments.rest else ()
+        runs = find_runs(arguments.rest, progress, COMPARE.names) if arguments.rest or not gate else ()
     known = {name: arguments[name] for name in ("vary", "baseline", "difference")}
     question, on = Question(**known, accept=arguments["accept.*"]), terms.terms_of(arguments, runs)
     if gate:
@@ -159,15 +164,10 @@ def _save(directory: Path, files: Mapping[str, str | bytes]) -> None:
 
 def _limits(shares: Mapping[str, float]) -> dict[str, float]:
     """Return the limits behind `fail_on.`; the default is a regression of 2 %. InputError: no such figure."""
-    known = {figure.metric for figure in FIGURES if figure.better}
-    names = ["regression", *sorted(known)]
-    limits = {
-        SPEED if name == "regression" else name: value for name, value in (shares or {"regression": 0.02}).items()
-    }
-    if unknown := [name for name in limits if name not in known]:
-        problems = [Problem(f"fail_on.{n}", "no such figure", n, listed(names), closest(n, names)) for n in unknown]
-        raise InputError(*problems)
-    return limits
+    if unknown := [name for name in shares if name not in _LIMITS]:
+        allowed = listed(["regression", *sorted({*_LIMITS} - {"regression"})])
+        raise InputError(*(Problem(f"fail_on.{n}", "no such figure", n, allowed, closest(n, _LIMITS)) for n in unknown))
+    return {_LIMITS[name]: value for name, value in (shares or {"regression": 0.02}).items()}
 
 
 def _sides(runs: Sequence[Run], arguments: Arguments) -> tuple[Group, Group]:

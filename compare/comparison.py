@@ -18,7 +18,7 @@ from conf.errors import InputError, Problem, closest, listed
 from metrics import Quantity
 from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of
 from metrics.terms import EXAMPLE, read_prices
-from parsers.find import copies
+from parsers.find import NO_RUN, copies
 from parsers.progress import Progress, silent
 from parsers.record import Run
 
@@ -78,8 +78,10 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
 def compare(
     runs: Sequence[Run], question: Question | None = None, terms: Terms | None = None, progress: Progress = silent
 ) -> Comparison:
-    """Group, audit and, as far as the verdict allows, compare. InputError: a run twice, steps that cannot be used, no
-    such baseline, setting or check."""
+    """Group, audit and, as far as the verdict allows, compare. InputError: no run, a run twice, steps that cannot be
+    used, no such baseline, setting or check."""
+    if not runs:
+        raise InputError(NO_RUN)
     return compare_groups(group(runs), question or Question(), terms, progress)
 
 

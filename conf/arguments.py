@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from conf.compose import SECRET, choices
 from conf.errors import Answer, InputError, Problem, closest, listed
+from conf.freeze import field_types, required
+from conf.schema import Request
 from conf.version import VERSION
 
 OUTPUT = "-o"
@@ -36,14 +38,15 @@ _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e1
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a command. name: `tokens`, or `accept.*`, where the user names each entry behind the dot. read: returns
-    the value of a text; raises InputError or, with the reason, ValueError. choices: the allowed values."""
+    the value of a text; raises InputError or, with the reason, ValueError. choices: what completion offers (of a
+    `KEY.*` in place of the star), and where the key has no `read` of its own, the allowed values."""
 
     name: str
     help: str
     read: Callable[[str], Any] = str
     default: Any = None
     example: str = ""
-    choices: Callable[[], Sequence[str]] | None = None
+    choices: Callable[[], Collection[str]] | None = None
 
     @property
     def shown(self) -> str:
@@ -72,8 +75,8 @@ class Arguments:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A command and its arguments. words: their name in the help, empty where it takes none. others: which KEY=VALUE it
-    takes beside `keys`, empty: none; known: those among them that completion offers. old: flags of earlier versions,
-    and what replaces them. text: makes the help where it is not generated from the fields here."""
+    takes beside `keys`, empty: none; known: returns those that completion offers. old: flags of earlier versions, and
+    what replaces them. text: makes the help where it is not generated from the fields here."""
 
     name: str
     summary: str
@@ -86,7 +89,7 @@ class Command:
     examples: tuple[str, ...] = ()
     more: str = ""
     old: Mapping[str, str] = field(default_factory=dict)
-    known: tuple[Key, ...] = ()
+    known: Callable[[], Iterable[Key]] = tuple
     text: Callable[[], str] | None = None
 
     def parse(self, argv: Sequence[str] | None = None) -> Arguments:
@@ -109,9 +112,9 @@ class Command:
         if self.text is not None:
             return self.text()
         words = f" {self.words}" if self.words else ""
-        pairs = " [KEY=VALUE]…" if self.keys or self.others else ""
+        pairs = " [KEY=VALUE]…" if (self.keys or self.others) and "=" not in self.words else ""
         rows = [(self.words, self.words_help)] if self.words_help else []
-        rows += [("KEY=VALUE", self.others)] if self.others else []
+        rows += [("KEY=VALUE", self.others)] if self.others and "=" not in self.words else []
         rows += [(key.shown, key.help) for key in self.keys]
         rows += [(f"{OUTPUT} DIR", self.output)] if self.output else []
         rows += [*self.switches.items(), *_STANDARD.items()]
@@ -207,25 +210,27 @@ class _Parser:
             return self.keys[name], ""
         parts = name.split(".")
         for n in range(len(parts) - 1, 0, -1):
-            if key := self.keys.get(".".join([*parts[:n], "*"])):
+            key = self.keys.get(".".join([*parts[:n], "*"]))
+            if key and all(parts[n:]):
                 return key, ".".join(parts[n:])
         return None, ""
 
     def _value(self, key: Key, name: str, text: str) -> Any:
         try:
-            if key.choices is not None and text not in key.choices():
+            if key.choices and key.read is str and not key.name.endswith("*") and text not in key.choices():
                 near = closest(text, key.choices())
-                raise InputError(Problem(name, "no such value", text, listed(key.choices()), near))
+                raise InputError(Problem(name, "no such value", text, listed([*key.choices()]), near))
             return key.read(text)
         except InputError as error:
             self.problems += error.problems
         except ValueError as error:
-            self.problems.append(Problem(name, "cannot be used", _open(name, text), str(error), key.shown))
+            self.problems.append(Problem(name, "cannot be used", text, str(error), key.shown))
         return None
 
     def _unknown(self, text: str) -> Problem:
         name, _, value = text.partition("=")
-        return Problem(name, "no such key", _open(name, value), self._allowed(), closest(name, self.keys))
+        value = "[secret]" if SECRET.search(name) else value
+        return Problem(name, "no such key", value, self._allowed(), closest(name, self.keys))
 
     def _unknown_switch(self, text: str) -> Problem:
         flag, _, _ = text.partition("=")
@@ -242,10 +247,6 @@ class _Parser:
 def is_pair(word: str) -> bool:
     """Return whether `word` is KEY=VALUE, and no path that is there."""
     return bool(_PAIR.match(word)) and not Path(word).exists()
-
-
-def _open(name: str, value: str) -> str:
-    return "[secret]" if SECRET.search(name) else value
 
 
 def number(text: str, units: Sequence[str] = ()) -> float:
@@ -312,6 +313,19 @@ def reason(text: str) -> str:
     return text.strip()
 
 
-def experiment_keys() -> tuple[Key, ...]:
-    """Return the groups of conf/ that an experiment is made of, each with its choices."""
-    return tuple(Key(group, f"of conf/{group}", choices=partial(choices, group)) for group in _GROUPS)
+def offered(*names: str) -> tuple[Key, ...]:
+    """Return keys of these names for completion; those that are groups of conf/ have their choices."""
+    return tuple(Key(name, "", choices=partial(choices, name)) for name in names)
+
+
+def experiment_keys(kind: Any = Request, prefix: str = "") -> Iterator[Key]:
+    """Yield every key of an experiment: the groups of conf/ and, in each and beside them, the keys of the schema."""
+    yield from () if prefix else offered(*_GROUPS)
+    for name, hint in field_types(kind).items():
+        inner = required(hint)
+        values = ("true", "false") if inner is bool else get_args(inner) if get_origin(inner) is Literal else ()
+        if is_dataclass(inner):
+            yield from experiment_keys(inner, f"{prefix}{name}.")
+        else:
+            star = ".*" if get_origin(inner) is Mapping else ""
+            yield Key(f"{prefix}{name}{star}", "", choices=partial(tuple, values))

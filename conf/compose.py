@@ -24,7 +24,8 @@ RENAMED = {
     "cluster.primus_entry": "framework.entry",
 }
 SECRET = re.compile(
-    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:^|_)KEY(?:_|$)|APIKEY|PRIVATE", re.IGNORECASE
+    r"(?!^TOKENS)TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:^|_)KEY(?:_|$)|APIKEY|PRIVATE",
+    re.IGNORECASE,
 )
 
 
@@ -110,7 +111,7 @@ def _hydra_problem(text: str) -> Problem:
     if match := re.search(r"Could not override '([^']+)'", text):  # the key is in the schema, so a part of it is null
         part = match[1].rpartition(".")[0]
         return Problem(match[1], f"{part} is null in what was chosen", hint=f"a choice that has {part}")
-    return Problem("config", text, hint="python launch.py --cfg job shows the config")
+    return Problem("config", text, hint="launch --cfg job shows the config")
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:

@@ -65,7 +65,7 @@ CHECK = Command(
     summary="Is a published figure physically possible? 0: possible, 1: not, 3: cannot tell.",
     keys=(
         *_OF_A_MODEL,
-        Key("hardware", "of conf/hardware", _hardware, example="mi355x"),
+        Key("hardware", "of conf/hardware", _hardware, None, "mi355x", partial(choices, "hardware")),
         Key("gpus", "that tokens_per_s is of (default: 1)", positive_integer, 1, "16"),
         Key("precision", "(default: bf16)", str, "bf16", "fp8", lambda: ("fp32", "tf32", "bf16", "fp8", "fp4")),
         Key("mode", "(default: training)", str, "training", "forward", lambda: ("training", "forward")),

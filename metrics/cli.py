@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from conf.arguments import Command, program
-from conf.errors import InputError, Problem, command
+from conf.arguments import Command
+from conf.errors import command
 from metrics.quantity import Quantity
 from metrics.summary import summarise, summary_json
 from parsers import Run, differences, find_runs
-from parsers.find import FILTERS, WHERE
+from parsers.find import FILTERS, WHERE, filter_keys
 from parsers.storage import dumps
 from parsers.text import plain
 
@@ -29,6 +29,7 @@ METRICS = Command(
     words="RUN…",
     words_help=WHERE,
     others=FILTERS,
+    known=filter_keys,
     switches={"--json": "every figure with unit, source and interval"},
     more="\n".join(
         ["more, each with --help (a directory of such a name is ./cost):"]
@@ -46,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = getattr(module, words[0])(words[1:])
         return code
     arguments = METRICS.parse(words)
-    if not arguments.rest:
-        raise InputError(Problem("RUN", "none given", hint=f"{program('metrics')} runs/ platform=amd"))
     runs = find_runs(arguments.rest)
     if arguments.switches:
         print(dumps([_json(run) for run in runs], indent=1))

@@ -14,7 +14,7 @@ from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, br
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, OLD, terms_of
 from parsers import find_runs
-from parsers.find import FILTERS, WHERE, copies
+from parsers.find import FILTERS, WHERE, copies, filter_keys
 from parsers.storage import dumps
 from parsers.text import plain
 
@@ -30,6 +30,7 @@ COST = Command(
     words_help=WHERE,
     keys=KEYS,
     others=FILTERS,
+    known=filter_keys,
     switches={
         "--json": "every figure with unit, source and interval",
         "--csv": "for a spreadsheet: option, figure, value, unit, source, …",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -34,6 +34,10 @@ _MORE = "0 or more"
 _HOST = "0 or more; an H100 node draws 0.2 to 0.3"
 _CARBON_UNIT = "gCO2e/kWh"
 _CODECARBON = Path("data") / "private_infra" / "global_energy_mix.json"
+
+
+def _amounts(table: str) -> list[str]:
+    return [f"{table}.{name}" for name in choices("hardware")]
 
 
 def intensity(text: str) -> Quantity:
@@ -187,11 +191,13 @@ def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Seque
     return checked
 
 
+_OFFERED = (None, EXAMPLE, partial(choices, "price"))
+_hourly, _bought = (partial(_amounts, f"usd{per}") for per in _UNITS)
 KEYS = (
     Key("tokens", "to train on (default: 1T)", between(1, inf, "1 or more", "tokens"), 1e12, "15T"),
-    Key("price", f"of a GPU-hour: in conf/price, or a YAML file (default: {EXAMPLE})", read_prices, None, EXAMPLE),
-    Key("price.*", "the same, yours, for each GPU", example="price.usd_per_gpu_hour.mi355x=3.10"),
-    Key("capex.*", "bought instead: a GPU, its host and network", example="capex.usd_per_gpu.mi355x=28000"),
+    Key("price", f"of a GPU-hour: in conf/price, or a YAML file (default: {EXAMPLE})", read_prices, *_OFFERED),
+    Key("price.*", "the same, yours, for each GPU", str, None, "price.usd_per_gpu_hour.mi355x=3.10", _hourly),
+    Key("capex.*", "bought instead: a GPU, its host and network", str, None, "capex.usd_per_gpu.mi355x=28000", _bought),
     Key("years", "that bought hardware works (default: 4)", between(0.01, 100, "0.01 to 100", "years"), 4.0, "5"),
     Key("utilisation", "share of those years that it works (default: 1)", between(0.001, 1, _SHARE), 1.0, "70%"),
     Key("power_price", "of a kWh, in the price's currency; adds electricity", between(0, inf, _MORE), None, "0.09"),

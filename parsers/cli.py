@@ -14,7 +14,7 @@ from conf.errors import InputError, Problem, UserError, command
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, marks, show, write
 from parsers.dialects import load
 from parsers.discover import discover
-from parsers.given import given_of, with_given
+from parsers.given import given_keys, given_of, with_given
 from parsers.importers import is_record, read_record
 from parsers.power import with_power
 from parsers.probe import FOLDER, with_probe
@@ -39,6 +39,7 @@ PARSE = Command(
         Key("dialect", "read as this dialect, whatever the content", choices=lambda: sorted(DIALECTS), example="hf"),
     ),
     others="what the log does not say: model=llama31_8b hardware=h100 and any setting, marked as given",
+    known=given_keys,
     switches={
         "--json": "the records with their steps",
         "--csv": "the steps",

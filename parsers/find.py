@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conf.arguments import is_pair, program
+from conf.arguments import Key, is_pair, offered, program
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import vocabulary
@@ -28,6 +28,7 @@ FILTERS = "filters of the runs: platform=amd model=llama31_8b, a setting, a fact
 _INSTEAD = (
     f"give a run directory, one above runs, or a glob in quotes; a log becomes a run by {program('parse')} LOG --save"
 )
+NO_RUN = Problem("RUN", "none given", allowed=WHERE, hint="runs/ platform=amd,nvidia model=llama")
 FIELDS = (
     *("id", "name", "provenance", "status", "platform", "vendor", "hardware"),
     *("framework", "framework_version", "image"),
@@ -41,8 +42,10 @@ def find_runs(named: Sequence[str], progress: Progress = silent, other_keys: Seq
     paths; of filters among these (platform=amd model=llama) those that fit them all. Filters alone look below runs/.
     other_keys: those that the command takes beside filters, for suggestions.
 
-    InputError: nothing there, or records that cannot be used, all of them listed.
+    InputError: nothing named, nothing there, or records that cannot be used, all of them listed.
     """
+    if not named:
+        raise InputError(NO_RUN)
     filters = [name for name in named if is_pair(name)]
     places = [name for name in named if name not in filters] or [RUNS][: len(filters)]
     problems: list[Problem] = []
@@ -100,6 +103,16 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
+def filter_names() -> list[str]:
+    """Return what runs may be filtered by, beside the facts of their environments."""
+    return [*FIELDS, MODEL, *vocabulary()]
+
+
+def filter_keys() -> tuple[Key, ...]:
+    """Return the filters for completion."""
+    return offered(*filter_names())
+
+
 def copies(runs: Iterable[Run]) -> Iterator[Problem]:
     """Yield a problem for each run in two places, which would count as two repeats."""
     seen: dict[tuple[str, str | None], Run] = {}
@@ -119,7 +132,7 @@ def matching(runs: Sequence[Run], filters: Sequence[str], other_keys: Sequence[s
         key, _, value = text.partition("=")
         wanted.setdefault(key.strip(), []).extend(_meant(key.strip(), value))
     environment = {name for run in runs for name in run.record.environment}
-    known = {*FIELDS, MODEL, *vocabulary(), *environment}
+    known = {*filter_names(), *environment}
     allowed = f"{listed([*FIELDS, MODEL])}, a setting of conf/vocabulary.yaml, or a fact of the environment"
     hints = {key: closest(key, [*known, *other_keys]) for key in wanted if key not in known}
     if hints:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from conf.arguments import Key, offered
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import follow, vocabulary
 from parsers.record import Record, Status
@@ -19,6 +20,11 @@ _CHOICES = (*_OF_SETTINGS, "hardware")
 STATUS = "status"
 """How a run ended, which some logs do not say."""
 _ENDS: tuple[str, ...] = get_args(Status)
+
+
+def given_keys() -> tuple[Key, ...]:
+    """Return the keys for completion."""
+    return (*offered(*_CHOICES, *FIELDS, *vocabulary()), Key(STATUS, "", choices=partial(tuple, _ENDS)))
 
 
 def given_of(texts: Sequence[str], other_keys: Sequence[str] = ()) -> dict[str, Any]:

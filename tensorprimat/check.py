@@ -118,7 +118,7 @@ CHECK = Command(
     others="any key of conf/",
     examples=("model=llama platform=nvidia", "platform=nvidia framework=nemo rehearsal=false"),
     old={"--no-rehearsal": "rehearsal=false"},
-    known=experiment_keys(),
+    known=experiment_keys,
 )
 
 

@@ -109,7 +109,7 @@ def completion(argv: Sequence[str] | None = None) -> int:
     cases = []
     for one in known:
         pattern = f"'{one.name}'" if " " in one.name else f"'{one.name} '*"
-        cases.append(f"  {pattern}) {variable}={shlex.quote(' '.join(_candidates(one)))} ;;")
+        cases.append(f"  {pattern}) {variable}={shlex.quote(' '.join(dict.fromkeys(_candidates(one))))} ;;")
     print(template.format(cases="\n".join(cases), names=shlex.quote(" ".join(COMMANDS))), end="")
     return 0
 
@@ -117,9 +117,11 @@ def completion(argv: Sequence[str] | None = None) -> int:
 def _candidates(one: Command) -> Iterator[str]:
     """Yield all that may be typed behind `one`: its commands, keys, choices and switches."""
     yield from (other.name.split()[1] for other in commands() if other.name.startswith(f"{one.name} "))
-    for key in (*one.keys, *one.known):
+    yield from one.words.split("|") if "|" in one.words else ()
+    for key in (*one.keys, *one.known()):
+        values = key.choices() if key.choices else ()
         if key.name.endswith(".*"):
-            yield f"{key.name[:-1]}"
+            yield from [f"{key.name[:-1]}{entry}=" for entry in values] or [key.name[:-1]]
         else:
-            yield from [f"{key.name}={choice}" for choice in key.choices()] if key.choices else [f"{key.name}="]
+            yield from [f"{key.name}={choice}" for choice in values] or [f"{key.name}="]
     yield from (*one.switches, "--help", "--version")

@@ -40,7 +40,7 @@ PREVIEW = Command(
     words_help="as for launch",
     others="any key of conf/",
     examples=("platform=cpu training.seed=7",),
-    known=experiment_keys(),
+    known=experiment_keys,
 )
 
 
@@ -49,7 +49,7 @@ def _help() -> str:
     return "\n".join(["A corpus, and the first batch that every stack reads of it. Needs no torch.", "", *rows])
 
 
-DATA = Command(name="data", summary="Look into a corpus, or ahead.", words="inspect|preview", text=_help)
+DATA = Command(name="data", summary="Look into a corpus, or ahead.", words="inspect|preview", switches={}, text=_help)
 
 
 @command

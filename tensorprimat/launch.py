@@ -15,20 +15,22 @@ Exit codes: 0 all runs completed, 1 one did not, 2 bad input.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conf import devices
-from conf.arguments import Command, experiment_keys, program
+from conf.arguments import JSON, Command, experiment_keys, program
 from conf.compose import CONF, checked_overrides, choices, compose
-from conf.errors import ConfigError, command
+from conf.errors import ConfigError, Problem, command
 from conf.load import experiments, settle
 from conf.overview import summary
 from conf.resolve import Experiment
@@ -55,7 +57,7 @@ LAUNCH = Command(
     words="KEY=VALUE…",
     others="any key of conf/, in Hydra's grammar",
     switches={"-m": "a,b in values: one experiment each", "--multirun": "the same as -m", "--json": "print JSON"},
-    known=experiment_keys(),
+    known=experiment_keys,
     text=_help,
 )
 
@@ -202,13 +204,20 @@ def _show_config(arguments: list[str]) -> int:
     """Pass --cfg and the like on to Hydra, with the config as it would run (platform and hardware settled)."""
     import hydra
 
-    flags = [a for a in arguments if a.startswith("-") or "=" not in a]
-    common, side, _ = settle([a for a in arguments if a not in flags])
-    compose([*common, *side])  # a bad one is refused in our words
+    flags = [a for a in arguments if (a.startswith("-") or "=" not in a) and a not in JSON]
+    common, side, _ = settle([a for a in arguments if a not in (*flags, *JSON)])
+    config = compose([*common, *side])  # a bad one is refused in our words
+    if {*JSON} & {*arguments} and "job" in flags:
+        print(json.dumps(config, indent=2))
+        return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = [sys.argv[0], *flags, *checked_overrides([*common, *side])]
+    sys.argv = [sys.argv[0], *checked_overrides([*common, *side]), *flags]
+    usage = io.StringIO()
     try:
-        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(lambda config: None)()
+        with redirect_stderr(usage):
+            hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(lambda config: None)()
     except SystemExit as end:
-        return 2 if end.code else 0
+        if end.code:
+            why = usage.getvalue().rpartition("error: ")[2].strip()  # as argparse ends
+            raise ConfigError(Problem(" ".join(flags), why, hint="--cfg job")) from end
     return 0

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from conf.errors import Problem
+from conf.errors import ConfigError, Problem
 
 TIMEOUT_S = 20
 CPU = "cpu"
@@ -63,10 +63,14 @@ class Vendor:
 
 @cache
 def vendors() -> Mapping[str, Vendor]:
-    """Return every vendor by name, in the order in which they are looked for."""
+    """Return every vendor by name, in the order in which they are looked for. ConfigError: a module without one."""
     modules = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
-    known: list[Vendor] = [import_module(f"{__name__}.{module}").VENDOR for module in modules]
-    return {vendor.name: vendor for vendor in sorted(known, key=lambda vendor: vendor.order)}
+    known = {module: getattr(import_module(f"{__name__}.{module}"), "VENDOR", None) for module in modules}
+    named = {vendor.name: vendor for vendor in known.values() if isinstance(vendor, Vendor) and hasattr(vendor, "name")}
+    if missing := [module for module in modules if known[module] not in named.values()]:
+        hint = "VENDOR = NAME(), an object of a Vendor with a name"
+        raise ConfigError(*(Problem(f"conf/vendors/{module}.py", "has no VENDOR", hint=hint) for module in missing))
+    return {vendor.name: vendor for vendor in sorted(named.values(), key=lambda vendor: vendor.order)}
 
 
 def vendor_of(name: str | None) -> Vendor:

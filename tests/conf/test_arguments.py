@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorprimat
 from compare.cli import COMPARE
 from conf.arguments import Arguments, Command, number
 from conf.errors import Answer, InputError
@@ -18,6 +19,12 @@ from parsers.find import FIELDS
 from tensorprimat import cli
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command sets sys.argv, which must not outlive a test."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
 
 
 def test_numbers_as_people_type_them() -> None:
@@ -56,9 +63,17 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
 
 def test_a_secret_is_never_printed() -> None:
     with pytest.raises(InputError) as caught:
-        Command(name="x", summary="").parse(["hf_token=s3cret", "tokn=1"])
+        Command(name="x", summary="").parse(["hf_token=s3cret", "tokens=1", "TOKENIZERS_PARALLELISM=2"])
     assert "s3cret" not in str(caught.value)
     assert "found: 1" in str(caught.value)
+    assert "found: 2" in str(caught.value)
+    with pytest.raises(InputError, match="found: 50 tokens"):
+        parsed("tokens=50 tokens %")
+
+
+@pytest.mark.parametrize("argv", ["accept.=x", "baseline.=x", "fail_on.=2%", "price.=2", "accept.a..b=x"])
+def test_a_key_with_nothing_behind_its_dot_is_none(argv: str) -> None:
+    assert parsed(argv).others == (argv,)
 
 
 def test_every_command_has_a_help_a_version_and_a_name() -> None:
@@ -69,7 +84,9 @@ def test_every_command_has_a_help_a_version_and_a_name() -> None:
             assert command.name.split()[-1] in str(caught.value) or "launch.py" in str(caught.value)
         with pytest.raises(Answer, match=VERSION):
             command.parse(["--version"])
-        assert "--json" in command.switches or command.name in ("completion",)
+        assert "--json" in command.switches or command.name in ("completion", "data"), "of data: its two commands"
+        usage, *rows = command.help().splitlines()
+        assert max(usage.count("KEY=VALUE"), sum(row.startswith("  KEY=VALUE") for row in rows)) <= 1
 
 
 def test_help_is_under_the_name_that_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +109,15 @@ def test_the_command_without_and_with_a_wrong_name(capsys: pytest.CaptureFixture
     assert "did you mean compare?" in capsys.readouterr().err
 
 
+def test_no_run_is_said_so_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("compare", "metrics", "metrics cost", "metrics energy"):
+        assert cli.main(name.split()) == 2
+        assert capsys.readouterr().err.startswith("RUN: none given")
+    for function in (tensorprimat.read_runs, lambda: tensorprimat.compare([])):
+        with pytest.raises(tensorprimat.UserError, match="RUN: none given"):
+            function()
+
+
 def test_lists_are_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("models", "gpus", "prices", "frameworks"):
         assert cli.main([name, "--json"]) == 0
@@ -109,8 +135,20 @@ def test_lists_are_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
         ("tprimat compare vary", "vary="),
         ("tprimat compare ru --js", "--json"),
         ("tprimat launch model=llama31_8", "llama31_8b"),
-        ("tprimat metrics co", "cost"),
-        ("tprimat metrics cost pric", "price= price."),
+        ("tprimat metrics cos", "cost"),
+        ("tprimat completion z", "zsh"),
+        ("tprimat data pre", "preview"),
+        ("tprimat parse status=h", "hung"),
+        ("tprimat parse log hardware=mi25", "mi250x"),
+        ("tprimat compare price=o", "oracle"),
+        ("tprimat compare platform=am", "amd"),
+        ("tprimat compare fail_on.reg", "fail_on.regression="),
+        ("tprimat compare accept.adam_e", "accept.adam_eps="),
+        ("tprimat metrics cost capex.usd_per_gpu.mi25", "capex.usd_per_gpu.mi250x="),
+        ("tprimat metrics check hardware=mi25", "mi250x"),
+        ("tprimat launch rehearse=", "train layout"),
+        ("tprimat launch training.seq", "training.seq_length="),
+        ("tprimat launch dry_run=t", "true"),
         ("tprimat metrics check precision=f", "fp32 fp8 fp4"),
     ],
 )

@@ -62,6 +62,7 @@ def test_a_grid_is_a_sweep_by_name(tmp_path: Path) -> None:
 
 
 def test_the_composed_config_can_be_seen(tmp_path: Path) -> None:
+    assert json.loads(launch(tmp_path, "--cfg", "job", "--json", "training.seed=7").stdout)["training"]["seed"] == 7
     done = launch(tmp_path, "--cfg", "job", "platform=amd", "training.seed=7")
     assert done.returncode == 0
     assert "seed: 7" in done.stdout
