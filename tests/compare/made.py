@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+import compare
 from conf.vocabulary import vocabulary
+from metrics.bill import Terms
 from parsers import Reading, Record, Step, differences, write
+
+SCHEMA = json.loads(Path(compare.__file__).with_name("compare.schema.json").read_text(encoding="utf-8"))
 
 SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(vocabulary(), 1),
@@ -62,6 +67,17 @@ def ran(record: Record, **effective: Any) -> Record:
 def silent(record: Record, *names: str) -> Record:
     """`record` as if its log did not report these settings."""
     return replace(record, effective={k: v for k, v in record.effective.items() if k not in names})
+
+
+def without(record: Record, *names: str) -> Record:
+    """`record` as if these settings had not been requested."""
+    return replace(record, requested={k: v for k, v in record.requested.items() if k not in names})
+
+
+def compared(*records: Record, terms: Terms | None = None, **question: Any) -> compare.Comparison:
+    """Their comparison; each run is in a directory of its own name, below its place among them."""
+    runs = [compare.Run(f"{place}/{record.name}", record) for place, record in enumerate(records)]
+    return compare.compare(runs, compare.Question(**question), terms)
 
 
 def save(directory: Path, *records: Record) -> None:

@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from compare.statistics import mean_of, ratio_of, t_quantile, word_of
+from compare.statistics import Ratio, ratio_of, word_of
+from metrics.repeats import mean_of, t_quantile
 
 values = st.lists(st.floats(0.01, 1000), min_size=3, max_size=12)
 
@@ -28,24 +29,19 @@ def test_the_interval_is_welchs(first: list[float], second: list[float]) -> None
     assert math.log(ratio.ratio) == pytest.approx(sum(interval) / 2, abs=1e-9)
 
 
-@given(values, values)
-def test_turned_round_everything_is_turned_round(first: list[float], second: list[float]) -> None:
+@given(values, values, st.floats(0.1, 10))
+def test_turned_round_or_in_another_unit_it_is_the_same(first: list[float], second: list[float], unit: float) -> None:
     there, back = ratio_of(first, second, "higher"), ratio_of(second, first, "higher")
     assert there.ratio * back.ratio == pytest.approx(1)
     if there.interval is not None and back.interval is not None:
         assert there.interval[0] * back.interval[1] == pytest.approx(1)
         assert there.interval[0] <= there.ratio <= there.interval[1]
+    scaled = ratio_of([v * unit for v in first], [v * unit for v in second], "higher")
+    assert scaled.ratio == pytest.approx(there.ratio)
 
 
-@given(values, values, st.floats(0.1, 10))
-def test_a_change_of_unit_changes_no_word(first: list[float], second: list[float], factor: float) -> None:
-    scaled = ratio_of([v * factor for v in first], [v * factor for v in second], "higher")
-    assert scaled.ratio == pytest.approx(ratio_of(first, second, "higher").ratio)
-
-
-@pytest.mark.parametrize(
-    ("interval", "higher", "lower"),
-    [
+def test_words() -> None:
+    for interval, higher, lower in (
         ((1.03, 1.10), "faster", "slower"),
         ((1.001, 1.05), "faster", "slower"),
         ((0.90, 0.97), "slower", "faster"),
@@ -55,52 +51,29 @@ def test_a_change_of_unit_changes_no_word(first: list[float], second: list[float
         ((0.98, 1.02), "undecided", "undecided"),
         ((0.97, 1.01), "undecided", "undecided"),
         ((0.99, 1.3), "undecided", "undecided"),
-    ],
-)
-def test_words(interval: tuple[float, float], higher: str, lower: str) -> None:
-    assert word_of(interval, "higher") == higher
-    assert word_of(interval, "lower") == lower
+    ):
+        assert (interval, word_of(interval, "higher"), word_of(interval, "lower")) == (interval, higher, lower)
+    assert word_of((0.985, 1.015), "higher", difference=0.01) == "undecided", "what matters is the user's"
+    assert word_of((0.96, 1.04), "higher", difference=0.05) == "same"
 
 
-def test_too_few_runs_have_a_ratio_and_no_interval() -> None:
-    one = ratio_of([2.0], [1.0], "higher")
-    assert (one.ratio, one.interval, one.word) == (2.0, None, "undecided")
-    assert "one run each" in one.reason
-    few = ratio_of([2.0, 2.1, 2.2], [1.0, 1.1], "higher")
-    assert few.interval is None
-    assert "3 and 2" in few.reason
-
-
-def test_no_spread_is_no_certainty() -> None:
+def test_where_there_is_no_interval() -> None:
+    one, few = ratio_of([2.0], [1.0], "higher"), ratio_of([2.0, 2.1, 2.2], [1.0, 1.1], "higher")
     copies = ratio_of([2.0] * 3, [1.0] * 3, "higher")
-    assert (copies.interval, copies.word) == (None, "undecided")
+    assert [(r.interval, r.word) for r in (one, few, copies)] == [(None, "undecided")] * 3
+    assert (one.ratio, "one run each" in one.reason, "3 and 2" in few.reason) == (2.0, True, True)
     assert ratio_of([2.0] * 3, [1.0, 1.01, 1.02], "higher").word == "faster"
-
-
-def test_spread_too_small_for_floating_point_squares() -> None:
     tiny = ratio_of([2.0, 2.0, 2.0000000000000004], [1.0, 1.0, 1.0], "higher")
-    assert tiny.word == "faster"
+    assert tiny.word == "faster", "a spread too small for floating-point squares"
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 2.5, 10, 1000])
-def test_the_quantile_is_scipys(degrees: float) -> None:
-    assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-12)
-
-
-def test_the_mean_of_a_group() -> None:
-    assert mean_of([4.0])[1] is None
-    assert mean_of([1.0, 1.0, 1.0])[1] is None
+def test_the_mean_and_the_quantile() -> None:
+    for degrees in (1, 2, 2.5, 10, 1000):
+        assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-12)
+    assert (mean_of([4.0])[1], mean_of([1.0, 1.0, 1.0])[1]) == (None, None)
     centre, interval = mean_of([1.0, 2.0, 4.0])
     assert centre == pytest.approx(2.0)
-    assert interval is not None
-    assert interval[0] * interval[1] == pytest.approx(4.0)
-
-
-def test_the_smallest_difference_that_matters_is_the_users() -> None:
-    interval = (0.985, 1.015)
-    assert word_of(interval, "higher") == "same"
-    assert word_of(interval, "higher", difference=0.01) == "undecided"
-    assert word_of((0.96, 1.04), "higher", difference=0.05) == "same"
+    assert interval is not None and interval[0] * interval[1] == pytest.approx(4.0)
 
 
 def spread_around(centre: float, count: int, noise: float) -> list[float]:
@@ -114,18 +87,15 @@ def spread_around(centre: float, count: int, noise: float) -> list[float]:
 def test_so_many_runs_would_decide_and_one_fewer_would_not(ratio: float, noise: float) -> None:
     """Runs with the same ratio and spread: the number named is the smallest that does it."""
 
-    def undecided(count: int) -> bool:
-        return (
-            ratio_of(spread_around(ratio, count, noise), spread_around(1, count, noise), "higher").word == "undecided"
-        )
+    def over(count: int) -> Ratio:
+        return ratio_of(spread_around(ratio, count, noise), spread_around(1, count, noise), "higher")
 
-    result = ratio_of(spread_around(ratio, 3, noise), spread_around(1, 3, noise), "higher")
+    result = over(3)
     assert result.word == "undecided"
     needed = result.runs_to_decide
     assert needed is not None and needed > 3
     assert f"about {needed} runs a side would decide" in result.reason
-    assert not undecided(needed)
-    assert undecided(needed - 1)
+    assert (over(needed).word == "undecided", over(needed - 1).word) == (False, "undecided")
 
 
 def test_where_no_number_of_runs_is_named() -> None:

@@ -9,15 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from made import TP2, made
+from made import TP2, compared, made
 from msgspec.structs import replace
 from scipy import stats
 
-from compare import Run
 from compare.audit import Audit
-from compare.comparison import compare
 from compare.curve import curve_of
-from compare.groups import Question
 from compare.losses import BLOCKS, RISK, Band, leaves
 from compare.report.blocks import text_of
 from compare.report.words import advice, headline
@@ -27,12 +24,20 @@ Fields = Callable[[int], Mapping[str, Any]]
 
 
 def audited(*records: Record, **question: Any) -> Audit:
-    return compare([Run(record.name, record) for record in records], Question(**question)).audit
+    return compared(*records, **question).audit
 
 
 def check(name: str, *records: Record, **question: Any) -> tuple[str, bool]:
     result = next(one for one in audited(*records, **question).checks if one.name == name)
     return result.state, result.decides
+
+
+def refused(*records: Record, reason: str) -> None:
+    verdict = audited(*records).verdict
+    assert (verdict.word, verdict.reasons[0][: len(reason)]) == ("not comparable", reason)
+
+
+EQUAL, APART, UNKNOWN = ("equal", False), ("apart", True), ("unknown", False)
 
 
 def run(name: str, count: int, fields: Fields, over: Mapping[str, Any] | None = None, **known: Any) -> Record:
@@ -59,24 +64,21 @@ def exact(peak: float = 3e-4) -> Fields:
 
 
 def test_rates_that_were_read_exactly_are_equal_to_1e_12() -> None:
-    assert check("lr_used", run("a", 30, exact()), run("b", 30, exact(), TP2)) == ("equal", False)
-    hair = run("b", 30, exact(3e-4 * (1 + 1e-10)), TP2)
-    result = audited(run("a", 30, exact()), hair)
-    assert result.verdict.word == "not comparable"
-    assert result.verdict.reasons[0].startswith("lr_used: ")
-    rounding = run("b", 30, exact(3e-4 * (1 + 2e-16)), TP2)
-    assert check("lr_used", run("a", 30, exact()), rounding) == ("equal", False)
+    first, hair = run("a", 30, exact()), run("b", 30, exact(3e-4 * (1 + 1e-10)), TP2)
+    assert check("lr_used", first, run("b", 30, exact(), TP2)) == EQUAL
+    assert check("lr_used", first, run("b", 30, exact(3e-4 * (1 + 2e-16)), TP2)) == EQUAL
+    refused(first, hair, reason="lr_used: ")
 
 
-@pytest.mark.parametrize("digits", [4, 7])
-def test_rates_that_were_printed_are_equal_to_their_digits(digits: int) -> None:
-    def expected(scale: float) -> Fields:
-        return lambda i: {"lr_used": printed(scale * rate(i), digits), "loss": 6 - i / 10, "step_time_s": 1.0}
+def test_rates_that_were_printed_are_equal_to_their_digits() -> None:
+    for digits in (4, 7):
 
-    marked = run("a", 30, exact())
-    assert check("lr_used", marked, run("b", 30, expected(1), TP2)) == ("equal", False)
-    off = run("b", 30, expected(1 + 3 * 10.0 ** (1 - digits)), TP2)
-    assert check("lr_used", marked, off) == ("apart", True)
+        def expected(scale: float, digits: int = digits) -> Fields:
+            return lambda i: {"lr_used": printed(scale * rate(i), digits), "loss": 6 - i / 10, "step_time_s": 1.0}
+
+        marked, off = run("a", 30, exact()), run("b", 30, expected(1 + 3 * 10.0 ** (1 - digits)), TP2)
+        assert check("lr_used", marked, run("b", 30, expected(1), TP2)) == EQUAL
+        assert check("lr_used", marked, off) == APART
 
 
 def only_printed(offset: int, dialect: str = "", **known: Any) -> Record:
@@ -91,26 +93,23 @@ def test_a_rate_that_is_printed_one_step_early_is_neither_a_difference_nor_equal
     this, following = only_printed(0), only_printed(1)
     result = audited(this, following, vary=("platform", "layout"))
     rates = next(one for one in result.checks if one.name == "lr_used")
-    assert (rates.state, rates.decides) == ("unknown", False)
+    assert (rates.state, rates.decides) == UNKNOWN
     assert "which step's rate is printed is not known" in rates.reason
     assert "lr_used" not in " ".join(result.verdict.reasons)
 
 
 def test_a_dialect_that_is_known_reports_which_step_it_prints() -> None:
-    vary = {"vary": ("platform", "layout")}
-    assert check("lr_used", only_printed(0, "nemo2"), only_printed(1, "primus"), **vary) == ("equal", False)
-    assert check("lr_used", only_printed(0, "primus"), only_printed(1, "primus"), **vary) == ("apart", True)
-    assert check("lr_used", run("a", 30, exact()), only_printed(1, "primus", framework="megatron"), **vary) == (
-        "equal",
-        False,
-    )
+    vary, following = {"vary": ("platform", "layout")}, only_printed(1, "primus", framework="megatron")
+    assert check("lr_used", only_printed(0, "nemo2"), only_printed(1, "primus"), **vary) == EQUAL
+    assert check("lr_used", only_printed(0, "primus"), only_printed(1, "primus"), **vary) == APART
+    assert check("lr_used", run("a", 30, exact()), following, **vary) == EQUAL
 
 
 def test_two_logs_of_one_unknown_trainer_print_alike() -> None:
     shifted = only_printed(1, framework="trainer0")
-    assert check("lr_used", only_printed(0), shifted) == ("apart", True)
+    assert check("lr_used", only_printed(0), shifted) == APART
     again = replace(only_printed(0), id="c", name="c", requested={**shifted.requested})
-    assert check("lr_used", only_printed(0), again) == ("equal", False)
+    assert check("lr_used", only_printed(0), again) == EQUAL
 
 
 def test_another_schedule_is_apart_however_it_is_printed() -> None:
@@ -119,20 +118,13 @@ def test_another_schedule_is_apart_however_it_is_printed() -> None:
     assert next((c.state, c.step) for c in result.checks if c.name == "lr_used") == ("apart", 1)
 
 
-def test_a_dropped_value_does_not_shift_a_curve() -> None:
-    complete, gap = run("a", 30, exact()), run("b", 30, exact(), TP2)
-    gap = replace(gap, steps=tuple(step for step in gap.steps if step.step != 7))
-    assert check("lr_used", complete, gap) == ("equal", False)
-    assert check("tokens_seen", complete, gap) == ("equal", False)
-
-
 def test_a_rate_that_is_compared_or_declared_decides_nothing() -> None:
     over = {"lr": 3e-4, "lr_warmup_init": 5e-5}
     other = {"lr": 6e-4, "lr_warmup_init": 1e-4}
     pair = run("a", 30, exact(), over), run("b", 30, exact(6e-4), other)
     assert check("lr_used", *pair, vary=("lr",)) == ("varied", False)
     accepted = {"lr": "a scan", "lr_warmup_init": "a scan"}
-    assert check("lr_used", *pair, accept=accepted) == ("apart", True)
+    assert check("lr_used", *pair, accept=accepted) == APART
     both = audited(*pair, accept={**accepted, "lr_used": "a scan"})
     assert both.verdict.word == "comparable"
     assert "accepted: a scan" in next(c.reason for c in both.checks if c.name == "lr_used")
@@ -142,19 +134,20 @@ def test_tokens_seen_are_compared_with_each_other_step_by_step() -> None:
     def samples(each: int) -> Fields:
         return lambda i: {"consumed_samples": each * (i + 1), "loss": 5.0, "end_monotonic_s": 1.0 * i}
 
-    assert check("tokens_seen", run("a", 9, samples(8)), run("b", 9, samples(8), TP2)) == ("equal", False)
-    result = audited(run("a", 9, samples(8)), run("b", 9, samples(16), TP2))
-    assert (result.verdict.word, [c.step for c in result.checks if c.state == "apart"]) == ("not comparable", [0])
-    assert result.verdict.reasons[0] == "tokens_seen: a 800; b 1,600 at step 0"
+    first = run("a", 9, samples(8))
+    assert check("tokens_seen", first, run("b", 9, samples(8), TP2)) == EQUAL
+    refused(first, run("b", 9, samples(16), TP2), reason="tokens_seen: a 800; b 1,600 at step 0")
     unreported = run("b", 9, lambda i: {"end_monotonic_s": 1.0 * i}, TP2)
-    assert check("tokens_seen", run("a", 9, samples(8)), unreported) == ("equal", False)  # worked out from the batch
+    assert check("tokens_seen", first, unreported) == EQUAL, "worked out from the batch"
 
 
-def test_lines_that_lack_at_the_end_leave_tokens_unknown() -> None:
+def test_a_dropped_value_does_not_shift_a_curve_and_lost_lines_leave_tokens_unknown() -> None:
     complete, cut = run("a", 30, exact()), run("b", 30, exact(), TP2)
-    assert check("tokens_seen", complete, replace(cut, steps=cut.steps[:10])) == ("unknown", False)
+    gap = replace(cut, steps=tuple(step for step in cut.steps if step.step != 7))
+    assert check("lr_used", complete, gap) == check("tokens_seen", complete, gap) == EQUAL
+    assert check("tokens_seen", complete, replace(cut, steps=cut.steps[:10])) == UNKNOWN
     every_seventh = replace(cut, steps=tuple(s for s in cut.steps if (s.step + 1) % 7 == 0))
-    assert check("tokens_seen", complete, every_seventh) == ("equal", False)
+    assert check("tokens_seen", complete, every_seventh) == EQUAL
 
 
 def summed(record: Record, other: int = -1) -> Record:
@@ -164,14 +157,10 @@ def summed(record: Record, other: int = -1) -> Record:
 
 
 def test_the_tokens_themselves_are_compared_with_each_other_where_a_probe_read_them() -> None:
-    pair = run("a", 9, exact()), run("b", 9, exact(), TP2)
-    assert check("tokens_checksum", *pair) == ("unknown", False)
-    assert check("tokens_checksum", summed(pair[0]), summed(pair[1])) == ("equal", False)
-    result = audited(summed(pair[0]), summed(pair[1], other=5))
-    assert (result.verdict.word, result.verdict.reasons) == (
-        "not comparable",
-        ("tokens_checksum: a and b read other tokens at step 5",),
-    )
+    first, second = run("a", 9, exact()), run("b", 9, exact(), TP2)
+    assert check("tokens_checksum", first, second) == UNKNOWN
+    assert check("tokens_checksum", summed(first), summed(second)) == EQUAL
+    refused(summed(first), summed(second, other=5), reason="tokens_checksum: a and b read other tokens at step 5")
 
 
 def losing(name: str, seed: int, over: Mapping[str, Any] | None = None, shift: float = 0.0, noise: int = 0) -> Record:
@@ -188,16 +177,12 @@ def sides(shift: float, seeds: Sequence[int] = (1, 2, 3)) -> list[Record]:
     return [losing(f"a{s}", s) for s in seeds] + [losing(f"b{s}", s, TP2, shift, noise=1) for s in seeds]
 
 
-def test_losses_within_the_band_of_the_seeds_are_equal() -> None:
-    assert check("loss", *sides(0.0)) == ("equal", False)
-
-
-@pytest.mark.parametrize("shift", [0.05, -0.05])
-def test_losses_beyond_the_band_of_the_seeds_are_apart_both_ways(shift: float) -> None:
-    result = audited(*sides(shift))
-    assert result.verdict.word == "not comparable"
-    assert "the band of the seeds is ±" in result.verdict.reasons[0]
-    assert check("loss", *sides(shift), accept={"loss": "fp8 against bf16"}) == ("declared", False)
+def test_losses_beyond_the_band_of_the_seeds_are_apart_both_ways() -> None:
+    assert check("loss", *sides(0.0)) == EQUAL
+    for shift in (0.05, -0.05):
+        assert "the band of the seeds is ±" in audited(*sides(shift)).verdict.reasons[0]
+        assert check("loss", *sides(shift)) == APART
+        assert check("loss", *sides(shift), accept={"loss": "fp8 against bf16"}) == ("declared", False)
 
 
 @pytest.mark.parametrize(("shift", "side"), [(0.05, "above"), (-0.05, "below")])
@@ -206,63 +191,48 @@ def test_another_precision_at_another_loss_gives_no_ratio_until_it_is_accepted(s
     fp8 = {"fp8": "hybrid", "fp8_recipe": "delayed"}
     records = [losing(f"a{s}", s, {"fp8": None}) for s in (1, 2, 3)]
     records += [losing(f"b{s}", s, fp8, shift, noise=1) for s in (1, 2, 3)]
-    runs = [Run(record.name, record) for record in records]
-    result = compare(runs, Question(vary=("precision",)))
+    result = compared(*records, vary=("precision",))
     assert (result.audit.verdict.word, result.ratios) == ("not comparable", ())
     (reason,) = result.audit.verdict.reasons
     assert f"nats/token {side} fp8=None in the block from step 10" in reason
     assert f"nats/token {side} it in the last; the band of the seeds is ±" in reason
     assert text_of(headline(result)[0]).startswith("No ratio is given: the groups train to other losses")
     assert "accept it: accept.loss=REASON" in text_of(next(advice(result)))
-    accepted = compare(runs, Question(vary=("precision",), accept={"loss": "0.05 will do"}))
+    accepted = compared(*records, vary=("precision",), accept={"loss": "0.05 will do"})
     assert accepted.audit.verdict.word == "comparable"
     assert accepted.ratios
     assert accepted.audit.verdict.reasons[0].startswith("loss: accepted: 0.05 will do (fp8=hybrid is ")
 
 
 def test_two_seeds_on_one_side_give_a_band() -> None:
-    two = [losing("a1", 1), losing("a2", 2)]
-    audits = [audited(*two, *(losing(f"b{s}", s, TP2, shift, noise=1) for s in (1, 2))) for shift in (0.0, 0.5)]
-    assert [next(c.state for c in one.checks if c.name == "loss") for one in audits] == ["equal", "apart"]
+    states = [check("loss", *sides(shift, seeds=(1, 2)))[0] for shift in (0.0, 0.5)]
+    assert states == ["equal", "apart"]
 
 
 def test_without_a_second_seed_only_what_is_far_off_is_apart() -> None:
-    near = audited(losing("a", 1), losing("b", 1, TP2, 0.02, noise=1))
+    near = audited(*sides(0.02, seeds=(1,)))
     assert (near.verdict.word, near.checks[-1].state, near.checks[-1].decides) == ("comparable", "unknown", False)
     assert "no spread between seeds" in near.checks[-1].reason
-    assert audited(losing("a", 1), losing("b", 1, TP2, 0.5, noise=1)).verdict.word == "not comparable"
+    assert check("loss", *sides(0.5, seeds=(1,))) == APART
 
 
-def test_equal_numbers_are_bit_equal() -> None:
-    same = audited(losing("a", 1), losing("b", 1, TP2))
-    assert (same.checks[-1].state, same.checks[-1].reason) == ("equal", "bit-equal over 80 steps, seed by seed")
-
-
-def test_a_loss_that_is_no_number_on_one_side_alone() -> None:
-    sound, sick = losing("a", 1), losing("b", 1, TP2)
-    broken = tuple(replace(s, loss=None, nonfinite=("loss",)) if s.step == 40 else s for s in sick.steps)
-    result = audited(sound, replace(sick, steps=broken))
-    assert result.verdict.reasons == ("loss: nan or inf in b at step 40, a number in a",)
-
-
-def test_losses_of_runs_that_differ_in_what_makes_them_decide_nothing() -> None:
-    other = {"adam_eps": 2}
-    pair = losing("a", 1), losing("b", 1, other, 1.0)
-    assert check("loss", *pair, vary=("optimizer",)) == ("varied", False)
-    assert check("loss", losing("a", 1), losing("b", 1, TP2, 1.0), vary=("layout",)) == ("apart", True)
-
-
-def test_a_log_without_losses_leaves_them_unknown() -> None:
-    mute = run("b", 80, lambda i: {"end_monotonic_s": 10.0 + i}, TP2)
-    assert check("loss", losing("a", 1), mute) == ("unknown", False)
+def test_losses_that_are_equal_missing_no_numbers_or_of_other_settings() -> None:
+    first, second = losing("a", 1), losing("b", 1, TP2)
+    same = audited(first, second).checks[-1]
+    assert (same.state, same.reason) == ("equal", "bit-equal over 80 steps, seed by seed")
+    broken = tuple(replace(s, loss=None, nonfinite=("loss",)) if s.step == 40 else s for s in second.steps)
+    sick = replace(second, steps=broken)
+    refused(first, sick, reason="loss: nan or inf in b at step 40, a number in a")
+    assert check("loss", first, run("b", 80, lambda i: {"end_monotonic_s": 10.0 + i}, TP2)) == UNKNOWN
+    assert check("loss", first, losing("b", 1, {"adam_eps": 2}, 1.0), vary=("optimizer",)) == ("varied", False)
+    assert check("loss", first, losing("b", 1, TP2, 1.0), vary=("layout",)) == APART
 
 
 def test_losses_are_aligned_by_tokens() -> None:
     fine = run("a", 40, lambda i: {"loss": 9 - i / 10, "consumed_samples": 8 * (i + 1), "end_monotonic_s": 1.0 * i})
-    coarse = run(
-        "b", 20, lambda i: {"loss": 9 - (2 * i + 1) / 10, "consumed_samples": 16 * (i + 1), "end_monotonic_s": 1.0 * i}
-    )
-    result = audited(fine, coarse, vary=("training", "layout"))
+    coarse = tuple(replace(step, step=step.step // 2) for step in fine.steps[1::2])
+    half = replace(made("b", over={"train_iters": 20, "global_batch_size": 16}), steps=coarse)
+    result = audited(fine, half, vary=("training", "layout"))
     assert result.checks[-1].reason == "bit-equal over 20 steps, seed by seed"
 
 
@@ -279,21 +249,27 @@ def test_the_band_is_students_where_blocks_are_one() -> None:
             assert Band([first, second]).half_width(first, second) == pytest.approx(student, rel=0.06)
 
 
+def leaving(seed: Callable[[float], list[float]], count: int, shift: float, pairs: int) -> float:
+    """The share of pairs of groups of `count` seeds, one shifted, that are called apart."""
+
+    def apart() -> bool:
+        first, second = [seed(0.0) for _ in range(count)], [seed(shift) for _ in range(count)]
+        return leaves(first, second, Band([first, second]).half_width(first, second)) is not None
+
+    return sum(apart() for _ in range(pairs)) / pairs
+
+
 @pytest.mark.parametrize("kind", ["mixed", "falling"])
 def test_equal_stacks_are_seldom_called_apart(kind: str) -> None:
     """Of 600 pairs of groups of three: 4 in 100, give or take 0.8. With the larger of Student's t and a normal quantile
     for seven blocks they were 7.5, and 29 where blocks spread by halves."""
     noise = random.Random(7)
 
-    def seed() -> list[float]:
+    def seed(_: float) -> list[float]:
         own = noise.gauss(0, 1)
         return [0.5**b * noise.gauss(0, 1) if kind == "falling" else own + noise.gauss(0, 1) for b in range(BLOCKS - 1)]
 
-    def apart(first: list[list[float]], second: list[list[float]]) -> bool:
-        return leaves(first, second, Band([first, second]).half_width(first, second)) is not None
-
-    pairs = [([seed() for _ in range(3)], [seed() for _ in range(3)]) for _ in range(600)]
-    assert sum(apart(first, second) for first, second in pairs) / len(pairs) < 0.055
+    assert leaving(seed, 3, 0.0, pairs=600) < 0.055
 
 
 @pytest.mark.parametrize(("kind", "spread"), [("mixed", math.sqrt(2)), ("shifted", 1.0), ("independent", 1.0)])
@@ -304,11 +280,7 @@ def test_three_spreads_between_seeds_are_found_by_five(kind: str, spread: float)
         own = 0.0 if kind == "independent" else noise.gauss(0, 1)
         return [shift + own + (0.0 if kind == "shifted" else noise.gauss(0, 1)) for _ in range(BLOCKS - 1)]
 
-    def result() -> bool:
-        first, second = [seed(0.0) for _ in range(5)], [seed(3 * spread) for _ in range(5)]
-        return leaves(first, second, Band([first, second]).half_width(first, second)) is not None
-
-    assert sum(result() for _ in range(100)) >= 95
+    assert leaving(seed, 5, 3 * spread, pairs=100) >= 0.95
 
 
 def test_groups_compared_with_one_baseline_share_the_risk() -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import made, ran, repeats, silent
+from made import compared, made, ran, repeats, silent
 from msgspec.structs import replace
 
-import compare
-from compare import Comparison, Run
-from compare.groups import Question
 from conf.errors import InputError
 from conf.vocabulary import vocabulary
 from metrics import summarise
@@ -58,14 +55,10 @@ def on(platform: str, record: Record) -> Record:
     return replace(record, platform=platform, hardware=hardware, framework=framework)
 
 
-def compared(*records: Record, **question: Any) -> Comparison:
-    runs = [Run(f"{record.name}-{i}", record) for i, record in enumerate(records)]
-    return compare.compare(runs, Question(**question))
-
-
-def reasons(of: Comparison) -> set[str]:
-    """The settings that the verdict names."""
-    return {reason.partition(":")[0].split(" of ")[0] for reason in of.audit.verdict.reasons}
+def verdict(*records: Record) -> tuple[str, set[str]]:
+    """The word, and the settings that the verdict names."""
+    known = compared(*records).audit.verdict
+    return known.word, {reason.partition(":")[0].split(" of ")[0] for reason in known.reasons}
 
 
 def test_the_same_log_on_both_platforms_is_comparable(tmp_path: Path) -> None:
@@ -75,39 +68,31 @@ def test_the_same_log_on_both_platforms_is_comparable(tmp_path: Path) -> None:
     assert result.audit.verdict.word == "comparable", result.audit.verdict
 
 
-def test_fault_1_mock_data_against_real_data(tmp_path: Path) -> None:
-    real, mock = log(tmp_path, "nvd"), log(tmp_path, "amd", mock_data=True, data_path=None)
-    result = compared(on("nvidia", real), on("amd", mock))
-    assert result.audit.verdict.word == "not comparable"
-    assert {"mock_data", "data_path"} <= reasons(result)
-    assert result.ratios == ()
-
-
 def test_faults_1_3_and_5_in_the_dump_alone(tmp_path: Path) -> None:
-    """A corpus that is mock though its path is in the dump, opposite performance switches, another epsilon, masked
-    ends of documents: the verdict names the setting, and nothing else."""
-    differing: dict[str, tuple[Any, set[str]]] = {
-        "mock_data": (True, {"mock_data", "data_path", "split"}),
-        "overlap_grad_reduce": (True, {"overlap_grad_reduce"}),
-        "overlap_param_gather": (True, {"overlap_param_gather"}),
-        "layernorm_epsilon": (1e-06, {"norm_epsilon"}),
-        "eod_mask_loss": (True, {"eod_mask_loss"}),
-    }
-    for key, (value, names) in differing.items():
-        result = compared(on("nvidia", log(tmp_path, "nvd")), on("amd", log(tmp_path, "amd", None, **{key: value})))
-        assert (result.audit.verdict.word, reasons(result)) == ("not comparable", names)
+    """A corpus that is mock though its path is in the dump or not, opposite performance switches, another epsilon,
+    masked ends of documents: the verdict names the setting, and nothing else."""
+    differing: tuple[tuple[dict[str, Any], set[str]], ...] = (
+        ({"mock_data": True, "data_path": None}, {"mock_data", "data_path", "split"}),
+        ({"mock_data": True}, {"mock_data", "data_path", "split"}),
+        ({"overlap_grad_reduce": True}, {"overlap_grad_reduce"}),
+        ({"overlap_param_gather": True}, {"overlap_param_gather"}),
+        ({"layernorm_epsilon": 1e-06}, {"norm_epsilon"}),
+        ({"eod_mask_loss": True}, {"eod_mask_loss"}),
+    )
+    for dump, names in differing:
+        pair = on("nvidia", log(tmp_path, "nvd")), on("amd", log(tmp_path, "amd", None, **dump))
+        assert verdict(*pair) == ("not comparable", names)
+        assert compared(*pair).ratios == ()
 
 
 def test_fault_2_settings_that_reach_nothing() -> None:
     """Written at the top level of Primus' YAML, 28 of 42 keys changed nothing: what ran is not what was requested."""
-    requested = made("amd", over={"swiglu": True, "sequence_parallel": False}, platform="amd", hardware="mi300x")
-    result = compared(
-        made("nvd", over={"swiglu": True, "sequence_parallel": False}), ran(requested, sequence_parallel=True)
-    )
-    assert result.audit.verdict.word == "not comparable"
-    assert "sequence_parallel" in reasons(result)
-    both = compared(ran(made("nvd"), clip_grad=0), ran(requested, clip_grad=0, swiglu=1, sequence_parallel=1))
-    assert both.audit.verdict.word == "not comparable", "alike on both sides, and still not what was requested"
+    over = {"swiglu": True, "sequence_parallel": False}
+    requested = made("amd", over=over, platform="amd", hardware="mi300x")
+    word, names = verdict(made("nvd", over=over), ran(requested, sequence_parallel=True))
+    assert (word, "sequence_parallel" in names) == ("not comparable", True)
+    both = ran(made("nvd"), clip_grad=0), ran(requested, clip_grad=0, swiglu=1, sequence_parallel=1)
+    assert verdict(*both)[0] == "not comparable", "alike on both sides, and still not what was requested"
 
 
 def test_fault_3_another_attention_kernel_is_shown(tmp_path: Path) -> None:
@@ -121,31 +106,21 @@ def test_fault_3_another_attention_kernel_is_shown(tmp_path: Path) -> None:
 def test_fault_4_different_clocks() -> None:
     ours = made("nvd")
     printed = tuple(replace(step, end_monotonic_s=None) for step in ours.steps)
-    result = compared(ours, replace(on("amd", ours), id="b", name="b", steps=printed))
-    assert (result.audit.verdict.word, reasons(result)) == ("not comparable", {"clock"})
+    other = replace(on("amd", ours), id="b", name="b", steps=printed)
+    assert verdict(ours, other) == ("not comparable", {"clock"})
+    early = tuple(replace(step, flags=("step_time_s:asynchronous",)) for step in printed)
+    mean = summarise(replace(ours, steps=early))["step_time_mean_s"]
+    assert mean.value is None, "a clock that stops before the GPU does is none"
+    slow = tuple(replace(s, end_monotonic_s=100 + 2.0 * i + (30 if i else 0)) for i, s in enumerate(ours.steps))
+    mean = summarise(replace(ours, steps=slow))["step_time_mean_s"]
+    assert mean.value == pytest.approx(2.0), "warm-up is left out"
 
 
-def test_fault_4_a_clock_that_stops_before_the_gpu_does_is_none() -> None:
-    record = made("nvd")
-    early = tuple(replace(s, end_monotonic_s=None, flags=("step_time_s:asynchronous",)) for s in record.steps)
-    assert summarise(replace(record, steps=early))["step_time_mean_s"].value is None
-
-
-def test_fault_4_warm_up_is_left_out_on_both_sides() -> None:
-    record = made("nvd")
-    slow = tuple(replace(s, end_monotonic_s=100 + 2.0 * i + (30 if i else 0)) for i, s in enumerate(record.steps))
-    assert summarise(replace(record, steps=slow))["step_time_mean_s"].value == pytest.approx(2.0)
-
-
-def test_fault_6_one_program_under_two_names_is_one_group() -> None:
-    """The settings that ran distinguish runs, never what they are called."""
+def test_fault_6_one_program_under_two_names_is_one_group(tmp_path: Path) -> None:
+    """The settings that ran distinguish runs, never what they are called; and one log is one run."""
     mega, prim = repeats("train_amd_mega_llama", (2.0, 2.1))
     result = compared(on("amd", mega), on("amd", replace(prim, name="train_amd_prim_llama")))
-    assert len(result.groups) == 1
-    assert result.audit.verdict.word == "nothing to compare"
-
-
-def test_fault_6_one_log_under_two_names_is_one_run(tmp_path: Path) -> None:
+    assert (len(result.groups), result.audit.verdict.word) == (1, "nothing to compare")
     record = log(tmp_path, "mega")
     with pytest.raises(InputError, match="is the same run as"):
         compared(record, replace(record, name="prim"))
@@ -173,13 +148,10 @@ def test_fault_7_a_lost_line_shifts_nothing(tmp_path: Path) -> None:
     assert moved.audit.verdict.word != "comparable"
 
 
-def test_fault_8_memory_that_nobody_measured_is_unknown(tmp_path: Path) -> None:
-    result = summarise(log(tmp_path, "amd"))
-    assert {name for name, q in result.items() if "memory" in name and q.value is not None} == set()
-
-
 def test_fault_8_samples_of_memory_are_no_series_of_steps(tmp_path: Path) -> None:
     """The predecessor's own records hold such series: they are not read into steps."""
+    known = summarise(log(tmp_path, "amd"))
+    assert {name for name, q in known.items() if "memory" in name and q.value is not None} == set()
     entry = {
         "platform": "amd",
         "gpu_info": {"device_name": "AMD Instinct MI300X", "total_memory_gb": 206.1, "software_stack": "rocm"},
@@ -201,18 +173,12 @@ def test_fault_9_no_fact_by_default(tmp_path: Path) -> None:
     assert (record.platform, record.hardware, record.environment.get("device_name")) == (None, None, None)
     result = summarise(replace(record, environment={"device_name": "AMD GPU (from log)"}))
     assert (result["mfu_percent"].value, result["mfu_percent"].note) == (None, "unknown GPU")
-    few = summarise(silent(record, "world_size", "global_batch_size"))
-    assert few["tokens_per_s_per_gpu"].value is None
-    no_batch = replace(
-        record, steps=tuple(replace(s, consumed_samples=None, global_batch_size=None) for s in record.steps)
-    )
-    assert summarise(silent(no_batch, "global_batch_size"))["tokens_per_s"].value is None
-    unknown = compared(on("nvidia", record), silent(on("amd", log(tmp_path, "b")), "global_batch_size"))
-    assert unknown.audit.verdict.word == "cannot tell"
-
-
-def test_fault_9_nothing_is_divided_by_shader_counts() -> None:
-    assert not [name for name in summarise(made("a")) if "core" in name]
+    assert summarise(silent(record, "world_size", "global_batch_size"))["tokens_per_s_per_gpu"].value is None
+    bare = tuple(replace(s, consumed_samples=None, global_batch_size=None) for s in record.steps)
+    assert summarise(silent(replace(record, steps=bare), "global_batch_size"))["tokens_per_s"].value is None
+    other = silent(on("amd", log(tmp_path, "b")), "global_batch_size")
+    assert verdict(on("nvidia", record), other)[0] == "cannot tell"
+    assert not [name for name in summarise(made("a")) if "core" in name], "nothing is divided by shader counts"
 
 
 def test_fault_10_without_pyyaml_nothing_is_started(tmp_path: Path) -> None:
@@ -230,11 +196,9 @@ def test_fault_10_without_pyyaml_nothing_is_started(tmp_path: Path) -> None:
 
 def test_fault_10_the_recipe_as_it_came_is_another_experiment() -> None:
     """Same name, same request, and the recipe's own settings ran: no repeat, and no partner for a comparison."""
-    expected = made("amd", over={"seed": 2})
-    unpatched = ran(expected, norm_epsilon=1e-06, overlap_grad_reduce=True)
-    result = compared(made("amd_1"), unpatched)
-    assert result.audit.verdict.word == "not comparable"
-    assert {"norm_epsilon", "overlap_grad_reduce"} <= reasons(result)
+    unpatched = ran(made("amd", over={"seed": 2}), norm_epsilon=1e-06, overlap_grad_reduce=True)
+    word, names = verdict(made("amd_1"), unpatched)
+    assert (word, {"norm_epsilon", "overlap_grad_reduce"} <= names) == ("not comparable", True)
 
 
 def test_what_is_declared_is_no_fault() -> None:

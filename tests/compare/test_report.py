@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import unescape
 from html.parser import HTMLParser
@@ -17,13 +17,11 @@ from typing import Any
 import jsonschema
 import pytest
 from long_runs import broken, vendor_run, without
-from made import TP2, made, repeats, silent
+from made import SCHEMA, TP2, compared, made, repeats, silent
 from msgspec.structs import replace
 
-from compare import Run, comparison
-from compare.comparison import compare
+from compare import Run, compare
 from compare.figures import FIGURES
-from compare.groups import Question
 from compare.report.files import png, style, texts
 from compare.report.page import launched, summary
 from compare.report.terminal import print_report
@@ -32,7 +30,6 @@ from metrics.bill import Prices, Terms
 from parsers import Record
 from parsers.given import given_of, with_given
 
-SCHEMA = json.loads(Path(comparison.__file__).with_name("compare.schema.json").read_text(encoding="utf-8"))
 PRICES = Prices("USD", {"h100": 2.6, "mi300x": 1.9}, "2026-11", "quotes")
 EVIL = "</td></code></pre><script>alert(1)</script> | `rm` [x](y) =1+1 \x1b[2J \ud800"
 
@@ -73,9 +70,8 @@ def read(html: str) -> Page:
     return page
 
 
-def made_files(records: Sequence[Record], terms: Terms | None = None, **question: Any) -> dict[str, str]:
-    runs = [Run(f"runs/{record.id}", record) for record in records]
-    return texts(compare(runs, Question(**question), terms), ["runs", "-o", "out"])
+def made_files(*records: Record, terms: Terms | None = None, **question: Any) -> dict[str, str]:
+    return texts(compared(*records, terms=terms, **question), ["runs", "-o", "out"])
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +79,19 @@ def vendors() -> dict[str, str]:
     """Two vendors, three runs each, with the user's prices and a stretch of steps lost."""
     records = [vendor_run(p, h, s, 300) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for s in (1, 2, 3)]
     records[4] = without(records[4], 100, 130)
-    return made_files(records, Terms(tokens=15e12, prices=PRICES))
+    return made_files(*records, terms=Terms(tokens=15e12, prices=PRICES))
 
 
 @pytest.fixture(scope="module")
 def scaled() -> dict[str, str]:
     records = [vendor_run("nvidia", "h100", seed, 60, nodes) for nodes in (1, 2, 4) for seed in (1, 2, 3)]
-    return made_files(records, vary=("layout", "world_size", "training", "num_micro_batches"))
+    return made_files(*records, vary=("layout", "world_size", "training", "num_micro_batches"))
 
 
 @pytest.mark.parametrize("of", ["vendors", "scaled"])
-def test_every_number_equals_the_json(of: str, request: pytest.FixtureRequest) -> None:
+def test_every_number_equals_the_json_and_every_known_one_is_on_the_page(
+    of: str, request: pytest.FixtureRequest
+) -> None:
     out = request.getfixturevalue(of)
     result, page = json.loads(out["compare.json"]), read(out["compare.html"])
     jsonschema.validate(result, SCHEMA)
@@ -102,21 +100,13 @@ def test_every_number_equals_the_json(of: str, request: pytest.FixtureRequest) -
         there = at(result, pointer)
         assert there == float(value), pointer
         assert text in (shown(there), shown(there * 1e-9), f"{there:.3f}"), pointer
-
-
-@pytest.mark.parametrize("of", ["vendors", "scaled"])
-def test_every_known_figure_and_ratio_of_the_json_is_on_the_page(of: str, request: pytest.FixtureRequest) -> None:
-    out = request.getfixturevalue(of)
-    result = json.loads(out["compare.json"])
-    shown_ = {pointer for pointer, _, _ in read(out["compare.html"]).numbers}
-    metrics = {figure.metric for figure in FIGURES}
+    expected = {f"/ratios/{i}/ratio" for i, r in enumerate(result["ratios"]) if r["ratio"] is not None}
+    expected |= {f"/break_even/{i}/price/value" for i, _ in enumerate(result["break_even"])}
+    expected |= {f"/scaling/{i}/gpus" for i, _ in enumerate(result["scaling"])}
     for i, group in enumerate(result["groups"]):
-        known = {name for name, q in group["figures"].items() if q["value"] is not None and name in metrics}
-        assert {f"/groups/{i}/figures/{name}/value" for name in known} <= shown_
-        assert {f"/groups/{i}/runs/0/figures/{name}/value" for name in known} <= shown_
-    assert {f"/ratios/{i}/ratio" for i, r in enumerate(result["ratios"]) if r["ratio"] is not None} <= shown_
-    assert {f"/break_even/{i}/price/value" for i, _ in enumerate(result["break_even"])} <= shown_
-    assert {f"/scaling/{i}/gpus" for i, _ in enumerate(result["scaling"])} <= shown_
+        known = {f.metric for f in FIGURES if group["figures"][f.metric]["value"] is not None}
+        expected |= {f"/groups/{i}/{of}figures/{name}/value" for name in known for of in ("", "runs/0/")}
+    assert expected <= {pointer for pointer, _, _ in page.numbers}
 
 
 def test_numbers_in_the_words_are_the_jsons_too(vendors: dict[str, str]) -> None:
@@ -164,7 +154,7 @@ def test_the_verdict_is_first_and_the_audit_before_any_figure(vendors: dict[str,
 
 
 def test_of_what_is_not_comparable_there_is_no_ratio_anywhere() -> None:
-    out = made_files([*repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), {**TP2, "lr": 0.1})])
+    out = made_files(*repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), {**TP2, "lr": 0.1}))
     page = read(out["compare.html"])
     assert not [p for p, _, _ in page.numbers if p.startswith(("/ratios", "/break_even", "/scaling"))]
     words = " ".join(page.text)
@@ -175,7 +165,7 @@ def test_of_what_is_not_comparable_there_is_no_ratio_anywhere() -> None:
 
 
 def test_what_is_unknown_is_reported_to_be() -> None:
-    page = read(made_files([made("a"), silent(made("b", over=TP2), "seq_length")])["compare.html"])
+    page = read(made_files(made("a"), silent(made("b", over=TP2), "seq_length"))["compare.html"])
     words = " ".join(page.text)
     assert "Skip to the verdict ? Cannot tell No ratio is given: too little is known" in words
     assert "seq_length: unknown, not reported by TP2" in words
@@ -185,7 +175,7 @@ def test_what_is_unknown_is_reported_to_be() -> None:
 def test_html_and_markdown_in_a_record_stay_text() -> None:
     dead = made("c", over={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
     evil = replace(made("b", over=TP2), id=EVIL, name=EVIL, image=EVIL, environment={EVIL: EVIL, "host": EVIL})
-    out = made_files([made("a"), evil, dead])
+    out = made_files(made("a"), evil, dead)
     page = read(out["compare.html"])
     assert {"script", "img"} & {tag for tag, _ in page.tags} == set()
     assert any("<script>alert(1)</script>" in text for text in page.text)
@@ -210,12 +200,9 @@ def test_the_csv_has_every_figure_in_full(vendors: dict[str, str]) -> None:
     ratios = [r for r in rows if r["what"] == "ratio"]
     assert [r["word"] for r in ratios] == [r["word"] for r in result["ratios"]]
     assert {r["verdict"] for r in rows} == {"comparable"}
-
-
-def test_a_spreadsheet_takes_no_label_for_a_formula() -> None:
-    out = made_files([made("a"), replace(made("b", over=TP2), id="=cmd|' /C calc'!A0")])
+    out = made_files(made("a"), replace(made("b", over=TP2), id="=cmd|' /C calc'!A0"))
     runs = {row["run"] for row in csv.DictReader(StringIO(out["compare.csv"]))}
-    assert "'=cmd|' /C calc'!A0" in runs
+    assert "'=cmd|' /C calc'!A0" in runs, "a spreadsheet would take it for a formula"
 
 
 def test_scaling_is_against_linear_growth(scaled: dict[str, str]) -> None:
@@ -234,27 +221,21 @@ def test_how_a_run_was_started_is_shown(tmp_path: Path) -> None:
     command, _ = launched(str(tmp_path))
     assert command == f"cd {tmp_path} && \\\n  A='x y' \\\n  HF_TOKEN=\"$HF_TOKEN\" \\\n  python 'train me.py'"
     runs = [Run(str(tmp_path), made("a")), Run("b", made("b", over=TP2))]
-    html = texts(compare(runs), ["runs", "baseline=a b"])["compare.html"]
+    files = texts(compare(runs), ["runs", "baseline=a b"])
+    html = files["compare.html"]
     assert "python -m compare runs 'baseline=a b'" in unescape(html)
     assert "name: &lt;b&gt;" in html and "train me.py" in html
     assert "s3cret" not in html
-
-
-@pytest.mark.parametrize("plan", ["", "{", "[]", '{"argv": 1}', '{"argv": [1]}', '{"argv": []}', "\x00"])
-def test_a_plan_that_is_none_is_ignored(plan: str, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(plan)
-    assert launched(str(tmp_path))[0] is None
-
-
-def test_the_same_records_make_the_same_files() -> None:
-    records = [made("a"), made("b", over=TP2)]
-    assert made_files(records) == made_files(records)
+    assert files == texts(compare(runs), ["runs", "baseline=a b"]), "the same records make the same files"
+    for none in ("", "{", "[]", '{"argv": 1}', '{"argv": [1]}', '{"argv": []}', "\x00"):
+        (tmp_path / "plan.json").write_text(none)
+        assert launched(str(tmp_path))[0] is None
 
 
 def test_nan_is_marked_and_decides() -> None:
     records = [vendor_run(p, h, s, 60) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for s in (1, 2)]
     records[1] = broken(records[1], 30)
-    html = made_files(records)["compare.html"]
+    html = made_files(*records)["compare.html"]
     assert len(re.findall('class="nan"', html)) == 1
     assert "loss of iteration 31 is nan or inf" in html
 
@@ -275,70 +256,57 @@ def texts_of(result: Any) -> list[str]:
 
 def test_an_estimate_stands_beside_and_says_so() -> None:
     estimate = replace(made("c", 1.0, over={"lr": 1}), provenance="estimated")
-    out = made_files([*repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), TP2), estimate])
-    page = read(out["compare.html"])
-    label = json.loads(out["compare.json"])["groups"][2]["label"]
+    out = made_files(*repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), TP2), estimate)
+    page, result = read(out["compare.html"]), json.loads(out["compare.json"])
+    label = result["groups"][2]["label"]
     assert f"{label} (estimated)" in page.text
     assert "/groups/2/figures/tokens_per_s/value" in {pointer for pointer, _, _ in page.numbers}
-    assert label not in [r["group"] for r in json.loads(out["compare.json"])["ratios"]]
+    assert label not in [ratio["group"] for ratio in result["ratios"]]
 
 
 def test_rehearsed_runs_have_curves_and_no_speed() -> None:
     toys = [replace(made(name, over=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
-    out = made_files(toys)
-    page = read(out["compare.html"])
+    html = made_files(*toys)["compare.html"]
+    page = read(html)
     assert page.numbers == []
     assert "Rehearsed: nothing was measured." in page.text
     assert "Loss at equal tokens" in page.text
     assert "Step time" not in page.text
+    assert html.count("<td>1 of 1</td>") == 2
+    measured = made_files(made("c", over={"lr": 1}), *toys)["compare.html"]
+    assert (measured.count("<td>1 of 1</td>"), measured.count("<td>0 of 1</td>")) == (1, 2)
 
 
-def test_the_picture_takes_any_text(tmp_path: Path) -> None:
+def test_the_picture_takes_any_text() -> None:
     """A dollar sign is no formula to it, and a label may hold anything."""
-    runs = [Run("a", made("a")), Run("b", replace(made("b", over=TP2), name=EVIL, hardware="$x_1$ \x07"))]
-    for result in (compare(runs), compare([Run("c", made("c", steps=(), status="failed"))])):
+    evil = replace(made("b", over=TP2), name=EVIL, hardware="$x_1$ \x07")
+    for result in (compared(made("a"), evil), compared(made("c", steps=(), status="failed"))):
         assert png(result).startswith(b"\x89PNG")
     assert "var(" not in style() and "#004f97" in style(), "a name of a colour would be drawn black"
 
 
-def test_how_a_log_was_read_is_shown_with_what_was_given() -> None:
-    read_ = replace(
-        made("b", over=TP2), provenance="imported", log="a log.txt", given={"model": "llama31_8b", "lr": 1e-4}
-    )
-    html = unescape(made_files([made("a"), read_])["compare.html"])
-    assert "python -m parsers 'a log.txt' --save model=llama31_8b lr=0.0001" in html
-    assert "model: llama31_8b (given)<" in html, "among the settings"
-
-
 def test_of_what_was_given_the_page_repeats_what_was_typed() -> None:
     """Not the settings that a model stands for; typed again, it gives the same record."""
-    plain = replace(made("b", over=TP2), provenance="imported", log="log.txt", requested={}, effective={})
-    given = given_of(["model=llama31_8b", "precision=bf16", "norm_epsilon=0.1", "name=a b"])
-    read_ = with_given(plain, given)
+    plain = replace(made("b", over=TP2), provenance="imported", log="a log.txt", requested={}, effective={})
+    read_ = with_given(plain, given_of(["model=llama31_8b", "precision=bf16", "norm_epsilon=0.1", "name=a b"]))
     assert "num_layers" in read_.given
-    html = unescape(made_files([made("a"), read_])["compare.html"])
-    assert "log.txt --save model=llama31_8b precision=bf16 'name=a b' norm_epsilon=0.1<" in html
-    assert "num_layers: 32 (given)" in html
+    html = unescape(made_files(made("a"), read_)["compare.html"])
+    typed = "model=llama31_8b precision=bf16 'name=a b' norm_epsilon=0.1"
+    assert f"python -m parsers 'a log.txt' --save {typed}<" in html
+    assert "num_layers: 32 (given)" in html, "among the settings"
     elsewhere = replace(read_, given={"model": "of_another_version", "lr": 1})
-    assert "--save model=of_another_version lr=1" in made_files([made("a"), elsewhere])["compare.html"]
-
-
-def test_of_a_rehearsal_the_runs_that_were_compared_count() -> None:
-    toys = [replace(made(name, over=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
-    assert made_files(toys)["compare.html"].count("<td>1 of 1</td>") == 2
-    measured = made_files([made("c", over={"lr": 1}), *toys])["compare.html"]
-    assert (measured.count("<td>1 of 1</td>"), measured.count("<td>0 of 1</td>")) == (1, 2)
+    assert "--save model=of_another_version lr=1" in made_files(made("a"), elsewhere)["compare.html"]
 
 
 def test_what_no_group_reports_is_no_difference() -> None:
     """Off in both, it may differ, and is not seen to."""
     records = [silent(made("a"), "recompute_method"), silent(made("b", over=TP2), "recompute_method")]
-    (row,) = (r for r in compare([Run(r.id, r) for r in records]).audit.rows if r.setting == "recompute_method")
+    result = compared(*records)
+    (row,) = (r for r in result.audit.rows if r.setting == "recompute_method")
     assert (row.state, set(row.values.values())) == ("allowed", {None})
-    page = made_files(records)["compare.md"]
-    differences, _, folded = page.partition("**Differences**")[2].partition("<details>")
+    differences, _, folded = made_files(*records)["compare.md"].partition("**Differences**")[2].partition("<details>")
     assert "recompute" not in differences.partition("\n\n**")[0]
     assert "recompute\\_method" in folded
     stream = StringIO()
-    print_report(summary(compare([Run(r.id, r) for r in records])), stream)
+    print_report(summary(result), stream)
     assert "recompute" not in stream.getvalue()

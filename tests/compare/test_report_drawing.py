@@ -13,20 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_runs import broken, vendor_run, without
-from made import TP2, made
+from made import TP2, compared, made
 from msgspec.structs import replace
 
 import compare
-from compare import Run
-from compare.report.charts import curve_charts
+from compare.report.charts import Plot, curve_charts
 from compare.report.drawing import COLOURS, MARKERS, Axis, axis, marker, per_column, polyline, svg, tick_text
+from parsers import Record
 
 CSS = (Path(compare.__file__).parent / "report" / "report.css").read_text(encoding="utf-8")
 Point = tuple[float, float]
 
 
-def of(*records: object) -> compare.Comparison:
-    return compare.compare([Run(f"runs/{i}", record) for i, record in enumerate(records)])  # type: ignore[arg-type]
+def curves(*records: Record) -> tuple[Plot, ...]:
+    return curve_charts(compared(*records))
 
 
 def test_ten_thousand_points_keep_their_peaks_and_become_few() -> None:
@@ -58,72 +58,55 @@ def test_every_column_keeps_its_extremes_and_every_gap_stays(values: list[float 
 
 
 def test_no_line_is_drawn_over_lost_steps_or_nan() -> None:
-    record = broken(without(vendor_run("nvidia", "h100", 1, 60), 20, 29), 40)
-    loss = curve_charts(of(record))[0].series[0]
+    loss = curves(broken(without(vendor_run("nvidia", "h100", 1, 60), 20, 29), 40))[0].series[0]
     assert [i for i, point in enumerate(loss.points) if point is None] == [20, 31]
     assert len(loss.broken) == 1
     assert polyline([(0, 0), (1, 1), None, (3, 3)]) == "M0 0h0L1 1M3 3h0"
-
-
-def test_a_logged_every_tenth_step_is_no_gap() -> None:
     record = vendor_run("nvidia", "h100", 1, 100)
     seldom = replace(record, steps=tuple(step for step in record.steps if step.step % 10 == 9))
-    assert None not in curve_charts(of(seldom))[0].series[0].points
+    assert None not in curves(seldom)[0].series[0].points, "a line every tenth step is no gap"
 
 
 def test_warm_up_is_left_out_of_step_times_and_reported() -> None:
-    times = curve_charts(of(vendor_run("nvidia", "h100", 1, 60)))[2]
+    times = curves(vendor_run("nvidia", "h100", 1, 60))[2]
     assert times.caption == "Without the warm-up, 4 steps."
     assert times.series[0].points[0] is not None and times.series[0].points[0][0] == 5
 
 
-def test_losses_are_at_equal_tokens_only_where_all_report_their_samples() -> None:
+def test_titles_and_captions_say_what_is_drawn() -> None:
     one = vendor_run("nvidia", "h100", 1, 20)
-    other = replace(one, id="b", platform="amd", steps=tuple(replace(s, consumed_samples=None) for s in one.steps))
-    assert curve_charts(of(one))[0].title == "Loss at equal tokens"
-    assert curve_charts(of(one, other))[0].title == "Loss by iteration"
-
-
-def test_of_hundreds_of_runs_the_first_of_every_group_are_drawn_and_it_says_so() -> None:
-    runs = [
-        made(f"{side}{seed}", over={**more, "seed": seed})
-        for side, more in (("a", {}), ("b", TP2))
-        for seed in range(40)
+    other = replace(one, id="Run-B", platform="amd")
+    unsampled, unrated = (
+        replace(other, steps=tuple(replace(s, **{name: None}) for s in one.steps))
+        for name in ("consumed_samples", "lr_used")
+    )
+    assert [curves(*runs)[0].title for runs in ((one,), (one, unsampled))] == [
+        "Loss at equal tokens",
+        "Loss by iteration",
     ]
-    loss = curve_charts(of(*runs))[0]
-    assert len(loss.series) == 24
-    assert "24 of 80 runs drawn, the first 12 of every group" in loss.caption
+    rates = curves(one, unrated)[1]
+    assert (rates.title, rates.caption) == ("Learning rate used", "Not reported by Run-B.")
+    seeds = [made(f"{a}{seed}", over={**a, "seed": seed}) for a in ({}, TP2) for seed in range(40)]
+    loss = curves(*seeds)[0]
+    assert (len(loss.series), loss.caption) == (24, "24 of 80 runs drawn, the first 12 of every group.")
 
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
-    chart = curve_charts(of(made("a"), made("b", over=TP2)))[0]
+    chart = curves(made("a"), made("b", over=TP2))[0]
     assert f'role="img" aria-label="{chart.alternative}"' in svg(chart)
     assert "2 runs of DP2, TP2" in chart.alternative
 
 
-def test_a_run_that_does_not_report_is_named() -> None:
-    reported = vendor_run("nvidia", "h100", 1, 20)
-    silent = replace(
-        reported, id="Run-B", platform="amd", steps=tuple(replace(s, lr_used=None) for s in reported.steps)
-    )
-    rates = curve_charts(of(reported, silent))[1]
-    assert rates.title == "Learning rate used"
-    assert rates.caption == "Not reported by Run-B."
-
-
-@pytest.mark.parametrize(
-    ("values", "texts"),
-    [
+def test_ticks_are_round_and_few() -> None:
+    for values, texts in (
         ([0.0, 13_400.0], ["0", "5,000", "10,000"]),
         ([0.0, 3e-4], ["0", "1e-4", "2e-4", "3e-4"]),
         ([0.0, 1.05e9], ["0", "0.25 G", "0.5 G", "0.75 G", "1 G"]),
         ([2.0, 11.0], ["2", "4", "6", "8", "10"]),
         ([0.97, 1.03], ["0.98", "1", "1.02"]),
-    ],
-)
-def test_ticks_are_round_and_few(values: Sequence[float], texts: list[str]) -> None:
-    result = axis(values, 0, 400, from_zero=values[0] == 0)
-    assert [tick_text(value, result) for value in result.ticks()] == texts
+    ):
+        result = axis(values, 0, 400, from_zero=values[0] == 0)
+        assert [tick_text(value, result) for value in result.ticks()] == texts
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=5))
@@ -179,19 +162,12 @@ def lab(rgb: Sequence[float], matrix: Sequence[Sequence[float]]) -> tuple[float,
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_colours_stand_out_from_the_page(scheme: str) -> None:
-    result = palettes()[scheme]
-    for name in ("ink", "soft", "link", "good", "bad", "open"):
-        assert contrast(result[name], result["page"]) >= 4.5, name
-    for i in range(COLOURS):
-        assert contrast(result[f"c{i}"], result["page"]) >= 3, i
-
-
-@pytest.mark.parametrize("eye", MACHADO)
-@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_colours_are_distinct_by_every_eye(scheme: str, eye: str) -> None:
+def test_colours_stand_out_from_the_page_and_are_distinct_by_every_eye(scheme: str) -> None:
     """The first four, which most reports need, by far; all, with a distance that is seen (1 is just noticeable)."""
     result = palettes()[scheme]
-    seen = [lab(result[f"c{i}"], MACHADO[eye]) for i in range(COLOURS)]
-    assert min(math.dist(a, b) for a, b in itertools.combinations(seen[:4], 2)) > 30
-    assert min(math.dist(a, b) for a, b in itertools.combinations(seen, 2)) > 18
+    for names, least in ((("ink", "soft", "link", "good", "bad", "open"), 4.5), ([f"c{i}" for i in range(COLOURS)], 3)):
+        assert min(contrast(result[name], result["page"]) for name in names) >= least
+    for eye in MACHADO.values():
+        seen = [lab(result[f"c{i}"], eye) for i in range(COLOURS)]
+        assert min(math.dist(a, b) for a, b in itertools.combinations(seen[:4], 2)) > 30
+        assert min(math.dist(a, b) for a, b in itertools.combinations(seen, 2)) > 18

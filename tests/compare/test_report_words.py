@@ -8,23 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from long_runs import vendor_run
-from made import TP2, made, ran, repeats, silent
+from made import TP2, compared, made, ran, repeats, silent
 from msgspec.structs import replace
 
-from compare import Comparison, Run, compare
-from compare.groups import Question
 from compare.report.blocks import text_of
 from compare.report.words import advice, headline
 from metrics.bill import Prices, Terms
 from parsers import Record
 
 
-def compared(records: Sequence[Record], terms: Terms | None = None, **question: Any) -> Comparison:
-    return compare([Run(record.id, record) for record in records], Question(**question), terms)
-
-
 def next_of(records: Sequence[Record], **question: Any) -> list[str]:
-    return [text_of(step) for step in advice(compared(records, **question))]
+    return [text_of(step) for step in advice(compared(*records, **question))]
 
 
 FAST, SLOW = repeats("a", (2.0, 2.02, 1.98)), repeats("b", (2.5, 2.52, 2.49), TP2)
@@ -49,7 +43,7 @@ def test_what_did_not_run_as_requested_is_no_difference_to_vary() -> None:
     assert next_of(both) == [f"{expected}or accept it, accept.adam_eps=REASON"]
     assert next_of(both, vary=("layout", "adam_eps")) == next_of(both)
     assert next_of(both, accept={"adam_eps": "known"}) == []
-    assert [text_of(output) for output in headline(compared(both))] == [
+    assert [text_of(output) for output in headline(compared(*both))] == [
         "No ratio is given: not all that was requested ran."
     ]
     one = [*FAST, *(ran(record, adam_eps=7) for record in repeats("b", (2.5, 2.52, 2.49), {**TP2, "lr": 0.1}))]
@@ -69,7 +63,7 @@ def test_too_few_and_undecided_runs_want_repeats() -> None:
         "Repeat the runs with other seeds: from 3 a side on there is an interval."
     ]
     wide = [*repeats("a", (2.0, 2.2, 1.8)), *repeats("b", (2.1, 2.3, 1.95), TP2)]
-    result = compared(wide)
+    result = compared(*wide)
     speed = next(item for item in result.ratios if item.metric == "tokens_per_s_per_gpu")
     assert speed.runs_to_decide
     (step,) = advice(result)
@@ -90,10 +84,10 @@ def test_one_group_a_rehearsal_and_no_completed_run() -> None:
 def test_money_is_spoken_of_at_the_users_prices_alone() -> None:
     records = [vendor_run(p, h, seed, 30) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for seed in (1, 2, 3)]
     prices = Prices("USD", {"h100": 2.6, "mi300x": 1.9})
-    yours = compared(records, Terms(tokens=1e12, prices=prices))
+    yours = compared(*records, terms=Terms(tokens=1e12, prices=prices))
     assert re.search(r"; a token costs 0\.8\d\d times as much \(.*\) at your prices\.$", text_of(headline(yours)[0]))
     assert [*advice(yours)] == []
-    ours = compared(records, Terms(tokens=1e12, prices=dataclasses.replace(prices, example=True)))
+    ours = compared(*records, terms=Terms(tokens=1e12, prices=dataclasses.replace(prices, example=True)))
     assert "costs" not in text_of(headline(ours)[0])
     wanted = "price.usd_per_gpu_hour.h100=… price.usd_per_gpu_hour.mi300x=…"
     assert [text_of(step) for step in advice(ours)] == [f"Give your own prices, of which ours are an example: {wanted}"]
