@@ -81,7 +81,7 @@ class Peer:
         decay = [p for p in self.model.parameters() if p.dim() > 1]
         rest = [p for p in self.model.parameters() if p.dim() <= 1]
         groups = [{"params": decay, "weight_decay": s["weight_decay"]}, {"params": rest, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=s["lr"], betas=betas, eps=s["adam_eps"], fused=True)
+        self.optimizer = torch.optim.AdamW(groups, lr=s["lr"], betas=betas, fused=True)  # eps: 1e-8, as conf/optimizer
 
     def step(self, batches: torch.Tensor) -> float:
         """Take one step over `batches` [micro-batches, b, s + 1]; return the mean loss."""

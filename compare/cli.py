@@ -28,6 +28,7 @@ from parsers.storage import dumps, replace_file
 NOT_COMPARABLE = 3
 _OLD, _NEW = "image=primus:v26.4", "image=primus:v26.5"
 _PAIR = f"baseline.{_OLD} candidate.{_NEW} fail_on.regression=2%"
+_ACCEPT = "accept.image='the containers of both vendors'"
 _QUESTION = (
     Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
     Key(
@@ -37,13 +38,7 @@ _QUESTION = (
         names,
         example="layout,precision",
     ),
-    Key(
-        "accept.*",
-        "a difference that is meant, and why",
-        reason,
-        example="accept.adam_eps='the recipe of both vendors'",
-        choices=vocabulary,
-    ),
+    Key("accept.*", "a difference that is meant, and why", reason, None, _ACCEPT, vocabulary),
     Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
 )
 _LIMITS = {"regression": SPEED, **{figure.metric: figure.metric for figure in FIGURES if figure.better}}
@@ -82,7 +77,7 @@ COMPARE = Command(
     ),
     old={
         **terms.OLD,
-        "--accept": "accept.adam_eps='the recipe of both vendors'",
+        "--accept": _ACCEPT,
         "--fail-on": "fail_on.regression=2%",
         "--baseline": "baseline=DP2, or baseline.image=primus:v26.4",
         "--candidate": "candidate=runs/new, or candidate.image=primus:v26.5",

@@ -58,15 +58,14 @@ def test_the_ranks_read_built_objects_by_the_same_rows() -> None:
     assert {match[1] for place in places if (match := re.match(r"(\w+)\(", place))} == {*readers}
 
 
-@pytest.mark.parametrize("name", ["adam_eps", "adam_beta1", "clip_grad", "hidden_dropout", "qk_layernorm"])
-def test_a_setting_stands_in_five_places_at_most(name: str) -> None:
-    """Its type in conf/, its value in a file of conf/, its row here, and where the engine builds with it. An example of
-    `accept.NAME=` is none."""
+def test_a_setting_stands_in_five_places_at_most() -> None:
+    """Its type and its value in conf/, its row here and that for the ranks, and where the engine builds with it."""
     root = Path(__file__).parents[2]
-    folders = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "tensorprimat")
-    files = {path for folder in folders for suffix in ("py", "yaml") for path in (root / folder).rglob(f"*.{suffix}")}
-    values = {path for path in files if path.parent == root / "conf" / "model"}
-    word = re.compile(rf"(?<!accept\.)\b{name}\b")
-    places = {path.name for path in files - values if word.search(path.read_text(encoding="utf-8"))}
-    assert {"vocabulary.yaml"} <= places
-    assert len(places) <= 5, places
+    folders = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "tensorprimat", "shell", "docs")
+    suffixes = (".py", ".yaml", ".json", ".md", ".sh")
+    files = [path for folder in folders for path in (root / folder).rglob("*.*") if path.suffix in suffixes]
+    texts = {path: path.read_text("utf-8") for path in (*files, *root.glob("*.md")) if path.parent.name != "model"}
+    for name in ("adam_eps", "adam_beta1", "clip_grad", "hidden_dropout", "qk_layernorm", "lr_warmup_init"):
+        places = {path for path, text in texts.items() if re.search(rf"\b{name}\b", text)}
+        assert {"vocabulary.yaml", "tprimat_built.json"} <= {path.name for path in places}
+        assert len(places) <= 5, (name, places)
