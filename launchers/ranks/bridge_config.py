@@ -47,10 +47,7 @@ _UNTOUCHED = ("mixed_precision.", "comm_overlap", "peft", "ft")
 
 def build(settings: Settings, stand_in: str | None) -> Any:
     """Return a new recipe with all of `settings` on it, not validated yet. stand_in: None where an accelerator is here.
-
-    Raises:
-        Refused: there is no such recipe, or it has no such attribute; all of them.
-    """
+    Raises Refused: there is no such recipe, or it has no such attribute; all of them."""
     config = _recipe(settings)
     config.mixed_precision, refused = _precision(settings["precision"])
     refused += assign(config, required(settings, HAS_TRANSFORMER_ENGINE), plain_names)
@@ -93,10 +90,7 @@ def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
 
 def configured(config: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of `config` under Bridge's own rules: as rank 0 of the complete run, without a group.
-
-    Raises:
-        Refused: Bridge refuses it, or has changed what was set.
-    """
+    Raises Refused: Bridge refuses it, or has changed what was set."""
     # read by the rules of fp8 and experts; a plan for a machine that has it is checked here, too
     if not HAS_TRANSFORMER_ENGINE:
         core._te_version = core.PkgVersion(OLDEST_TRANSFORMER_ENGINE)

@@ -29,10 +29,7 @@ _COMMIT = "0" * 40
 
 def _stack(settings: Settings, check: bool, folder: str) -> tuple[str | None, Any]:
     """Return the stand-in's name, if one is needed, and bridge_config, which imports Bridge; in this order.
-
-    Raises:
-        Refused: this environment is not the one that the plan is for.
-    """
+    Raises Refused: this environment is not the one that the plan is for."""
     planned = settings["release"]
     release = installed("megatron-bridge")["megatron_bridge"]
     if release is None and importlib.util.find_spec("megatron.bridge") is None:

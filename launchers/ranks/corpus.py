@@ -10,7 +10,6 @@ of the first global batch. The last line that it prints is a mark of facts for t
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -29,7 +28,6 @@ from corpus_order import (
     Reading,
     batches,
     check_ids,
-    check_length,
     describe,
     fingerprint,
     open_corpus,
@@ -58,15 +56,12 @@ class Spec:
 
 def provide(prefix: str, spec: Spec) -> None:
     """Make the corpus at `prefix`, or leave it where it is this one already; a damaged one is made again.
-
-    Raises:
-        Refused: something else is there (nothing is overwritten), or the disk is too small.
-    """
-    manifest = _manifest(prefix)
+    Raises Refused: something else is there (nothing is overwritten), or the disk is too small."""
+    manifest, files = _manifest(prefix), [Path(prefix + suffix) for suffix in (".bin", ".idx", ".json")]
     ours = manifest.get("generator") == GENERATOR and manifest.get("arguments") == asdict(spec)
-    if ours and _is_intact(prefix, manifest):
+    if ours and all(file.is_file() and sha256(file) == manifest.get(f"{file.suffix[1:]}_sha256") for file in files[:2]):
         return
-    there = [suffix for suffix in (".bin", ".idx", ".json") if Path(prefix + suffix).exists()]
+    there = [file.suffix for file in files if file.exists()]
     if there and not ours:
         others = f"{' and '.join(there)} of another corpus"
         raise Refused.of(prefix, "is not overwritten", others, "", "remove them, or data.path=/another/prefix")
@@ -75,21 +70,18 @@ def provide(prefix: str, spec: Spec) -> None:
     lengths = _lengths(draw, spec)
     folder = Path(prefix).absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
-    _check_disk(folder, int(lengths.sum(dtype=np.int64)) * dtype.itemsize + lengths.size * 20)
-    made = Path(tempfile.mkdtemp(prefix=".corpus-", dir=folder))
-    try:
-        written = _write(made, _stream(draw, lengths, spec), lengths, dtype)
-        manifest = {"generator": GENERATOR, "arguments": asdict(spec), **written}
-        (made / "made.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        for suffix in (".bin", ".idx", ".json"):  # the manifest last: without it a corpus does not count as ours
-            os.replace(made / f"made{suffix}", prefix + suffix)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _is_intact(prefix: str, manifest: dict[str, Any]) -> bool:
-    files = (Path(f"{prefix}.bin"), Path(f"{prefix}.idx"))
-    return all(file.is_file() and sha256(file) == manifest.get(f"{file.suffix[1:]}_sha256") for file in files)
+    needed, free = int(lengths.sum(dtype=np.int64)) * dtype.itemsize + lengths.size * 20, shutil.disk_usage(folder).free
+    if free < needed:
+        attempt = "data.path=/on/a/larger/disk/corpus, or fewer iterations"
+        raise Refused.of(str(folder), "has no room for the corpus", f"{free:,} bytes free", f"{needed:,}", attempt)
+    with tempfile.TemporaryDirectory(prefix=".corpus-", dir=folder) as name:
+        made = Path(name, "made")
+        _write(made, _stream(draw, lengths, spec), lengths, dtype)
+        manifest = {"generator": GENERATOR, "arguments": asdict(spec)}
+        manifest |= describe(open_corpus(str(made)), complete=True)
+        made.with_suffix(".json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        for file in files:  # the manifest last: without it a corpus does not count as ours
+            os.replace(made.with_suffix(file.suffix), file)
 
 
 def _manifest(prefix: str) -> dict[str, Any]:
@@ -100,18 +92,10 @@ def _manifest(prefix: str) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _check_disk(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        attempt = "data.path=/on/a/larger/disk/corpus, or fewer iterations"
-        raise Refused.of(str(folder), "has no room for the corpus", f"{free:,} bytes free", f"{needed:,}", attempt)
-
-
 def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
     """Draw the number of tokens of each document; the last one is cut so that their sum is exact."""
     if spec.documents is not None:
-        drawn_lengths: NDArray[np.int32] = draw.randint(_SHORTEST, _LONGEST + 1, spec.documents, np.int32)
-        return drawn_lengths
+        return np.asarray(draw.randint(_SHORTEST, _LONGEST + 1, spec.documents, np.int32))
     parts: list[NDArray[np.int32]] = []
     wanted, drawn = spec.tokens or 0, 0
     while drawn < wanted:
@@ -121,8 +105,7 @@ def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
     ends = np.cumsum(lengths, dtype=np.int64)
     last = int(np.searchsorted(ends, wanted))
     lengths[last] -= ends[last] - wanted
-    used: NDArray[np.int32] = lengths[: last + 1]
-    return used
+    return lengths[: last + 1]
 
 
 def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec) -> Iterator[NDArray[np.int32]]:
@@ -133,7 +116,9 @@ def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec)
     in ten steps (which tokens are frequent) and in hundreds (what follows what). Integers only: a corpus must not
     depend on how a processor rounds.
     """
-    common = _common(draw.permutation(np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.eod)))
+    ids = draw.permutation(np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.eod))
+    limits = np.cumsum(2**36 // np.arange(3, len(ids) + 3, dtype=np.int64))  # the n-th of them, from 0: as 1 / (n + 3)
+    common = np.repeat(ids, np.diff(limits * _QUANTILES // limits[-1], prepend=0))  # quantiles of the distribution
     successor = common[draw.randint(0, _QUANTILES, spec.vocab_size, np.int64)]
     ends = np.cumsum(lengths, dtype=np.int64) - 1
     done, total = 0, int(ends[-1]) + 1
@@ -150,55 +135,28 @@ def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec)
         yield part
 
 
-def _common(ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return quantiles of the distribution: each of `ids`, the n-th (from 0) in proportion to 1 / (n + 3)."""
-    limits = np.cumsum(2**36 // np.arange(3, len(ids) + 3, dtype=np.int64))
-    return np.repeat(ids, np.diff(limits * _QUANTILES // limits[-1], prepend=0))
-
-
-def _write(
-    folder: Path, parts: Iterator[NDArray[np.int32]], lengths: NDArray[np.int32], dtype: np.dtype[Any]
-) -> dict[str, Any]:
-    """Write made.bin and made.idx into `folder`, one sequence a document; return what the manifest says of them."""
-    digest, least, most = hashlib.sha256(), sys.maxsize, 0
-    with (folder / "made.bin").open("wb") as file:
+def _write(prefix: Path, parts: Iterator[NDArray[np.int32]], lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+    """Write the corpus `prefix`, one sequence a document."""
+    with prefix.with_suffix(".bin").open("wb") as file:
         for part in parts:
-            least, most = min(least, int(part.min())), max(most, int(part.max()))
-            raw = part.astype(dtype).tobytes()
-            digest.update(raw)
-            file.write(raw)
+            file.write(part.astype(dtype).tobytes())
     n, ends = lengths.size, np.cumsum(lengths, dtype="<i8")
     code = next(code for code, name in TYPES.items() if np.dtype(name) == dtype)
     index = HEADER + struct.pack("<QBQQ", 1, code, n, n + 1) + lengths.astype("<i4").tobytes()
     index += ((ends - lengths) * dtype.itemsize).tobytes() + np.arange(n + 1, dtype="<i8").tobytes()
-    (folder / "made.idx").write_bytes(index)
-    return {
-        "documents": int(n),
-        "tokens": int(ends[-1]),
-        "dtype": dtype.name,
-        "least_id": least,
-        "largest_id": most,
-        "bin_bytes": int(ends[-1]) * dtype.itemsize,
-        "idx_bytes": len(index),
-        "bin_sha256": digest.hexdigest(),
-        "idx_sha256": hashlib.sha256(index).hexdigest(),
-    }
+    prefix.with_suffix(".idx").write_bytes(index)
 
 
 def check(prefix: str, vocab_size: int, reading: Reading | None) -> dict[str, Any]:
     """Return facts of the corpus at `prefix` for the record.
-
-    Raises:
-        Refused: it is damaged, has ids beyond the vocabulary, or is too short for the run.
-    """
+    Raises Refused: it is damaged, has ids beyond the vocabulary, or is too short for the run."""
     corpus = open_corpus(prefix)
     described = describe(corpus)
     check_ids(corpus, vocab_size, described["least_id"], described["largest_id"])
     facts = {f"data_{name}": value for name, value in described.items()}
-    if reading is None:
-        return facts
-    check_length(corpus, reading)
-    return {**facts, "data_first_batch_predicted": fingerprint(next(batches(corpus, reading)))}
+    if reading is not None:
+        facts["data_first_batch_predicted"] = fingerprint(next(batches(corpus, reading)))
+    return facts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -214,11 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sizes = (a.seq_length, a.global_batch_size, a.samples)
         facts = check(a.prefix, a.vocab_size, Reading(*sizes, a.seed) if all(sizes) else None)
     except (Refused, OSError) as error:
-        reason = str(error)
         if isinstance(error, OSError):
-            where, what = str(error.filename or a.prefix), str(error.strerror or error)
-            reason = Problem(where, what, hint="data.path=/another/prefix").line()
-        print(f"corpus.py: error: {reason}", file=sys.stderr)
+            what, hint = str(error.strerror or error), "data.path=/another/prefix"
+            error = Refused(Problem(str(error.filename or a.prefix), what, hint=hint))
+        print(f"corpus.py: error: {error}", file=sys.stderr)
         return 2
     mark("facts", facts)
     return 0

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +57,7 @@ class Corpus:
 
 def open_corpus(prefix: str) -> Corpus:
     """Open the corpus at `prefix`, which is the path without .bin and .idx.
-
-    Raises:
-        Refused: it is missing, or its two files are damaged or do not belong together.
-    """
+    Raises Refused: it is missing, or its two files are damaged or do not belong together."""
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     missing = [path.suffix for path in (binary, index) if not path.is_file()]
     if missing:
@@ -102,10 +99,8 @@ def _read_index(prefix: str, raw: bytes) -> Corpus:
 
 
 def describe(corpus: Corpus, complete: bool = False) -> dict[str, Any]:
-    """Return what the manifest of `corpus` would say: read from its files, whoever wrote them.
-
-    Unless `complete`, a large .bin is sampled for its ids, and its hash is None.
-    """
+    """Return what the manifest of `corpus` would say: read from its files, whoever wrote them. Unless `complete`, a
+    large .bin is sampled for its ids, and its hash is None."""
     binary, index = Path(f"{corpus.prefix}.bin"), Path(f"{corpus.prefix}.idx")
     least, most = id_range(corpus, complete)
     return {
@@ -158,14 +153,10 @@ def check_length(corpus: Corpus, reading: Reading) -> None:
 
 
 def batches(corpus: Corpus, reading: Reading) -> Iterator[NDArray[np.int32]]:
-    """Yield the global batches [global_batch_size, seq_length + 1] that every stack will see, from the first on.
-
-    Micro-batch j of data parallel rank r has the samples from (j * DP + r) * micro_batch_size on. As
+    """Yield the global batches [global_batch_size, seq_length + 1] that every stack will see, from the first on. Micro-
+    batch j of data parallel rank r has the samples from (j * DP + r) * micro_batch_size on. As
     `_build_document_sample_shuffle_indices` in megatron/core/datasets/gpt_dataset.py: numpy guarantees RandomState.
-
-    Raises:
-        Refused: the run does not fit into one epoch.
-    """
+    Raises Refused: the run does not fit into one epoch."""
     check_length(corpus, reading)
     draw = np.random.RandomState(reading.seed)
     order = np.arange(corpus.lengths.size, dtype=np.int32)
@@ -173,27 +164,20 @@ def batches(corpus: Corpus, reading: Reading) -> Iterator[NDArray[np.int32]]:
     ends = np.cumsum(corpus.lengths[order], dtype=np.int64)
     samples = np.arange((int(ends[-1]) - 1) // reading.seq_length, dtype=np.uint32)
     draw.shuffle(samples)
-    stream = _Stream(corpus.ids(), corpus.offsets[order], corpus.lengths[order], ends)
+    ids, offsets, lengths = corpus.ids(), corpus.offsets[order], corpus.lengths[order]
+
+    def cut(start: int) -> NDArray[np.int32]:
+        """Return a sample of the documents in their order, which ends with the first token of the next one."""
+        first, last = np.searchsorted(ends, (start, start + reading.seq_length), side="right")
+        used = slice(first, last + 1)
+        parts = [ids[at : at + n] for at, n in zip(offsets[used], lengths[used], strict=True)]
+        skipped = start - int(ends[first] - lengths[first])
+        tokens: NDArray[Any] = np.concatenate(parts)[skipped : skipped + reading.seq_length + 1]
+        return tokens.astype(np.int32)
+
     for at in range(0, reading.samples, reading.global_batch_size):
-        starts = samples[at : at + reading.global_batch_size].astype(np.int64) * reading.seq_length
-        yield np.stack([stream.span(int(start), reading.seq_length + 1) for start in starts])
-
-
-class _Stream(NamedTuple):
-    """Documents one after another: where each lies in `ids`, its length, and where it ends here."""
-
-    ids: NDArray[Any]
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int32]
-    ends: NDArray[np.int64]
-
-    def span(self, start: int, length: int) -> NDArray[np.int32]:
-        first, last = np.searchsorted(self.ends, (start, start + length - 1), side="right")
-        taken = slice(first, last + 1)
-        parts = [self.ids[at : at + n] for at, n in zip(self.offsets[taken], self.lengths[taken], strict=True)]
-        skipped = start - int(self.ends[first] - self.lengths[first])
-        tokens: NDArray[np.int32] = np.concatenate(parts)[skipped : skipped + length].astype(np.int32)
-        return tokens
+        numbers = samples[at : at + reading.global_batch_size]
+        yield np.stack([cut(int(number) * reading.seq_length) for number in numbers])
 
 
 def fingerprint(batch: NDArray[Any]) -> str:

@@ -75,13 +75,9 @@ def save(built: Built, folder: Path, iteration: int) -> None:
 
 
 def resume(built: Built, folder: Path) -> int:
-    """Load the newest complete checkpoint of `folder` into `built`; return its number of steps, 0 without one.
-
-    Every rank must call it. What a kill left half-written is removed.
-
-    Raises:
-        EngineError: it is of another run, or damaged.
-    """
+    """Load the newest complete checkpoint of `folder` into `built`; return its number of steps, 0 without one. Every
+    rank must call it. What a kill left half-written is removed.
+    Raises EngineError: it is of another run, or damaged."""
     iteration, sizes = _latest(folder)
     path = _path(folder, iteration)
     if dist.get_rank() == 0:
@@ -111,11 +107,9 @@ def resume(built: Built, folder: Path) -> int:
 
 
 class _InProcess(torch_dist.TorchDistSaveShardedStrategy):
-    """Write Megatron-Core's format in the rank itself.
-
-    Megatron's own writer forks a process for each file, and a manager process for their answers, which takes seconds
-    and would outlive a rank that is killed (dist_checkpointing/strategies/filesystem_async.py:266).
-    """
+    """Write Megatron-Core's format in the rank itself. Megatron's own writer forks a process for each file, and a
+    manager process for their answers, which takes seconds and would outlive a rank that is killed
+    (dist_checkpointing/strategies/filesystem_async.py:266)."""
 
     def save(self, sharded_state_dict: Any, checkpoint_dir: Any) -> None:
         named, _, _ = torch_dist._replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)

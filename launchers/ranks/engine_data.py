@@ -26,10 +26,8 @@ class TokenData:
 
     def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
         """Return tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
-
         Micro-batch j of rank r has samples (j * data_size + r) * micro_batch_size onwards, so the samples of a step,
-        and their split into micro-batches, are the same in every layout.
-        """
+        and their split into micro-batches, are the same in every layout."""
         first = step * self.global_batch_size
         order = np.arange(first, first + self.global_batch_size).reshape(-1, data_size, self.micro_batch_size)
         return np.stack([[self._sample(index) for index in batch] for batch in order[:, data_rank].tolist()])

@@ -31,7 +31,7 @@ from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 from torch.nn.attention.bias import CausalBias, causal_lower_right
-from tprimat_equal_init import set_weights
+from tprimat_parameters import set_weights
 
 
 def build_model(settings: Settings) -> list[Any]:
@@ -131,10 +131,8 @@ def _experts(s: Settings) -> dict[str, Any]:
 
 
 def aux_loss_correction(context_size: int) -> int:
-    """Return the factor of the auxiliary loss's coefficient that makes Megatron-Core weigh it as requested.
-
-    0.15 divides its gradient by the context parallel size: https://github.com/NVIDIA/Megatron-LM/pull/2217.
-    """
+    """Return the factor of the auxiliary loss's coefficient that makes Megatron-Core weigh it as requested. 0.15
+    divides its gradient by the context parallel size: https://github.com/NVIDIA/Megatron-LM/pull/2217."""
     return context_size if megatron.core.__version__.startswith("0.15.") else 1
 
 

@@ -46,11 +46,9 @@ def _scale(_chunk: int, _flag: Any, tensors: list[list[torch.Tensor]], factor: f
 
 
 def build_scheduler(settings: Settings, optimizer: Any) -> Any:
-    """Return the schedule, which counts steps: call `step(1)` after each.
-
-    With lr_warmup_init = lr / (W + 1) for W warm-up steps, step s = 0, 1, ... uses lr (s + 1) / (W + 1) while s < W,
-    then the cosine from lr at s = W to min_lr at s = lr_decay_iters.
-    """
+    """Return the schedule, which counts steps: call `step(1)` after each. With lr_warmup_init = lr / (W + 1) for W
+    warm-up steps, step s = 0, 1, ... uses lr (s + 1) / (W + 1) while s < W, then the cosine from lr at s = W to min_lr
+    at s = lr_decay_iters."""
     return OptimizerParamScheduler(
         optimizer,
         init_lr=settings.lr_warmup_init,
@@ -68,8 +66,12 @@ def build_scheduler(settings: Settings, optimizer: Any) -> Any:
 
 def sharded_optimizer_state(optimizer: Any, models: dict[str, Any], loading: bool) -> Any:
     """Return the optimizer's part of a distributed checkpoint; `models` are the sharded states of the chunks."""
-    if loading:
-        _materialize(optimizer)
+    # AdamW makes its state in its first step, and DistributedOptimizer.state_dict() asserts that all parameters have it
+    # (megatron/core/optimizer/distrib_optimizer.py, "Extract 'step', for non-Apex/TE support")
+    for part in _distributed(optimizer) if loading else ():
+        for parameter in (p for group in part.optimizer.param_groups for p in group["params"]):
+            zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            part.optimizer.state[parameter] = {"step": torch.tensor(0.0), **zeros}
     metadata = {
         "chained_optim_avoid_prefix": True,  # experts have an optimizer of their own, whatever the layout
         # the default writes slices that later releases read no more: https://github.com/NovaSky-AI/SkyRL/pull/1268
@@ -95,15 +97,6 @@ def _distributed(optimizer: Any) -> list[Any]:
     """Return the distributed optimizers in `optimizer` that use torch's AdamW: with that alone resuming needs help."""
     parts = [] if HAVE_APEX_OR_TE else getattr(optimizer, "chained_optimizers", [optimizer])
     return [part for part in parts if isinstance(part, DistributedOptimizer)]
-
-
-def _materialize(optimizer: Any) -> None:
-    """Give AdamW the state that it makes in its first step: DistributedOptimizer.state_dict() asserts that all
-    parameters have one (megatron/core/optimizer/distrib_optimizer.py, "Extract 'step', for non-Apex/TE support")."""
-    for part in _distributed(optimizer):
-        for parameter in (p for group in part.optimizer.param_groups for p in group["params"]):
-            zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            part.optimizer.state[parameter] = {"step": torch.tensor(0.0), **zeros}
 
 
 def _with_step(part: Any) -> Any:

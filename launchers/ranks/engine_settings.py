@@ -34,10 +34,7 @@ class Settings(SimpleNamespace):
 
 def read_settings(path: str) -> Settings:
     """Return the settings in the JSON file at `path`.
-
-    Raises:
-        Refused: the file cannot be read, was written for another number of processes, or its data do not fit.
-    """
+    Raises Refused: the file cannot be read, was written for another number of processes, or its data do not fit."""
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -21,7 +21,7 @@ import torch
 sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
 import tprimat_standin
 from tprimat_after_import import FAULTS, after
-from tprimat_standin import Replacement, replacement, set_state
+from tprimat_standin import Replacement, answer, set_state
 
 MEGATRON_VERSION = "0.15.3"
 _CPU = torch.device("cpu")
@@ -38,13 +38,9 @@ class StandInError(ImportError):
 
 
 def install() -> bool:
-    """Install the stand-in; call it before anything imports Megatron, and `check` when all of it is imported.
-
-    Returns True where the stand-in is now active, False where there is an accelerator and nothing was replaced.
-
-    Raises:
-        StandInError: megatron-core is missing, or is another release.
-    """
+    """Install the stand-in; call it before anything imports Megatron, and `check` when all of it is imported. Returns
+    True where the stand-in is now active, False where there is an accelerator and nothing was replaced.
+    Raises StandInError: megatron-core is missing, or is another release."""
     if torch.cuda.is_available():
         return False
     try:
@@ -63,10 +59,7 @@ def install() -> bool:
 
 def check() -> None:
     """Refuse a Megatron-Core in which a name could not be replaced.
-
-    Raises:
-        StandInError: names are missing, all of them listed.
-    """
+    Raises StandInError: names are missing, all of them listed."""
     if missing := [*tprimat_standin.GONE, *(f"{module}: {error}" for module, _, error in FAULTS)]:
         raise _refusal("; ".join(missing))
 
@@ -81,8 +74,7 @@ def _refusal(why: str) -> StandInError:
 def rows() -> tuple[Replacement, ...]:
     """Return all rows that are replaced here."""
     tables = (*tprimat_standin.CUDA, *tprimat_standin.MEGATRON)
-    shared = [entry for entry in tables if entry.full_name in _SHARED]
-    return (*shared, *OWN)
+    return (*(entry for entry in tables if entry.full_name in _SHARED), *OWN)
 
 
 class _TorchOnCpu(types.ModuleType):
@@ -131,44 +123,35 @@ def _is_no_rng_warning(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("CPU RNG state changed")
 
 
-_DENSE = "tests/engine/test_engine_layouts.py::test_fp32_layouts_equal_the_single_process"
-_START = "tests/engine/test_engine_standin.py::test_every_name_is_replaced_and_exists_in_the_pinned_release"
-_DRAWS = "tests/engine/test_engine_standin.py::test_each_region_draws_from_its_own_seed"
-
 OWN = (
-    replacement(
+    Replacement(
         "torch.compile",
         _no_compile,
         "decorates fused functions at import (jit.py:12), none of which is used on the CPU: importing torch._inductor "
         "for them takes 2 to 3 seconds in every rank",
-        _START,
     ),
-    replacement(
+    Replacement(
         "torch.cuda.current_device",
-        lambda _: lambda: _CPU,
+        answer(_CPU),
         "passed as device=: distributed/param_and_grad_buffer.py:702, tensor_parallel/layers.py:544, "
         "tensor_parallel/mappings.py:91, pipeline_parallel/p2p_communication.py:313",
-        _DENSE,
     ),
-    replacement(
+    Replacement(
         "megatron.core.tensor_parallel.random._set_cuda_rng_state",
         set_state,
         "it queues a call for CUDA's start, which never comes: tensor_parallel/random.py:106",
-        _DRAWS,
     ),
-    replacement(
+    Replacement(
         "torch:Tensor.cuda",
         lambda _: lambda tensor, *_, **__: tensor,
         "tied embeddings over pipeline stages: models/common/language_module/language_module.py:233; positions of a "
         "context parallel rank: models/common/embeddings/rope_utils.py:64",
-        _DENSE,
     ),
-    replacement(
+    Replacement(
         "torch:Tensor.type",
         _type_as_cuda,
         "the optimizers take only tensors whose type() reads torch.cuda.*, and only they get that answer: "
         "optimizer/clip_grads.py:167, optimizer/optimizer.py:667, optimizer/distrib_optimizer.py:357",
-        _DENSE,
     ),
 )
 

@@ -104,11 +104,9 @@ def _build(s: Settings) -> Built:
 
 
 def effective_arguments(built: Built) -> dict[str, Any]:
-    """Return every argument under its Megatron name, read from the objects that were built.
-
-    Read on rank 0, which has the first pipeline stage. `train_iters`, `save_interval` and `rope_scaling_factor` are
-    the request's: no object keeps them.
-    """
+    """Return every argument under its Megatron name, read from the objects that were built. Read on rank 0, which has
+    the first pipeline stage. `train_iters`, `save_interval` and `rope_scaling_factor` are the request's: no object
+    keeps them."""
     gpt, first = get_attr_wrapped_model(built.chunks[0], "decoder", return_model_obj=True), built.chunks[0]
     objects = training(gpt, first.ddp_config, built.optimizer.config, built.optimizer.param_groups)
     arguments = read(**objects, **megatron_schedule(built.scheduler))
@@ -192,10 +190,8 @@ def _forward(batches: Iterator[Batch], model: Any) -> tuple[torch.Tensor, Any]:
 
 def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the sum, the number of tokens, and both for the report, as loss_func in Megatron-LM's pretrain_gpt.py.
-
     With the number, schedules.py takes the mean of this rank's tokens, and DDP the mean over data and context parallel
-    ranks; with a mean alone it would multiply by the context parallel size.
-    """
+    ranks; with a mean alone it would multiply by the context parallel size."""
     total = losses.float().sum()  # divided in place
     count = torch.tensor(losses.numel(), dtype=torch.int, device=losses.device)
     return total, count, torch.stack((total.detach(), count.to(total.dtype)))

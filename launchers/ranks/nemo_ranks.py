@@ -19,10 +19,7 @@ from vendor_ranks import Settings, imported, main, stand_in_for
 
 def stack(settings: Settings, check: bool) -> tuple[str | None, Any]:
     """Return the stand-in's name, if one is needed, and nemo_recipe, which imports NeMo.
-
-    Raises:
-        Refused: NeMo, or a part of it, cannot be imported, or this machine is not what the run is meant for.
-    """
+    Raises Refused: NeMo, or a part of it, cannot be imported, or this machine is not what the run is meant for."""
     stand_in = None if check else stand_in_for(settings["device"])
     what = "NeMo cannot be imported completely: its recipes are then silently absent"
     logging.disable(logging.WARNING)  # it warns of packages that an LLM does without

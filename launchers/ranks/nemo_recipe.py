@@ -53,10 +53,7 @@ _CHECKPOINTS: dict[str, Any] = {"dirpath": "checkpoints", "filename": "{step}", 
 
 def build(settings: Settings, _stand_in: str | None) -> Any:
     """Return a new recipe (a run.Partial of llm.pretrain) with all of `settings` on it.
-
-    Raises:
-        Refused: there is no such recipe, or it has no such attribute; all of them.
-    """
+    Raises Refused: there is no such recipe, or it has no such attribute; all of them."""
     name = settings["recipe"]
     machines = {"num_nodes": settings["nodes"], "num_gpus_per_node": settings["gpus_per_node"]}
     recipe = _pretrain_recipe(name)(dir="nemo", name="run", **machines)
@@ -143,10 +140,7 @@ def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
 
 def _connected(recipe: Any, settings: Settings) -> tuple[Any, Any, Any]:
     """Return model, optimizer and strategy of the recipe, connected as llm.pretrain does it, without trainer or data.
-
-    Raises:
-        Refused: NeMo's classes refuse it, or have changed what was set.
-    """
+    Raises Refused: NeMo's classes refuse it, or have changed what was set."""
     try:
         model, optim = fdl.build(recipe.model), fdl.build(recipe.optim)
         strategy = fdl.build(recipe.trainer.strategy)
@@ -168,10 +162,7 @@ def _connected(recipe: Any, settings: Settings) -> tuple[Any, Any, Any]:
 
 def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of the recipe, built and connected.
-
-    Raises:
-        Refused: NeMo's classes refuse it, or have changed what was set.
-    """
+    Raises Refused: NeMo's classes refuse it, or have changed what was set."""
     model, optim, strategy = _connected(recipe, settings)
     data, world = recipe.data, recipe.trainer.devices * recipe.trainer.num_nodes
     model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size

@@ -100,7 +100,9 @@ def _keys(checkout: Path, experiment: Mapping[str, Any], release: str) -> Iterat
     known = presets
     if release not in STRICT:
         code = "\n".join(read_text(path) for path in (checkout / "primus").rglob("*.py"))
-        known = _arguments(checkout / MEGATRON) | _read_from_arguments(code) | presets & set(re.findall(r"\w+", code))
+        # what Megatron's parser knows, what Primus' own code takes from the arguments, and presets that it names
+        read = set(re.findall(r"""\bargs(?:\.|, ?['"])(\w+)""", code))
+        known = _arguments(checkout / MEGATRON) | read | presets & set(re.findall(r"\w+", code))
     for key in trainer["overrides"]:
         since, instead = RENAMED.get(key, ("v9999.0", ""))
         if _numbers(release) >= _numbers(since):
@@ -134,11 +136,6 @@ def _arguments(megatron: Path) -> set[str]:
         for path in (megatron / "megatron").rglob("*config*.py"):
             names |= set(re.findall(r"^    (\w+) *:", read_text(path), re.M))
     return names
-
-
-def _read_from_arguments(code: str) -> set[str]:
-    """Return what Primus' own code takes from the arguments by name, whether or not a preset has it."""
-    return set(re.findall(r"""\bargs(?:\.|, ?['"])(\w+)""", code))
 
 
 def _numbers(release: str) -> tuple[int, ...]:

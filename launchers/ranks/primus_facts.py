@@ -27,11 +27,8 @@ def facts(environment_script: str | None = None) -> dict[str, Any]:
     values: dict[str, Any] = {f"{name}_version": version for name, version in installed(*PACKAGES).items()}
     values |= {"rccl_version": _rccl()}
     if path := os.environ.get("PRIMUS_PATH"):
-        checkout = Path(path)
-        values |= {
-            "framework_version": version_of(checkout),
-            "primus_commit": git(checkout, "rev-parse", "HEAD") or None,
-        }
+        commit = git(Path(path), "rev-parse", "HEAD") or None
+        values |= {"framework_version": version_of(Path(path)), "primus_commit": commit}
     values |= {"image": os.environ.get("PRIMUS_IMAGE"), "slurm_job_id": os.environ.get("SLURM_JOB_ID")}
     if os.environ.get("TPRIMAT_REHEARSE"):
         values["stand_in"] = "torch.cuda"

@@ -34,24 +34,22 @@ class Settled:
 
 def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: str = "") -> Settled:
     """Return `bundle` (bundle.json, of `folder`) under the overrides in `environment`.
-
-    Raises:
-        Refused: an override that is no number, or that changes what only a new rendering can.
-    """
-    problems: list[Problem] = []
+    Raises Refused: an override that is no number, or that changes what only a new rendering can."""
     rendered: Mapping[str, Any] = bundle["requested"]
-    names = ("TRAIN_ITERS", "NNODES", "GPUS_PER_NODE")
-    defaults = (rendered["train_iters"], bundle["nodes"], bundle["gpus_per_node"])
-    iters, nodes, gpus = (
-        _count(name, environment.get(name) or str(default), problems)
-        for name, default in zip(names, defaults, strict=True)
-    )
-    if problems:
-        raise Refused(*problems)
+    defaults = {
+        "TRAIN_ITERS": rendered["train_iters"],
+        "NNODES": bundle["nodes"],
+        "GPUS_PER_NODE": bundle["gpus_per_node"],
+    }
+    stated = {name: environment.get(name) or str(default) for name, default in defaults.items()}
+    bad = {name: text for name, text in stated.items() if not text.isdecimal() or not 1 <= int(text) <= 10**9}
+    if bad:
+        raise Refused(*(Problem(name, "is no count", repr(text), "an integer from 1") for name, text in bad.items()))
+    iters, nodes, gpus = map(int, stated.values())
     requested = {**rendered, "train_iters": iters}
     if rendered["lr_decay_iters"] == rendered["train_iters"]:  # a decay that ended with the run still does
         requested["lr_decay_iters"] = iters
-    problems += _schedule(requested)
+    problems = [*_schedule(requested)]
     if (nodes, gpus) != (bundle["nodes"], bundle["gpus_per_node"]):
         problems += _world(bundle, requested, nodes, gpus)
     if problems:
@@ -61,13 +59,6 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
         requested["data_path"] = prefix
     changed = {name: requested[name] for name in ("train_iters", "lr_decay_iters") if requested[name] != rendered[name]}
     return Settled(requested, changed, tuple(_corpus(bundle, requested, prefix)))
-
-
-def _count(name: str, text: str, problems: list[Problem]) -> int:
-    if text.isdecimal() and 1 <= int(text) <= 10**9:
-        return int(text)
-    problems.append(Problem(name, "is no count", repr(text), "an integer from 1"))
-    return 1
 
 
 def _schedule(requested: Mapping[str, Any]) -> Iterator[Problem]:
@@ -109,16 +100,10 @@ def _corpus(bundle: Mapping[str, Any], requested: Mapping[str, Any], prefix: str
         return
     batch, length = requested["global_batch_size"], requested["seq_length"]
     samples = requested["train_iters"] * batch
-    sizes = {
-        "--prefix": prefix or bundle["data_prefix"],
-        "--vocab-size": requested["vocab_size"],
-        "--seed": requested["seed"],
-        "--seq-length": length,
-        "--global-batch-size": batch,
-        "--samples": samples,
-    }
-    for name, value in sizes.items():
-        yield from (name, str(value))
+    yield from ("--prefix", prefix or bundle["data_prefix"])
+    for name in ("vocab_size", "seed", "seq_length", "global_batch_size"):
+        yield from (f"--{name.replace('_', '-')}", str(requested[name]))
+    yield from ("--samples", str(samples))
     if requested["data"] == "synthetic":
         yield from ("--tokens", str((samples + samples // 100 + batch) * length + 1))
     else:

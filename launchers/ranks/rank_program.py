@@ -22,11 +22,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong, in the fields of conf.errors.Problem.
-
-    where: a key, a path or an attribute path. what: the broken rule. found / allowed: the value and the valid ones,
-    empty where `what` is enough. hint: one thing to try.
-    """
+    """One thing that is wrong, in the fields of conf.errors.Problem. where: a key, a path or an attribute path. what:
+    the broken rule. found / allowed: the value and the valid ones, empty where `what` is enough. hint: one thing to
+    try."""
 
     where: str
     what: str
@@ -84,11 +82,9 @@ def plain(value: Any) -> Any:
 
 
 def stop(code: int, message: str, problems: Iterable[Problem] = (), speaker: str = "RANK") -> int:
-    """Print why the program ends on the stderr of the process whose variable `speaker` is 0, and return `code`.
-
-    The others wait for that: torchrun ends all ranks as soon as one has ended. parsers/faults.py takes a message that
-    begins with "engine: " for the root cause.
-    """
+    """Print why the program ends on the stderr of the process whose variable `speaker` is 0, and return `code`. The
+    others wait for that: torchrun ends all ranks as soon as one has ended. parsers/faults.py takes a message that
+    begins with "engine: " for the root cause."""
     if os.environ.get(speaker, "0") != "0":
         time.sleep(2)
         return code

@@ -41,25 +41,22 @@ Settings = dict[str, Any]
 Names = Callable[[Any], Iterable[str]]
 """The attribute names that an object really has: `plain_names`, or what suits the stack's own config objects."""
 
-ENUMS = {
+NAMED = {
     "AttnBackend": "megatron.core.transformer.enums",
     "CudaGraphScope": "megatron.core.transformer.enums",  # megatron-core 0.16 on
+    "silu": "torch.nn.functional",
+    "quick_gelu": "megatron.core.fusions.fused_bias_geglu",
+    "local_layer_spec": "megatron.bridge.models.gpt_provider",
+    **dict.fromkeys(("float32", "bfloat16", "float16"), "torch"),
 }
-FUNCTIONS = {
-    "silu": ("torch.nn.functional", "silu"),
-    "quick_gelu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
-    "local_layer_spec": ("megatron.bridge.models.gpt_provider", "local_layer_spec"),
-}
-"""All that {enum: AttnBackend.flash} and {function: silu} in a settings file may name: no other code is ever
-reached."""
+"""All that {enum: AttnBackend.flash}, {function: silu} and {dtype: float32} in a settings file may name → its module:
+no other code is ever reached."""
 
 
 def main(program: str, stack: Callable[[Settings, bool], tuple[str | None, Any]]) -> int:
-    """Run one rank of `program`, or check settings files, and return the exit code.
-
-    stack: takes the settings, and whether they are only checked; returns the stand-in's name, if one is needed, and the
-    module that imports the vendor's stack (nemo_recipe, bridge_config). Refused ends the program with code 2.
-    """
+    """Run one rank of `program`, or check settings files, and return the exit code. stack: takes the settings, and
+    whether they are only checked; returns the stand-in's name, if one is needed, and the module that imports the
+    vendor's stack (nemo_recipe, bridge_config). Refused ends the program with code 2."""
     die_with_parent()
     parser = argparse.ArgumentParser(description=f"one rank of {program}; start it with torchrun")
     parser.add_argument("--settings", required=True, nargs="+", metavar="FILE.yaml")
@@ -91,10 +88,7 @@ def _run(settings: Settings, stack: Callable[[Settings, bool], tuple[str | None,
 
 def imported(module: str, what: str, hint: str) -> Any:
     """Import the module of ours that imports the stack.
-
-    Raises:
-        Refused: `what` is wrong, with the package that is missing.
-    """
+    Raises Refused: `what` is wrong, with the package that is missing."""
     try:
         return importlib.import_module(module)
     # what a stack raises at import where its packages do not fit together
@@ -104,11 +98,7 @@ def imported(module: str, what: str, hint: str) -> Any:
 
 
 def read_settings(path: str) -> Settings:
-    """Read the settings file.
-
-    Raises:
-        Refused: it cannot be read, or is no mapping.
-    """
+    """Read the settings file. Raises Refused: it cannot be read, or is no mapping."""
     import yaml  # comes with omegaconf, which both stacks need
 
     try:
@@ -123,27 +113,18 @@ def read_settings(path: str) -> Settings:
 def real_value(value: Any) -> Any:
     """Return the Python value of {enum: CLASS.NAME}, {dtype: NAME} or {function: NAME} in a settings file; of anything
     else, itself.
-
-    Raises:
-        Refused: no such name in this environment.
-    """
+    Raises Refused: no such name in this environment."""
     if not isinstance(value, dict) or not value:
         return value
     kind, name = next(iter(value.items()))
+    if kind not in ("enum", "dtype", "function"):
+        raise Refused.of(str(value), "no kind of value", kind, "enum, dtype, function")
+    owner, _, member = name.partition(".")
     try:
-        if kind == "enum":
-            owner, _, member = name.partition(".")
-            return getattr(importlib.import_module(ENUMS[owner]), owner)[member]
-        if kind == "function":
-            module, attribute = FUNCTIONS[name]
-            return getattr(importlib.import_module(module), attribute)
-        if kind == "dtype":
-            import torch
-
-            return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+        named = getattr(importlib.import_module(NAMED[owner]), owner)
+        return named[member] if member else named
     except (KeyError, AttributeError, ImportError) as error:
         raise Refused.of(str(value), f"not in this environment ({error})") from error
-    raise Refused.of(str(value), "no kind of value", kind, "enum, dtype, function")
 
 
 def plain_names(parent: Any) -> set[str]:
@@ -197,13 +178,9 @@ def changed(path: str, value: Any, now: Any, who: str) -> Iterator[Problem]:
 
 
 def stand_in_for(device: str, check: bool = False) -> str | None:
-    """Install the stand-in where the run is meant for a CPU or rehearsed, or is only checked where no GPU is.
-
-    Returns its name, or None where it is not needed. Call it before the stack is imported.
-
-    Raises:
-        Refused: this machine is not what the run is meant for.
-    """
+    """Install the stand-in where the run is meant for a CPU or rehearsed, or is only checked where no GPU is. Returns
+    its name, or None where it is not needed. Call it before the stack is imported.
+    Raises Refused: this machine is not what the run is meant for."""
     if device == "cpu" or os.environ.get(tprimat_standin.MODE) or tprimat_standin.is_active():
         name = tprimat_standin.install()
         if name is None:
@@ -224,9 +201,7 @@ def stand_in_for(device: str, check: bool = False) -> str | None:
 
 def facts(stand_in: str | None, framework: str, *distributions: str) -> dict[str, Any]:
     """Return what this process runs on; None: there is none, or it is unknown. stand_in: what replaces torch.cuda.
-
-    framework: the distribution whose version is the framework's.
-    """
+    framework: the distribution whose version is the framework's."""
     import torch
 
     return {
@@ -240,16 +215,10 @@ def facts(stand_in: str | None, framework: str, *distributions: str) -> dict[str
 def mark_step(stand_in: str | None, step: int, lr_used: float, loss: Any, grad_norm: Any) -> None:
     """Print the mark of a finished step, from 0, in full precision and on a monotonic clock. loss, grad_norm: tensors,
     numbers or None."""
-    values = {
-        "step": step,
-        "lr_used": lr_used,
-        "loss": _number(loss),
-        "grad_norm": _number(grad_norm),
-        "end_monotonic_s": time.monotonic(),  # reading the numbers above has waited for them
-        **({} if stand_in else peak_memory()),
-    }
+    values = {"step": step, "lr_used": lr_used, "loss": _number(loss), "grad_norm": _number(grad_norm)}
+    values["end_monotonic_s"] = time.monotonic()  # reading the numbers above has waited for them
     bad = values["loss"] is not None and not math.isfinite(values["loss"])
-    mark("step", {**values, "nonfinite": True} if bad else values)
+    mark("step", {**values, **({} if stand_in else peak_memory()), **({"nonfinite": True} if bad else {})})
 
 
 def _number(value: Any) -> float | None:

@@ -47,7 +47,7 @@ def test_primus_arguments_tell_what_was_read_and_are_plain_afterwards(
         def to_namespace(self) -> types.SimpleNamespace:
             return types.SimpleNamespace(lr=0.1, lr_warmup_itres=5, seed=3)
 
-    unread._unread_arguments(probe, Builder)
+    unread._unread_arguments(probe, types.SimpleNamespace(MegatronArgBuilder=Builder))
     arguments = Builder().finalize()  # type: ignore[attr-defined]
     assert isinstance(arguments, types.SimpleNamespace) and (arguments.lr, arguments.seed) == (0.1, 3)
 
@@ -76,7 +76,7 @@ def test_a_legacy_trainer_of_primus_keeps_its_config_for_arguments(
         def __init__(self, module_name: str, primus_config: Any, rank: int) -> None:
             self.config, self.rank = getattr(primus_config._exp.modules, module_name), rank
 
-    unread._unread_config(probe, Module)
+    unread._unread_config(probe, types.SimpleNamespace(BaseModule=Module))
     module = Module(module_name="pre_trainer", primus_config=loaded, rank=3)
     assert (module.config.lr, module.rank) == (0.1, 3)
     assert module.config is loaded._exp.modules.pre_trainer, "one object, as before"
@@ -90,7 +90,7 @@ def test_a_strategy_that_takes_any_keyword_is_asked_by_its_signature(unread: Any
         def __init__(self, tensor_model_parallel_size: int = 1, **kwargs: Any) -> None:
             self.size = tensor_model_parallel_size
 
-    unread._extra_keywords(probe, Strategy)
+    unread._extra_keywords(probe, types.SimpleNamespace(MegatronStrategy=Strategy))
     assert Strategy(tensor_model_parallel_size=2, bogus=1).size == 2
     assert probe.unread == {"MegatronStrategy": ["bogus"]}
 

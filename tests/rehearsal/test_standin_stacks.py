@@ -47,11 +47,13 @@ def own(folder: Path, python: str, program: str, *arguments: str, **variables: s
 
 
 def test_a_users_own_script_of_nemo(tmp_path: Path) -> None:
+    """Needs _MockGPTDataset.__init__."""
     log = own(tmp_path, interpreter("nemo"), "own_nemo.py", str(tmp_path))
     assert len(re.findall(r"reduced_train_loss: \d+\.\d+", log)) == 3
 
 
 def test_a_users_own_script_of_bridge(tmp_path: Path) -> None:
+    """Needs compile_helpers."""
     before = dict(os.environ)
     try:
         rank_module("bridge_ranks").seed_cache(
@@ -76,6 +78,7 @@ def losses(folder: Path, stack: str, *overrides: str) -> list[float]:
 
 
 def test_pp2_vp2(tmp_path: Path) -> None:
+    """Needs deallocate_output_tensor and custom_backward."""
     sizes = ("layout.pipeline_model_parallel_size=2", "layout.virtual_pipeline_model_parallel_size=2")
     stacks = ("nemo", "megatron_bridge")
     first, second = (losses(tmp_path / stack, stack, *sizes) for stack in stacks)
@@ -83,9 +86,8 @@ def test_pp2_vp2(tmp_path: Path) -> None:
 
 
 def test_tied_pp2_vp2(tmp_path: Path) -> None:
-    """Groups in another order on the last stage are another last bit of the gradient norm, which bf16 shows in 8 steps.
-
-    Untied, as above, the losses were the same without the stand-in's order, too."""
+    """Needs _get_param_groups: groups in another order on the last stage are another last bit of the gradient norm,
+    which bf16 shows in 8 steps. Untied, as above, the losses were the same without the stand-in's order, too."""
     sizes = ("layout.pipeline_model_parallel_size=2", "layout.virtual_pipeline_model_parallel_size=2")
     requested = ("model=llama32_1b", "equal_init=true", *sizes)
     first, *others = (losses(tmp_path / stack, stack, *requested) for stack in ("nemo", "megatron_bridge", "megatron"))
@@ -93,14 +95,17 @@ def test_tied_pp2_vp2(tmp_path: Path) -> None:
 
 
 def test_cp2(tmp_path: Path) -> None:
+    """Needs DotProductAttention.__init__ and .forward."""
     losses(tmp_path, "nemo", "layout.context_parallel_size=2")
 
 
 def test_moe_ep2(tmp_path: Path) -> None:
+    """Needs te_general_gemm and maybe_move_tensor_to_cpu."""
     losses(tmp_path, "nemo", "model=moe_tiny", "layout.expert_model_parallel_size=2")
 
 
 def test_tp2_sp_recomputed(tmp_path: Path) -> None:
+    """Needs WrappedTorchNorm.__new__."""
     sizes = ("layout.tensor_model_parallel_size=2", "layout.sequence_parallel=true")
     layers = ("training.recompute_method=uniform", "training.recompute_num_layers=1")
     losses(tmp_path, "nemo", *sizes, "training.recompute_granularity=full", *layers)

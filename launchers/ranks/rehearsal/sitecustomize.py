@@ -3,7 +3,7 @@ PYTHONPATH. Then hand over to the sitecustomize that would have been imported wi
 
 TPRIMAT_REHEARSE=train|layout   a stand-in for torch.cuda where there is no accelerator (tprimat_standin.py)
 TPRIMAT_PLAY_RANK=R, TPRIMAT_PLAY_WORLD=W   this one process plays rank R of W (tprimat_fake_world.py)
-TPRIMAT_EQUAL_INIT=SEED         weights by global name (tprimat_equal_init.py)
+TPRIMAT_EQUAL_INIT=SEED         weights by global name (tprimat_parameters.py)
 TPRIMAT_PROBE=DIR               what is built and stepped is read into DIR (tprimat_probe.py)
 """
 
@@ -15,18 +15,14 @@ import time
 
 
 def _set_up() -> None:
-    if os.environ.get("TPRIMAT_REHEARSE"):
-        import tprimat_standin
-
-        tprimat_standin.arm()
-    if os.environ.get("TPRIMAT_PLAY_RANK"):
-        import tprimat_fake_world
-
-        tprimat_fake_world.install()
-    if os.environ.get("TPRIMAT_EQUAL_INIT"):
-        import tprimat_equal_init
-
-        tprimat_equal_init.install()
+    parts = {
+        "TPRIMAT_REHEARSE": ("tprimat_standin", "arm"),
+        "TPRIMAT_PLAY_RANK": ("tprimat_fake_world", "install"),
+        "TPRIMAT_EQUAL_INIT": ("tprimat_parameters", "install"),
+    }
+    for variable, (module, function) in parts.items():
+        if os.environ.get(variable):
+            getattr(__import__(module), function)()
     if os.environ.get("TPRIMAT_PROBE"):
         _set_up_probe()
 

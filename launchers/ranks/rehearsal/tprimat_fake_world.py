@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import types
-from collections.abc import Mapping
 from typing import Any
 
 import tprimat_standin
@@ -28,38 +27,27 @@ _FILLERS = ("normal_", "uniform_", "trunc_normal_", "xavier_normal_", "xavier_un
 def install() -> None:
     """Make this process rank RANK of WORLD; before torch is imported."""
     tprimat_standin.arm()  # whose process groups these stand on
-    rank, world = _requested(os.environ)
-    os.environ.update(_as_launched(rank, world, int(os.environ.get("LOCAL_WORLD_SIZE") or min(8, world))))
+    rank, world = _requested()
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE") or min(8, world))
+    node, nodes = rank // local_world, -(-world // local_world)
+    sizes = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": local_world, "GPUS_PER_NODE": local_world, "NNODES": nodes}
+    place = {"RANK": rank, "LOCAL_RANK": rank % local_world, "GROUP_RANK": node, "NODE_RANK": node}
+    # as torchrun; Primus and Lightning read more than that
+    os.environ.update({name: str(number) for name, number in (sizes | place).items()})
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
     after("torch")(_play)
     after(_SCHEDULES)(_end_at_the_first_forward)
 
 
-def _requested(environment: Mapping[str, str]) -> tuple[int, int]:
+def _requested() -> tuple[int, int]:
+    stated = [str(os.environ.get(name)) for name in (RANK, WORLD)]
     try:
-        rank, world = int(environment[RANK]), int(environment[WORLD])
-    except (KeyError, ValueError):
+        rank, world = map(int, stated)
+    except ValueError:
         rank, world = -1, 0
     if not 0 <= rank < world:
-        values = f"{environment.get(RANK)}, {environment.get(WORLD)}"
-        _refuse(f"{RANK} and {WORLD} must be integers, rank below world: {values}")
+        _refuse(f"{RANK} and {WORLD} must be integers, rank below world: {', '.join(stated)}")
     return rank, world
-
-
-def _as_launched(rank: int, world: int, local_world: int) -> dict[str, str]:
-    """Return what torchrun sets, and what Primus and Lightning read besides."""
-    node = str(rank // local_world)
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_RANK": str(rank % local_world),
-        "LOCAL_WORLD_SIZE": str(local_world),
-        "GROUP_RANK": node,
-        "NODE_RANK": node,
-        "NNODES": str(-(-world // local_world)),
-        "GPUS_PER_NODE": str(local_world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    }
 
 
 def _play(torch: types.ModuleType) -> None:
@@ -69,7 +57,7 @@ def _play(torch: types.ModuleType) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend "fake"
     except ImportError as error:
         _refuse(f"torch {torch.__version__} has no fake process group where it was ({error})")
-    rank, world = _requested(os.environ)
+    rank, world = _requested()
     begin, new_group = torch.distributed.init_process_group, torch.distributed.new_group
 
     def init_process_group(*_: Any, **__: Any) -> Any:
@@ -95,19 +83,12 @@ def _end_at_the_first_forward(schedules: Any) -> None:
 
 
 def _end(*_: Any, **__: Any) -> None:
-    rank, world = _requested(os.environ)
-    _finish_the_probe()
+    rank, world = _requested()
     sys.stdout.write(f"[tprimat] rehearsed {json.dumps({'rank': rank, 'world': world})}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     atexit._run_exitfuncs()
     os._exit(0)  # no except and no finally of the stack's in between
-
-
-def _finish_the_probe() -> None:
-    probe = sys.modules.get("tprimat_probe")
-    if probe is not None:
-        probe.finish()
 
 
 def _refuse(text: str) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tprimat_after_import import FAULTS, after
-from tprimat_names import full_numel, global_name
+from tprimat_parameters import full_numel, global_name
 from tprimat_settings import first_group, megatron_schedule, nemo_schedule, process_groups, read, rope_scaling
 
 VARIABLE = "TPRIMAT_PROBE"
@@ -37,15 +37,14 @@ FAULTS_KEPT = 20
 WRITTEN_AFTER = {2 * 16**k for k in range(8)}
 """Steps: each file repeats those before."""
 _CLASSES = {
-    "megatron.core.models.gpt.gpt_model": ("GPTModel", "on_model"),
-    "megatron.core.distributed.distributed_data_parallel": ("DistributedDataParallel", "on_wrapped"),
-    "megatron.core.optimizer.optimizer": ("MegatronOptimizer", "on_optimizer"),
-    "megatron.core.optimizer_param_scheduler": ("OptimizerParamScheduler", "on_schedule"),
-    "nemo.core.optim.lr_scheduler": ("WarmupAnnealHoldPolicy", "on_schedule"),
-    "megatron.core.datasets.megatron_dataset": ("MegatronDataset", "on_dataset"),
+    "megatron.core.models.gpt.gpt_model": "GPTModel",
+    "megatron.core.distributed.distributed_data_parallel": "DistributedDataParallel",
+    "megatron.core.optimizer.optimizer": "MegatronOptimizer",
+    "megatron.core.optimizer_param_scheduler": "OptimizerParamScheduler",
+    "nemo.core.optim.lr_scheduler": "WarmupAnnealHoldPolicy",
+    "megatron.core.datasets.megatron_dataset": "MegatronDataset",
 }
-"""Module → the class whose objects are of interest, and the method that takes each. A release without it: a fault in
-the file."""
+"""Module → the class whose objects are of interest: on_NAME takes each. A release without it: a fault in the file."""
 _REHEARSES = any(os.environ.get(name) for name in ("TPRIMAT_REHEARSE", "TPRIMAT_REHEARSED"))
 STEPS_READ = 20 if _REHEARSES else 8
 """So many first steps are identified, and their losses read: all of a toy (launchers/toy.py), few of a real run, whose
@@ -61,28 +60,13 @@ def install(started: float) -> Probe:
     folder = Path(os.environ[VARIABLE]).absolute()
     os.environ[VARIABLE] = str(folder)  # children may start elsewhere
     probe = Probe(folder)
-    for module, (name, method) in _CLASSES.items():
-        after(module)(functools.partial(probe.guarded, "after_making", name, method))
-
-    @after("torch.optim.optimizer")
-    def steps(optim: Any) -> None:
-        optim.register_optimizer_step_pre_hook(lambda this, _, __: probe.guarded("on_step", this))
-
-    _watch_loaders(probe)
-    _watch_names(probe)
+    for module, name in _CLASSES.items():
+        after(module)(functools.partial(probe.guarded, "after_making", name))
+    for module, watch in _WATCHED.items():
+        after(module)(functools.partial(watch, probe))
     atexit.register(probe.finish)
-    _PROBES.append(probe)
     probe.seconds = time.perf_counter() - started
     return probe
-
-
-_PROBES: list[Probe] = []
-
-
-def finish() -> None:
-    """Write the file now: for a process that will end without its exit functions. Never raises."""
-    for probe in _PROBES:
-        probe.finish()
 
 
 class Probe:
@@ -91,26 +75,22 @@ class Probe:
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = folder, os.getpid()
         self.faults: list[str] = []
-        self.models: list[Any] = []
-        self.wrapped: list[Any] = []
-        self.optimizers: list[Any] = []
+        self.made: dict[str, list[Any]] = {name: [] for name in _CLASSES.values()}
+        self.models, self.optimizers = self.made["GPTModel"], self.made["MegatronOptimizer"]
         self.decay_groups: dict[int, list[list[int]]] = {}  # of a torch optimizer: each group's parameters, by id
-        self.schedule: Any = None
         self.schedule_counts: list[int] = []
-        self.dataset: Any = None
         self.unread: dict[str, list[str]] = {}  # who takes names silently → the names that nothing has read
         self.unread_sources: list[Callable[[], None]] = []
         self.arguments: Any = None  # Primus'
         self.failed = self.busy = False
         self.frequencies: list[float] | None = None
         self.description: dict[str, Any] | None = None
-        self.described = ""  # the same as JSON, once it was written
         self.steps: list[dict[str, Any]] = []
         self.tokens = Tokens()
         self.given: list[Any] = []
         self.losses: list[Any] = []  # of this step's micro-batches
         self.reads_losses = True
-        self.unsettled: list[tuple[dict[str, Any], list[Any], Callable[[], dict[str, Any]]]] = []
+        self.unsettled: list[tuple[dict[str, Any], list[Any], tuple[Any, ...]]] = []
         self.watches: list[Any] = []
         self.first_optimizer: int | None = None
         self.seconds = self.seconds_before = self.since = 0.0
@@ -135,20 +115,27 @@ class Probe:
         if text not in self.faults and len(self.faults) < FAULTS_KEPT:
             self.faults.append(text)
 
-    def after_making(self, name: str, method: str, module: Any) -> None:
-        """Pass each object of the class `name` of `module` to `method` once it is made."""
+    def after_making(self, name: str, module: Any) -> None:
+        """Keep each object of the class `name` of `module`, and pass it to on_NAME, once it is made."""
         kind = getattr(module, name)
         make = kind.__init__
 
         @functools.wraps(make)
         def make_and_pass(this: Any, *arguments: Any, **options: Any) -> None:
             make(this, *arguments, **options)
-            self.guarded(method, this)
+            self.made[name].append(this)
+            if hasattr(self, f"on_{name}"):
+                self.guarded(f"on_{name}", this)
 
         kind.__init__ = make_and_pass
 
-    def on_model(self, model: Any) -> None:
-        self.models.append(model)
+    @property
+    def schedule(self) -> Any:
+        """Return the schedule that was made last; None: none yet."""
+        made = [*self.made["OptimizerParamScheduler"], *self.made["WarmupAnnealHoldPolicy"]]
+        return made[-1] if made else None
+
+    def on_GPTModel(self, model: Any) -> None:  # noqa: N802
         if len(self.models) == 1 or model.post_process:  # a virtual stage's chunks see the same micro-batches
             self.watches.append(model.register_forward_hook(self._forward, with_kwargs=True))
 
@@ -166,25 +153,10 @@ class Probe:
                     self.losses.append(output.detach())
         self.seconds += time.perf_counter() - started
 
-    def on_wrapped(self, wrapped: Any) -> None:
-        self.wrapped.append(wrapped)
-
-    def on_optimizer(self, optimizer: Any) -> None:
-        self.optimizers.append(optimizer)
+    def on_MegatronOptimizer(self, optimizer: Any) -> None:  # noqa: N802
         if optimizer.optimizer is not None:  # later its groups hold shards and copies of the parameters
             groups = optimizer.optimizer.param_groups
             self.decay_groups[id(optimizer.optimizer)] = [[id(p) for p in group["params"]] for group in groups]
-
-    def on_schedule(self, schedule: Any) -> None:
-        self.schedule = schedule
-
-    def on_dataset(self, dataset: Any) -> None:
-        if getattr(dataset.index_split, "name", None) == "train":
-            self.dataset = dataset
-
-    def on_batch(self, iterator: Any, batch: Any) -> None:
-        if self.tokens.reads:
-            self.tokens.handed(iterator, batch)
 
     def on_step(self, optimizer: Any) -> None:
         if self.first_optimizer is None:
@@ -192,7 +164,12 @@ class Probe:
         if id(optimizer) == self.first_optimizer:
             self._next_step()
         if self.steps:
-            self.steps[-1]["groups"] += [group_row(group) for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                values = [*map(group.get, ("lr", "weight_decay")), *group.get("betas", (None, None)), group.get("eps")]
+                numbers = [
+                    value if isinstance(value, int | float) else None for value in values
+                ]  # no tensor on a device
+                self.steps[-1]["groups"].append(numbers)
         if len(self.steps) <= 2 and id(optimizer) == self.first_optimizer:  # later process groups may be gone
             self.schedule_counts.append(getattr(self.schedule, "num_steps", 0))
             self.describe()
@@ -220,9 +197,9 @@ class Probe:
         """Close a step; given: to the model in its forward passes."""
         if self.frequencies is None and self.models and len(self.steps) == 1:
             self.frequencies = frequencies(self.models[0])  # NeMo scales them after it has made the model
-        if self.models and self.models[0].pre_process:
-            self.tokens.given([tokens for tokens in given if tokens is not None])
-        self.unsettled.append((self.steps[-1], self.losses, self.tokens.step()))
+        sees = bool(self.models) and self.models[0].pre_process
+        tokens = self.tokens.step([tokens for tokens in given if sees and tokens is not None])
+        self.unsettled.append((self.steps[-1], self.losses, tokens))
         self.losses = []
 
     def settle(self) -> None:
@@ -231,16 +208,17 @@ class Probe:
         for step in unsettled:
             self.guarded("settle_step", *step)
 
-    def settle_step(self, row: dict[str, Any], losses: list[Any], tokens: Callable[[], dict[str, Any]]) -> None:
-        row |= {"loss_sum": math.fsum(means_of(losses)) if losses else None, "losses": len(losses) or None}
-        row |= tokens()
+    def settle_step(self, row: dict[str, Any], losses: list[Any], tokens: tuple[Any, ...]) -> None:
+        if losses:  # of equal shape, on the host: in float64, where the order of summing shows no more
+            means = sys.modules["torch"].stack(losses).double().mean(dim=(1, 2)).tolist()
+            row |= {"loss_sum": math.fsum(means), "losses": len(losses)}
+        row |= checksum(*tokens)
 
     def describe(self) -> None:
         if self.description is None:
             self.description = described(self)
         else:  # the second step shows what the schedule counts
-            self.description["settings"] |= plain(_parts(self, _schedule))
-        self.described = ""
+            self.description["settings"] |= plain(read(**_schedule(self)))
 
     def finish(self) -> None:
         """Write the file, for the last time. Never raises."""
@@ -248,6 +226,7 @@ class Probe:
             self.guarded("_write")
 
     def _write(self) -> None:
+        """Put the file in place in one piece; its last member is the time until then."""
         for source in (self.settle, *self.unread_sources):
             self.guarded(source)
         if self.description is None:
@@ -255,29 +234,20 @@ class Probe:
         rank = int(os.environ.get("RANK", "0"))
         faults = self.faults + [f"hook {hook} of {module}: {error}" for module, hook, error in FAULTS]
         head = {"version": VERSION, "rank": rank, "faults": faults, "never_read": self.unread, "steps": self.steps}
+        path = self.folder / f"rank{rank}.json"
+        part = path.with_name(f".{path.name}.{self.process}")
         try:
-            self.described = self.described or _inner(self.description or {})
-            text = ", ".join(filter(None, (_inner(head), self.described)))
-            self._replace(self.folder / f"rank{rank}.json", text)
+            text = json.dumps({**head, **(self.description or {})}, default=_no_value)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with part.open("w", encoding="utf-8") as file:
+                file.write(text[:-1])
+                file.flush()
+                file.write(f', "probe_time_total_s": {self.seconds + time.perf_counter() - self.since:.6f}}}\n')
+            os.replace(part, path)
         except (OSError, TypeError, ValueError) as error:
             if not self.failed:
                 print(f"[tprimat] probe: cannot write below {self.folder}: {error!r}", file=sys.stderr, flush=True)
             self.failed = True
-
-    def _replace(self, path: Path, text: str) -> None:
-        """Put an object of these members at `path` in one piece; the last is the time until then."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{self.process}")
-        with part.open("w", encoding="utf-8") as file:
-            file.write("{" + text)
-            file.flush()
-            file.write(f', "probe_time_total_s": {self.seconds + time.perf_counter() - self.since:.6f}}}\n')
-        os.replace(part, path)
-
-
-def _inner(members: dict[str, Any]) -> str:
-    """Return the members as JSON, without the braces."""
-    return json.dumps(members, default=_no_value)[1:-1]
 
 
 def _no_value(value: object) -> str:
@@ -291,25 +261,28 @@ def _no_value(value: object) -> str:
 def described(probe: Probe) -> dict[str, Any]:
     """Return all but the steps. A part that cannot be read is null, and a fault."""
     if probe.frequencies is None and probe.models and not probe.steps:
-        probe.frequencies = _part(probe, "frequencies", lambda: frequencies(probe.models[0]))
+        probe.frequencies = _part(probe, frequencies, probe.models[0])
+    settings: dict[str, Any] = {}
+    for part in (_built, _aux_loss, _rope, _batches, _data):
+        settings |= _part(probe, part, probe) or {}
     return {
-        "ranks": _part(probe, "ranks", ranks),
-        "settings": plain(settings(probe)),
-        "chunks": [_part(probe, "chunk", functools.partial(chunk, model, probe)) for model in probe.models],
-        "reduction_dtypes": _part(probe, "reduction_dtypes", lambda: reduction_dtypes(probe)),
+        "ranks": _part(probe, ranks),
+        "settings": plain(settings),
+        "chunks": [_part(probe, chunk, model, probe) for model in probe.models],
+        "reduction_dtypes": _part(probe, reduction_dtypes, probe),
         "rope_frequencies": probe.frequencies,
         "input_shape": probe.tokens.shape,
         "first_tokens": probe.tokens.first,
         "tokens_unknown": probe.tokens.unknown,
-        "versions": {name: str(v) for name in _VERSIONS if (v := _version(name)) is not None},
+        "versions": {name: str(v) for name in _VERSIONS if (v := getattr(sys.modules.get(name), "__version__", None))},
     }
 
 
-def _part(probe: Probe, name: str, read: Callable[[], Any]) -> Any:
+def _part(probe: Probe, read_part: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return read()
+        return read_part(*arguments)
     except Exception as error:  # noqa: BLE001  the run goes on
-        probe.fault(name, error)
+        probe.fault(read_part.__name__, error)
         return None
 
 
@@ -318,40 +291,23 @@ def ranks() -> dict[str, Any]:
     import torch
     from megatron.core import parallel_state as groups
 
-    return {
-        "world": torch.distributed.get_world_size(),
-        "tensor": groups.get_tensor_model_parallel_rank(),
-        "pipeline": groups.get_pipeline_model_parallel_rank(),
-        "data": groups.get_data_parallel_rank(),
-        "context": groups.get_context_parallel_rank(),
-        "expert": groups.get_expert_model_parallel_rank(),
-    }
+    kinds = {"tensor": "tensor_model", "pipeline": "pipeline_model", "expert": "expert_model"}
+    kinds |= {"data": "data", "context": "context"}
+    places = {name: getattr(groups, f"get_{kind}_parallel_rank")() for name, kind in kinds.items()}
+    return {"world": torch.distributed.get_world_size(), **places}
 
 
 def chunk(model: Any, probe: Probe) -> dict[str, Any]:
     """Return one part of this rank's model: [global name, local shape, elements in the complete model, whether it
     decays, dtype, dtype of its main gradient] of each parameter. None: unknown."""
-    decays = decayed(probe)
-    rows = []
+    decays, rows = decayed(probe), []
     for name, parameter in model.named_parameters():
-        own = global_name(model, name)
-        gradient = getattr(parameter, "main_grad", None)
-        rows.append(
-            [
-                own,
-                list(parameter.shape),
-                full_numel(parameter, own, model.config),
-                decays.get(id(parameter)),
-                plain(parameter.dtype),
-                None if gradient is None else plain(gradient.dtype),
-            ]
-        )
+        own, gradient = global_name(model, name), getattr(parameter, "main_grad", None)
+        counts = (list(parameter.shape), full_numel(parameter, own, model.config), decays.get(id(parameter)))
+        rows.append([own, *counts, plain(parameter.dtype), None if gradient is None else plain(gradient.dtype)])
     layers = getattr(getattr(model, "decoder", None), "layers", ())
-    return {
-        "class": type(model).__name__,
-        "layers": [layer.layer_number for layer in layers],
-        "parameters": rows,
-    }
+    numbers = [layer.layer_number for layer in layers]
+    return {"class": type(model).__name__, "layers": numbers, "parameters": rows}
 
 
 def decayed(probe: Probe) -> dict[int, bool]:
@@ -367,20 +323,10 @@ def decayed(probe: Probe) -> dict[int, bool]:
 
 def reduction_dtypes(probe: Probe) -> list[str]:
     """Return in what the data parallel ranks reduce gradients: the dtypes of Megatron's buffers of them."""
-    buffers = [b for w in probe.wrapped for kind in ("buffers", "expert_parallel_buffers") for b in _buffers(w, kind)]
+    kinds = ("buffers", "expert_parallel_buffers")
+    lists = [getattr(wrapped, kind, None) for wrapped in probe.made["DistributedDataParallel"] for kind in kinds]
+    buffers = [buffer for known in lists if isinstance(known, list) for buffer in known]  # of a plain module: a method
     return sorted({str(plain(buffer.grad_dtype)) for buffer in buffers})
-
-
-def _buffers(wrapped: Any, kind: str) -> list[Any]:
-    buffers = getattr(wrapped, kind, None)  # of a plain torch module: a method
-    return buffers if isinstance(buffers, list) else []
-
-
-def group_row(group: Mapping[str, Any]) -> list[Any]:
-    """Return lr, weight_decay, beta1, beta2, eps of a parameter group that is about to step."""
-    beta1, beta2 = group.get("betas", (None, None))
-    values = (group.get("lr"), group.get("weight_decay"), beta1, beta2, group.get("eps"))
-    return [value if isinstance(value, int | float) else None for value in values]  # a tensor may be on a device
 
 
 def frequencies(model: Any) -> list[float] | None:
@@ -388,19 +334,6 @@ def frequencies(model: Any) -> list[float] | None:
     modules = (module for module in model.modules() if type(module).__name__ == "RotaryEmbedding")
     embedding = next(modules, None)
     return None if embedding is None else [float(value) for value in embedding.inv_freq.tolist()]
-
-
-def means_of(losses: list[Any]) -> list[float]:
-    """Return the mean of each micro-batch's losses [samples, sequence], of equal shape, on the host: in float64, where
-    the order of summing shows no more."""
-    import torch
-
-    means: list[float] = torch.stack(losses).double().mean(dim=(1, 2)).tolist()
-    return means
-
-
-def _version(name: str) -> Any:
-    return getattr(sys.modules.get(name), "__version__", None)
 
 
 def plain(value: Any) -> Any:
@@ -422,26 +355,14 @@ def plain(value: Any) -> Any:
 # the data are missing: the request's alone, no built object has them.
 
 
-def settings(probe: Probe) -> dict[str, Any]:
-    """Return all that is known; a setting or part that cannot be read is a fault, and the others remain."""
-    return _parts(probe, _built, _aux_loss, _rope, _batches, _data)
-
-
-def _parts(probe: Probe, *parts: Callable[[Probe], dict[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for part in parts:
-        values |= _part(probe, part.__name__, functools.partial(part, probe)) or {}
-    return values
-
-
 def _built(probe: Probe) -> dict[str, Any]:
     """Read the objects by the vocabulary's rows."""
-    objects = {**process_groups(), **_schedule_objects(probe)}
+    objects = {**process_groups(), **_schedule(probe)}
     if probe.models:
         modules = [module for model in probe.models for module in model.modules()]
         objects |= {"gpt": probe.models[0], "model": probe.models[0].config, "modules": modules}
-    if probe.wrapped:
-        objects["ddp"] = probe.wrapped[0].ddp_config
+    if wrapped := probe.made["DistributedDataParallel"]:
+        objects["ddp"] = wrapped[0].ddp_config
     if probe.optimizers:
         groups = [group for optimizer in probe.optimizers for group in optimizer.param_groups]
         objects |= {"optimizer": probe.optimizers[0].config, **first_group(groups)}
@@ -451,10 +372,6 @@ def _built(probe: Probe) -> dict[str, Any]:
 
 
 def _schedule(probe: Probe) -> dict[str, Any]:
-    return read(**_schedule_objects(probe))
-
-
-def _schedule_objects(probe: Probe) -> dict[str, Any]:
     if probe.schedule is None:
         return {}
     if hasattr(probe.schedule, "base_lrs"):
@@ -510,36 +427,34 @@ def _batches(probe: Probe) -> dict[str, Any]:
 
 def _data(probe: Probe) -> dict[str, Any]:
     """Read the training data's first part. A blend of several is named by none."""
-    if probe.dataset is None:
+    trained = [d for d in probe.made["MegatronDataset"] if getattr(d.index_split, "name", None) == "train"]
+    if not trained:
         return {}
-    config = probe.dataset.config
+    config = trained[-1].config
     values = {"seed": config.random_seed, "seq_length": config.sequence_length}
     if isinstance(size := getattr(config.tokenizer, "vocab_size", None), int):
         values["vocab_size"] = size
     if getattr(config, "mock", False):
         return {**values, "data": "mock", "data_path": None}
     split = {} if config.split is None else {"split": config.split}
-    return {**values, "data_path": probe.dataset.dataset_path, **split}
+    return {**values, "data_path": trained[-1].dataset_path, **split}
 
 
 # Samples: which a step sees, as the sum of a hash of each. Of what the model is given, where that is on the host; else
 # of what the training data's loader hands out there, in the same order.
 
 
-def _watch_loaders(probe: Probe) -> None:
+def _watch_loaders(probe: Probe, module: Any) -> None:
     """Hand the probe each batch that a loader gives out, in the process that trains."""
+    kind = module._BaseDataLoaderIter
+    step = kind.__next__
 
-    @after("torch.utils.data.dataloader")
-    def loader(module: Any) -> None:
-        kind = module._BaseDataLoaderIter
-        step = kind.__next__
+    def step_and_pass(this: Any) -> Any:
+        batch = step(this)
+        probe.guarded(probe.tokens.handed, this, batch)
+        return batch
 
-        def step_and_pass(this: Any) -> Any:
-            batch = step(this)
-            probe.guarded("on_batch", this, batch)
-            return batch
-
-        kind.__next__ = step_and_pass
+    kind.__next__ = step_and_pass
 
 
 class Tokens:
@@ -553,19 +468,12 @@ class Tokens:
         self._kept: list[Any] = []
         self._handed: deque[int] = deque()
         self._loader: Callable[[], Any] = lambda: None
-        self._samples = self._steps = 0
+        self._steps = 0
 
     @property
     def reads(self) -> bool:
         """Return whether batches are still read."""
         return self._steps < STEPS_READ
-
-    def given(self, batch: Sequence[Any]) -> None:
-        """Take what the model was given in the forward passes of a step."""
-        if batch and self.shape is None:
-            self.shape, self.unknown = tuple(batch[0].shape), why_unknown(batch[0])
-        self._samples = sum(tokens.shape[0] for tokens in batch)
-        self._kept = list(batch) if self.unknown is None and self.reads else []
 
     def handed(self, iterator: Any, batch: Any) -> None:
         """Take a batch of a loader's iterator. Of several at a time the first is followed: Megatron-Bridge gives each
@@ -580,21 +488,23 @@ class Tokens:
                 self.first = tokens.reshape(-1)[:8].tolist()
             self._handed.extend(sample_hashes(tokens))
 
-    def step(self) -> Callable[[], dict[str, int | None]]:
-        """End a step. Return a function that returns the number of its samples and the sum of their hashes, None where
-        not known."""
-        samples, kept = self._samples, self._kept
-        self._samples, self._kept = 0, []
+    def step(self, batch: Sequence[Any]) -> tuple[int, list[Any], list[int]]:
+        """End a step, whose forward passes were given `batch`. Return the number of its samples, the tokens that were
+        kept of them, and the hashes of those that a loader handed out."""
+        if batch and self.shape is None:
+            self.shape, self.unknown = tuple(batch[0].shape), why_unknown(batch[0])
+        samples = sum(tokens.shape[0] for tokens in batch)
+        kept = list(batch) if self.unknown is None and self.reads else []
         self._steps += 1
         if self.first is None and kept:
             self.first = kept[0].reshape(-1)[:8].tolist()
         handed = [self._handed.popleft() for _ in range(min(samples, len(self._handed)))]
         if not self.reads:
             self._handed.clear()
-        return functools.partial(_checksum, samples, kept, handed)
+        return samples, kept, handed
 
 
-def _checksum(samples: int, kept: Sequence[Any], handed: Sequence[int]) -> dict[str, int | None]:
+def checksum(samples: int, kept: Sequence[Any], handed: Sequence[int]) -> dict[str, int | None]:
     """Return the row's samples and tokens_checksum. ValueError: the loader handed out others than the model saw."""
     hashes = sample_hashes(*kept)
     if hashes and handed and hashes != handed:
@@ -636,29 +546,9 @@ _PRIMUS_PRINTS = {"_print_args", "log_dict_aligned", "merge_namespace", "nested_
 """These read every argument: to print it, or to copy it."""
 
 
-def _watch_names(probe: Probe) -> None:
-    """Hook what takes names silently in NeMo, Megatron-Bridge and Primus."""
-
-    @after("nemo.lightning.pytorch.strategies.megatron_strategy")
-    def nemo(module: Any) -> None:
-        _extra_keywords(probe, module.MegatronStrategy)
-
-    @after("megatron.bridge.training.pretrain")
-    def bridge(module: Any) -> None:
-        _extra_attributes(probe, module)
-
-    @after("primus.backends.megatron.argument_builder")
-    def primus(module: Any) -> None:
-        _unread_arguments(probe, module.MegatronArgBuilder)
-
-    @after("primus.modules.base_module")
-    def legacy_primus(module: Any) -> None:
-        _unread_config(probe, module.BaseModule)
-
-
-def _extra_keywords(probe: Probe, kind: Any) -> None:
+def _extra_keywords(probe: Probe, module: Any) -> None:
     """List the keywords that MegatronStrategy drops into **kwargs, which nothing reads."""
-    make = kind.__init__
+    make = module.MegatronStrategy.__init__
     known = {n for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
 
     @functools.wraps(make)
@@ -666,7 +556,7 @@ def _extra_keywords(probe: Probe, kind: Any) -> None:
         probe.unread["MegatronStrategy"] = sorted(options.keys() - known)
         make(this, *arguments, **options)
 
-    kind.__init__ = make_and_list
+    module.MegatronStrategy.__init__ = make_and_list
 
 
 def _extra_attributes(probe: Probe, module: Any) -> None:
@@ -720,9 +610,10 @@ class _Recorded(_Arguments):
 _READ: set[str] = set()
 
 
-def _unread_arguments(probe: Probe, builder: Any) -> None:
+def _unread_arguments(probe: Probe, module: Any) -> None:
     """Watch Primus' arguments: from v26.2 on it keeps any key of the user's, and prints it as if it were an
     argument."""
+    builder = module.MegatronArgBuilder
     build = builder.to_namespace
 
     @functools.wraps(build)
@@ -734,10 +625,10 @@ def _unread_arguments(probe: Probe, builder: Any) -> None:
     builder.to_namespace = builder.finalize = to_namespace
 
 
-def _unread_config(probe: Probe, kind: Any) -> None:
+def _unread_config(probe: Probe, module: Any) -> None:
     """Watch the legacy trainers' arguments: the config's own namespace, with keys that the config knows and nothing
     reads (v25.9: primus/modules/base_module.py, primus/core/launcher/config.py)."""
-    make = kind.__init__
+    make = module.BaseModule.__init__
 
     @functools.wraps(make)
     def make_watched(this: Any, module_name: str, primus_config: Any, *arguments: Any, **options: Any) -> None:
@@ -749,7 +640,22 @@ def _unread_config(probe: Probe, kind: Any) -> None:
         probe.guarded(replace)
         make(this, module_name, primus_config, *arguments, **options)
 
-    kind.__init__ = make_watched
+    module.BaseModule.__init__ = make_watched
+
+
+def _watch_steps(probe: Probe, optim: Any) -> None:
+    optim.register_optimizer_step_pre_hook(lambda this, _, __: probe.guarded("on_step", this))
+
+
+_WATCHED = {
+    "torch.optim.optimizer": _watch_steps,
+    "torch.utils.data.dataloader": _watch_loaders,
+    "nemo.lightning.pytorch.strategies.megatron_strategy": _extra_keywords,
+    "megatron.bridge.training.pretrain": _extra_attributes,
+    "primus.backends.megatron.argument_builder": _unread_arguments,
+    "primus.modules.base_module": _unread_config,
+}
+"""Module → what watches it, when it is imported."""
 
 
 def watch(probe: Probe, built: Any) -> None:
@@ -776,14 +682,12 @@ def user_keys() -> set[str]:
         name, _, value = word.partition("=")
         if name in ("--config", "--exp"):
             with open(value or next(words), encoding="utf-8") as file:  # noqa: PTH123
-                keys |= set(_overrides(yaml.safe_load(file)))
+                document = yaml.safe_load(file)
+            modules = (document.get("modules") if isinstance(document, Mapping) else None) or {}
+            parts = [(part.get("overrides") or {}) for part in modules.values() if isinstance(part, Mapping)]
+            keys |= {
+                name for part in parts for name, value in part.items() if value is not None
+            }  # null requests nothing
         elif name.startswith("--"):
             keys.add(name[2:])
     return keys - {"data_path", "backend_path", "export_config"}  # of the launcher itself
-
-
-def _overrides(document: Any) -> Iterator[str]:
-    modules = document.get("modules") if isinstance(document, Mapping) else None
-    for module in (modules or {}).values():
-        overrides = (module.get("overrides") or {}) if isinstance(module, Mapping) else {}
-        yield from (name for name, value in overrides.items() if value is not None)  # null requests nothing

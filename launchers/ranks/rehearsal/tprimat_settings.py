@@ -22,9 +22,7 @@ _PLACE = re.compile(r"(?:(\w+)\()?(\w+)((?:\.\w+)*)\)?")
 
 def read(on_fault: Callable[[str, Exception], None] | None = None, **objects: Any) -> dict[str, Any]:
     """Return every setting that `objects` have, by canonical name; which objects there are: the head of the vocabulary.
-
-    on_fault: takes the name of a setting that cannot be read, and what was raised; without it, that is raised.
-    """
+    on_fault: takes the name of a setting that cannot be read, and what was raised; without it, that is raised."""
     values: dict[str, Any] = {}
     for name, places in TABLE["built"].items():
         for place in places:
@@ -71,15 +69,8 @@ def process_groups() -> dict[str, Any]:
 def training(gpt: Any, ddp: Any, optimizer: Any, groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the objects of a GPTModel and what trains it; ddp, optimizer: their configs. Schedule and data are each
     stack's own."""
-    return {
-        **process_groups(),
-        **first_group(groups),
-        "gpt": gpt,
-        "model": gpt.config,
-        "modules": list(gpt.modules()),
-        "ddp": ddp,
-        "optimizer": optimizer,
-    }
+    model = {"gpt": gpt, "model": gpt.config, "modules": list(gpt.modules())}
+    return {**process_groups(), **first_group(groups), **model, "ddp": ddp, "optimizer": optimizer}
 
 
 def first_group(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -106,13 +97,9 @@ def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
     first_lr: the rate of the first step, where it is known."""
     lr, steps = schedule.base_lrs[0], schedule.warmup_steps
     style = type(schedule).__name__
-    made = SimpleNamespace(
-        max_lr=lr,
-        min_lr=schedule.min_lr,
-        lr_warmup_steps=steps,
-        lr_decay_steps=schedule.max_steps - (schedule.constant_steps or 0),
-        lr_decay_style={"CosineAnnealing": "cosine"}.get(style, style),
-    )
+    made = SimpleNamespace(max_lr=lr, min_lr=schedule.min_lr, lr_warmup_steps=steps)
+    made.lr_decay_steps = schedule.max_steps - (schedule.constant_steps or 0)
+    made.lr_decay_style = {"CosineAnnealing": "cosine"}.get(style, style)
     if first_lr is not None:
         start = lr / (steps + 1)
         # its product rounds otherwise in the last digit

@@ -28,9 +28,6 @@ from typing import Any, NamedTuple
 import tprimat_standin_packages
 from tprimat_after_import import FAULTS, after
 
-_NAMES = "tests/rehearsal/test_standin_torch.py::test_every_name_is_needed"
-_STACKS = "tests/rehearsal/test_standin_stacks.py::test_"
-
 NAME = "torch.cuda"
 MODE = "TPRIMAT_REHEARSE"
 
@@ -85,26 +82,19 @@ def replace(row: Replacement, _: object = None) -> None:
     except ImportError:
         owner = None
     if owner is None or not (row.added or hasattr(owner, row.name)):
-        _miss(f"{row.full_name} is not in {_version(row.module)}; it was replaced because: {row.reason}")
+        GONE.append(f"{row.full_name} is not in {_version(row.module)}; it was replaced because: {row.reason}")
+        if _state["announced"]:  # imported late: NeMo's mock data
+            _say(f"degraded: {GONE[-1]}")
         return
     setattr(owner, row.name, row.make(getattr(owner, row.name, None)))
 
 
-def _miss(line: str) -> None:
-    GONE.append(line)
-    if _state["announced"]:  # imported late: NeMo's mock data
-        _say(f"degraded: {line}")
-
-
 def owner_of(row: Replacement) -> Any:
     """Return the module or class of the row, None where its module has no such class.
-
-    Raises:
-        ImportError: there is no such module.
-    """
-    module, _, attribute = row.owner.partition(":")
-    owner = sys.modules.get(module) or importlib.import_module(module)
-    return getattr(owner, attribute, None) if attribute else owner
+    Raises ImportError: there is no such module."""
+    owner = sys.modules.get(row.module) or importlib.import_module(row.module)
+    _, is_class, attribute = row.path.partition(":")
+    return getattr(owner, attribute.partition(".")[0], None) if is_class else owner
 
 
 def _version(module: str) -> str:
@@ -141,17 +131,12 @@ def _never_met() -> list[str]:
     """Return the rows whose module the installed package no longer has, while the package itself is in use."""
     gone = []
     for row in MEGATRON:
-        parent = row.module.rpartition(".")[0]
-        if parent in sys.modules and row.module not in sys.modules and not _exists(row.module):
+        if row.module.rpartition(".")[0] in sys.modules and row.module not in sys.modules:
+            with contextlib.suppress(ImportError, ValueError):
+                if importlib.util.find_spec(row.module) is not None:
+                    continue
             gone.append(f"{row.module} is not in {_version(row.module)}; {row.name} was replaced because: {row.reason}")
     return gone
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _say(text: str) -> None:
@@ -165,31 +150,26 @@ Make = Callable[[Any], Any]
 
 
 class Replacement(NamedTuple):
-    """Name what is replaced: `owner` is a module, or a class as `module:Class`; `make`: original → its replacement.
+    """Name what is replaced: `path` is `module.name`, or `module:Class.name`; `make`: original → its replacement.
+    reason: why, and who needs it; a test in tests/rehearsal or tests/engine that names it fails without it. added: the
+    name may be missing."""
 
-    reason: why, and who needs it. test: the test that fails without it. added: the name may be missing.
-    """
-
-    owner: str
-    name: str
+    path: str
     make: Make
     reason: str
-    test: str = ""
     added: bool = False
 
     @property
-    def module(self) -> str:
-        return self.owner.partition(":")[0]
+    def full_name(self) -> str:
+        return self.path.replace(":", ".")
 
     @property
-    def full_name(self) -> str:
-        return f"{self.owner.replace(':', '.')}.{self.name}"
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
 
-
-def replacement(full_name: str, make: Make, reason: str, test: str, added: bool = False) -> Replacement:
-    """Return the row of `full_name`: `module.name`, or `module:Class.name`."""
-    owner, _, name = full_name.rpartition(".")
-    return Replacement(owner, name, make, reason, test, added)
+    @property
+    def module(self) -> str:
+        return self.path.rpartition(".")[0].partition(":")[0]
 
 
 class Stream:
@@ -260,19 +240,18 @@ def counts_as_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
     return move
 
 
-def get_state(_: Any) -> Callable[..., Any]:
-    """Read the state of the CPU's generator, whatever the device."""
-    from torch import default_generator
+def _generator() -> Any:
+    """Return the CPU's generator, which stands for that of whatever device."""
+    import torch
 
-    return lambda *_, **__: default_generator.get_state()
+    return torch.default_generator
 
 
 def set_state(_: Any) -> Callable[..., Any]:
-    """Set that state."""
-    from torch import default_generator
+    """Set the state of that generator."""
 
     def put(state: Any, *_: Any, **__: Any) -> None:
-        default_generator.set_state(state)
+        _generator().set_state(state)
 
     return put
 
@@ -306,21 +285,20 @@ def _devices() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 
-def _generators(_: Any) -> tuple[Any, ...]:
-    import torch
-
-    return (torch.default_generator,) * _devices()
-
-
-def _manual_seed(_: Any) -> Any:
-    import torch
-
-    return torch.default_generator.manual_seed
-
-
 def _a(value: Any) -> Any:
     """Return a `make` whose function takes anything and returns value()."""
     return lambda _: lambda *_, **__: value()
+
+
+def _manual_seed(_: Any) -> Any:
+    return _generator().manual_seed
+
+
+def _generators(_: Any) -> tuple[Any, ...]:
+    return (_generator(),) * _devices()
+
+
+_get_state = _a(lambda: _generator().get_state())
 
 
 # M: megatron/core of 0.15.3, B: megatron/bridge of 0.3.1, L: lightning of 2.4.0, N: nemo of 2.7.3
@@ -348,16 +326,16 @@ _ROWS: tuple[tuple[str, Make, str], ...] = (
     ("torch.cuda.synchronize", answer(None), "timers; M:pipeline_parallel/p2p_communication.py:398"),
     ("torch.cuda.manual_seed", _manual_seed, "M:tensor_parallel/random.py:198: dropout draws from the CPU's generator"),
     ("torch.cuda.default_generators", _generators, "M:tensor_parallel/random.py:103, its tracker and recomputation"),
-    ("torch.cuda.get_rng_state", get_state, "the same, M:rerun_state_machine.py:915, checkpoints"),
+    ("torch.cuda.get_rng_state", _get_state, "the same, M:rerun_state_machine.py:915, checkpoints"),
     ("torch.cuda.set_rng_state", set_state, "the same"),
-    ("torch.cuda.get_rng_state_all", _a(lambda: [get_state(None)()]), "L:fabric/utilities/seed.py:134"),
-    ("torch.cuda.random.get_rng_state", get_state, "M:tensor_parallel/random.py:55, by the second name"),
+    ("torch.cuda.get_rng_state_all", _a(lambda: [_generator().get_state()]), "L:fabric/utilities/seed.py:134"),
+    ("torch.cuda.random.get_rng_state", _get_state, "M:tensor_parallel/random.py:55, by the second name"),
     ("torch.cuda.random.set_rng_state", set_state, "torch.cuda.set_rng_state_all calls it"),
     ("torch.cuda.nvtx.range_push", answer(None), "M:pipeline_parallel/utils.py:174, N:utils/nvtx.py:42"),
     ("torch.cuda.nvtx.range_pop", answer(None), "the same"),
 )
 
-CUDA = tuple(replacement(name, make, reason, _NAMES) for name, make, reason in _ROWS)
+CUDA = tuple(Replacement(*row) for row in _ROWS)
 
 
 def tensor_mode(torch: Any) -> Any:
@@ -445,26 +423,23 @@ def _cpu_mesh(original: Callable[..., None]) -> Callable[..., None]:
 _GROUPS = "the stacks request nccl, with a device and options that gloo does not take"
 
 TORCH = (
-    replacement(
+    Replacement(
         "torch.distributed.ProcessGroupNCCL",
         lambda original: original or _NoNccl,
         "CPU builds lack the class, whose Options Megatron fills in (M:parallel_state.py, get_nccl_options)",
-        _NAMES,
         added=True,
     ),
-    replacement("torch.distributed.init_process_group", _on_gloo, _GROUPS, _NAMES),
-    replacement("torch.distributed.new_group", _group_on_gloo, _GROUPS, _NAMES),
-    replacement(
+    Replacement("torch.distributed.init_process_group", _on_gloo, _GROUPS),
+    Replacement("torch.distributed.new_group", _group_on_gloo, _GROUPS),
+    Replacement(
         "torch.distributed.device_mesh:DeviceMesh.__init__",
         _cpu_mesh,
         "FSDP2 and DTensor: a mesh of cuda devices is one of cpu devices",
-        _NAMES,
     ),
-    replacement(
+    Replacement(
         "torch.autograd._engine_run_backward",
         _in_mode,
         "torch leaves the mode inside backward, where recomputation runs the stack's code",
-        _NAMES,
     ),
 )
 
@@ -484,12 +459,7 @@ def _norm_of_a_shard(original: Any) -> Any:
 
 
 def _backward(_: Any) -> Any:
-    def custom_backward(output: Any, grad_output: Any) -> None:
-        import torch
-
-        torch.autograd.backward(output, grad_tensors=grad_output)
-
-    return custom_backward
+    return lambda output, gradient: sys.modules["torch"].autograd.backward(output, grad_tensors=gradient)
 
 
 def _attention_without_cp(original: Callable[..., None]) -> Callable[..., None]:
@@ -537,63 +507,54 @@ _ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttentio
 _SPLIT = "it asserts that the sequence is not split (M:transformer/dot_product_attention.py), which is "
 
 MEGATRON = (
-    replacement(
+    Replacement(
         "megatron.core.transformer.torch_norm:WrappedTorchNorm.__new__",
         _norm_of_a_shard,
         "asserts that the sequence is not parallel, which TransformerEngine's may be (M:transformer/torch_norm.py)",
-        _STACKS + "tp2_sp_recomputed",
     ),
-    replacement(
+    Replacement(
         "megatron.core.pipeline_parallel.schedules.deallocate_output_tensor",
         answer(None),
         "gloo sends from host memory in the background: freed before that, an output is NaN at the next stage",
-        _STACKS + "pp2_vp2",
     ),
-    replacement(
+    Replacement(
         "megatron.core.pipeline_parallel.schedules.custom_backward",
         _backward,
         "asserts that the output was freed as above",
-        _STACKS + "pp2_vp2",
     ),
-    replacement(
+    Replacement(
         "megatron.core.optimizer._get_param_groups",
         decayed_first,
         "0.15 begins with the group of the rank's first parameter (M:optimizer/__init__.py:147), 0.16 with the decayed "
         "one (:189): a later stage's is linear_proj with TransformerEngine's layers, and here a norm, so that the "
         "gradient norm was summed in another order, and losses parted by 1e-4 in bf16",
-        _STACKS + "tied_pp2_vp2",
     ),
-    replacement(_ATTENTION + ".__init__", _attention_without_cp, _SPLIT + "TransformerEngine's part", _STACKS + "cp2"),
-    replacement(
+    Replacement(_ATTENTION + ".__init__", _attention_without_cp, _SPLIT + "TransformerEngine's part"),
+    Replacement(
         _ATTENTION + ".forward",
         _attention_on_the_shard,
         _SPLIT + "done there: each rank attends to its own shard, so the loss is not context parallelism's",
-        _STACKS + "cp2",
     ),
-    replacement(
+    Replacement(
         "megatron.core.transformer.moe.moe_utils.te_general_gemm",
         lambda original: original,
         "RouterGatingLinearFunction reads this name, which only TransformerEngine defines",
-        _STACKS + "moe_ep2",
         added=True,
     ),
-    replacement(
+    Replacement(
         "megatron.core.transformer.moe.moe_utils.maybe_move_tensor_to_cpu",
         counts_as_numpy,
         "a CPU tensor is left a tensor, and gloo's all_to_all_single takes no tensors as split sizes",
-        _STACKS + "moe_ep2",
     ),
-    replacement(
+    Replacement(
         "megatron.core.datasets.utils.compile_helpers",
         _built_helpers,
         "the wheels hold helpers_cpp built and no Makefile, and Bridge and Primus run `make` whatever is there",
-        _STACKS + "a_users_own_script_of_bridge",
     ),
-    replacement(
+    Replacement(
         "nemo.collections.llm.gpt.data.mock:_MockGPTDataset.__init__",
         _mock_arguments,
         "NeMo 2.7.3 passes create_attention_mask in the place of seed (mock.py:110 against :184), and Megatron's own "
         "attention needs the mask",
-        _STACKS + "a_users_own_script_of_nemo",
     ),
 )

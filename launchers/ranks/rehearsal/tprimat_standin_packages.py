@@ -92,7 +92,7 @@ class _HollowModule(types.ModuleType):
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if len(arguments) == 1 and callable(arguments[0]) and not options:
             return arguments[0]
-        return None if arguments else _same
+        return None if arguments else lambda function: function
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -108,10 +108,6 @@ class _HollowModule(types.ModuleType):
         made = type(name, (torch.nn.Module,), body)
         setattr(self, name, made)
         return made
-
-
-def _same(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -135,10 +131,7 @@ class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def refuse_hollow(self, name: str, caller: str) -> None:
         """Raise for one that is not served what it would see without us, where the hollow package is loaded already.
-
-        Raises:
-            ModuleNotFoundError: as for a package that is not installed.
-        """
+        Raises ModuleNotFoundError: as for a package that is not installed."""
         root = _root(name, _ALL_HOLLOW)
         if root is None or caller == __name__ or not isinstance(sys.modules.get(root), _HollowModule):
             return

@@ -27,7 +27,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.transformer import dot_product_attention as attention
 from megatron.core.transformer.moe import experts, grouped_gemm_util, moe_utils
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
-from tprimat_names import global_name, split_of
+from tprimat_parameters import global_name, split_of
 
 MOE = {
     "num_moe_experts": 4,

@@ -21,7 +21,7 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention 
 from megatron.core.transformer.moe import grouped_gemm_util  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
-from tprimat_names import global_name  # noqa: E402
+from tprimat_parameters import global_name  # noqa: E402
 
 model_parallel_config.warnings = warnings  # 0.15.3 warns of TP with EP without it
 grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None  # of the fused experts only the matrices are made

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import FunctionType
 
 KEPT = {
-    *("guarded", "fault", "finish", "_write", "_replace", "install", "after", "after_making", "_no_value", "_inner"),
-    *("__init__", "_watch_loaders", "_watch_names"),
+    *("guarded", "fault", "finish", "_write", "install", "after", "after_making", "_no_value", "__init__"),
+    *("_watch_loaders", "_watch_steps"),
     *("_extra_keywords", "_extra_attributes", "_unread_arguments", "_unread_config"),
 }
 
