@@ -13,21 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.drills import wait_until
+from tests.drills import started_processes, wait_until
 
 pytestmark = pytest.mark.engine
 
 
 def processes_with(text: str) -> list[int]:
-    """The processes whose command line has `text`, zombies left out."""
-    result = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            if text.encode() in (directory / "cmdline").read_bytes():
-                result.append(int(directory.name))
-        except OSError:  # it ended while we looked
-            continue
-    return result
+    """The processes whose command line has `text`."""
+    return [number for number, command in started_processes().items() if text in command]
 
 
 def test_loss_that_is_not_finite_stops_all_ranks(run: Callable[..., Any]) -> None:

@@ -9,49 +9,43 @@ from pathlib import Path
 import pytest
 from nemo_runs import launch, offline
 
-from launchers.frameworks.nemo import FRAMEWORK
+from conf import load_experiment
+from launchers import make_plan
+from launchers.frameworks.nemo import FRAMEWORK as NEMO
+from launchers.plan import Host
 
 pytestmark = pytest.mark.nvidia
 
 
-def refused(result: tuple[int, str, str], runs: Path) -> str:
-    code, out, err = result
+RECIPE = "framework.recipes.llama_tiny="
+
+
+@pytest.mark.parametrize(
+    ("has_nemo", "overrides", "said"),
+    [
+        (True, (f"{RECIPE}llama31_9b",), ("no recipe llama31_9b", "llama31_8b")),  # the nearest ones are named
+        (True, (f"{RECIPE}gpt_oss_20b",), ("fine-tuned only",)),
+        (False, (), ("nemo_toolkit missing in", "make nemo")),
+    ],
+)
+def test_a_run_that_is_not_started(
+    has_nemo: bool, overrides: tuple[str, ...], said: tuple[str, ...], nemo_python: str, tmp_path: Path
+) -> None:
+    code, out, err = launch(nemo_python if has_nemo else sys.executable, tmp_path, *overrides)
     assert code == 2, out + err
-    assert "Traceback" not in err
-    assert not list(runs.glob("t/*")), "nothing was started"
-    return err
+    assert "Traceback" not in err and all(text in err for text in said)
+    assert not list(tmp_path.glob("t/*")), "nothing was started"
 
 
-def test_a_recipe_that_this_release_lacks(nemo_python: str, tmp_path: Path) -> None:
-    err = refused(launch(nemo_python, tmp_path, "framework.recipes.llama_tiny=llama31_9b"), tmp_path)
-    assert "no recipe llama31_9b" in err
-    assert "llama31_8b" in err, "the nearest ones are named"
-
-
-def test_a_model_that_can_be_fine_tuned_only(nemo_python: str, tmp_path: Path) -> None:
-    err = refused(launch(nemo_python, tmp_path, "framework.recipes.llama_tiny=gpt_oss_20b"), tmp_path)
-    assert "fine-tuned only" in err
-
-
-def test_an_environment_without_nemo(nemo_python: str, tmp_path: Path) -> None:
-    err = refused(launch(sys.executable, tmp_path), tmp_path)
-    assert "nemo_toolkit missing in" in err
-    assert "make nemo" in err
-
-
-def settings(tmp_path: Path, *overrides: str) -> Path:
-    from conf import load_experiment
-    from launchers import make_plan
-    from launchers.plan import Host
-
-    plan = make_plan(load_experiment("platform=cpu", "framework=nemo", *overrides), Host(python="python", cpu_count=2))
+def settings(tmp_path: Path) -> Path:
+    plan = make_plan(load_experiment("platform=cpu", "framework=nemo"), Host(python="python", cpu_count=2))
     path = tmp_path / "settings.yaml"
     path.write_text(plan.files["settings.yaml"], encoding="utf-8")
     return path
 
 
 def checked(python: str, path: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    argv = (python, str(FRAMEWORK.program), "--check", "--settings", str(path))
+    argv = (python, str(NEMO.program), "--check", "--settings", str(path))
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, env=offline(**env))
 
 

@@ -22,7 +22,13 @@ from parsers import Record, read
 from parsers.cli import imported
 
 STACKS = ("nemo", "megatron_bridge", "primus", "megatron")
-CASES = {"bf16 1 rank": ("precision=bf16",), "fp32 DP2": ("precision=fp32", "gpus_per_node=2")}
+CASES = {
+    "bf16 1 rank": ("precision=bf16",),
+    "fp32 DP2": ("precision=fp32", "gpus_per_node=2"),
+    "bf16 TP2 SP": ("layout=tp2", "gpus_per_node=2"),
+    "bf16 PP2": ("layout=pp2", "gpus_per_node=2"),
+}
+SPEEDS = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -52,6 +58,9 @@ def test_nothing_differs_that_is_not_declared(runs: Path, capsys: pytest.Capture
         declared = {entry.key for entry in record.declared}
         assert (name, [str(d) for d in record.differences if d.setting not in declared]) == (name, [])
         assert (name, record.environment["probe_never_read"]) == (name, [])
+        assert record.hardware != "cpu" and record.shrunk["num_layers"] == {"asked": 32, "ran": 2}
+        assert {getattr(step, speed) for step in record.steps for speed in SPEEDS} == {None}
+        assert (record.effective["tensor_model_parallel_size"].file or "").startswith("probe/"), "read inside the rank"
     answer = compared(capsys, runs)
     assert found_by(answer, ("unexplained",)) == set()
     assert {check["name"]: check["state"] for check in answer["checks"]} == dict.fromkeys(
@@ -100,19 +109,11 @@ WRONG: Mapping[str, tuple[str, dict[str, Any], set[str]]] = {
     "epsilon": ("megatron", {"adam_eps": 1e-5}, {"adam_eps"}),
     "weight decay": ("megatron", {"weight_decay": 0.033}, {"weight_decay"}),
     "beta2": ("megatron", {"adam_beta2": 0.999}, {"adam_beta2"}),
-    "RoPE scaling": (
-        "megatron",
-        {"use_rope_scaling": False, "rope_scaling_factor": None},
-        {"use_rope_scaling"},
-    ),
+    "RoPE scaling": ("megatron", {"use_rope_scaling": False, "rope_scaling_factor": None}, {"use_rope_scaling"}),
     "warm-up start": ("megatron", {"lr_warmup_init": 0.0}, {"lr_warmup_init", "lr_used"}),
     "data seed": ("megatron", {"seed": 1235}, {"seed", "data_first_batch"}),
     "split": ("megatron_bridge", {"dataset.split": "900,50,50"}, {"split", "tokens_checksum"}),
-    "softmax in fp32": (
-        "megatron_bridge",
-        {"model.attention_softmax_in_fp32": True},
-        {"attention_softmax_in_fp32"},
-    ),
+    "softmax": ("megatron_bridge", {"model.attention_softmax_in_fp32": True}, {"attention_softmax_in_fp32"}),
     "loader": ("megatron_bridge", {"dataset.dataloader_type": "cyclic"}, {"tokens_checksum"}),
 }
 

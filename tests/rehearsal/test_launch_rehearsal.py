@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -16,8 +15,6 @@ from stacks import ROOT, interpreter
 pytestmark = pytest.mark.nvidia
 
 START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tensorprimat.cli import main; sys.exit(main())"
-STACKS = ("nemo", "megatron_bridge")
-SPEEDS = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
 Reported = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
@@ -34,53 +31,6 @@ def record(path: str) -> Reported:
     """run.json and the steps."""
     lines = (Path(path) / "steps.jsonl").read_text(encoding="utf-8").splitlines()
     return json.loads((Path(path) / "run.json").read_text(encoding="utf-8")), [json.loads(line) for line in lines]
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reported]:
-    """The default Llama by both of NVIDIA's stacks, tensor and sequence parallel, from the same weights."""
-    layout = ("gpus_per_node=2", "layout.tensor_model_parallel_size=2", "equal_init=true")
-    runs = f"runs_dir={tmp_path_factory.mktemp('runs')}"
-    code, rows = command("launch", "-m", f"framework={','.join(STACKS)}", "rehearse=train", runs, *layout)
-    assert code == 0, rows
-    return {reported["framework"]: (reported, steps) for reported, steps in (record(row["run"]) for row in rows)}
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_a_toy_of_the_default_is_an_ordinary_record(both: dict[str, Reported], stack: str) -> None:
-    reported, steps = both[stack]
-    assert (reported["status"], reported["provenance"], reported["hardware"]) == ("completed", "rehearsed", "h100")
-    assert {d["setting"] for d in reported["differences"]} <= {d["key"] for d in reported["declared"]}
-    assert reported["requested"]["sequence_parallel"] is True and reported["shrunk"]["num_layers"] == {
-        "asked": 32,
-        "ran": 2,
-    }
-    assert {step[name] for step in steps for name in SPEEDS} == {None}
-    assert reported["effective"]["tensor_model_parallel_size"]["file"].startswith("probe/"), "read inside the rank"
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_each_step_used_the_rate_of_the_one_schedule(both: dict[str, Reported], stack: str) -> None:
-    reported, steps = both[stack]
-    requested = reported["requested"]
-    lr, low, warm, end = (requested[n] for n in ("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters"))
-    for step in steps:
-        s = step["step"]
-        share = (1 + math.cos(math.pi * (s - warm) / (end - warm))) / 2
-        rate = lr * (s + 1) / (warm + 1) if s < warm else low + (lr - low) * share
-        assert math.isclose(step["lr_used"], rate, rel_tol=1e-12)
-
-
-def test_two_stacks_train_the_same(both: dict[str, Reported]) -> None:
-    seen = [
-        [(step["loss"], step["lr_used"], step["metrics"]["tokens_checksum"]) for step in steps]
-        for _, steps in both.values()
-    ]
-    assert seen[0] == seen[1] and len(seen[0]) == 10
-    facts = [
-        [reported["environment"][n] for n in ("parameters", "parameters_decayed")] for reported, _ in both.values()
-    ]
-    assert facts[0] == facts[1]
 
 
 def test_ranks_of_a_large_job_are_played(tmp_path: Path) -> None:
@@ -103,3 +53,20 @@ def test_check_rehearses_what_is_installed(tmp_path: Path) -> None:
     assert parts["machine"]["says"].startswith("not done: no nvidia GPU is here")
     assert parts["rehearsal"]["problems"] == [] and "10 steps" in parts["rehearsal"]["says"]
     assert {"attention_backend", "memory", "speed"} <= row["only_a_gpu_can_show"].keys()
+
+
+@pytest.mark.parametrize(
+    ("requested", "code", "refused"),
+    [
+        (("platform=cpu",), 0, []),
+        (("platform=nvidia", "model=llama31_70b", "nodes=4", "precision=fp8", "layout=tp2_pp2"), 2, ["platform"]),
+    ],
+)
+def test_nemos_recipe_is_built_and_nothing_started(requested: tuple[str, ...], code: int, refused: list[str]) -> None:
+    """A plan for GPUs, too: here there is none."""
+    python = f"framework.python={interpreter('nemo')}"
+    answer, (row,) = command("check", "rehearsal=false", "framework=nemo", python, *requested)
+    parts = {part["part"]: part for part in row["parts"]}
+    assert answer == code and {*refused} <= {problem["where"] for problem in parts["machine"]["problems"]}
+    assert parts["target"]["problems"] == parts["settings"]["problems"] == []
+    assert "nemo_toolkit 2.7.3" in parts["target"]["says"]

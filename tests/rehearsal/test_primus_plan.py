@@ -132,15 +132,12 @@ def test_the_commands_of_a_rocm_box() -> None:
     assert reported("rocm-smi", "--showpower")[0] == 2
 
 
-def test_a_container_is_not_rehearsed() -> None:
+def test_how_primus_is_entered() -> None:
+    """A container is not rehearsed."""
     entry = ("framework.entry=container", "image=rocm/primus:v26.5")
     assert rehearsed("rehearse=train", *entry).env["PRIMUS_ENTRY"] == "run_pretrain"
-    assert rehearsed("rehearse=train", "framework.entry=direct").env["PRIMUS_ENTRY"] == "direct"
-
-
-def test_primus_trains_with_the_interpreter_that_is_named() -> None:
-    plan = rehearsed("rehearse=train", "framework.python=/opt/primus/bin/python")
-    assert plan.env["PRIMUS_PYTHON"] == "/opt/primus/bin/python"
+    plan = rehearsed("rehearse=train", "framework.entry=direct", "framework.python=/opt/primus/bin/python")
+    assert (plan.env["PRIMUS_ENTRY"], plan.env["PRIMUS_PYTHON"]) == ("direct", "/opt/primus/bin/python")
     assert plan.setup[0][0] == "/opt/primus/bin/python"
 
 

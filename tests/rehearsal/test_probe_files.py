@@ -15,7 +15,7 @@ from parsers import Reading, Record, Step, read, write
 from parsers.cli import imported
 from parsers.discover import discover
 from parsers.probe import with_probe
-from parsers.record import Provenance, Restart
+from parsers.record import Restart
 
 BARE = Record(
     id="a",
@@ -30,9 +30,6 @@ BARE = Record(
     steps=tuple(Step(step=k, line=k + 1, iteration=k + 1, lr_used=9.0) for k in range(3)),
 )
 MATRIX, NORM, EXPERT = ["w", [2, 4], 16, True], ["n", [4], 4, False], ["e0", [3], 3, True]
-
-
-PROVENANCES: tuple[Provenance, ...] = ("rehearsed", "measured")
 
 
 def rank_file(rank: int = 0, **changes: Any) -> dict[str, Any]:
@@ -78,30 +75,27 @@ def test_the_probe_is_ahead_of_the_log_which_is_kept(tmp_path: Path) -> None:
     assert read(tmp_path / "run") == record
 
 
-def test_what_the_probe_tells_is_no_longer_untold(tmp_path: Path) -> None:
+def test_what_the_probe_reports_is_no_longer_unreported(tmp_path: Path) -> None:
     record = with_probe(BARE, left(tmp_path, rank_file(settings={"data": "mock"})))
     assert record.notes == ("kept",)
 
 
-@pytest.mark.parametrize(("framework", "reported"), [("primus", None), ("megatron", [])])
-def test_a_stack_that_takes_any_name_is_not_trusted_to_have_read_all(
-    tmp_path: Path, framework: str, reported: list[str] | None
+@pytest.mark.parametrize(
+    ("of_record", "never_read", "reported"),
+    [
+        ({}, [{}], None),  # a stack that takes any name is not trusted to have read all
+        ({"framework": "megatron"}, [{}], []),
+        # tensor rank 1 builds no loader, and requests no num_workers: what one rank has read was read
+        ({}, [{"primus": ["lr_warmup_itres", "num_workers"]}, {"primus": ["lr_warmup_itres"]}], ["lr_warmup_itres"]),
+        ({}, [{"primus": ["enable_primus_turbo"]}], []),  # only a GPU reads it: no finding of a rehearsal
+        ({"provenance": "measured"}, [{"primus": ["enable_primus_turbo"]}], ["enable_primus_turbo"]),
+    ],
+)
+def test_names_that_nothing_has_read(
+    tmp_path: Path, of_record: dict[str, Any], never_read: list[dict[str, Any]], reported: list[str] | None
 ) -> None:
-    record = with_probe(replace(BARE, framework=framework), left(tmp_path, rank_file(never_read={})))
-    assert record.environment["probe_never_read"] == reported
-
-
-def test_a_key_that_one_rank_has_read_was_read(tmp_path: Path) -> None:
-    """Tensor rank 1 builds no loader, and requests no num_workers."""
-    one, other = ({"primus": names} for names in (["lr_warmup_itres", "num_workers"], ["lr_warmup_itres"]))
-    record = with_probe(BARE, left(tmp_path, rank_file(never_read=one), rank_file(1, never_read=other)))
-    assert record.environment["probe_never_read"] == ["lr_warmup_itres"]
-
-
-def test_a_key_that_only_a_gpu_has_read_is_no_finding_of_a_rehearsal(tmp_path: Path) -> None:
-    probe = left(tmp_path, rank_file(never_read={"primus": ["enable_primus_turbo"]}))
-    reported = [with_probe(replace(BARE, provenance=p), probe).environment["probe_never_read"] for p in PROVENANCES]
-    assert reported == [[], ["enable_primus_turbo"]]
+    probe = left(tmp_path, *(rank_file(rank, never_read=names) for rank, names in enumerate(never_read)))
+    assert with_probe(replace(BARE, **of_record), probe).environment["probe_never_read"] == reported
 
 
 def test_a_log_brings_the_probe_beside_it(tmp_path: Path) -> None:
@@ -188,22 +182,21 @@ def test_ranks_that_contradict_each_other_are_told_and_not_believed(
         assert [step.lr_used for step in record.steps] == [0.1, 9.0, 0.3]
 
 
-def test_groups_at_different_rates_are_told(tmp_path: Path) -> None:
-    steps = [row(0.1), {**row(0.2), "groups": [[0.2], [0.4]]}]
-    record = with_probe(BARE, left(tmp_path, rank_file(steps=steps)))
-    assert "probe: parameter groups step at different rates, from step 1 on; the first's is kept" in record.notes
-
-
-def test_a_step_that_fp16_skipped_has_no_rate(tmp_path: Path) -> None:
-    steps = [row(0.1, 7), row(0.3, 9, forwards=8)]
-    record = with_probe(BARE, left(tmp_path, rank_file(steps=steps)))
-    assert [step.lr_used for step in record.steps] == [0.1, 9.0, 0.3]
-
-
-def test_after_a_restart_the_file_is_of_the_last_start(tmp_path: Path) -> None:
-    restarted = replace(BARE, restarts=(Restart(2, 3),))
-    record = with_probe(restarted, left(tmp_path, rank_file()))
-    assert [step.lr_used for step in record.steps] == [9.0, 9.0, 0.1]
+@pytest.mark.parametrize(
+    ("restarts", "steps", "rates"),
+    [
+        ((), [row(0.1), {**row(0.2), "groups": [[0.2], [0.4]]}], [0.1, 0.2, 9.0]),  # and a note, see below
+        ((), [row(0.1, 7), row(0.3, 9, forwards=8)], [0.1, 9.0, 0.3]),  # fp16 skipped a step: it has no rate
+        ((Restart(2, 3),), [row(0.1, 7), row(0.2, 8), row(0.3, 9)], [9.0, 9.0, 0.1]),  # the file is of the last start
+    ],
+)
+def test_the_rate_of_each_step(
+    tmp_path: Path, restarts: tuple[Restart, ...], steps: list[dict[str, Any]], rates: list[float]
+) -> None:
+    record = with_probe(replace(BARE, restarts=restarts), left(tmp_path, rank_file(steps=steps)))
+    assert [step.lr_used for step in record.steps] == rates
+    note = "probe: parameter groups step at different rates, from step 1 on; the first's is kept"
+    assert (note in record.notes) is (rates == [0.1, 0.2, 9.0])
 
 
 def test_a_batch_that_was_not_seen_whole_has_no_checksum(tmp_path: Path) -> None:
@@ -273,16 +266,11 @@ def test_whatever_a_file_holds_the_record_can_be_written_and_read(
 def test_files_that_are_none_of_the_probe(tmp_path: Path, content: bytes) -> None:
     probe = left(tmp_path)
     (probe / "rank0.json").write_bytes(content)
-    record = with_probe(BARE, probe)
-    assert any("probe: rank0.json: is no file of the probe, or not a complete one" in note for note in record.notes)
-    assert record.effective == BARE.effective
-
-
-def test_a_file_is_not_read_that_is_too_large_or_no_file(tmp_path: Path) -> None:
-    probe = left(tmp_path)
-    with (probe / "rank0.json").open("wb") as stream:
+    with (probe / "rank1.json").open("wb") as stream:
         stream.truncate((64 << 20) + 1)
-    (probe / "rank1.json").mkdir()
-    notes = with_probe(BARE, probe).notes
-    assert "probe: rank0.json: is larger than 64 MiB" in notes
-    assert "probe: rank1.json: is no file" in notes
+    (probe / "rank2.json").mkdir()
+    record = with_probe(BARE, probe)
+    said = ("is no file of the probe, or not a complete one", "is larger than 64 MiB", "is no file")
+    for rank, text in enumerate(said):
+        assert any(f"probe: rank{rank}.json: {text}" in note for note in record.notes)
+    assert record.effective == BARE.effective

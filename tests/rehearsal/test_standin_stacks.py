@@ -94,6 +94,12 @@ def test_tied_pp2_vp2(tmp_path: Path) -> None:
     assert others == [first, first]
 
 
+def test_experts_are_equal_to_the_last_bit(tmp_path: Path) -> None:
+    requested = ("model=moe_tiny", "gpus_per_node=1", "equal_init=true")
+    first, second = (losses(tmp_path / stack, stack, *requested) for stack in ("nemo", "megatron"))
+    assert first == second
+
+
 def test_cp2(tmp_path: Path) -> None:
     """Needs DotProductAttention.__init__ and .forward."""
     losses(tmp_path, "nemo", "layout.context_parallel_size=2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,24 +86,19 @@ def test_nothing_is_touched_where_an_accelerator_is_found(tmp_path: Path) -> Non
 def test_a_rank_is_not_played_where_an_accelerator_is_found(tmp_path: Path) -> None:
     write(tmp_path / "torch" / "__init__.py", "from torch import cuda")
     write(tmp_path / "torch" / "cuda.py", "def is_available(): return True")
-    requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
-    done = subprocess_of_a_fake_torch(tmp_path, requested)
-    assert (done.returncode, "went on" in done.stdout) == (2, False)
-    assert "an accelerator is visible here: hide it" in done.stderr
+    refused(f"sys.path.insert(0, {str(tmp_path)!r})", "an accelerator is visible here: hide it")
 
 
 def test_a_torch_without_the_fake_process_group_plays_no_rank() -> None:
+    moved = "sys.modules['torch.testing._internal.distributed.fake_pg'] = None"
+    refused(moved, "has no fake process group where it was")
+
+
+def refused(before: str, said: str) -> None:
     requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "0", "TPRIMAT_PLAY_WORLD": "2"}
-    moved = (
-        "import sys; sys.modules['torch.testing._internal.distributed.fake_pg'] = None; import torch; print('went on')"
-    )
-    done = started(moved, **requested)
+    done = started(f"import sys; {before}; import torch; print('went on')", **requested)
     assert (done.returncode, "went on" in done.stdout) == (2, False)
-    assert "has no fake process group where it was" in done.stderr and "Traceback" not in done.stderr
-
-
-def subprocess_of_a_fake_torch(folder: Path, requested: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return started(f"import sys; sys.path.insert(0, {str(folder)!r}); import torch; print('went on')", **requested)
+    assert said in done.stderr and "Traceback" not in done.stderr
 
 
 UPGRADED = """

@@ -5,7 +5,6 @@ The numbers are those of its table. Traps that do not hide each other are plante
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from probed import rank_file
 from stacks import GONE, compared, found_by, interpreter, rehearsed
 
 from conf import load_experiment
@@ -27,11 +27,6 @@ from tests.launch.primus_cases import planned
 
 BOGUS_NEMO = Path(__file__).parent / "programs" / "nemo_bogus.py"
 TYPOS = {"lr_warmup_itres": 5, "grad_clip": 0.5, "norm_epsilon": 1.0e-5}  # the last obsolete from v26.2 on
-
-
-def rank_file(directory: Path, rank: int = 0) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((directory / "probe" / f"rank{rank}.json").read_text(encoding="utf-8"))
-    return loaded
 
 
 def ran(record: Record, setting: str) -> Any:
@@ -90,43 +85,41 @@ def test_15_the_helper_library_is_called_as_the_python_that_trains_finds_it(tmp_
 # with the stacks
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
-    """The same experiment with nothing planted."""
-    record, path = rehearsed(tmp_path_factory.mktemp("engine"), "megatron")
-    assert record.status == "completed", record.cause
-    return record, path
+PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "engine": ("megatron", {}, ""),
+    # traps 1, 2, 5, 8, 11 and 14
+    "primus": (
+        "primus",
+        {**TYPOS, "lr_warmup_init": 0.0, "use_rope_scaling": False, "adam_eps": 1.0e-5, "dataloader_type": "cyclic"}
+        | {"ddp_average_in_collective": True},
+        "--globl_batch_size 8 --lr-warmup-iters 5",
+    ),
+    # traps 6 and 11: what its recipes and defaults have where nothing is said
+    "bridge": (
+        "megatron_bridge",
+        {"scheduler.start_weight_decay": GONE, "scheduler.end_weight_decay": GONE, "ddp.average_in_collective": GONE},
+        "",
+    ),
+}
+Rehearsal = tuple[Record, Path]
 
 
-@pytest.fixture(scope="module")
-def primus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
-    """Traps 1, 2, 5, 8, 11 and 14 in Primus."""
-    wrong = {
-        **TYPOS,
-        "lr_warmup_init": 0.0,
-        "use_rope_scaling": False,
-        "adam_eps": 1.0e-5,
-        "ddp_average_in_collective": True,
-        "dataloader_type": "cyclic",
-    }
-    words = "--globl_batch_size 8 --lr-warmup-iters 5"
-    record, path = rehearsed(tmp_path_factory.mktemp("primus"), "primus", wrong=wrong, words=words)
-    assert record.status == "completed", record.cause
-    return record, path
+def _planted(name: str) -> Any:
+    @pytest.fixture(scope="module", name=name)
+    def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+        framework, wrong, words = PLANTED[name]
+        record, path = rehearsed(tmp_path_factory.mktemp(name), framework, wrong=wrong, words=words)
+        assert record.status == "completed", record.cause
+        return record, path
+
+    return run
 
 
-@pytest.fixture(scope="module")
-def bridge(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Path]:
-    """Traps 6 and 11 in Bridge: what its recipes and defaults have where nothing is said."""
-    names = ("scheduler.start_weight_decay", "scheduler.end_weight_decay", "ddp.average_in_collective")
-    gone = dict.fromkeys(names, GONE)
-    record, path = rehearsed(tmp_path_factory.mktemp("bridge"), "megatron_bridge", wrong=gone)
-    assert record.status == "completed", record.cause
-    return record, path
+engine, primus, bridge = map(_planted, PLANTED)
 
 
 @pytest.mark.nvidia
-def test_1_and_2_keys_that_primus_never_reads(primus: tuple[Record, Path]) -> None:
+def test_1_and_2_keys_that_primus_never_reads(primus: Rehearsal) -> None:
     never_read = set(primus[0].environment["probe_never_read"])
     assert {*TYPOS, "globl_batch_size", "lr-warmup-iters"} <= never_read
     assert not never_read & {"lr", "adam_eps", "weight_decay", "seed", "dataloader_type"}
@@ -158,7 +151,7 @@ def test_4_nemos_strategy_takes_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.nvidia
-def test_5_the_first_step_has_no_learning_rate(primus: tuple[Record, Path], engine: tuple[Record, Path]) -> None:
+def test_5_the_first_step_has_no_learning_rate(primus: Rehearsal, engine: Rehearsal) -> None:
     used, least = [step.lr_used for step in primus[0].steps], [step.lr_used for step in engine[0].steps]
     assert used[0] == 0.0
     assert least[0] == pytest.approx(3.0e-4 / 4, rel=1e-12)
@@ -168,14 +161,14 @@ def test_5_the_first_step_has_no_learning_rate(primus: tuple[Record, Path], engi
 
 
 @pytest.mark.nvidia
-def test_6_bridges_weight_decay_is_the_schedulers(bridge: tuple[Record, Path]) -> None:
+def test_6_bridges_weight_decay_is_the_schedulers(bridge: Rehearsal) -> None:
     assert bridge[0].requested["weight_decay"] == 0.1
     assert ran(bridge[0], "weight_decay") == 0.033
     assert "weight_decay" in {d.setting for d in bridge[0].differences}
 
 
 @pytest.mark.nvidia
-def test_8_rope_scaling_is_seen_in_the_frequencies(primus: tuple[Record, Path], engine: tuple[Record, Path]) -> None:
+def test_8_rope_scaling_is_seen_in_the_frequencies(primus: Rehearsal, engine: Rehearsal) -> None:
     assert ran(primus[0], "use_rope_scaling") is False
     lowest = [rank_file(path)["rope_frequencies"][-1] for _, path in (primus, engine)]
     assert lowest[0] / lowest[1] == pytest.approx(8.0)
@@ -190,14 +183,14 @@ def test_9_and_12_a_path_of_another_release_and_a_typo_are_refused_by_name(tmp_p
 
 
 @pytest.mark.nvidia
-def test_10_parameters_that_decay_and_do_not(primus: tuple[Record, Path], bridge: tuple[Record, Path]) -> None:
+def test_10_parameters_that_decay_and_do_not(primus: Rehearsal, bridge: Rehearsal) -> None:
     names = ("parameters", "parameters_decayed", "parameters_undecayed")
     counts = {tuple(record.environment[name] for name in names) for record, _ in (primus, bridge)}
     assert counts == {(541_312, 540_672, 640)}
 
 
 @pytest.mark.nvidia
-def test_11_defaults_of_two_stacks_are_two(bridge: tuple[Record, Path], engine: tuple[Record, Path]) -> None:
+def test_11_defaults_of_two_stacks_are_two(bridge: Rehearsal, engine: Rehearsal) -> None:
     assert (ran(bridge[0], "average_in_collective"), ran(engine[0], "average_in_collective")) == (True, False)
 
 
@@ -224,9 +217,9 @@ def test_13_nemo_with_the_core_that_pip_resolves(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.nvidia
 def test_all_that_was_planted_is_found_by_the_audit(
-    primus: tuple[Record, Path],
-    bridge: tuple[Record, Path],
-    engine: tuple[Record, Path],
+    primus: Rehearsal,
+    bridge: Rehearsal,
+    engine: Rehearsal,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """5, 6, 8, 11 and 14 between the groups: settings, rates used and tokens."""

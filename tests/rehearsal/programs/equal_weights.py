@@ -51,16 +51,9 @@ MLA = {
 def model(kind: str, sizes: dict[str, int], **more: Any) -> Any:
     """This rank's part of the toy."""
     options = {"moe": MOE, "grouped": MOE, "mla": MLA}.get(kind, {})
+    shape = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "ffn_hidden_size": 96}
     config = (MLATransformerConfig if kind == "mla" else TransformerConfig)(
-        **{
-            "num_layers": 2,
-            "hidden_size": 64,
-            "num_attention_heads": 4,
-            "ffn_hidden_size": 96,
-            **sizes,
-            **options,
-            **more,
-        },
+        **{**shape, **sizes, **options, **more},
         gated_linear_unit=True,
         activation_func=torch.nn.functional.silu,
         add_bias_linear=False,
@@ -97,18 +90,16 @@ def parts(built: Any) -> list[tuple[str, int, int | None, Any]]:
 
 def checksums(rows: list[tuple[str, int, int | None, Any]]) -> dict[str, list[int]]:
     """Shape and CRC-32 of each complete matrix, put together again from the parts of all ranks."""
-    result: dict[str, dict[int, Any]] = {}
-    cuts = {}
+    result: dict[tuple[str, int | None], dict[int, Any]] = {}
     for name, rank, dim, values in rows:
-        result.setdefault(name, {})[rank] = values
-        cuts[name] = dim
+        result.setdefault((name, dim), {})[rank] = values
     reported = {}
-    for name, pieces in sorted(result.items()):
+    for (name, dim), pieces in result.items():
         ordered = [pieces[rank] for rank in sorted(pieces)]
-        complete = ordered[0] if cuts[name] is None else torch.cat(ordered, cuts[name])
-        if cuts[name] is not None and name.endswith("linear_fc1.weight"):
-            halves = [piece.chunk(2, cuts[name]) for piece in ordered]
-            complete = torch.cat([torch.cat([half[k] for half in halves], cuts[name]) for k in (0, 1)], cuts[name])
+        if dim is not None and name.endswith("linear_fc1.weight"):  # gates first, then the others
+            halves = zip(*(piece.chunk(2, dim) for piece in ordered), strict=True)
+            ordered = [*next(halves), *next(halves)]
+        complete = ordered[0] if dim is None else torch.cat(ordered, dim)
         reported[name] = [*complete.shape, zlib.crc32(complete.numpy().tobytes())]
     return reported
 
@@ -126,11 +117,8 @@ def apart() -> float:
     grouped_gemm_util.ops = type("ops", (), {"gmm": staticmethod(loop)})
     experts.gg = grouped_gemm_util
     moe_utils.te_general_gemm = None  # its router reads a name that only TransformerEngine defines
-    config = {"bias_activation_fusion": False}
-    layers = []
-    for grouped in (False, True):
-        built = model("grouped", {}, moe_grouped_gemm=grouped, **config)
-        layers.append(built.decoder.layers[1].mlp)
+    options = [{"moe_grouped_gemm": grouped, "bias_activation_fusion": False} for grouped in (False, True)]
+    layers = [model("grouped", {}, **more).decoder.layers[1].mlp for more in options]
     kinds = [type(layer.experts).__name__ for layer in layers]
     assert kinds == ["SequentialMLP", "GroupedMLP"], kinds
     tokens = torch.randn(16, 2, 64, generator=torch.Generator().manual_seed(1))
@@ -143,12 +131,8 @@ def apart() -> float:
 def main() -> None:
     tp, pp, ep = map(int, sys.argv[1:4])
     dist.init_process_group("gloo")
-    groups.initialize_model_parallel(
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=pp,
-        expert_model_parallel_size=ep,
-        create_gloo_process_groups=False,
-    )
+    sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "expert_model_parallel_size": ep}
+    groups.initialize_model_parallel(**sizes, create_gloo_process_groups=False)
     model_parallel_cuda_manual_seed(1)
     made = attention.DotProductAttention.__init__
 
@@ -156,7 +140,6 @@ def main() -> None:
         made(self, *arguments, **more)  # Megatron's own attention does not take latent attention's widths
 
     attention.DotProductAttention.__init__ = without_widths
-    sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "expert_model_parallel_size": ep}
     for kind in sys.argv[4:]:
         if kind == "grouped":
             reported: Any = apart()
