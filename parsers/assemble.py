@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from conf.vocabulary import vocabulary
 from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
-from parsers.record import Declaration, Difference, Reading, Record, Shrunk
+from parsers.record import Declaration, Difference, Reading, Record
 from parsers.segment import Parsed
 from parsers.values import real
 
@@ -20,9 +20,11 @@ _REPORTED_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("host", "os", "kernel", "cpu_model"), "the launcher"),
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
-T = TypeVar("T")
 _FIELDS = ("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed", "shrunk", "cautions")
 """Facts that have a field of their own in a record."""
+_EITHER = ("platform", "hardware", "image", "vendor", "declared", "not_rehearsed", "shrunk")
+"""Fields that the launcher fills, else the log, where a rendered bundle or a program of ours states them."""
+_TYPES = {field.name: field.type for field in fields(Record)}
 _AS_PARSED = ("dumped", "configured", "dialects", "validations", "stalls", "restarts", "steps")
 _SPEEDS: dict[str, Any] = dict.fromkeys(
     ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "memory_kind", "end_monotonic_s")
@@ -39,25 +41,21 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
     """Return `about` (what was known beforehand: id, request, platform, times, exit code) with what the log reports."""
     facts = parsed.facts
     requested = about.requested or parsed.requested
-    declared = about.declared or _fitting(facts.get("declared"), tuple[Declaration, ...], ())
     effective = {**parsed.effective, **_corpus(requested, parsed.effective)}
-    either = {name: getattr(about, name) or facts.get(name) for name in ("platform", "hardware", "image", "vendor")}
+    either = {name: getattr(about, name) or _stated(facts, name) or getattr(about, name) for name in _EITHER}
     version = facts.get("framework_version", facts.get("megatron_core"))
     record = replace(
         about,
         **either,
-        exit_code=facts.get("exit_code") if about.exit_code is None else about.exit_code,
+        exit_code=_stated(facts, "exit_code") if about.exit_code is None else about.exit_code,
         requested=requested,
-        declared=declared,
-        not_rehearsed=about.not_rehearsed or _fitting(facts.get("not_rehearsed"), dict[str, str], {}),
-        shrunk=about.shrunk or _fitting(facts.get("shrunk"), dict[str, Shrunk], {}),
         status=outcome.status,
         cause=outcome.cause,
         notes=(
             *about.notes,
-            *_fitting(facts.get("cautions"), tuple[str, ...], ()),
+            *(_stated(facts, "cautions", "notes") or ()),
             *_contradictions(about.environment, facts),
-            *ignored(declared, parsed.arguments),
+            *ignored(either["declared"], parsed.arguments),
             *unreported(requested, effective),
             *parsed.notes,
             *outcome.notes,
@@ -85,12 +83,12 @@ def _environment(parsed: Parsed) -> dict[str, Any]:
     return values if other is None else {**values, "other_layers": other}
 
 
-def _fitting(value: Any, kind: type[T], otherwise: T) -> T:
-    """Return what a rendered bundle says of itself, where that is of this kind."""
+def _stated(facts: Mapping[str, Any], name: str, field: str | None = None) -> Any:
+    """Return a fact that has a field of the record, by the same or another name; None where it cannot be one."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(facts.get(name), _TYPES[field or name])
     except msgspec.ValidationError:
-        return otherwise
+        return None
 
 
 def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> dict[str, Reading]:

@@ -15,6 +15,7 @@ from conf.errors import InputError, Problem
 from conf.frameworks import framework_named
 from conf.vendors import vendor_named
 from parsers.record import Reading, Record, Status, Step
+from parsers.text import writable
 from parsers.values import real
 
 LARGEST = 64 << 20
@@ -45,7 +46,7 @@ def read_record(path: Path) -> Record:
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(Problem(str(path), "is too large for a record", allowed=f"{LARGEST >> 20} MB"))
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        entry = writable(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), "cannot be read as JSON", str(error))) from error
     if not isinstance(entry, dict) or not isinstance(entry.get("gpu_info"), dict):
@@ -65,9 +66,9 @@ def _record(path: Path, entry: Mapping[str, Any]) -> Record:
     words = [str(gpu.get("software_stack")), *path.stem.split("_")]
     wanted = effective.get("train_iters")
     status: Status = "completed" if steps and wanted is not None and len(steps) == wanted.value else "unknown"
-    memory = gpu.get("total_memory_gb")
+    memory = real(gpu.get("total_memory_gb"))
     facts = {name: gpu.get(name) for name in ("device_name", "device_count")}
-    facts["device_memory_bytes"] = round(memory * 10**9) if isinstance(memory, float) else None
+    facts["device_memory_bytes"] = None if memory is None or memory > 1e6 else round(memory * 1e9)
     facts |= {"torch": gpu.get("pytorch_version"), "written_at": entry.get("timestamp")}
     for section in ("performance_metrics", "memory_metrics"):
         facts |= {f"predecessor_{name}": value for name, value in _part(entry, section).items()}

@@ -43,7 +43,7 @@ def read_step(text: str) -> tuple[int, Mapping[str, Any]] | None:
 def read_resumed(text: str) -> int | None:
     """Return the iterations that were done where the run goes on from a checkpoint."""
     done = (read("resumed", text) or {}).get("iteration")
-    return done if type(done) is int else None
+    return done if type(done) is int and done >= 0 else None
 
 
 def refine(step: Step, mark: Mapping[str, Any]) -> Step:

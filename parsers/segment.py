@@ -189,7 +189,7 @@ class Segment:
 
     def _take_fact(self, fact: Fact) -> None:
         if fact.name == "train_iters":
-            self._train_iters = fact.value
+            self._train_iters = fact.value if type(fact.value) is int else None
         elif fact.name == "completed":
             self._completed = True
         elif fact.name == "dump_complete":
@@ -226,6 +226,9 @@ class Segment:
         for name, at in self._settings.items():
             if name not in self._contradicted and (name not in dumped or dumped[name].value is None):
                 dumped[name] = at
+        planned = self._marked["effective"].get("train_iters")
+        if planned is not None and self._train_iters is None:
+            self._take_fact(Fact("train_iters", planned.value, planned.line))
         return Parsed(
             dialect=dialect,
             dialects=dialects,

@@ -42,8 +42,24 @@ def mutated(draw: st.DrawFn) -> bytes:
     return line[:at] + middle + rest
 
 
+def marks() -> st.SearchStrategy[bytes]:
+    """Return lines of our own kind, with values of any type under the names that the parser knows."""
+    names = st.sampled_from(
+        ["train_iters", "completed", "iteration", "step", "loss", "cautions", *RunFile.__struct_fields__]
+    )
+    values = st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just([1]), st.just({})
+    )
+    kinds = st.sampled_from(["facts", "step", "resumed", "effective", "configured", "requested"])
+    return st.builds(
+        lambda kind, mark: f"[tprimat] {kind} {json.dumps(mark)}".encode(),
+        kinds,
+        st.dictionaries(names, values, max_size=4),
+    )
+
+
 def texts() -> st.SearchStrategy[bytes]:
-    lines = st.lists(st.one_of(mutated(), st.binary(max_size=60)), max_size=25)
+    lines = st.lists(st.one_of(mutated(), marks(), st.binary(max_size=60)), max_size=25)
     return lines.map(b"\n".join)
 
 
