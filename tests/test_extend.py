@@ -109,24 +109,16 @@ install: it is in the standard library
 own_models: true
 """
 PROGRAM = '''\
-"""Print what a training of six steps would, in Megatron's words."""
+"""Print what a training of six steps would, in marks of ours."""
 
 import json
 
 settings = json.load(open("brook.json"))
-steps, batch = settings["train_iters"], settings["global_batch_size"]
-print("------------------------ arguments ------------------------")
-for name, value in sorted(settings.items()):
-    print(f"  {name} {'.' * (48 - len(name))} {value}")
-print("-------------------- end of arguments ---------------------")
-speed = settings["options"].get("speed", 1)
-for step in range(1, steps + 1):
-    print(
-        f" iteration {step:8d}/{steps:8d} | consumed samples: {step * batch:12d} | "
-        f"elapsed time per iteration (ms): {100 / speed:.1f} | learning rate: 1.0E-04 | "
-        f"global batch size: {batch:5d} | lm loss: {7 - step / 10:.6E} | number of skipped iterations:   0 |",
-        flush=True,
-    )
+speed = settings.pop("options").get("speed", 1)
+print("[tprimat] effective", json.dumps(settings), flush=True)
+for step in range(settings["train_iters"]):
+    values = {"step": step, "loss": 7 - step / 10, "lr_used": 1e-4, "end_monotonic_s": 50 + 0.1 * step / speed}
+    print("[tprimat] step", json.dumps(values), flush=True)
 '''
 BROOK = {
     "conf/framework/brook.yaml": FRAMEWORK_YAML,
