@@ -76,8 +76,5 @@ def parse_all(source: Path | Iterable[str | bytes], dialect: str | None = None) 
 
 def live(line: str) -> Step | None:
     """Return the step that this one line reports, in any dialect: for progress while a run goes on."""
-    for name in DIALECTS:
-        step = load(name).read_step(1, line)
-        if step is not None:
-            return step
-    return None
+    steps = (load(name).read_step(1, line) for name in DIALECTS)
+    return next((step for step in steps if step is not None), None)

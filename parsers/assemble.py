@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -29,8 +30,7 @@ _AS_PARSED = ("dumped", "configured", "dialects", "validations", "stalls", "rest
 _SPEEDS: dict[str, Any] = dict.fromkeys(
     ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "memory_kind", "end_monotonic_s")
 )
-_SPEED_WORDS = ("mfu", "tflops", "tokens_per", "memory", "elapsed", "throughput", "samples_per")
-_SPEED_UNITS = ("_s", "_ms", "_mb", "_gb", "_bytes", "_w")
+_SPEED = re.compile("mfu|tflops|tokens_per|memory|elapsed|throughput|samples_per|_(?:s|ms|mb|gb|bytes|w)$")
 _MEMORY_FACTS = ("max_allocated_bytes", "max_reserved_bytes")
 _USABLE_OF_TOTAL = 0.03
 # What a Megatron dump alone states and no setting of ours covers: recipes set it on one side only.
@@ -154,13 +154,9 @@ def same(wanted: Any, ran: Any) -> bool:
 
 def without_speeds(record: Record) -> Record:
     """Return `record` without what a rehearsal's log says about times, rates and memory: it means nothing."""
-    steps = tuple(
-        replace(step, **_SPEEDS, metrics={k: v for k, v in step.metrics.items() if not _is_speed(k)})
-        for step in record.steps
-    )
+    steps = []
+    for step in record.steps:
+        slow = {k: v for k, v in step.metrics.items() if not _SPEED.search(k)}
+        steps.append(replace(step, **_SPEEDS, metrics=slow))
     facts = {name: value for name, value in record.environment.items() if name not in _MEMORY_FACTS}
-    return replace(record, steps=steps, environment=facts)
-
-
-def _is_speed(name: str) -> bool:
-    return name.endswith(_SPEED_UNITS) or any(word in name for word in _SPEED_WORDS)
+    return replace(record, steps=tuple(steps), environment=facts)

@@ -103,41 +103,33 @@ class FaultFinder:
             self._read_fault(text)
 
     def _read_fault(self, text: str) -> None:
-        body = _PREFIX.sub("", text, count=1)
-        shown = text.strip()[:_LONGEST]
+        """Keep a line that ends a program, and what counts in its message, which goes on until somebody else speaks."""
+        body, shown = _PREFIX.sub("", text, count=1), text.strip()[:_LONGEST]
         raised = _EXCEPTION.match(body)
         if _OVERCOME.search(text):
             self._message_left = 0
         elif raised or _FATAL.match(body):
-            self._read_end(text, shown, interrupted=raised is not None and "SignalException" in raised[0])
+            for sort, pattern in (("out_of_memory", _OUT_OF_MEMORY), ("not_finite", _NOT_FINITE)):
+                if pattern.search(text):
+                    self._keep(sort, shown)
+            if raised and "SignalException" in raised[0]:
+                self._keep("interrupted", shown)
+            self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
             self._message, self._message_left = shown, _MESSAGE_LINES
             self._refusal = body.startswith("engine: ") and self._first.get("root") == shown
         elif _NOT_FINITE.search(text) and _MEGATRON_CHECKS.search(text):
             self._keep("not_finite", shown)
         elif self._message_left:
-            self._read_message(text, body)
-
-    def _read_end(self, text: str, shown: str, interrupted: bool) -> None:
-        """Keep a line that ends a program."""
-        for sort, pattern in (("out_of_memory", _OUT_OF_MEMORY), ("not_finite", _NOT_FINITE)):
-            if pattern.search(text):
-                self._keep(sort, shown)
-        if interrupted:
-            self._keep("interrupted", shown)
-        self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
-
-    def _read_message(self, text: str, body: str) -> None:
-        """Read a line that the message of such a line goes on in, unless somebody else speaks."""
-        self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
-        if self._message_left and _OUT_OF_MEMORY.search(text):
-            self._keep("out_of_memory", _joined(self._message, body, " "))
+            self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
+            if self._message_left and _OUT_OF_MEMORY.search(text):
+                self._keep("out_of_memory", f"{self._message} {body.strip()}"[:_LONGEST_JOINED])
 
     def _read_refusal(self, text: str) -> bool:
         """Read one of the indented lines in which the engine lists what it refuses. Return whether it is one."""
         body = _PREFIX.sub("", text, count=1)
         self._refusal = bool(body) and text[: len(text) - len(body)].endswith("  ")
         if self._refusal:
-            self._first["root"] = _joined(self._first["root"], body, " | ")
+            self._first["root"] = f"{self._first['root']} | {body.strip()}"[:_LONGEST_JOINED]
         return self._refusal
 
     def _read_summary(self, text: str) -> None:
@@ -160,10 +152,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _joined(first: str, rest: str, between: str) -> str:
-    return f"{first}{between}{rest.strip()}"[:_LONGEST_JOINED]
 
 
 def _death(who: str, exit_code: int) -> str:

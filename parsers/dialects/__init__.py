@@ -14,20 +14,8 @@ from conf.vocabulary import vocabulary
 from parsers.driver import Dialect
 
 DIALECTS = (
-    "primus",
-    "primus_torchtitan",
-    "megatron_bridge",
-    "nemo2",
-    "nemo1",
-    "gpt_neox",
-    "megatron_deepspeed",
-    "megatron",
-    "torchtitan",
-    "maxtext",
-    "nanotron",
-    "composer",
-    "hf",
-    "deepspeed",
+    *("primus", "primus_torchtitan", "megatron_bridge", "nemo2", "nemo1", "gpt_neox", "megatron_deepspeed", "megatron"),
+    *("torchtitan", "maxtext", "nanotron", "composer", "hf", "deepspeed"),
     "mllog",
 )
 

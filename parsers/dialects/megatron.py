@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,8 +27,7 @@ from parsers.values import Column, integer, is_nonfinite, literal, milliseconds,
 _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
 # The last field of Megatron's own, and what forks add behind it: to a bar, or to a memory's share in percent.
 _COMPLETE = re.compile(r"number[ _]of[ _]nan[ _]iterations[^|]{0,80}(?:\|(?:.{0,4000}[|%])?\s{0,200})?$")
-_TIME_OF_DAY = re.compile(r"\d{4}-\d\d-\d\d[ T](\d\d):(\d\d):(\d\d\.\d{1,6})")
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(\.\d{1,6})?")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(\.\d{1,6})?")
 _COMPOUND = re.compile(r"([^/()]{1,40})(?:/([^/()]{1,40})| \(avg ([^()]{1,40})\))")
 _GB = re.compile(r"([\d.]{1,20})GB/(?:[\d.]{1,20}GB/)?(?:([\d.]{1,20})GB/)?([\d.]{1,10})%")
 _DUMP_GAP = 60
@@ -198,7 +198,7 @@ class MegatronDriver(Driver):
         self._dump = 0
         self._previous: Step | None = None
         self._previous_time_s: float | None = None
-        self._saving: tuple[int, float | None] = -1, None  # iteration, and when it began
+        self._saving: tuple[int, list[float]] = -1, []  # iteration, and when it began
         self._saved: Stall | None = None
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
@@ -250,10 +250,11 @@ class MegatronDriver(Driver):
             values["lr_used"] = None
         step = Step(line=line, **values)
         if step.step <= 1:
-            time_s, before_s = _time_of_day(text), self._previous_time_s
-            if step.step == 1 and before is not None and time_s is not None and before_s is not None:
-                step = _second_iteration(step, before, time_s - before_s)
-            self._previous_time_s = time_s
+            # The stamp next to the iteration; one in full seconds is too coarse.
+            times, before_s = _times(text.partition("iteration")[0], coarse=False), self._previous_time_s
+            if step.step == 1 and before is not None and times and before_s is not None:
+                step = _second_iteration(step, before, times[-1] - before_s)
+            self._previous_time_s = times[-1] if times else None
         self._previous = step
         return (*self._stalled(), step)
 
@@ -271,12 +272,12 @@ class MegatronDriver(Driver):
         if loaded is not None:
             yield Resumed(int(loaded[1]), line)
         elif saving is not None:
-            self._saving = int(saving[1]), _seconds_of(text)
+            self._saving = int(saving[1]), _times(text)[:1]
         elif saved is not None:
-            (iteration, begun_s), ended_s = self._saving, _seconds_of(text)
-            known = iteration == int(saved[1]) and begun_s is not None and ended_s is not None
-            seconds = (ended_s or 0) - (begun_s or 0) if known else None
-            self.wants, self._saving = max(self.wants, _TIMERS), (-1, None)
+            (iteration, begun_s), ended_s = self._saving, _times(text)[:1]
+            known = iteration == int(saved[1]) and begun_s and ended_s
+            seconds = ended_s[0] - begun_s[0] if known else None
+            self.wants, self._saving = max(self.wants, _TIMERS), (-1, [])
             self._saved = Stall(line=line, kind="checkpoint", seconds=seconds, iteration=int(saved[1]))
         elif timer is not None and (longest := number(timer[2])) is not None:
             (stall,) = self._stalled() or (Stall(line=line, kind="checkpoint"),)
@@ -348,22 +349,14 @@ def _peak_memory(line: int, text: str) -> Iterator[Fact]:
             yield Fact(fact, {match[1]: round(value * _PEAK_MEMORY_UNIT[match[3]])}, line)
 
 
-def _time_of_day(text: str) -> float | None:
-    """Return the seconds of the day by the time stamp next to the iteration; one in full seconds is too coarse."""
-    stamps = _TIME_OF_DAY.findall(text.partition("iteration")[0])
-    return int(stamps[-1][0]) * 3600 + int(stamps[-1][1]) * 60 + float(stamps[-1][2]) if stamps else None
-
-
-def _seconds_of(text: str) -> float | None:
-    """Return the first time stamp of a line in seconds since some fixed day."""
-    match = _TIME.search(text)
-    if match is None:
-        return None
-    try:
-        moment = datetime(*map(int, match.groups()[:6]))  # type: ignore[arg-type]
-    except ValueError:
-        return None
-    return (moment - datetime(2000, 1, 1)).total_seconds() + float(match[7] or 0)
+def _times(text: str, coarse: bool = True) -> list[float]:
+    """Return the time stamps of a line in seconds since some fixed day. coarse: also those in full seconds."""
+    times = []
+    for day, clock, fraction in _TIME.findall(text):
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(f"{day}T{clock}") - datetime(2000, 1, 1)
+            times += [moment.total_seconds() + float(fraction or 0)] if fraction or coarse else []
+    return times
 
 
 _WORLD = r"using world size: .{0,300}?"

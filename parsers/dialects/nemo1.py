@@ -17,7 +17,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from conf import vocabulary
 from parsers.dialects.nemo2 import FACTS, SETTINGS, STARTUP, NemoDriver
 from parsers.driver import Dialect, Values
 from parsers.events import Event, Fact, Setting
@@ -97,72 +96,13 @@ _GATED: Mapping[str, bool] = {
 _YAML_NULL = ("null", "", "None")
 
 
-class _ConfigDump:
-    """Reads the lines of one dump, top to bottom."""
-
-    def __init__(self, known: Mapping[str, vocabulary.Setting]) -> None:
-        self._known = known
-        self._path: list[tuple[int, str]] = []
-        self._fp8: dict[str, Any] = {}
-        self.begun = False
-        self.window: int | None = None
-        """buffer_size of train_step_timing; the default, 1, where exp_manager is shown without it. (The dictionary that
-        exp_manager itself logs shows its defaults, not what runs.)"""
-
-    def feed(self, line: int, text: str) -> Iterator[Event] | None:
-        """Return the events of one line; None where the dump is over."""
-        stripped = text.strip()
-        if not self.begun and (not stripped or stripped.startswith("[NeMo")):
-            return iter(())
-        indent = len(text) - len(text.lstrip(" "))
-        name, colon, shown = stripped.partition(":")
-        self.begun = True
-        if not stripped or stripped.startswith("- "):
-            return iter(())
-        if not colon or stripped.startswith("[NeMo") or (indent == 0 and self._path and self._path[0][0] > 0):
-            return None
-        self._path = [*takewhile(lambda outer: outer[0] < indent, self._path), (indent, name)]
-        if self.window is None and self._path[0][1] == "exp_manager":
-            self.window = 1
-        return self._value(line, shown.strip().strip("'\""))
-
-    def _value(self, line: int, shown: str) -> Iterator[Event]:
-        path = ".".join(name for _, name in self._path)
-        if path == "model.kv_channels" and shown in _YAML_NULL:
-            yield Setting("kv_channels", None, line)  # hidden size by heads
-        if shown in _YAML_NULL or shown.startswith("${"):
-            return
-        value = {"true": True, "false": False}.get(shown, literal(shown))
-        if path in self._known:
-            yield Setting(self._known[path].name, value, line)
-            if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
-                yield Fact("train_iters", value, line)
-        elif path == "model.activation":
-            if (gated := _GATED.get(shown.removeprefix("fast-"))) is not None:
-                yield Setting("gated_linear_unit", gated, line)
-                yield Setting("swiglu", shown.endswith("swiglu"), line)
-        elif path in _CONFIG_FACTS:
-            yield Fact(_CONFIG_FACTS[path], value, line)
-        elif path in ("model.fp8", "model.fp8_hybrid", "model.fp8_e4m3"):
-            self._fp8[path] = value
-            yield from self._fp8_setting(line)
-        elif path == "exp_manager.step_timing_kwargs.buffer_size" and isinstance(value, int):
-            self.window = value
-
-    def _fp8_setting(self, line: int) -> Iterator[Event]:
-        # fp8 comes first in NeMo's files, its format in the lines that follow.
-        if self._fp8 == {"model.fp8": False}:
-            yield Setting("fp8", None, line)
-        elif self._fp8.get("model.fp8") is True:
-            for name in ("hybrid", "e4m3"):
-                if self._fp8.pop(f"model.fp8_{name}", None) is True:
-                    yield Setting("fp8", name, line)
-
-
 class _Driver(NemoDriver):
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self._dump: _ConfigDump | None = None
+        self._path: list[tuple[int, str]] | None = None  # of keys in the dump of the configuration, while it lasts
+        self._fp8: dict[str, Any] = {}
+        # buffer_size of train_step_timing; the default, 1, where exp_manager is shown without it. (The dictionary that
+        # exp_manager itself logs shows its defaults, not what runs.)
         self._window: int | None = None
         self._mean: SlidingMean | None = None
         self._fresh = False  # a process has started since the last step
@@ -177,13 +117,57 @@ class _Driver(NemoDriver):
         values = _values(text) if "reduced_train_loss" in text else None
         if values is not None:
             return self._events(number, values)
-        if self._dump is not None:
-            events = self._dump.feed(number, body(text))
+        if self._path is not None:
+            events = self._dumped(number, body(text), self._path)
             if events is not None:
                 self.wants = 1
                 return tuple(events)
-            self._window, self._dump = self._dump.window, None
+            self._path = None
         return self.other(number, text)
+
+    def _dumped(self, line: int, text: str, path: list[tuple[int, str]]) -> Iterator[Event] | None:
+        """Return the events of one line of a dump; None where it is over."""
+        stripped, indent = text.strip(), len(text) - len(text.lstrip(" "))
+        name, colon, shown = stripped.partition(":")
+        if not stripped or stripped.startswith("- ") or (not path and stripped.startswith("[NeMo")):
+            return iter(())
+        if not colon or stripped.startswith("[NeMo") or (indent == 0 and path and path[0][0] > 0):
+            return None
+        self._path = [*takewhile(lambda outer: outer[0] < indent, path), (indent, name)]
+        if self._window is None and self._path[0][1] == "exp_manager":
+            self._window = 1
+        return self._entry(line, ".".join(name for _, name in self._path), shown.strip().strip("'\""))
+
+    def _entry(self, line: int, path: str, shown: str) -> Iterator[Event]:
+        if path == "model.kv_channels" and shown in _YAML_NULL:
+            yield Setting("kv_channels", None, line)  # hidden size by heads
+        if shown in _YAML_NULL or shown.startswith("${"):
+            return
+        value, known = {"true": True, "false": False}.get(shown, literal(shown)), self.dialect.known
+        if path in known:
+            yield Setting(known[path].name, value, line)
+            if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
+                yield Fact("train_iters", value, line)
+        elif path == "model.activation":
+            if (gated := _GATED.get(shown.removeprefix("fast-"))) is not None:
+                yield Setting("gated_linear_unit", gated, line)
+                yield Setting("swiglu", shown.endswith("swiglu"), line)
+        elif path in _CONFIG_FACTS:
+            yield Fact(_CONFIG_FACTS[path], value, line)
+        elif path in ("model.fp8", "model.fp8_hybrid", "model.fp8_e4m3"):
+            self._fp8[path] = value
+            yield from self._fp8_setting(line)
+        elif path == "exp_manager.step_timing_kwargs.buffer_size" and isinstance(value, int):
+            self._window = value
+
+    def _fp8_setting(self, line: int) -> Iterator[Event]:
+        # fp8 comes first in NeMo's files, its format in the lines that follow.
+        if self._fp8 == {"model.fp8": False}:
+            yield Setting("fp8", None, line)
+        elif self._fp8.get("model.fp8") is True:
+            for name in ("hybrid", "e4m3"):
+                if self._fp8.pop(f"model.fp8_{name}", None) is True:
+                    yield Setting("fp8", name, line)
 
     def end(self) -> Iterable[Event]:
         validation, self._validation = self._validation, None
@@ -242,7 +226,7 @@ class _Driver(NemoDriver):
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         if " configuration ****" in text:  # Experiment or, in BioNeMo, Trainer configuration
-            self._dump, self.wants = _ConfigDump(self.dialect.known), 3
+            self._path, self._fp8, self._window, self.wants = [], {}, None, 3
             return
         validated = _VALIDATED.search(text)
         if "GLOBAL_RANK: 0, MEMBER" in text:
