@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from parsers.faults import signal_name
 from parsers.record import Status, Step
@@ -74,11 +76,7 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
 
 def _diverged(parsed: Parsed) -> str | None:
     """Return a loss that is not finite where the log ends: earlier ones were overcome."""
-    at: Step | None = None
-    for step in reversed(parsed.steps):
-        if not _not_finite(step):
-            break
-        at = step
+    at = next(iter(deque(takewhile(_not_finite, reversed(parsed.steps)), maxlen=1)), None)
     if at is not None:
         return f"loss is not finite at iteration {_iteration(at)} (line {at.line})"
     return parsed.faults.not_finite if not _all_done(parsed) else None
@@ -129,12 +127,8 @@ def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
         why = parsed.faults.root or parsed.faults.death or "nothing is said of it"
         how = "a hang" if ending.hung else f"exit code {ending.exit_code}"
         yield f"all {parsed.train_iters} iterations were done; {how} came after them: {why}"
-    first, bad, skipped = None, 0, 0
-    for step in parsed.steps:
-        skipped += step.skipped or 0
-        if _not_finite(step):
-            first, bad = first or step, bad + 1
-    if first is not None:
-        yield f"{bad} steps with a loss that is not finite, the first at iteration {_iteration(first)}"
-    if skipped:
+    bad = [step for step in parsed.steps if _not_finite(step)]
+    if bad:
+        yield f"{len(bad)} steps with a loss that is not finite, the first at iteration {_iteration(bad[0])}"
+    if skipped := sum(step.skipped or 0 for step in parsed.steps):
         yield f"{skipped} skipped iterations"

@@ -133,15 +133,9 @@ def _zeus(entry: Mapping[str, Any]) -> Power | None:
         return None
     steps = [metrics.get(key) for key in ("step_start", "step_end")]
     first, last = (step - 1 if type(step) is int and step > 0 else None for step in steps)
-    return Power(
-        kind="gpu",
-        source="zeus",
-        seconds=_value(metrics.get("time_s")),
-        energy_counter_j=_value(metrics.get("energy_j")),
-        mean_power_w=_value(metrics.get("avg_power_w")),
-        first_step=first,
-        last_step=last,
-    )
+    names = {"seconds": "time_s", "energy_counter_j": "energy_j", "mean_power_w": "avg_power_w"}
+    values: dict[str, Any] = {ours: _value(metrics.get(name)) for ours, name in names.items()}
+    return Power(kind="gpu", source="zeus", first_step=first, last_step=last, **values)
 
 
 def _mlperf(text: str) -> PowerLog | None:
@@ -271,14 +265,10 @@ def window(log: PowerLog, start_s: float = -math.inf, end_s: float = math.inf) -
     devices = [_device(log, each) for each in readings if each[0][0] < each[-1][0]]
     if not devices:
         return None
-    return structs.replace(
-        devices[0],
-        gpus=len(devices) if log.kind == "gpu" else None,
-        seconds=sum(device.seconds or 0.0 for device in devices) / len(devices),
-        energy_counter_j=_sum(device.energy_counter_j for device in devices),
-        energy_integrated_j=_sum(device.energy_integrated_j for device in devices),
-        mean_power_w=_sum(device.mean_power_w for device in devices),
-    )
+    seconds = sum(device.seconds or 0.0 for device in devices) / len(devices)
+    names = ("energy_counter_j", "energy_integrated_j", "mean_power_w")
+    sums = {name: _sum(getattr(device, name) for device in devices) for name in names}
+    return structs.replace(devices[0], gpus=len(devices) if log.kind == "gpu" else None, seconds=seconds, **sums)
 
 
 def _device(log: PowerLog, readings: Sequence[tuple[float, Sample]]) -> Power:
@@ -303,8 +293,8 @@ def _device(log: PowerLog, readings: Sequence[tuple[float, Sample]]) -> Power:
 def _counted(counts: Sequence[float | None]) -> float | None:
     """Return what the counter gained from the first to the last reading; None where one is missing or it went back."""
     first, last = counts[0], counts[-1]
-    rises = all(b >= a for a, b in pairwise(count for count in counts if count is not None))
-    return last - first if first is not None and last is not None and rises else None
+    known = [count for count in counts if count is not None]
+    return last - first if first is not None and last is not None and known == sorted(known) else None
 
 
 def over_steps(log: PowerLog, steps: Sequence[Step]) -> Power | None:

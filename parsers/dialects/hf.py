@@ -76,20 +76,19 @@ class _Driver(Driver):
     def end(self) -> Iterable[Event]:
         return (*super().end(), *self._release(None))
 
-    def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
-        bar = _BAR.search(text)
-        before: Iterable[Event] = ()
-        if bar is not None and self._is_training(bar):
-            before = tuple(self._release(int(bar[1])))
+    def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterator[Event]:
+        bar, pairs = _BAR.search(text), _pairs(text)
+        # Evaluation, tokenising and downloads draw bars too: only the one that ends at the last step counts.
+        if bar is not None and int(bar[1]) <= int(bar[2]) == self._run.header.get("train_iters", int(bar[2])):
+            yield from self._release(int(bar[1]))
             self._run.bar = max(self._run.bar, int(bar[1]))
-        pairs = _pairs(text) if "{" in text else {}
         if "loss" in pairs and not pairs.keys().isdisjoint(("learning_rate", "epoch", *_COUNTERS)):
-            return (*before, *self._entry(line, pairs))
-        if "eval_loss" in pairs:
-            return (*before, *self._release(None), *self._validation(line, pairs))
-        if "train_runtime" in pairs:
-            return (*before, *self._release(None), *_summary(line, pairs))
-        return (*before, *self.other(line, text))
+            yield from self._entry(line, pairs)
+        elif "eval_loss" in pairs or "train_runtime" in pairs:
+            yield from self._release(None)
+            yield from self._validation(line, pairs) if "eval_loss" in pairs else _summary(line, pairs)
+        else:
+            yield from self.other(line, text)
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         if "** Running training **" in text:
@@ -102,10 +101,6 @@ class _Driver(Driver):
             yield event
             if isinstance(event, (Setting, Fact)):
                 self._run.header[event.name] = event.value
-
-    def _is_training(self, bar: re.Match[str]) -> bool:
-        # Evaluation, tokenising and downloads draw bars too: only the one that ends at the last step counts.
-        return int(bar[2]) == self._run.header.get("train_iters", int(bar[2])) and int(bar[1]) <= int(bar[2])
 
     def _entry(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
         if pairs == self._last:
@@ -145,18 +140,13 @@ class _Driver(Driver):
         return Step(line=line, **_values(pairs, run.last, interval, by_order=known is None))
 
     def _validation(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
-        seconds = number(pairs.get("eval_runtime", ""))
-        metrics = {name: number(pairs[name]) for name in ("epoch", "eval_accuracy") if name in pairs}
+        loss, seconds = (number(pairs.get(name, "")) for name in ("eval_loss", "eval_runtime"))
+        values = {name: number(pairs.get(name, "")) for name in ("epoch", "eval_accuracy")}
+        metrics = {name: value for name, value in values.items() if value is not None}
         counted = _counted(pairs)
         last = self._run.last if counted is None else int(counted[1])
-        yield Validation(
-            line=line,
-            step=last - 1 if last else None,
-            iteration=None if counted is None else last,
-            loss=number(pairs["eval_loss"]),
-            seconds=seconds,
-            metrics={name: value for name, value in metrics.items() if value is not None},
-        )
+        step, iteration = last - 1 if last else None, None if counted is None else last
+        yield Validation(line=line, step=step, iteration=iteration, loss=loss, seconds=seconds, metrics=metrics)
         if seconds is not None:
             yield Stall(line=line, kind="evaluation", seconds=seconds)
 
