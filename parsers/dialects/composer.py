@@ -37,8 +37,6 @@ class _Driver(Driver):
         self._evaluates = False
         self._at = 0
         self._entries: dict[str, str] = {}
-        self._train_iters: int | None = None
-        self._micro: str | None = None
         self._last: tuple[int, int | None] | None = None
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
@@ -65,7 +63,7 @@ class _Driver(Driver):
     def other(self, line: int, text: str) -> Iterator[Event]:
         # The last line of llm-foundry's train.py.
         done = text.strip() == "Done." or text.rstrip().endswith(".train: Done.")
-        if done and (self._last is not None or self._head_of_record is not None):
+        if done and (self._last or self._head_of_record):
             yield Fact("completed", True, line)
         yield from super().other(line, text)
 
@@ -77,13 +75,10 @@ class _Driver(Driver):
             if not iteration:
                 return
             values["step"] = iteration - 1
-        total = int(head[4]) if batches and head[4] is not None else None
-        if total is not None and total != self._train_iters:
-            self._train_iters = total
-            yield Fact("train_iters", total, self._at)
-        micro = entries.get("trainer/device_train_microbatch_size")
-        if micro is not None and micro != self._micro and micro.isdecimal():
-            self._micro = micro
+        if batches and head[4] is not None:
+            yield Fact("train_iters", int(head[4]), self._at)
+        micro = entries.get("trainer/device_train_microbatch_size", "")
+        if micro.isdecimal():
             yield Setting("micro_batch_size", int(micro), self._at)
         rates = [printed for name, printed in entries.items() if name.startswith("lr-") and name.endswith("/group0")]
         values["lr"] = number(rates[0]) if len(rates) == 1 else None

@@ -68,9 +68,13 @@ class _Driver(Driver):
         step, before = _step(line, entry, self._batch), self._waiting
         if step is None:
             return
-        if before is not None and before.step != step.step:
+        if before is None or before.step != step.step:
             yield from self.end()
-        self._waiting = step if self._waiting is None else _merged(self._waiting, step)
+        else:  # of two lines that report a step the first counts, the other adds
+            first = {name: value for name, value in asdict(before).items() if value is not None}
+            first["metrics"] = {**step.metrics, **before.metrics}
+            step = replace(step, **{**first, "nonfinite": before.nonfinite or step.nonfinite})
+        self._waiting = step
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         value, now = entry.get("value"), real(entry.get("time_ms"))
@@ -116,8 +120,8 @@ class _Driver(Driver):
             yield Stall(line=line, kind="evaluation", seconds=(now - self._evaluates) / 1000, iteration=iteration)
             self._evaluates = None
         elif key == "eval_accuracy" and value is not None:
-            reported = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
-            metrics = _known({name: real(item) for name, item in reported.items()})
+            others = {name: real(about.get(name)) for name in ("samples_count", "epoch_num")}
+            metrics = _known({"eval_accuracy": real(value), **others})
             step = _step_of(None, _count(about.get("samples_count")), self._batch)
             loss = metrics.get("eval_accuracy") if self._benchmark in _JUDGED_BY_LOSS else None
             yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
@@ -155,13 +159,6 @@ def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> i
     if samples and batch and samples % batch == 0:
         return samples // batch - 1
     return None if batch and samples else iteration
-
-
-def _merged(waiting: Step, new: Step) -> Step:
-    """Return one step of two lines that report it: the first counts, the other adds."""
-    first = {name: value for name, value in asdict(waiting).items() if value is not None}
-    first["metrics"] = {**new.metrics, **waiting.metrics}
-    return replace(new, **{**first, "nonfinite": waiting.nonfinite or new.nonfinite})
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:

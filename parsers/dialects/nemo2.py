@@ -103,7 +103,6 @@ class _Driver(NemoDriver):
         self._previous: Step | None = None
         self._open: Values | None = None  # the first step, while the log interval is not known
         self._fields = 0
-        self._train_iters: int | None = None
         self._val_loss: float | None = None
 
     def _is_complete(self, text: str) -> bool:
@@ -121,8 +120,7 @@ class _Driver(NemoDriver):
         values["line"] = line
         # The printer's total - 1; that of an epoch where training has no max_steps.
         total = next(int(match[3]) + 1 for match in _HEAD.finditer(text))
-        if values["step"] < total != self._train_iters:
-            self._train_iters = total
+        if values["step"] < total:
             yield Fact("train_iters", total, line)
         # val_loss stays on the lines until the next validation: it is new where it changes, and came before this step.
         loss = values["metrics"].pop("val_loss", None)
