@@ -41,19 +41,14 @@ _SAVED = re.compile(r"successfully saved checkpoint from iteration {1,12}(\d{1,1
 _LOADED = re.compile(r"successfully loaded checkpoint from .{1,1000} at iteration (\d{1,12})\s*$")
 _SAVE_TIMER = re.compile(r"save-checkpoint \.{2,60}: \(([\d.]{1,20}), ([\d.]{1,20})\)")
 _VALIDATION = re.compile(
-    r"(?:validation|test) (?:loss|results) at (?:iteration (\d{1,12})|the end of training for (\w{3,5}))"
+    r"(?:validation|test) (?:loss|results(?= at iter)) at (?:iteration (\d{1,12})|the end of training for (\w{3,5}))"
 )
 _VALIDATED = re.compile(r"([A-Za-z_][\w ]{0,40}?)[ _](value|PPL|ppl): ([^ |]{1,30})")
-_PARAMETERS = re.compile(
+PARAMETERS = re.compile(
     r"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})"
 )
 _PEAK_MEMORY = re.compile(r"\[Rank (\d{1,6})\] \(after (\d{1,12}) iterations\) memory \((MB|GB)\) \|")
-_PEAK_MEMORY_FACTS = {
-    "max allocated": "max_allocated_bytes",
-    "max reserved": "max_reserved_bytes",
-    "mem-max-allocated-gigabytes": "max_allocated_bytes",
-    "mem-max-reserved-gigabytes": "max_reserved_bytes",
-}
+_PEAKS = re.compile(r"(?:^|\|) {0,4}(?:mem-)?max[ -](allocated|reserved)(?:-gigabytes)?: {0,4}([^ |]{1,24})")
 # report_memory divides by 1024 * 1024 and prints MB (megatron/training/utils.py); Bridge divides by 1e9 and prints GB.
 _PEAK_MEMORY_UNIT = {"MB": 2**20, "GB": 10**9}
 _MEMORY = {"hip mem usage/free/total/usage_ratio": "hip", "rocm mem usage/free/total/usage_ratio": "rocm"}
@@ -220,15 +215,12 @@ class MegatronDriver(Driver):
             if ended and self._dump:
                 yield Fact("dump_complete", True, line)
             self._dump = self.wants = 0 if ended else _DUMP_GAP
-        elif "number of parameters on" in text:
-            yield from parameters(line, text)
-        elif " loss at " in text or " results at iteration" in text:
-            yield from _validation(line, text)
         elif "checkpoint" in text:
             yield from self._checkpoint(line, text)
-        elif "memory (" in text:
-            yield from _peak_memory(line, text)
         else:
+            for pattern, make in ((PARAMETERS, parameters), (_VALIDATION, _validation), (_PEAK_MEMORY, _peak_memory)):
+                if match := pattern.search(text):
+                    yield from make(match, line)
             yield from super().other(line, text)
 
     def _stalled(self) -> tuple[Stall, ...]:
@@ -314,39 +306,27 @@ def _second_iteration(step: Step, first: Step, between_s: float) -> Step:
     return replace(step, step_time_s=own, flags=flags, metrics=metrics, interval_steps=None)
 
 
-def parameters(line: int, text: str) -> Iterator[Fact]:
+def parameters(match: re.Match[str], line: int) -> Iterator[Fact]:
     """Yield how many parameters a rank holds."""
-    match = _PARAMETERS.search(text)
-    if match is not None:
-        yield Fact("parameters_by_rank", {f"{match[1]},{match[2]}": int(match[3])}, line)
+    yield Fact("parameters_by_rank", {f"{match[1]},{match[2]}": int(match[3])}, line)
 
 
-def _validation(line: int, text: str) -> Iterator[Validation]:
+def _validation(match: re.Match[str], line: int) -> Iterator[Validation]:
     """Yield a validation or test point, after an iteration or at the end of training."""
-    match = _VALIDATION.search(text)
-    if match is None:
-        return
-    printed = {(name, what): number(text) for name, what, text in _VALIDATED.findall(text[match.end() :])}
-    values = {
-        f"{name.strip().replace(' ', '_')}_{what.lower()}": x for (name, what), x in printed.items() if x is not None
-    }
+    printed = [(name, what, number(text)) for name, what, text in _VALIDATED.findall(match.string[match.end() :])]
+    values = {f"{name.strip().replace(' ', '_')}_{what.lower()}": x for name, what, x in printed if x is not None}
     loss = values.pop("lm_loss_value", None)
-    test = "test" in match[0] or match[2] == "test" or "on test set" in text
+    test = "test" in match[0] or match[2] == "test" or "on test set" in match.string
     iteration = int(match[1]) if match[1] else None
     step, split = None if iteration is None else iteration - 1, "test" if test else "valid"
     yield Validation(line=line, step=step, iteration=iteration, loss=loss, split=split, metrics=values)
 
 
-def _peak_memory(line: int, text: str) -> Iterator[Fact]:
+def _peak_memory(match: re.Match[str], line: int) -> Iterator[Fact]:
     """Yield the highest memory of a rank, by rank, in bytes."""
-    match = _PEAK_MEMORY.search(text)
-    if match is None:
-        return
-    for part in text[match.end() :].split("|"):
-        name, _, printed = part.partition(":")
-        fact, value = _PEAK_MEMORY_FACTS.get(name.strip()), number(printed.strip())
-        if fact is not None and value is not None:
-            yield Fact(fact, {match[1]: round(value * _PEAK_MEMORY_UNIT[match[3]])}, line)
+    for kind, printed in _PEAKS.findall(match.string[match.end() :]):
+        if (value := number(printed)) is not None:
+            yield Fact(f"max_{kind}_bytes", {match[1]: round(value * _PEAK_MEMORY_UNIT[match[3]])}, line)
 
 
 def _times(text: str, coarse: bool = True) -> list[float]:

@@ -89,10 +89,7 @@ _CONFIG_FACTS: Mapping[str, str] = {
     "model.optim.name": "optimizer_name",
 }
 # megatron_base_model.py, build_transformer_config: "fast-" names a fused kernel of the same.
-_GATED: Mapping[str, bool] = {
-    **dict.fromkeys(("swiglu", "geglu", "reglu"), True),
-    **dict.fromkeys(("gelu", "relu", "silu", "squared-relu"), False),
-}
+_GATED, _UNGATED = ("swiglu", "geglu", "reglu"), ("gelu", "relu", "silu", "squared-relu")
 _YAML_NULL = ("null", "", "None")
 
 
@@ -149,8 +146,8 @@ class _Driver(NemoDriver):
             if path == "trainer.max_steps" and isinstance(value, int) and value > 0:
                 yield Fact("train_iters", value, line)
         elif path == "model.activation":
-            if (gated := _GATED.get(shown.removeprefix("fast-"))) is not None:
-                yield Setting("gated_linear_unit", gated, line)
+            if (activation := shown.removeprefix("fast-")) in (*_GATED, *_UNGATED):
+                yield Setting("gated_linear_unit", activation in _GATED, line)
                 yield Setting("swiglu", shown.endswith("swiglu"), line)
         elif path in _CONFIG_FACTS:
             yield Fact(_CONFIG_FACTS[path], value, line)

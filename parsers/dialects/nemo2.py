@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from parsers.dialects.megatron import parameters
+from parsers.dialects.megatron import PARAMETERS, parameters
 from parsers.driver import Dialect, Driver, Values, WrappedLines
 from parsers.events import Event, Fact, Setting
 from parsers.record import Step, Validation
@@ -64,7 +64,8 @@ class NemoDriver(Driver):
     def other(self, line: int, text: str) -> Iterator[Event]:
         plain, known = body(text), self.dialect.known
         yield from super().other(line, plain)
-        yield from parameters(line, plain)
+        if match := PARAMETERS.search(plain):
+            yield from parameters(match, line)
         group, default = _GROUP.search(plain), _DEFAULT.search(plain)
         if group is not None and group[1] in known:
             yield Setting(known[group[1]].name, group[2].count(",") + 1, line)
@@ -175,7 +176,7 @@ def _parse(text: str) -> Values | None:
     values["iteration"] = iteration
     # The parameter groups' rate, logged before the scheduler steps: the one that this step uses (nvidia.md, section 4).
     values["lr_used"] = values.get("lr")
-    for name, kind in _MEMORY.items() if values["metrics"] else ():
+    for name, kind in _MEMORY.items():
         # 0 bytes is what a stand-in for torch.cuda answers: no measurement.
         if values["metrics"].get(name):
             values["memory_bytes"], values["memory_kind"] = int(values["metrics"][name]), kind
