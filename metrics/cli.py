@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
 
 from conf.arguments import Command
 from conf.errors import command
@@ -49,21 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = METRICS.parse(words)
     runs = find_runs(arguments.rest)
     if arguments.switches:
-        print(dumps([_json(run) for run in runs], indent=1))
+        rows = []
+        for path, record in ((run.path, run.record) for run in runs):
+            unlike = differences(record.requested, record.effective)
+            about = {"path": path, "id": record.id, "status": record.status, "differences": unlike}
+            rows.append({**about, "metrics": summary_json(record)})
+        print(dumps(rows, indent=1))
     else:
-        print("\n\n".join(_table(run) for run in runs))
+        print("\n\n".join(map(_table, runs)))
     return 0
-
-
-def _json(run: Run) -> dict[str, Any]:
-    record = run.record
-    return {
-        "path": run.path,
-        "id": record.id,
-        "status": record.status,
-        "differences": differences(record.requested, record.effective),
-        "metrics": summary_json(record),
-    }
 
 
 def _table(run: Run) -> str:

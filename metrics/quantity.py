@@ -37,17 +37,15 @@ class Quantity:
         weaker = self.source if source is None else weakest(self.source, source)
         if self.value is None or factor is None or not math.isfinite(self.value * factor):
             return Quantity(None, unit, weaker, note=self.note if self.value is None else note)
-        pair = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
-        interval = None if pair is None else (min(pair), max(pair))
-        return Quantity(self.value * factor, unit, weaker, interval, note)
+        ends = sorted(end * factor for end in self.interval or ())
+        return Quantity(self.value * factor, unit, weaker, (ends[0], ends[1]) if ends else None, note)
 
     def under(self, numerator: float, unit: str, note: str = "") -> Quantity:
         """Return numerator / this, with its interval, in another unit: the time of a speed."""
         if self.value is None or self.value <= 0:
             return Quantity(None, unit, self.source, note=self.note if self.value is None else note)
-        interval = None
-        if self.interval is not None and self.interval[0] > 0:
-            interval = (numerator / self.interval[1], numerator / self.interval[0])
+        low, high = self.interval or (0.0, 0.0)
+        interval = (numerator / high, numerator / low) if low > 0 else None
         return Quantity(numerator / self.value, unit, self.source, interval, note)
 
     def plus(self, other: Quantity) -> Quantity:
@@ -70,15 +68,15 @@ class Quantity:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of the schema of records ($defs/quantity)."""
-        interval = None if self.interval is None else list(self.interval)
-        known = {"value": self.value, "unit": self.unit, "source": self.source, "interval": interval}
+        ends = self.interval and list(self.interval)
+        known = {"value": self.value, "unit": self.unit, "source": self.source, "interval": ends}
         return {**known, "note": self.note} if self.note else known
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Quantity:
         """Read an object that the schema of records accepts."""
-        interval = entry["interval"]
-        pair = None if interval is None or len(interval) != 2 else (float(interval[0]), float(interval[1]))
+        ends = [float(end) for end in entry["interval"] or ()]
+        pair = (ends[0], ends[1]) if len(ends) == 2 else None
         return cls(entry["value"], entry["unit"], entry["source"], pair, str(entry.get("note") or ""))
 
 

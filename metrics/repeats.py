@@ -44,22 +44,17 @@ def exp(logarithm: float) -> float:
 
 def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """Return the geometric mean of positive run means, and its 95 % interval where there are enough."""
-    logs = [math.log(value) for value in values]
-    centre, half = _centre(logs)
-    return exp(centre), (exp(centre - half), exp(centre + half)) if half else None
+    centre, ends = arithmetic_mean_of([math.log(value) for value in values])
+    return exp(centre), (exp(ends[0]), exp(ends[1])) if ends else None
 
 
 def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """Return the mean of run figures that may be zero (percentages, losses), and its 95 % interval as above."""
-    centre, half = _centre(values)
-    return centre, (centre - half, centre + half) if half else None
-
-
-def _centre(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean, and half the width of its interval: 0 where there are too few, or all are alike."""
+    """Return the mean of run figures that may be zero (percentages, losses), and its 95 % interval; None where there
+    are too few, or all are alike."""
     centre = statistics.fmean(values)
     variance = statistics.variance(values) if len(values) >= ENOUGH else 0.0
-    return centre, t_quantile(len(values) - 1) * math.sqrt(variance / len(values)) if variance else 0.0
+    half = t_quantile(len(values) - 1) * math.sqrt(variance / len(values)) if variance else 0.0
+    return centre, (centre - half, centre + half) if half else None
 
 
 def pooled(figures: Sequence[Quantity]) -> Quantity:

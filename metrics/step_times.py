@@ -10,11 +10,13 @@ is smallest. With the two bounds of ours named below.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, compress
+from itertools import accumulate, compress, pairwise
 from operator import mul, sub
 
 from metrics.quantity import Source
@@ -89,6 +91,14 @@ class StepTimes:
         return sum(self.times)
 
     @property
+    def mean(self) -> float | None:
+        return self.seconds / self.iterations if self.iterations else None
+
+    @property
+    def per_second(self) -> float | None:
+        return 1 / self.mean if self.mean else None
+
+    @property
     def single(self) -> Sequence[float]:
         """Seconds of single steps after the warm-up: none where a line prints the mean over several."""
         return self.times if self.iterations_a_line == 1 else []
@@ -97,6 +107,41 @@ class StepTimes:
     def ordered(self) -> list[float]:
         """`single`, the shortest first: medians and quantiles sort a sorted list in no time."""
         return sorted(self.single)
+
+    @cached_property
+    def median(self) -> float | None:
+        return statistics.median(self.ordered) if self.ordered else None
+
+    def _slowest(self, parts: int) -> float | None:
+        """Return the highest of the quantiles that cut the steps into `parts`; None of fewer steps than parts."""
+        enough = len(self.ordered) >= parts
+        return statistics.quantiles(self.ordered, n=parts, method="inclusive")[-1] if enough else None
+
+    @property
+    def p95(self) -> float | None:
+        return self._slowest(20)
+
+    @property
+    def p99(self) -> float | None:
+        return self._slowest(100)
+
+    @property
+    def stdev(self) -> float | None:
+        times, count = self.single, len(self.single)
+        mean = sum(times) / count if count else 0.0  # statistics.stdev works in fractions, for a tenth of all time
+        return math.sqrt(sum((time - mean) * (time - mean) for time in times) / (count - 1)) if count > 1 else None
+
+    @property
+    def tail(self) -> float | None:
+        """How many times the median the slowest twentieth takes at least."""
+        return self.p95 / self.median if self.p95 and self.median else None
+
+    @property
+    def jitter_percent(self) -> float | None:
+        """The median change from one step to the next, in % of the median: a drift does not count, an outlier
+        hardly."""
+        changes = [abs(b - a) for a, b in pairwise(self.single)]
+        return 100 * statistics.median(changes) / self.median if changes and self.median else None
 
     @cached_property
     def samples(self) -> int | None:

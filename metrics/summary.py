@@ -5,8 +5,6 @@ The source of a figure is that of the step times: ours where our mark stands at 
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -24,7 +22,6 @@ from metrics.step_times import StepTimes, count, executed, find_warmup, step_tim
 from parsers.record import Power, Record, columns
 
 _NAMED = 4  # settings that are missing
-_ENOUGH = {20: 20, 100: 100}  # steps from which a twentieth, a hundredth of them is a step at all
 # Kind of memory: what a step calls it (memory_kind), and names among its further numbers. From the most that is taken
 # to the least: the device's own count includes other processes and libraries; the allocator reserves more than tensors
 # use.
@@ -73,12 +70,9 @@ def summary_json(record: Record) -> dict[str, dict[str, Any]]:
     return {name: quantity.to_json() for name, quantity in summarise(record).items()}
 
 
-def _figure(unit: str, value: Callable[[Basis], float | None], note: str = "") -> Metric:
-    """Return the metric that `value` makes of the steps' times."""
-    return lambda basis: Quantity.of(value(basis), unit, basis.times.clock, note)
-
-
-# How fast a run was: throughput, step times, their tail and jitter.
+def _time(name: str, unit: str = "s", note: str = "") -> Metric:
+    """Return the metric that the steps' times have under `name`."""
+    return lambda basis: Quantity.of(getattr(basis.times, name), unit, basis.times.clock, note)
 
 
 def _tokens_per_s(basis: Basis) -> Quantity:
@@ -97,6 +91,10 @@ def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.times.clock)
 
 
+def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
+    return Quantity.of(_printed(basis, "tokens_per_s_per_gpu"), "tokens/s/GPU", "log")
+
+
 def _token_rate(basis: Basis) -> float | None:
     """Return tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
     samples, length = basis.times.samples, count(basis.record, "seq_length")
@@ -112,47 +110,6 @@ def _printed(basis: Basis, rate: str) -> float | None:
     counted = times[find_warmup(times).count :]
     total = sum(counted)
     return len(counted) / total if total else None
-
-
-def _mean(basis: Basis) -> float | None:
-    return basis.times.seconds / basis.times.iterations if basis.times.iterations else None
-
-
-def _steps_per_s(basis: Basis) -> float | None:
-    mean = _mean(basis)
-    return 1 / mean if mean else None
-
-
-def _median(basis: Basis) -> float | None:
-    return statistics.median(basis.times.ordered) if basis.times.ordered else None
-
-
-def _stdev(basis: Basis) -> float | None:
-    times = basis.times.single
-    if len(times) < 2:
-        return None
-    mean = sum(times) / len(times)  # statistics.stdev works in fractions, for a tenth of all figures' time
-    return math.sqrt(sum((time - mean) * (time - mean) for time in times) / (len(times) - 1))
-
-
-def _tail(basis: Basis) -> float | None:
-    """Return how many times the median the slowest twentieth takes at least."""
-    median, upper = _median(basis), _upper(basis, 20)
-    return upper / median if upper and median else None
-
-
-def _jitter(basis: Basis) -> float | None:
-    """Return the median change from one step to the next, in % of the median: a drift does not count, an outlier
-    hardly."""
-    changes = [abs(b - a) for a, b in pairwise(basis.times.single)]
-    median = _median(basis)
-    return 100 * statistics.median(changes) / median if changes and median else None
-
-
-def _upper(basis: Basis, parts: int) -> float | None:
-    """Return the highest of the quantiles that cut the counted steps into `parts`."""
-    times = basis.times.ordered
-    return statistics.quantiles(times, n=parts, method="inclusive")[-1] if len(times) >= _ENOUGH[parts] else None
 
 
 def _warmup_steps(basis: Basis) -> Quantity:
@@ -173,13 +130,10 @@ def _left_out(basis: Basis) -> str:
     return f"left out: {count} interval{'s' if count > 1 else ''} of a clock that went back or stood" if count else ""
 
 
-# The time that a run lost: time without steps, and the share of its wall time that made progress.
-
-
 def _goodput(basis: Basis) -> Quantity:
     """Return steps that were kept, at their steady pace, over the wall time: start-up, warm-up, stalls and
     redone steps are lost. A short benchmark is mostly start-up; a long run shows what its stack is worth."""
-    mean_s, wall_s, each = _mean(basis), basis.record.wall_time_s, basis.times.iterations_a_line
+    mean_s, wall_s, each = basis.times.mean, basis.record.wall_time_s, basis.times.iterations_a_line
     if mean_s is None or each is None or not wall_s:
         return Quantity(None, "%", basis.times.clock)
     kept = len({*columns(basis.record.steps, "step")[0]})  # a step that was redone after a restart made progress once
@@ -204,9 +158,6 @@ def _stall_time(basis: Basis) -> Quantity:
     parts = [f"{kind} {shown(by_kind[kind])} s" for kind in sorted(by_kind, key=lambda kind: -by_kind[kind])]
     parts += [f"{unreported} without a time"] if unreported else []
     return Quantity.of(sum(by_kind.values()), "s", "log", ", ".join(parts))
-
-
-# The work of a run: FLOPs by one formula for every vendor, and their share of what the device can do.
 
 
 def _flops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute | None = None) -> Quantity:
@@ -257,9 +208,6 @@ def _hfu(basis: Basis) -> Quantity:
     return _share(basis, _tflops(basis, CONVENTIONS["hardware"], again), peak_tflops)
 
 
-# Memory at its peak, of each kind that was reported, and its share of the device.
-
-
 def _memory(record: Record) -> Mapping[str, float]:
     if record.provenance == "rehearsed":  # at toy size, on the wrong machine
         return {}
@@ -282,7 +230,7 @@ def _peak_memory(basis: Basis) -> Quantity:
 
 
 def _peak_of(kind: str) -> Metric:
-    return _figure("bytes", lambda basis: _largest(basis, _KINDS[kind]))
+    return lambda basis: Quantity.of(_largest(basis, _KINDS[kind]), "bytes", basis.times.clock)
 
 
 def _largest(basis: Basis, names: tuple[str, ...]) -> float | None:
@@ -327,9 +275,6 @@ def _headroom(basis: Basis) -> Quantity:
     if peak is None or room.value is None or share.value is None:
         return Quantity(None, "bytes", basis.times.clock, note=share.note)
     return Quantity.of(room.value - peak, "bytes", basis.times.clock, share.note)
-
-
-# Power and energy of a run's GPUs: measured where the record has it, else the data sheet's TDP, marked as assumed.
 
 
 def _power(basis: Basis) -> Quantity:
@@ -423,17 +368,15 @@ def _loss_at(place: int) -> Metric:
 METRICS: Mapping[str, Metric] = {
     "tokens_per_s": _tokens_per_s,
     "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,
-    "tokens_per_s_per_gpu_framework": lambda basis: Quantity.of(
-        _printed(basis, "tokens_per_s_per_gpu"), "tokens/s/GPU", "log"
-    ),
-    "steps_per_s": _figure("steps/s", _steps_per_s),
-    "step_time_mean_s": _figure("s", _mean),
-    "step_time_median_s": _figure("s", _median),
-    "step_time_p95_s": _figure("s", lambda basis: _upper(basis, 20)),
-    "step_time_p99_s": _figure("s", lambda basis: _upper(basis, 100)),
-    "step_time_stdev_s": _figure("s", _stdev),
-    "step_time_tail": _figure("× median", _tail, "95th of 100"),
-    "step_time_jitter_percent": _figure("%", _jitter, "step to step"),
+    "tokens_per_s_per_gpu_framework": _tokens_per_s_per_gpu_framework,
+    "steps_per_s": _time("per_second", "steps/s"),
+    "step_time_mean_s": _time("mean"),
+    "step_time_median_s": _time("median"),
+    "step_time_p95_s": _time("p95"),
+    "step_time_p99_s": _time("p99"),
+    "step_time_stdev_s": _time("stdev"),
+    "step_time_tail": _time("tail", "× median", "95th of 100"),
+    "step_time_jitter_percent": _time("jitter_percent", "%", "step to step"),
     "warmup_steps": _warmup_steps,
     "counted_steps": _counted_steps,
     "flops_per_token": _flops,

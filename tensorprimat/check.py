@@ -191,11 +191,9 @@ def _rehearsed(e: Experiment, host: Host) -> Iterator[Part]:
             return
         record, _ = run_once(small, plan, rehearsed)
     declared = {d.key for d in record.declared}
-    problems = [
-        Problem(d.setting, f"{d.requested} is requested, and in the rehearsal ran", str(d.effective))
-        for d in record.differences
-        if d.setting not in declared and d.setting not in record.not_rehearsed
-    ]
+    unlike = [d for d in record.differences if d.setting not in declared and d.setting not in record.not_rehearsed]
+    what = "{} is requested, and in the rehearsal ran"
+    problems = [Problem(d.setting, what.format(d.requested), str(d.effective)) for d in unlike]
     if record.status != "completed":
         problems.append(Problem("rehearse", f"{record.status}: {record.cause}", " | ".join(record.last_lines[-3:])))
     read = sum(name in record.effective for name in record.requested)

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
@@ -260,18 +260,13 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
         fused = any(name.endswith(".experts.weight1") for name in built)
         place = shapes.Place(file.places["pipeline"], file.places["expert"])
         ours = shapes.on_rank(e.model, sizes, place, local=local, fused=fused)
-        if wrong := list(_apart(built, ours)):
+        wrong = []
+        for name in dict.fromkeys([*ours, *built]):
+            if built.get(name) != ours.get(name):
+                expected = f"expected {ours[name]}" if name in ours else "not known to our own count"
+                wrong.append(f"{name}: {built.get(name, 'absent')}, {expected}")
+        if wrong:
             counts = [sum(map(math.prod, named.values())) for named in (built, ours)]
             more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
             which = f"{'; '.join(wrong[:MOST_NAMED])}{more}"
             yield f"rank {rank} has {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
-
-
-def _apart(built: Mapping[str, shapes.Shape], ours: Mapping[str, shapes.Shape]) -> Iterator[str]:
-    for name in dict.fromkeys([*ours, *built]):
-        if name not in ours:
-            yield f"{name}: {built[name]}, not known to our own count"
-        elif name not in built:
-            yield f"{name}: absent, expected {ours[name]}"
-        elif built[name] != ours[name]:
-            yield f"{name}: {built[name]}, expected {ours[name]}"

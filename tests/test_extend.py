@@ -132,7 +132,7 @@ look_ahead:
 """
 METRIC = """\
 def _steps_per_minute(basis: Basis) -> Quantity:
-    mean = _mean(basis)
+    mean = basis.times.mean
     return Quantity.of(60 / mean if mean else None, "steps/min", basis.times.clock)
 
 
