@@ -24,9 +24,14 @@ from conf.resolve import Experiment
 from launchers import corpus
 from launchers.rank_modules import rank_module
 
+_INSPECTED = """documents     {documents:,}
+tokens        {tokens:,}
+ids           {least_id:,} to {largest_id:,}, so vocab_size {ids:,} or more
+type          {dtype}
+.bin          {bin_bytes:,} bytes, sha256 {bin_sha256}
+.idx          {idx_bytes:,} bytes, sha256 {idx_sha256}
+fingerprint   {fingerprint} (of both sums)"""
 _SHOWN = 10  # tokens of a sample
-
-
 INSPECT = Command(
     name="data inspect",
     summary="The content of a corpus: counts, types, ids and hashes of PREFIX.bin and PREFIX.idx.",
@@ -75,18 +80,7 @@ def _inspection(prefix: str, as_json: bool) -> str:
         facts = order.describe(order.open_corpus(prefix), complete=True)
     sums = f"{facts['bin_sha256']} {facts['idx_sha256']}"
     facts = {"prefix": prefix, **facts, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
-    if as_json:
-        return json.dumps(facts, indent=2)
-    rows = {
-        "documents": f"{facts['documents']:,}",
-        "tokens": f"{facts['tokens']:,}",
-        "ids": f"{facts['least_id']:,} to {facts['largest_id']:,}, so vocab_size {facts['largest_id'] + 1:,} or more",
-        "type": facts["dtype"],
-        ".bin": f"{facts['bin_bytes']:,} bytes, sha256 {facts['bin_sha256']}",
-        ".idx": f"{facts['idx_bytes']:,} bytes, sha256 {facts['idx_sha256']}",
-        "fingerprint": f"{facts['fingerprint']} (of both sums)",
-    }
-    return "\n".join(f"{name:<14}{value}" for name, value in rows.items())
+    return json.dumps(facts, indent=2) if as_json else _INSPECTED.format(**facts, ids=facts["largest_id"] + 1)
 
 
 def _preview(e: Experiment, as_json: bool) -> str:
