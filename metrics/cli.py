@@ -1,26 +1,177 @@
-"""`python -m metrics RUN…`: the figures of each run; `cost`, `energy`, `check`, `flops` are commands of their own."""
+"""`python -m metrics RUN…`: the figures of each run; `cost`, `energy`: what training on so many tokens takes, on each
+option; `check`, `flops`: see metrics/check.py."""
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
+from dataclasses import replace
+from typing import Any
 
-from conf.arguments import Command
-from conf.errors import command
-from metrics.quantity import Quantity
+from conf.arguments import Command, program
+from conf.errors import InputError, Main, Problem, command, listed
+from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, break_evens, options, swings
+from metrics.check import check, flops
+from metrics.quantity import Quantity, shown
 from metrics.summary import summarise, summary_json
+from metrics.terms import KEYS, OLD, terms_of
 from parsers import Run, differences, find_runs
-from parsers.find import FILTERS, WHERE, filter_keys
+from parsers.find import FILTERS, WHERE, copies, filter_keys
 from parsers.storage import dumps
 from parsers.text import plain
 
-# Command, whose function has its name: the module that it is in, and its purpose.
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "cost": ("cost", "money, GPU-hours, energy and CO2 of a training, break-even, sensitivity"),
-    "energy": ("cost", "energy and CO2 alone"),
-    "check": ("check", "whether a published figure is physically possible"),
-    "flops": ("check", "a model's FLOPs in every convention; TFLOP/s converted between them"),
+_OF_ENERGY = (
+    *("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu"),
+    *("energy_", "tokens_per_wh", "electricity", "carbon_"),
+)
+_BAR = 40
+COST = Command(
+    name="metrics cost",
+    summary="What training on so many tokens takes, at the measured speed: money, GPU-hours, energy and CO2.",
+    words="RUN…",
+    words_help=WHERE,
+    keys=KEYS,
+    others=FILTERS,
+    known=filter_keys,
+    switches={
+        "--json": "every figure with unit, source and interval",
+        "--csv": "for a spreadsheet: option, figure, value, unit, source, …",
+    },
+    examples=(
+        "runs/ tokens=15T price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 pue=1.25",
+        "runs/ capex.usd_per_gpu.mi355x=28000 years=4 utilisation=70% power_price=0.09",
+    ),
+    old=OLD,
+)
+ENERGY_COMMAND = replace(
+    COST,
+    name="metrics energy",
+    summary="What training on so many tokens takes: energy and CO2 alone.",
+    examples=("runs/ tokens=15T pue=1.25 carbon=FRA",),
+)
+
+
+@command
+def cost(argv: Sequence[str] | None = None) -> int:
+    """Print what a training costs. 0: printed; 2: bad input."""
+    return _print(COST, argv, MONEY)
+
+
+@command
+def energy(argv: Sequence[str] | None = None) -> int:
+    """Print the energy of a training. 0: printed; 2: bad input."""
+    return _print(ENERGY_COMMAND, argv, ENERGY)
+
+
+def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
+    arguments = called.parse(argv)
+    runs = find_runs(arguments.rest, other_keys=called.names)
+    if problems := tuple(copies(runs)):  # a copy is no repeat
+        raise InputError(*problems)
+    ways = options(runs)
+    if not ways:
+        hint = f"{program('metrics')} RUN shows their state"
+        raise InputError(Problem(listed(arguments.rest), "has no run that completed with a speed", hint=hint))
+    terms = terms_of(arguments, runs)
+    bills = [
+        (option, {name: q for name, q in bill(option, terms).items() if of == MONEY or name.startswith(_OF_ENERGY)})
+        for option in ways
+    ]
+    evens = break_evens(ways, terms, of)
+    if "--json" in arguments.switches:
+        print(dumps(_object(terms, bills, evens, of), indent=1))
+    elif "--csv" in arguments.switches:
+        _write_csv(bills)
+    else:
+        print(plain("\n".join(_lines(terms, bills, evens, of)), keep="\n"))
+    return 0
+
+
+def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> list[str]:
+    lines = [
+        f"{terms.tokens:g} tokens, goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}, "
+        f"hosts {100 * terms.host_share:g} % of the GPUs' power"
+    ]
+    for option, figures in bills:
+        lines += ["", f"{option.label} ({option.runs} run{'s' if option.runs > 1 else ''})"]
+        lines += [f"  {name:<26} {_figure(quantity)}" for name, quantity in figures.items()]
+    if evens:
+        lines += ["", "break-even"]
+        wins = "costs less than" if of == MONEY else "takes less energy than"
+        lines += [f"  {even.option} {wins} {even.rival} {_even(even.up_to)}" for even in evens]
+        lines.append(f"  not audited here: {program('compare')} says whether these runs may be compared")
+    for option, figures in bills:
+        lines += _sensitivity(option, figures, terms, of)
+    return lines
+
+
+def _even(level: Quantity) -> str:
+    if level.value is None:
+        return level.note
+    ends = _ends(level) or f" ({level.note})"
+    return f"up to {shown(level.value)} {level.unit}{ends}"
+
+
+def _figure(quantity: Quantity) -> str:
+    if quantity.value is None:
+        return f"unknown: {quantity.note}" if quantity.note else "unknown"
+    figure = f"{shown(quantity.value)} {quantity.unit}{_ends(quantity)}"
+    return f"{figure:<44} {quantity.source:<9} {quantity.note}".rstrip()
+
+
+def _ends(quantity: Quantity) -> str:
+    interval = quantity.interval
+    return f" ({shown(interval[0])} to {shown(interval[1])})" if interval else ""
+
+
+def _sensitivity(option: Option, figures: Bill, terms: Terms, of: str) -> list[str]:
+    total, moved = figures[of], swings(option, terms, of)
+    if not total.value or not moved:
+        return []
+    lines = ["", f"what moves {option.label}: {shown(total.value)} {total.unit}"]
+    ends = [(s.cause, (s.low.value or 0.0) / total.value - 1, (s.high.value or 0.0) / total.value - 1) for s in moved]
+    widest = max(max(-low, high) for _, low, high in ends) or 1.0
+    for cause, low, high in ends:
+        left, right = (round(_BAR / 2 * max(0.0, change) / widest) for change in (-low, high))
+        bar = f"{'█' * left:>{_BAR // 2}}│{'█' * right:<{_BAR // 2}}"
+        lines.append(f"  {cause:<26} {bar} {100 * low:+.1f} to {100 * high:+.1f} %")
+    return lines
+
+
+def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> dict[str, Any]:
+    known = {name: getattr(terms, name) for name in ("tokens", "power_price", "pue", "host_share", "goodput")}
+    listed_options = [
+        {
+            "option": option.label,
+            "runs": option.runs,
+            "figures": {name: quantity.to_json() for name, quantity in figures.items()},
+            "sensitivity": [
+                {"cause": swing.cause, "low": swing.low.to_json(), "high": swing.high.to_json()}
+                for swing in swings(option, terms, of)
+            ],
+        }
+        for option, figures in bills
+    ]
+    level = "price" if of == MONEY else "power_w_per_gpu"
+    evens_json = [{"option": even.option, "rival": even.rival, level: even.up_to.to_json()} for even in evens]
+    return {**known, "options": listed_options, "sensitivity_of": of, "break_even": evens_json}
+
+
+def _write_csv(bills: Sequence[tuple[Option, Bill]]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("option", "runs", "figure", "value", "unit", "source", "low", "high", "note"))
+    for option, figures in bills:
+        for name, q in figures.items():
+            ends = q.interval or (None, None)
+            writer.writerow((plain(option.label), option.runs, name, q.value, q.unit, q.source, *ends, q.note))
+
+
+COMMANDS: Mapping[str, tuple[Main, str]] = {
+    "cost": (cost, "money, GPU-hours, energy and CO2 of a training, break-even, sensitivity"),
+    "energy": (energy, "energy and CO2 alone"),
+    "check": (check, "whether a published figure is physically possible"),
+    "flops": (flops, "a model's FLOPs in every convention; TFLOP/s converted between them"),
 }
 METRICS = Command(
     name="metrics",
@@ -42,9 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Return 0: printed; 1: an impossible claim; 2: bad input; 3: a claim that cannot be judged."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
-        module = import_module(f"{__package__}.{COMMANDS[words[0]][0]}")
-        code: int = getattr(module, words[0])(words[1:])
-        return code
+        called, _ = COMMANDS[words[0]]
+        return called(words[1:])
     arguments = METRICS.parse(words)
     runs = find_runs(arguments.rest)
     if arguments.switches:

@@ -17,7 +17,7 @@ _LIGHTNING: Mapping[str, str] = {"bf16": "bfloat16", "16": "float16", "32": "flo
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes in elements, 0 of what the model has not. vocabulary: rows of the output matrix, padded where that is
-    known. window_size and the experts as in conf.architecture. untie_embeddings_and_output_weights: None where it is
+    known. window_size and the experts as in conf.schema.Model. untie_embeddings_and_output_weights: None where it is
     unknown; it adds no operation."""
 
     num_layers: int

@@ -91,7 +91,7 @@ def commands() -> Iterator[Command]:
     for module, name, _, _ in COMMANDS.values():
         yield getattr(import_module(module), name)
     from metrics.check import CHECK, FLOPS
-    from metrics.cost import COST, ENERGY_COMMAND
+    from metrics.cli import COST, ENERGY_COMMAND
     from tensorprimat.data import INSPECT, PREVIEW
 
     yield from (COST, ENERGY_COMMAND, CHECK, FLOPS, INSPECT, PREVIEW)
