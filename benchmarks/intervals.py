@@ -2,6 +2,7 @@
 
     python benchmarks/intervals.py                     all parts, ten minutes or more
     python benchmarks/intervals.py loss --pairs 20000  one part, closer
+    python benchmarks/intervals.py warmup              error of the steady step time, for each way of truncation
 
 Every run of a simulated pair of groups has a pace of its own (run-to-run spread, 0.5 %) and steps that depend on each
 other (AR(1) noise of 1 %, warm-up left out). The truth is a ratio of 1.03. Peers, as used in the field: the interval
@@ -12,14 +13,21 @@ runs that ours names does decide. And of the band of equal losses (compare/losse
 and stacks three spreads between seeds apart, where a seed's own part is a shift of the curve, of each block alone, or
 between the two; where blocks spread by halves, from 64 to 1, or have tails as Student's t with 4 degrees; and for
 curves of so many steps, step by step.
+
+And of the warm-up (metrics/step_times.py): runs of 50 to 500 steps with AR(1) noise of 1 %, a warm-up of none to 40
+steps that is flat (compilation) or dies away (allocator, clocks), and now and then a slow step. The truth is the mean
+that they were made of.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import random
+import statistics
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from compare.losses import BLOCKS, RISK, Band, cuts, leaves
 from compare.statistics import ratio_of, t_quantile
+from metrics import find_warmup
 
 STEPS, RUN, STEP = 50, 0.005, 0.01
 TRUTH = 1.03
@@ -37,6 +46,15 @@ Array = Any
 _KINDS = ("independent", "wandering", "mixed", "shifted", "falling", "heavy")
 _STEPS = (3, 20, 200)
 _SHIFT = 3.0
+NOISE, AR, SLOW_SHARE, SLOW = 0.01, 0.6, 0.01, 1.3
+WAYS: dict[str, Callable[[Sequence[float]], int]] = {
+    "by MSER (ours)": lambda times: find_warmup(times).count,
+    "the first step": lambda times: 1,
+    "the first 2": lambda times: 2,
+    "the first 10": lambda times: 10,
+    "a tenth": lambda times: len(times) // 10,
+    "the first half": lambda times: len(times) // 2,
+}
 
 
 def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, ratio: float) -> tuple[Array, Array]:
@@ -162,13 +180,41 @@ def losses(pairs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=("ratio", "loss"))
+    parser.add_argument("part", nargs="?", choices=("ratio", "loss", "warmup"))
     parser.add_argument("--pairs", type=int, default=8000)
     options = parser.parse_args()
     if options.part in (None, "ratio"):
         ratios(options.pairs)
     if options.part in (None, "loss"):
         losses(options.pairs // 2)
+    if options.part in (None, "warmup"):
+        warmup(options.pairs // 16)
+
+
+def step_times(seed: int) -> tuple[list[float], float]:
+    """Return the step times of one run, and the steady mean that they are made of (slow steps among them)."""
+    noise = random.Random(seed)
+    count, warm = noise.choice((50, 100, 200, 500)), noise.choice((0, 0, 1, 5, 10, 20, 40))
+    height, flat, state = noise.uniform(0.1, 5), noise.random() < 0.5, 0.0
+    warm, times = min(warm, count // 3), []
+    for i in range(count):
+        state = AR * state + noise.gauss(0, NOISE * (1 - AR**2) ** 0.5)
+        extra = height * (1.0 if flat else 2.7 ** (-4 * i / max(warm, 1))) if i < warm else 0.0
+        times.append((1 + state + extra) * (SLOW if noise.random() < SLOW_SHARE else 1.0))
+    return times, 1 + SLOW_SHARE * (SLOW - 1)
+
+
+def warmup(runs: int) -> None:
+    """Print the median, 95th of 100 and worst error of the steady step time, for each way to leave the warm-up out."""
+    print(f"error of the steady step time over {runs} simulated runs, in %")
+    print(f"{'':<22}{'median':>8}{'p95':>8}{'worst':>8}")
+    for name, way in WAYS.items():
+        errors = []
+        for seed in range(runs):
+            times, truth = step_times(seed)
+            errors.append(100 * abs(statistics.fmean(times[way(times) :]) / truth - 1))
+        p95 = statistics.quantiles(errors, n=20, method="inclusive")[-1]
+        print(f"{name:<22}{statistics.median(errors):>8.2f}{p95:>8.2f}{max(errors):>8.1f}")
 
 
 def ratios(pairs: int) -> None:
