@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from conf import devices
 from conf.arguments import Command, Key, experiment_keys, switch
@@ -37,14 +37,13 @@ Part = tuple[str, str, list[Problem]]  # its name, its result in words, and what
 LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The answer of the environment that would train. configured: settings of the recipe that was built, by canonical
     name; nothing of it ran. facts: versions and devices there."""
 
     problems: tuple[Problem, ...]
-    configured: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    configured: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] = {}
 
 
 def ask_target(e: Experiment, plan: Plan) -> Target | None:
@@ -56,24 +55,16 @@ def ask_target(e: Experiment, plan: Plan) -> Target | None:
             (Path(directory) / name).write_text(text, encoding="utf-8")
         wrapped = containers.wrap(plan, e, Path(directory))
         try:
-            done = subprocess.run(
-                wrapped.check,
-                cwd=directory,
-                env=environment(wrapped, os.environ),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=LIMIT_S,
-                check=False,
-            )
+            how: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "encoding": "utf-8", "errors": "replace"}
+            how |= {"cwd": directory, "env": environment(wrapped, os.environ), "timeout": LIMIT_S}
+            done = subprocess.run(wrapped.check, check=False, **how)
         except OSError as error:
             what = f"cannot be started: {error.strerror or error}"
             hint = "framework.python=/path/to/bin/python names the interpreter that has the stack"
-            return Target((Problem("framework.python", what, wrapped.check[0], hint=hint),), {}, {})
+            return Target((Problem("framework.python", what, wrapped.check[0], hint=hint),))
         except subprocess.TimeoutExpired:
             what = f"the check in the target environment took more than {LIMIT_S:.0f} s and was ended"
-            return Target((Problem("framework", what, e.framework.name),), {}, {})
+            return Target((Problem("framework", what, e.framework.name),))
     return read_answer(done.returncode, done.stdout, done.stderr)
 
 
@@ -84,9 +75,8 @@ def read_answer(code: int, out: str, err: str) -> Target:
     for line in out.splitlines():
         for kind, values in marked.items():
             values.update(marks.read(kind, line) or {})
-        refusal = marks.read("refused", line)
-        if refusal is not None:
-            refused.append(Problem(**{name: str(refusal.get(name) or "") for name in Problem.__slots__}))
+        if (refusal := marks.read("refused", line)) is not None:
+            refused.append(Problem(*(str(refusal.get(name) or "") for name in Problem.__slots__)))
     if code != 0 and not refused:
         last = " | ".join(line.strip() for line in err.splitlines()[-3:]) or "nothing was printed"
         refused.append(Problem("framework", f"the check in the target environment ended with exit code {code}", last))
@@ -139,10 +129,9 @@ def _row(stated: Experiment, rehearsing: bool) -> dict[str, Any]:
     rehearsed: list[Part] = []
     if rehearsing and not framework_of(e.framework.name).own_stand_in:
         rehearsed = [*_rehearsed(replace(e, rehearse=stated.rehearse or "train", equal_init=True), host)]
-    parts: list[Part] = [
-        ("config", f"every rule holds; {model_states(e)}", memory_problems(e, devices.host_memory_bytes())),
-        _machine(e, any(not text.startswith(NOT_DONE) for _, text, _ in rehearsed)),
-    ]
+    said = f"every rule holds; {model_states(e)}"
+    parts: list[Part] = [("config", said, memory_problems(e, devices.host_memory_bytes()))]
+    parts.append(_machine(e, any(not text.startswith(NOT_DONE) for _, text, _ in rehearsed)))
     if target is None:
         parts.append(("target", "checked when it starts: the stack checks its settings before the first step", []))
     else:

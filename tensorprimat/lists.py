@@ -54,13 +54,10 @@ def _cell(value: Any) -> str:
 
 def _models() -> Iterable[Row]:
     for name in choices("model"):
-        model = model_named(name)
-        if model is None:  # another name for one of the others
-            continue
-        sizes = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
-        known = {size: getattr(model, size) for size in sizes}
-        experts = model.moe.num_experts if model.moe else None
-        yield {"model": name, "parameters": count(model).total, **known, "experts": experts, "hf_id": model.hf_id}
+        if (model := model_named(name)) is not None:  # else another name for one of the others
+            sizes = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
+            known = {"parameters": count(model).total, **{size: getattr(model, size) for size in sizes}}
+            yield {"model": name, **known, "experts": model.moe and model.moe.num_experts, "hf_id": model.hf_id}
 
 
 def _gpus() -> Iterable[Row]:
@@ -68,19 +65,16 @@ def _gpus() -> Iterable[Row]:
         device = hardware(name)
         if device is None or device.vendor is None or not device.peak_dense_tflops:
             continue
-        peaks = {f"{precision}": device.peak_dense_tflops.get(precision) for precision in ("bf16", "fp8", "fp4")}
+        peaks = {precision: device.peak_dense_tflops.get(precision) for precision in ("bf16", "fp8", "fp4")}
         achieved = device.achievable_tflops.get("bf16")
         more = {"measured_bf16": achieved, "memory_gb": device.memory_gb, "tdp_w": device.tdp_w}
         yield {"hardware": name, "vendor": device.vendor, "year": device.launch_year, **peaks, **more}
 
 
 def _prices() -> Iterable[Row]:
-    for name in choices("price"):
-        if name == "none":
-            continue
-        prices_of = read_prices(name)
+    for name, prices_of in ((name, read_prices(name)) for name in choices("price") if name != "none"):
+        about = {"unit": f"{prices_of.currency}/gpu-hour", "date": prices_of.date, "source": prices_of.source}
         for gpu, amount in prices_of.per_gpu_hour.items():
-            about = {"unit": f"{prices_of.currency}/gpu-hour", "date": prices_of.date, "source": prices_of.source}
             yield {"price": name, "hardware": gpu, "amount": amount, **about}
 
 
