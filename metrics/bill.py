@@ -20,6 +20,7 @@ from parsers import Run
 from parsers.record import Record
 
 TRILLION = 1e12
+NO_CARBON = Quantity(None, "gCO2e/kWh", "assumed", note="no carbon given")
 _HOURS_A_YEAR = 8760
 SWING = 0.2
 GOODPUT = (0.90, 0.98)
@@ -144,7 +145,7 @@ class Terms:
     pue: float = 1.0
     host_share: float = 0.0
     goodput: float = 1.0
-    carbon: Quantity = field(default_factory=lambda: Quantity(None, "gCO2e/kWh", "assumed", note="no carbon given"))
+    carbon: Quantity = NO_CARBON
     embodied_kg_per_gpu_hour: float | None = None
 
 

@@ -210,16 +210,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _table(run: Run) -> str:
+    """Return the figures of a run as people read them (FLOPs short), each with its source and its note."""
     record = run.record
-    head = f"{run.path} ({record.name}, {record.provenance}, {record.status})"
-    rows = [f"{name:<30} {_cell(quantity)}" for name, quantity in summarise(record).items()]
-    rows += [f"{'difference':<30} {item}" for item in differences(record.requested, record.effective)]
-    return plain("\n".join([head, *rows]), keep="\n")
-
-
-def _cell(quantity: Quantity) -> str:
-    """Return the figure as people read it (FLOPs short), its source and its note."""
-    figure, source = quantity.readable(), quantity.source if quantity.value is not None else ""
-    short = figure.value is not None and figure.unit == "FLOP/token"
-    text = f"{figure.value:.4e} {figure.unit}" if short else str(figure)
-    return f"{text:<28} {source:<9} {quantity.note}".rstrip()
+    lines = [f"{run.path} ({record.name}, {record.provenance}, {record.status})"]
+    for name, figure in ((name, quantity.readable()) for name, quantity in summarise(record).items()):
+        short = figure.value is not None and figure.unit == "FLOP/token"
+        text = f"{figure.value:.4e} {figure.unit}" if short else str(figure)
+        source = figure.source if figure.value is not None else ""
+        lines.append(f"{name:<30} {text:<28} {source:<9} {figure.note}".rstrip())
+    lines += [f"{'difference':<30} {item}" for item in differences(record.requested, record.effective)]
+    return plain("\n".join(lines), keep="\n")

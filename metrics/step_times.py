@@ -40,24 +40,18 @@ def find_warmup(series: Sequence[float]) -> Warmup:
     if length <= AT_LEAST:
         return Warmup(length, f"all {length}: the first {AT_LEAST} always count as warm-up")
     at_most = max(AT_LEAST, length // 2)
-    errors = _marginal_errors(series, range(AT_LEAST, at_most + 1))
+    # The squared standard error of the mean of the last n, up to a constant, from sums from the end. The last value is
+    # subtracted first: else small differences of large numbers are lost.
+    apart = [value - series[-1] for value in reversed(series)]
+    sums, squares = list(accumulate(apart)), list(accumulate(map(mul, apart, apart)))
+    left = range(length - AT_LEAST, length - at_most - 1, -1)
+    errors = [(squares[n - 1] - sums[n - 1] * sums[n - 1] / n) / (n * n) for n in left]
     best = AT_LEAST + errors.index(min(errors))
     if best == AT_LEAST:
         return Warmup(best, f"{best} of {length}: the minimum; MSER (White 1997) finds no more")
     if best == at_most:
         return Warmup(best, f"{best} of {length}: half of them, MSER's bound; the pace may not be steady yet")
     return Warmup(best, f"{best} of {length} by MSER (White 1997)")
-
-
-def _marginal_errors(series: Sequence[float], cuts: range) -> list[float]:
-    """Return for each cut the squared standard error of the mean of series[cut:], up to a constant.
-
-    From sums from the end. The last value is subtracted first: else small differences of large numbers are lost.
-    """
-    apart = [value - series[-1] for value in reversed(series)]
-    sums, squares = list(accumulate(apart)), list(accumulate(map(mul, apart, apart)))
-    counts = (len(series) - cut for cut in cuts)
-    return [(squares[n - 1] - sums[n - 1] * sums[n - 1] / n) / (n * n) for n in counts]
 
 
 @dataclass(frozen=True)  # without slots: cached properties need __dict__

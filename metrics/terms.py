@@ -7,7 +7,7 @@ A GPU-hour costs what the user says, else a dated example of ours, which is mark
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from conf.arguments import Arguments, Key, between, number
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import read_yaml
-from metrics.bill import Prices, Terms, hours_at_work, owned
+from metrics.bill import NO_CARBON, Prices, Terms, hours_at_work, owned
 from metrics.quantity import Quantity
 from parsers import Run
 from parsers.storage import experiment_of
@@ -204,7 +204,7 @@ KEYS = (
     Key("pue", "power usage effectiveness of the building (default: 1)", between(1, 10, _BUILDING), 1.0, "1.25"),
     Key("host_share", "hosts and network: a share of the GPUs' power (default: 0)", between(0, 10, _HOST), 0.0, "25%"),
     Key("goodput", "share of the time that makes progress (default: 1)", between(0.001, 1, _SHARE), 1.0, "96%"),
-    Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, None, "FRA"),
+    Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, NO_CARBON, "FRA"),
     Key("embodied_kg", "CO2e of making one GPU, its host's share included", between(0, inf, _MORE, "kg"), None, "1500"),
 )
 OLD: Mapping[str, str] = {
@@ -215,23 +215,20 @@ OLD: Mapping[str, str] = {
 
 def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     """Return the terms on the command line, for these runs. InputError: keys that contradict each other, bad prices."""
-    if problems := [*_contradictions(arguments)]:
+    problems = []
+    given = [name.rstrip(".*") for name in ("capex.*", "price", "price.*") if arguments[name]]
+    if len(given) > 1:
+        problems.append(Problem(listed(given), "exclude each other", hint="bought or rented, written in one way"))
+    if arguments["capex.*"] and arguments["power_price"] is None:
+        what = "needs power_price: what is bought draws power that nobody else pays"
+        problems.append(Problem("capex", what, hint="power_price=0.09; 0 to leave it out"))
+    if problems:
         raise InputError(*problems)
     embodied_kg = arguments["embodied_kg"]
     if embodied_kg is not None:
         embodied_kg /= hours_at_work(arguments["years"], arguments["utilisation"])
-    plain = {name: arguments[name] for name in ("tokens", "power_price", "pue", "host_share", "goodput")}
-    carbon = {"carbon": arguments["carbon"]} if arguments["carbon"] else {}
-    return Terms(prices=_prices(arguments, runs), embodied_kg_per_gpu_hour=embodied_kg, **plain, **carbon)
-
-
-def _contradictions(arguments: Arguments) -> Iterator[Problem]:
-    given = [name.rstrip(".*") for name in ("capex.*", "price", "price.*") if arguments[name]]
-    if len(given) > 1:
-        yield Problem(listed(given), "exclude each other", hint="bought or rented, written in one way")
-    if arguments["capex.*"] and arguments["power_price"] is None:
-        what = "needs power_price: what is bought draws power that nobody else pays"
-        yield Problem("capex", what, hint="power_price=0.09; 0 to leave it out")
+    plain = {name: arguments[name] for name in ("tokens", "power_price", "pue", "host_share", "goodput", "carbon")}
+    return Terms(prices=_prices(arguments, runs), embodied_kg_per_gpu_hour=embodied_kg, **plain)
 
 
 def _prices(arguments: Arguments, runs: Sequence[Run]) -> Prices:
