@@ -19,7 +19,7 @@ from metrics.terms import KEYS, OLD, terms_of
 from parsers import Run, differences, find_runs
 from parsers.find import FILTERS, WHERE, copies, filter_keys
 from parsers.storage import dumps
-from parsers.text import plain
+from parsers.text import cell, plain
 
 _OF_ENERGY = (
     *("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu"),
@@ -164,7 +164,7 @@ def _write_csv(bills: Sequence[tuple[Option, Bill]]) -> None:
     for option, figures in bills:
         for name, q in figures.items():
             ends = q.interval or (None, None)
-            writer.writerow((plain(option.label), option.runs, name, q.value, q.unit, q.source, *ends, q.note))
+            writer.writerow(map(cell, (option.label, option.runs, name, q.value, q.unit, q.source, *ends, q.note)))
 
 
 COMMANDS: Mapping[str, tuple[Main, str]] = {

@@ -15,7 +15,7 @@ from parsers.reader import Parser
 from parsers.record import STEP_FIELDS, Power, Record, Step, Validation
 from parsers.segment import Parsed
 from parsers.storage import dumps, run_file
-from parsers.text import plain
+from parsers.text import cell, plain
 
 _MANY = 5
 _EVERY_S = 0.5
@@ -50,15 +50,15 @@ def as_csv(records: Sequence[Record]) -> None:
     writer.writerow(["log", "run", *STEP_FIELDS])
     for record in records:
         for step in record.steps:
-            writer.writerow([record.log, record.id, *_cells(step)])
+            writer.writerow([cell(record.log), cell(record.id), *_cells(step)])
 
 
 def _cells(step: Step) -> Iterator[str]:
     for value in (getattr(step, name) for name in STEP_FIELDS):
         if isinstance(value, tuple):
-            yield " ".join(value)
+            yield cell(" ".join(value))
         else:
-            yield "" if value is None else dumps(value) if isinstance(value, Mapping) else str(value)
+            yield "" if value is None else dumps(value) if isinstance(value, Mapping) else str(cell(value))
 
 
 def rows(record: Record) -> Iterator[tuple[str, str]]:

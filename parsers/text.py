@@ -13,6 +13,9 @@ _CODE = r"(?:[0-47]|2[1-9]|[34]\d|9[0-7]|10[0-7])(?:;\d{1,3}){0,4}"
 _BARE_CODE = re.compile(rb"\[" + _CODE.encode() + b"m")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\x1b[@-Z\\-_]|\[" + _CODE + "m")
 
+# A spreadsheet takes a text that begins so as a formula (owasp.org/www-community/attacks/CSV_Injection).
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 # One prefix at the start of a line; each is cheap and bounded.
 _PREFIXES = re.compile(
     r"\s{0,200}(?:"
@@ -56,6 +59,12 @@ def plain(text: str, keep: str = "") -> str:
         return text
     kept = "".join(c if c.isprintable() or c in keep else "\ufffd" for c in text)
     return kept.encode("utf-8", "replace").decode()
+
+
+def cell(value: Any) -> Any:
+    """Return a value of a CSV file that no spreadsheet takes for a formula, and no terminal for a command."""
+    text = plain(value) if isinstance(value, str) else value
+    return f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) else text
 
 
 def json_object(text: str, constant: Callable[[str], Any] = str) -> dict[str, Any] | None:

@@ -29,13 +29,11 @@ from compare.report.words import headline
 from conf.arguments import program
 from metrics import Quantity
 from parsers.storage import dumps
-from parsers.text import plain
+from parsers.text import cell, plain
 
 _HERE = Path(__file__).parent
 _PICTURE = "compare.png"
 _HEADS = ("verdict", "what", "group", "run", "figure", "value", "unit", "source", "low", "high", "word", "note")
-# A spreadsheet takes a text that begins so as a formula (owasp.org/www-community/attacks/CSV_Injection).
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _SPECIAL = re.compile(r"([\\`*_\[\]|#~$@])")
 # Of the picture.
 _ZOOM = 1.6
@@ -107,9 +105,7 @@ def csv_text(comparison: Comparison) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(_HEADS)
     for row in _csv_rows(comparison):
-        texts_ = (plain(value) if isinstance(value, str) else value for value in row)
-        safe = (f"'{t}" if isinstance(t, str) and t.startswith(_FORMULA) else t for t in texts_)
-        writer.writerow([comparison.audit.verdict.word, *safe])
+        writer.writerow([comparison.audit.verdict.word, *map(cell, row)])
     return file.getvalue()
 
 

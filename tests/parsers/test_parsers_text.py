@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parsers.text import body, colourless
+from parsers.text import body, cell, colourless
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,8 @@ def test_prefixes_go_and_what_is_none_stays() -> None:
     assert {body(f"{prefix}key: 1") for prefix in (*PREFIXES, *MORE)} == {"key: 1"}
     for text in ("key: 1", "  - 1", "    name: x", "", "loss: 1.5"):
         assert body(text) == text
+
+
+def test_a_cell_is_no_formula_and_a_number_stays_one() -> None:
+    values = ("=cmd|' /C calc'!A0", "+1", "@x", "\tx", "a=b", "\x1b[31m", -1.5, None)
+    assert [*map(cell, values)] == ["'=cmd|' /C calc'!A0", "'+1", "'@x", "\ufffdx", "a=b", "\ufffd[31m", -1.5, None]
