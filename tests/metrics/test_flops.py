@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import megatron_flops
+import flops_of_others
 import pytest
-import torchtitan_flops
 
 from conf import shapes
 from conf.load import model_named as model
@@ -23,7 +22,7 @@ from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, Recompute, convert, exp
 from metrics.shape import Facts, Shape, shape_from, shape_of_model
 
 HERE = Path(__file__).parent
-KNOWN = {**{f"model {name}": s for name, s in megatron_flops.models().items()}, **megatron_flops.SHAPES}
+KNOWN = {**{f"model {name}": s for name, s in flops_of_others.models().items()}, **flops_of_others.SHAPES}
 TABLE = json.loads((HERE / "megatron_flops.json").read_text(encoding="utf-8"))
 TITAN = json.loads((HERE / "torchtitan_flops.json").read_text(encoding="utf-8"))
 OF_LOW_RANKS = ("self_attention.q_layernorm.weight", "self_attention.kv_layernorm.weight")
@@ -50,11 +49,11 @@ def test_equal_to_megatron() -> None:
 
 @pytest.mark.skipif("MEGATRON_PATH" not in os.environ, reason="MEGATRON_PATH names no checkout of Megatron-LM")
 def test_equal_to_megatron_for_any_shape() -> None:
-    count_ = megatron_flops.megatron(Path(os.environ["MEGATRON_PATH"]))
-    assert megatron_flops.table(count_) == TABLE["rows"], "as it counted when the table was made"
+    count_ = flops_of_others.megatron(Path(os.environ["MEGATRON_PATH"]))
+    assert flops_of_others.table(count_) == TABLE["rows"], "as it counted when the table was made"
     dice = random.Random(5)
     for _ in range(300):
-        settings = dict(dice.choice(list(megatron_flops.SHAPES.values())))
+        settings = dict(dice.choice(list(flops_of_others.SHAPES.values())))
         for name in ("hidden_size", "ffn_hidden_size", "kv_channels", "padded_vocab_size", "num_attention_heads"):
             settings[name] = dice.randrange(1, 3000)
         settings |= {"swiglu": dice.random() < 0.5, "num_query_groups": dice.randrange(1, 64)}
@@ -106,12 +105,12 @@ def test_equal_to_torchtitan(row: dict[str, Any]) -> None:
 
 
 def test_the_table_of_torchtitan_has_every_model_that_both_have() -> None:
-    assert {row["model"] for row in TITAN["rows"]} == set(torchtitan_flops.MODELS)
+    assert {row["model"] for row in TITAN["rows"]} == set(flops_of_others.TITANS)
 
 
 @pytest.mark.skipif("TORCHTITAN_PATH" not in os.environ, reason="TORCHTITAN_PATH names no checkout of TorchTitan")
 def test_equal_to_the_torchtitan_of_today() -> None:
-    helper = [sys.executable, str(HERE / "torchtitan_flops.py"), "today"]
+    helper = ["env", "-u", "MEGATRON_PATH", sys.executable, str(HERE / "flops_of_others.py"), "today"]
     done = subprocess.run(helper, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["rows"] == TITAN["rows"]
 
@@ -194,28 +193,28 @@ def test_the_same_speed_in_two_of_amds_logs() -> None:
 
 def test_none_is_reported_where_megatron_derives_it() -> None:
     """TransformerConfig.__post_init__: no groups are one a head, no width is the hidden size by the heads."""
-    plain = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
+    plain = {**flops_of_others.SHAPES["plain MLP, multi-head"]}
     assert named({**plain, "num_query_groups": None, "kv_channels": None}) == named(plain)
 
 
 def test_whether_the_table_is_tied_adds_no_operation() -> None:
-    settings = {**megatron_flops.SHAPES["plain MLP, multi-head"]}
+    settings = {**flops_of_others.SHAPES["plain MLP, multi-head"]}
     del settings["untie_embeddings_and_output_weights"]
     unknown = named(settings)
-    assert flops_per_token(unknown, 4096) == flops_per_token(named(megatron_flops.SHAPES["tied"]), 4096)
+    assert flops_per_token(unknown, 4096) == flops_per_token(named(flops_of_others.SHAPES["tied"]), 4096)
     assert explaining(1.0, unknown, 4096) == ("megatron_causal",)
     with pytest.raises(ValueError, match="embedding table"):
         flops_per_token(unknown, 4096, CONVENTIONS["6n"])
 
 
 def test_layers_that_no_formula_counts_give_no_shape() -> None:
-    found = shape_from(Facts(megatron_flops.SHAPES["tied"], other_layers="hybrid_override_pattern M-M*"))
+    found = shape_from(Facts(flops_of_others.SHAPES["tied"], other_layers="hybrid_override_pattern M-M*"))
     assert found.shape is None
     assert "hybrid_override_pattern M-M*" in found.missing[0]
 
 
 def test_a_setting_that_is_missing_gives_no_shape() -> None:
-    settings = megatron_flops.SHAPES["plain MLP, multi-head"]
+    settings = flops_of_others.SHAPES["plain MLP, multi-head"]
     needed = ("num_layers", "num_query_groups", "num_experts", "multi_latent_attention", "mtp_num_layers")
     for missing in (*needed, "gated_linear_unit"):
         found = shape_from(Facts({name: value for name, value in settings.items() if name != missing}))

@@ -1,13 +1,16 @@
-"""Megatron-LM's own count of FLOPs, taken from a checkout outside this repository. A helper of test_flops.py.
+"""Megatron-LM's and TorchTitan's own counts of FLOPs, taken from checkouts elsewhere. A helper of test_flops.py.
 
-    MEGATRON_PATH=~/Megatron-LM python tests/metrics/megatron_flops.py COMMIT > tests/metrics/megatron_flops.json
+    MEGATRON_PATH=~/Megatron-LM python tests/metrics/flops_of_others.py COMMIT > tests/metrics/megatron_flops.json
+    TORCHTITAN_PATH=~/torchtitan python tests/metrics/flops_of_others.py COMMIT > tests/metrics/torchtitan_flops.json
 
-The function is cut out of megatron/training/training.py and loaded alone: the file itself needs all of Megatron.
+Megatron's function is cut out of megatron/training/training.py and loaded alone: the file itself needs all of Megatron.
+TorchTitan's models are built on the meta device, where they take no memory; needs torch, spmd_types, tyro and triton.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import json
 import os
@@ -17,10 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-from conf.compose import choices
-from conf.load import model_named
-from conf.vocabulary import requested
 
 SOURCE = Path("megatron") / "training" / "training.py"
 BATCH = 8
@@ -69,10 +68,30 @@ SHAPES: dict[str, dict[str, Any]] = {
     "latent attention, queries through a low rank, MTP": {**_PLAIN, **_MLA, "q_lora_rank": 24, "mtp_num_layers": 2},
     "experts and MTP": {**_PLAIN, **_MOE, "mtp_num_layers": 1},
 }
+SEQ_LENGTHS = (4096, 8192)
+# Ours: TorchTitan's module, its flavour, and how many modules for multi-token prediction.
+TITANS: dict[str, tuple[str, str, int]] = {
+    "llama32_1b": ("llama3", "1B", 0),
+    "llama32_3b": ("llama3", "3B", 0),
+    "llama31_8b": ("llama3", "8B", 0),
+    "llama31_70b": ("llama3", "70B", 0),
+    "llama31_405b": ("llama3", "405B", 0),
+    "qwen3_8b": ("qwen3", "8B", 0),
+    "qwen3_30b_a3b": ("qwen3", "30B-A3B", 0),
+    "qwen3_235b_a22b": ("qwen3", "235B-A22B", 0),
+    "deepseek_v2_lite": ("deepseek_v3", "16B", 0),
+    "deepseek_v3": ("deepseek_v3", "671B", 1),
+    "gpt_oss_20b": ("gpt_oss", "20b", 0),
+    "gpt_oss_120b": ("gpt_oss", "120b", 0),
+}
 
 
 def models() -> dict[str, dict[str, Any]]:
     """The shapes of conf/model that Megatron-LM's formula knows: no gate but SwiGLU, no windows."""
+    from conf.compose import choices
+    from conf.load import model_named
+    from conf.vocabulary import requested
+
     known = {name: model for name in choices("model") if (model := model_named(name)) is not None}
     return {
         name: requested(SimpleNamespace(model=model), partial=True)
@@ -122,7 +141,24 @@ def table(count: Callable[[dict[str, Any], int], float]) -> list[dict[str, Any]]
     ]
 
 
+def titan_row(name: str, seq_length: int) -> dict[str, Any]:
+    """What TorchTitan says of one of our models, as its trainer asks it."""
+    import torch
+
+    sys.path.insert(0, os.environ["TORCHTITAN_PATH"])
+    package, flavour, mtp = TITANS[name]
+    more = {"num_mtp_layers": mtp} if mtp else {}
+    config = importlib.import_module(f"torchtitan.models.{package}").model_registry(flavour, **more).model
+    with torch.device("meta"):
+        parameters, flops = config.get_nparams_and_flops(config.build(), seq_length)
+    return {"model": name, "seq_length": seq_length, "parameters": parameters, "flops_per_token": flops}
+
+
 if __name__ == "__main__":
-    rows = table(megatron(Path(os.environ["MEGATRON_PATH"])))
-    lines = ",\n  ".join(json.dumps(row) for row in rows)
-    print(f'{{"source": "NVIDIA/Megatron-LM@{sys.argv[1]} {SOURCE}",\n "rows": [\n  {lines}\n]}}')
+    if "MEGATRON_PATH" in os.environ:
+        source, rows = f"NVIDIA/Megatron-LM@{sys.argv[1]} {SOURCE}", table(megatron(Path(os.environ["MEGATRON_PATH"])))
+    else:
+        source = f"pytorch/torchtitan@{sys.argv[1]} torchtitan/models/utils.py"
+        rows = [titan_row(name, length) for name in TITANS for length in SEQ_LENGTHS]
+    lines = ",\n  ".join(map(json.dumps, rows))
+    print(f'{{"source": "{source}",\n "rows": [\n  {lines}\n]}}')
