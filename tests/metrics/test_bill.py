@@ -1,22 +1,23 @@
-"""Money, energy and CO2 of a training by hand: bills, break-even, what moves a total, pooled repeats."""
+"""Money, energy and CO2 of a training by hand: bills, break-even, what moves a total, pooled repeats, prices."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from metrics_made import made, repeats, settings
 from msgspec import structs
 
+from conf.compose import choices
+from conf.errors import InputError
 from metrics import Quantity
 from metrics.bill import ENERGY, Option, Prices, Terms, bill, break_evens, option_of, options, swings
 from metrics.repeats import mean_of
-from metrics.terms import intensity, read_prices
+from metrics.terms import from_experiment, intensity, joined, read_prices, typed_prices
 from parsers import find_runs, write
 
 PRICES = Prices("USD", {"mi355x": 3.0, "b200": 5.0, "mi250x": 2.0})
@@ -128,27 +129,12 @@ def test_no_price_makes_up_for_too_much_electricity() -> None:
 def test_energy_breaks_even_where_both_draw_as_much() -> None:
     mine, rival = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
     at = terms(pue=1.25, host_share=0.2, goodput=0.9)
-    even, _ = break_evens([mine, rival], at, ENERGY)
-    assert (even.up_to.value, even.up_to.unit) == (pytest.approx(1000 * 10 / 12), "W/GPU")
-    assert even.up_to.note == "no interval: too few runs"
-    there = [bill(o, at)["energy_kwh"].value for o in (option("mi355x", 10_000, even.up_to.value or 0), rival)]
+    level = break_evens([mine, rival], at, ENERGY)[0].up_to
+    assert (level.value, level.unit) == (pytest.approx(1000 * 10 / 12), "W/GPU")
+    there = [bill(o, at)["energy_kwh"].value for o in (option("mi355x", 10_000, level.value or 0), rival)]
     assert there[0] == pytest.approx(there[1])
-    sure = [option(o.hardware or "", interval=(9_900, 10_101)) for o in (mine, rival)]
-    low, high = break_evens(sure, at, ENERGY)[0].up_to.interval or (0, 0)
-    assert high / low == pytest.approx(math.exp(2 * math.hypot(0.01, 0.01)), rel=1e-3)
     dies = [option("mi250x", 10_000, 280, devices_per_package=2), rival]
     assert break_evens(dies, at, ENERGY)[0].up_to.value == pytest.approx(1000 * 10 / 12), "of one device"
-
-
-def test_what_moves_the_energy() -> None:
-    found = {swing.cause: swing for swing in swings(option(interval=(9_000, 11_000)), terms(power_price=0.1), ENERGY)}
-    kwh = bill(option(), terms())["energy_kwh"].value or 0
-    assert set(found) == {"power drawn ±20 %", "speed, over its interval", "goodput 90 to 98 %"}
-    assert found["power drawn ±20 %"].high.value == pytest.approx(1.2 * kwh)
-    fast = found["speed, over its interval"].low
-    assert (fast.value, fast.interval) == (pytest.approx(kwh * 10 / 11), None)
-    unknown = Quantity(None, "J/token", "assumed")
-    assert swings(option(watts=math.nan, energy_j_per_token=unknown), terms(), ENERGY) == ()
 
 
 def test_what_moves_the_total() -> None:
@@ -161,14 +147,8 @@ def test_what_moves_the_total() -> None:
     more = swings(option(interval=(9_000, 11_000)), terms(power_price=0.1))
     assert {"speed, over its interval", "power price ±20 %", "power drawn ±20 %"} <= {swing.cause for swing in more}
     assert [s.width for s in more] == sorted((s.width for s in more), reverse=True)
-
-
-@given(st.floats(1, 1e6), st.floats(0.01, 1e3), st.floats(1, 3), st.floats(0.01, 1), st.floats(1e6, 1e15))
-def test_a_dollar_buys_what_a_trillion_costs(speed: float, price: float, pue: float, goodput: float, n: float) -> None:
-    at = terms(prices=Prices("USD", {"mi355x": price}), pue=pue, goodput=goodput, tokens=n, power_price=0.1)
-    found = bill(option(speed=speed), at)
-    each, trillion = found["tokens_per_currency"].value or 0, found["cost_per_trillion_tokens"].value or 0
-    assert each * trillion == pytest.approx(1e12)
+    unknown = Quantity(None, "J/token", "assumed")
+    assert swings(option(watts=math.nan, energy_j_per_token=unknown), terms(), ENERGY) == ()
 
 
 def test_repeats_are_pooled_and_one_run_has_no_interval(tmp_path: Path) -> None:
@@ -236,3 +216,90 @@ def test_a_total_with_assumed_electricity_says_so() -> None:
     guessed = replace(option(), energy_j_per_token=Quantity(0.14, "J/token", "assumed", note="TDP of mi355x"))
     assert bill(guessed, terms(power_price=0.1))["total"].note == "TDP of mi355x"
     assert bill(guessed, terms())["total"].source == "computed"
+
+
+def test_every_example_price_is_dated_and_sourced() -> None:
+    for name in choices("price"):
+        if name != "none":
+            found = read_prices(name)
+            assert found.example and found.date and found.currency == "USD"
+            assert "@" in (found.source or ""), "the commit that it was read at"
+
+
+def test_prices_as_they_are_typed() -> None:
+    for amount in ("3.10", "3.1 USD/gpu-hour", "3.10 usd/GPU-hour", "3.1 USD/gpuh"):
+        assert typed_prices({"usd_per_gpu_hour.mi355x": amount}) == Prices("USD", {"mi355x": 3.10})
+
+
+def test_prices_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "quotes.yaml"
+    file.write_text("eur_per_gpu_hour: {b200: 4.5}\ndate: 2026-11-20\nsource: Offer 7\n", encoding="utf-8")
+    found = read_prices(str(file))
+    assert (found.currency, found.of("b200").value, found.of("b200").note) == ("EUR", 4.5, "yours: 2026-11-20 Offer 7")
+
+
+def test_prices_that_are_none() -> None:
+    wrong = {"3.10 USD": "in USD/gpu-hour", "3 EUR/gpu-hour": "in USD/gpu-hour"}
+    wrong |= dict.fromkeys(("28000 USD/gpu", "0", "-3", "nan", "3,10"), "is not a positive number")
+    cases = [("usd_per_gpu_hour.mi355x", amount, message) for amount, message in wrong.items()]
+    for key, amount, message in (
+        *cases,
+        ("_per_gpu_hour.mi355x", "3.10", "prices without a currency"),
+        ("usd_per_gpu_hour.mi35x", "3.10", "did you mean mi355x\\?"),
+        ("usd_per_gpu.mi355x", "3.10", "no such key"),
+    ):
+        with pytest.raises(InputError, match=message):
+            typed_prices({key: amount})
+
+
+def test_files_that_are_no_prices(tmp_path: Path) -> None:
+    amounts = ("usd_per_gpu_hour: {b200: x}", "usd_per_gpu_hour: {}", "usd_per_gpu_hour: {b200: true}", "b200: 4.5")
+    two = "{usd_per_gpu_hour: {b200: 1}, eur_per_gpu_hour: {b200: 1}}"
+    for text in (*amounts, two, "[]", "a: [", "price: 3"):
+        (tmp_path / "p.yaml").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError):
+            read_prices(str(tmp_path / "p.yaml"))
+
+
+def test_prices_of_runs_must_agree() -> None:
+    dollars, euros = Prices("USD", {"b200": 5.0}), Prices("EUR", {"b200": 5.0})
+    more = Prices("USD", {"mi355x": 3.0})
+    assert joined([("a", dollars), ("b", more)]) == Prices("USD", {"b200": 5.0, "mi355x": 3.0})
+    with pytest.raises(InputError, match="another currency"):
+        joined([("a", dollars), ("b", euros)])
+    with pytest.raises(InputError, match="another price of b200"):
+        joined([("a", dollars), ("b", Prices("USD", {"b200": 6.0}))])
+    ours = Prices("EUR", {"b200": 4.0, "mi300x": 2.0}, source="a list", example=True)
+    assert joined([("a", ours), ("b", dollars)]) == dollars
+    assert joined([("a", ours), ("b", ours)]) == ours
+
+
+def test_carbon_by_figure_by_country_and_by_none() -> None:
+    assert intensity("120") == Quantity(120.0, "gCO2e/kWh", "computed", note="yours")
+    assert intensity("fra").value == pytest.approx(56.0, abs=0.1)
+    assert (intensity("FRA").source, "2023" in intensity("FRA").note) == ("assumed", True)
+    for wrong in ("-1", "nan", "XXX"):
+        with pytest.raises(InputError):
+            intensity(wrong)
+
+
+def test_codecarbons_table_is_read_and_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "codecarbon"
+    (folder / "data" / "private_infra").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    table = {"PRT": {"carbon_intensity": 165.5, "year": 2023}, "ATA": {"carbon_intensity": None, "year": 2023}}
+    (folder / "data" / "private_infra" / "global_energy_mix.json").write_text(json.dumps(table), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert intensity("PRT") == Quantity(
+        165.5, "gCO2e/kWh", "assumed", note="PRT, average of 2023: codecarbon's global_energy_mix.json"
+    )
+    with pytest.raises(InputError):
+        intensity("ATA")
+
+
+def test_an_example_that_a_run_was_launched_with_stays_one() -> None:
+    oracle = read_prices("oracle")
+    group = {"usd_per_gpu_hour": dict(oracle.per_gpu_hour), "date": oracle.date, "source": oracle.source}
+    launched, yours = (from_experiment({**group, **own}, "e") for own in ({}, {"source": "Offer 7"}))
+    assert launched and launched.example
+    assert yours and not yours.example
