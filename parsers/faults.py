@@ -133,10 +133,9 @@ class FaultFinder:
         return self._refusal
 
     def _read_summary(self, text: str) -> None:
-        rank, code = _SUMMARY_RANK.search(text), _SUMMARY_EXIT.search(text)
-        if rank is not None:
+        if rank := _SUMMARY_RANK.search(text):
             self._summary_rank = rank[1]
-        elif code is not None and self._summary_rank is not None:
+        elif (code := _SUMMARY_EXIT.search(text)) and self._summary_rank is not None:
             self._first["death"] = _death(f"rank {self._summary_rank}", int(code[1]))
             self._summary = False
 

@@ -52,12 +52,13 @@ def in_effect(
     if _value(arguments, "tokenizer_type") == "NullTokenizer" and type(size) is int:
         # NullTokenizer adds an end-of-document token (megatron/core/tokenizers, _NullTokenizer).
         settings["vocab_size"] = replace(settings["vocab_size"], value=size + 1)
+    if (backend := str(_value(settings, "attention_backend"))) in _ATTENTION:
+        settings["attention_backend"] = replace(settings["attention_backend"], value=_ATTENTION[backend])
     return {
         **settings,
         **_query_groups(settings, arguments, old),
         **_gated(arguments, old),
         **_window(arguments),
-        **_attention(settings),
         **_data(settings, arguments),
         **_dense_layers(settings, arguments),
     }
@@ -107,24 +108,14 @@ def _gated(arguments: Mapping[str, Reading], old: bool) -> dict[str, Reading]:
 
 def _window(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
     """window_size: (w - 1, 0) is a window of w tokens to the left."""
-    values: dict[str, Reading] = {}
-    window, every = arguments.get("window_size"), arguments.get("window_attn_skip_freq")
+    window, every = arguments.get("window_size"), "window_attn_skip_freq"
+    values = {every: arguments[every]} if every in arguments else {}
     if window is not None:
         left, _, right = str(window.value).strip("()[]").partition(",")
-        size = integer(left.strip())
-        if window.value is None:
-            values["window_size"] = window
-        elif size is not None and right.strip() == "0":
-            values["window_size"] = replace(window, value=size + 1)
-    if every is not None:
-        values["window_attn_skip_freq"] = every
+        size = integer(left.strip()) if right.strip() == "0" else None
+        if window.value is None or size is not None:
+            values["window_size"] = replace(window, value=None if size is None else size + 1)
     return values
-
-
-def _attention(settings: Mapping[str, Reading]) -> dict[str, Reading]:
-    backend = settings.get("attention_backend")
-    word = _ATTENTION.get(str(backend.value)) if backend is not None else None
-    return {"attention_backend": replace(backend, value=word)} if backend is not None and word is not None else {}
 
 
 def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:

@@ -187,13 +187,13 @@ def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:
 
 
 def _missing(files: Sequence[RankFile], expected: Collection[int] | None) -> Iterator[str]:
-    world = max((file.places.get("world", 0) for file in files), default=0)
-    absent = sorted(set(range(world) if expected is None else expected) - {file.rank for file in files})
+    world = range(max((file.places.get("world", 0) for file in files), default=0))
+    absent = sorted(set(world if expected is None else expected) - {file.rank for file in files})
     if not files:
         yield "probe: no rank left a file"
     elif absent:
         which = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
-        yield f"probe: {len(absent)} of {len(expected or range(world))} ranks left no file: {which}"
+        yield f"probe: {len(absent)} of {len(expected or world)} ranks left no file: {which}"
 
 
 def _settings(files: Sequence[RankFile], notes: list[str]) -> tuple[dict[str, Reading], set[str]]:
@@ -304,10 +304,8 @@ def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
 
 def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
     """Return the checksum of the global batch by step, from 0, of steps that every data parallel rank reports."""
-    seeing: dict[int, RankFile] = {}
-    for file in files:
-        if all(file.places.get(name) == 0 for name in ("tensor", "pipeline", "context")) and "data" in file.places:
-            seeing.setdefault(file.places["data"], file)
+    whole = [file for file in files if not any(file.places.get(name, 1) for name in ("tensor", "pipeline", "context"))]
+    seeing = {file.places["data"]: file for file in reversed(whole) if "data" in file.places}
     first = seeing.get(0)
     if first is None or len(seeing) != first.size("data_parallel_size"):
         return {}

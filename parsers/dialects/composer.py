@@ -34,7 +34,6 @@ class _Driver(Driver):
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
         self._head_of_record: re.Match[str] | None = None
-        self._evaluates = False
         self._at = 0
         self._entries: dict[str, str] = {}
         self._last: tuple[int, int | None] | None = None
@@ -43,14 +42,14 @@ class _Driver(Driver):
         if self._head_of_record is not None and "/" in text:
             entry = _ENTRY.match(text) or _ENTRY.match(body(text))  # every entry that is read has a "/" in its name
             if entry is not None:
-                if (entry[1] == "Eval") == self._evaluates and len(self._entries) < _MOST_ENTRIES:
+                if (entry[1] == "Eval") == ("Eval" in self._head_of_record[0]) and len(self._entries) < _MOST_ENTRIES:
                     self._entries.setdefault(entry[2], entry[3])
                 return ()
-        train, evaluation = _HEAD.search(text), _EVAL_HEAD.search(text)
-        if train is None and evaluation is None:
+        head = _HEAD.search(text) or _EVAL_HEAD.search(text)
+        if head is None:
             return self.other(number, body(text))
         events = tuple(self.end())
-        self._head_of_record, self._evaluates, self._at = train or evaluation, train is None, number
+        self._head_of_record, self._at = head, number
         return events
 
     def end(self) -> Iterable[Event]:
@@ -58,7 +57,7 @@ class _Driver(Driver):
         self._head_of_record, self._entries = None, {}
         if head is None or not entries:
             return ()
-        return self._validation(head, entries) if self._evaluates else self._batch(head, entries)
+        return self._validation(head, entries) if "Eval" in head[0] else self._batch(head, entries)
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         # The last line of llm-foundry's train.py.
