@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parsers import Parsed, Step, parse_all
+from msgspec.structs import replace
+
+from parsers import Parsed, Parser, Step, parse_all
 from parsers.dialects import load
 from parsers.events import Event
 
@@ -29,3 +31,17 @@ def steps_of(dialect: str, text: str) -> list[Step]:
 def parse_text(text: str | bytes, dialect: str | None = None) -> tuple[Parsed, ...]:
     """The runs in a text, as if it stood in a file."""
     return parse_all(text.split("\n") if isinstance(text, str) else text.split(b"\n"), dialect)
+
+
+def whole(data: bytes) -> tuple[Parsed, ...]:
+    """The same, fed a megabyte at a time."""
+    parser = Parser()
+    for at in range(0, len(data), 1 << 20):
+        parser.feed_bytes(data[at : at + (1 << 20)])
+    return parser.finish()
+
+
+def unplaced(data: bytes) -> list[Step]:
+    """The steps of the one run in a text, whatever their lines."""
+    (run,) = parse_text(data)
+    return [replace(step, line=0) for step in run.steps]

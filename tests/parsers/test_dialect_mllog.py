@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers import FIXTURES, parse_text, read, steps_of
+from helpers import FIXTURES, parse_text, read, steps_of, whole
 
-from parsers import Parsed, Parser
+from parsers import Parser
 from parsers.events import NewRun
 from parsers.reader import FIRST_WINDOW, WINDOW
 from parsers.record import Validation
@@ -65,13 +65,6 @@ def tracked(first: int, count: int) -> Iterator[str]:
         yield point("tracked_stats", stats, step, **about, step=step, samples_count=8 * step + 8) + "\n"
 
 
-def whole(text: str) -> tuple[Parsed, ...]:
-    parser, data = Parser(), text.encode()
-    for at in range(0, len(data), 1 << 20):
-        parser.feed_bytes(data[at : at + (1 << 20)])
-    return parser.finish()
-
-
 def test_a_program_that_follows_is_another_run_and_takes_no_step_from_the_first() -> None:
     """Its lines are a companion's: where in a megabyte of its steps no program shows itself, none runs."""
     nemo = FIXTURES.joinpath("nemo2_tiny.log").read_text()
@@ -79,7 +72,7 @@ def test_a_program_that_follows_is_another_run_and_takes_no_step_from_the_first(
     for count in (2_000, 10_000):
         alone = point("global_batch_size", 8) + "\n" + "".join(tracked(0, count))
         assert len(alone) > FIRST_WINDOW + (WINDOW if count > 2_000 else 0)
-        first, second = whole(alone + nemo)
+        first, second = whole((alone + nemo).encode())
         assert (first.dialect, len(first.steps), first.steps[-1].step) == ("mllog", count, count - 1)
         assert (second.dialect, [step.loss for step in second.steps]) == ("nemo2", losses)
 

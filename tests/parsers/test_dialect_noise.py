@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from helpers import FIXTURES, parse_text
-from msgspec.structs import asdict, replace
+from helpers import FIXTURES, unplaced
+from msgspec.structs import asdict
 
 from parsers import DIALECTS, Parsed, parse_all
 from parsers.dialects import load
-from parsers.record import Step
 
 LOGS = {
     "nemo2_tiny": "nemo2",
@@ -75,19 +74,14 @@ FAMILY: dict[str, Callable[[bytes], bytes]] = {
 """What Megatron's dialects take, too."""
 
 
-def steps(data: bytes) -> list[Step]:
-    (run,) = parse_text(data)
-    return [replace(step, line=0) for step in run.steps]
-
-
 @pytest.mark.parametrize("name", LOGS)
 def test_noise_changes_no_step(name: str) -> None:
     data = (FIXTURES / f"{name}.log").read_bytes()
-    expected = steps(data)
+    expected = unplaced(data)
     noises = NOISE | (FAMILY if load(LOGS[name]).family == "megatron" else {})
     noises |= RANKS if name != "megatron_bridge_rank0" else {}  # its steps have no numbers
     for noise, change in noises.items():
-        assert steps(change(data)) == expected, noise
+        assert unplaced(change(data)) == expected, noise
 
 
 def shown(run: Parsed) -> Iterator[str]:

@@ -6,20 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import FIXTURES, parse_text, read
+from helpers import FIXTURES, parse_text, read, unplaced
 from msgspec.structs import replace
 
-from parsers import Step
 from parsers.events import Stall, Validation
 
 
 def path_of(name: str) -> Path:
     return FIXTURES / f"{name}.log"
-
-
-def steps(data: bytes) -> list[Step]:
-    (run,) = parse_text(data)
-    return [replace(step, line=0) for step in run.steps]
 
 
 def test_without_time_stamps_the_second_iteration_stays_as_printed() -> None:
@@ -66,14 +60,17 @@ def test_a_memory_of_no_known_size_has_no_unit() -> None:
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_terminals_wraps_are_undone(width: int) -> None:
     line = next(li for li in path_of("megatron_modern").read_text().splitlines() if "iteration        3/" in li)
-    whole = steps(line.encode())
+    whole = unplaced(line.encode())
     wrapped = "\n".join(line[at : at + width] for at in range(0, len(line), width))
-    assert steps(wrapped.encode() + b"\n  something else\n") == whole
+    assert unplaced(wrapped.encode() + b"\n  something else\n") == whole
 
 
 def test_what_another_rank_glued_into_a_number_costs_that_number_only() -> None:
     line = path_of("megatron_modern").read_text().splitlines()[-3]
-    (whole,), (glued,) = steps(line.encode()), steps(line.replace("lm loss: 6", "lm loss: 6[rank3]: hello").encode())
+    (whole,), (glued,) = (
+        unplaced(line.encode()),
+        unplaced(line.replace("lm loss: 6", "lm loss: 6[rank3]: hello").encode()),
+    )
     assert glued.loss is None
     assert replace(glued, loss=whole.loss) == whole
 

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import FIXTURES, parse_text
+from helpers import FIXTURES, parse_text, whole
 
-from parsers import Parsed, Parser
 from parsers.dialects import load
 from parsers.discover import discover
 
@@ -35,12 +34,6 @@ PROGRAMS = {
 
 def bytes_of(name: str) -> bytes:
     return (FIXTURES / f"{name}.log").read_bytes().rstrip(b"\n") + b"\n"
-
-
-def whole(data: bytes) -> tuple[Parsed, ...]:
-    parser = Parser()
-    parser.feed_bytes(data)
-    return parser.finish()
 
 
 @pytest.mark.parametrize("first", PROGRAMS)
