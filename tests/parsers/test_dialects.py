@@ -45,16 +45,14 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         "0: [batch=1/300000000]:\n0:       Train time/batch: 0\n0:       Train loss/train/total: 12.0000\n",
         [{"step": 0, "loss": 12.0, "line": 1}],
     ),
-    "a duration in tokens": (
-        "composer",
-        "[token=36700160/99000000]:\n\t Train time/batch: 34\n\t Train loss/train/total: 8.0000\n",
-        [{"step": 34, "iteration": None, "loss": 8.0}],
-    ),
-    "a duration in epochs": (
-        "composer",
-        "[epoch=2][batch=5/10]:\n\t Train time/batch: 34\n\t Train loss/train/total: 8.0000\n",
-        [{"step": 34, "iteration": None, "loss": 8.0}],
-    ),
+    **{
+        f"a duration in {unit}": (
+            "composer",
+            f"{head}\n\t Train time/batch: 34\n\t Train loss/train/total: 8.0000\n",
+            [{"step": 34, "iteration": None, "loss": 8.0}],
+        )
+        for unit, head in {"tokens": "[token=36700160/99000000]:", "epochs": "[epoch=2][batch=5/10]:"}.items()
+    },
     "a batch of an epoch alone": ("composer", "[epoch=2][batch=5/10]:\n\t Train loss/train/total: 8.0\n", []),
     "the pipeline engine averages since the line before": (
         "deepspeed",
@@ -65,16 +63,13 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
             {"loss": None, "nonfinite": ("loss",), "interval_steps": 10, "flags": ("step_time_s:interval_mean",)},
         ],
     ),
-    "the pipeline engine with more losses": (
-        "deepspeed",
-        "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706",
-        [{"step": 199, "loss": 5.5508, "step_time_s": 0.936}],
-    ),
-    "the pipeline engine with a total": (
-        "deepspeed",
-        "step:   200 /  1000 loss: 5.5508 iter time (s): 0.936 samples/sec: 136.706 eta: 01:10",
-        [{"step": 199, "loss": 5.5508, "step_time_s": 0.936}],
-    ),
+    **{
+        f"the pipeline engine with {what}": ("deepspeed", text, [{"step": 199, "loss": 5.5508, "step_time_s": 0.936}])
+        for what, text in {
+            "more losses": "steps: 200 loss: 5.5508 lm loss: 5.51 moe loss: 0.04 iter time (s): 0.936 samples/sec: 136",
+            "a total": "step:   200 /  1000 loss: 5.5508 iter time (s): 0.936 samples/sec: 136.706 eta: 01:10",
+        }.items()
+    },
     "a rate alone": ("deepspeed", "[Rank 0] step=10, skipped=2, lr=[5e-05, 5e-05], mom=[(0.9, 0.95)]", []),
     "no device computes so fast": (
         "maxtext",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from helpers import FIXTURES, parse_text, read, unplaced
@@ -11,14 +10,11 @@ from msgspec.structs import replace
 
 from parsers.events import Stall, Validation
 
-
-def path_of(name: str) -> Path:
-    return FIXTURES / f"{name}.log"
+MODERN = (FIXTURES / "megatron_modern.log").read_text()
 
 
 def test_without_time_stamps_the_second_iteration_stays_as_printed() -> None:
-    text = path_of("megatron_modern").read_text().replace(" [2026-05-01 10:00:", " [")
-    (run,) = parse_text(text)
+    (run,) = parse_text(MODERN.replace(" [2026-05-01 10:00:", " ["))
     assert run.steps[1].step_time_s == 2.251
 
 
@@ -47,26 +43,26 @@ def test_validation_lines(line: str, iteration: int | None, split: str) -> None:
 
 @pytest.mark.parametrize(("total", "unit"), [("191.98", 2**30), ("206.14", 10**9), ("255.98", 2**30), ("309.2", 10**9)])
 def test_the_unit_behind_primus_gb_follows_from_the_whole_memory(total: str, unit: int) -> None:
-    line = path_of("primus_l").read_text().splitlines()[-2].replace("191.98", total)
+    line = (FIXTURES / "primus_l.log").read_text().splitlines()[-2].replace("191.98", total)
     (run,) = parse_text(line)
     assert run.steps[0].memory_bytes == round(34 * unit)
 
 
 def test_a_memory_of_no_known_size_has_no_unit() -> None:
-    (run,) = parse_text(path_of("primus_l").read_text().splitlines()[-2].replace("191.98", "100.00"))
+    (run,) = parse_text((FIXTURES / "primus_l.log").read_text().splitlines()[-2].replace("191.98", "100.00"))
     assert run.steps[0].memory_bytes is None
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_terminals_wraps_are_undone(width: int) -> None:
-    line = next(li for li in path_of("megatron_modern").read_text().splitlines() if "iteration        3/" in li)
+    line = next(li for li in MODERN.splitlines() if "iteration        3/" in li)
     whole = unplaced(line.encode())
     wrapped = "\n".join(line[at : at + width] for at in range(0, len(line), width))
     assert unplaced(wrapped.encode() + b"\n  something else\n") == whole
 
 
 def test_what_another_rank_glued_into_a_number_costs_that_number_only() -> None:
-    line = path_of("megatron_modern").read_text().splitlines()[-3]
+    line = MODERN.splitlines()[-3]
     (whole,), (glued,) = (
         unplaced(line.encode()),
         unplaced(line.replace("lm loss: 6", "lm loss: 6[rank3]: hello").encode()),
@@ -76,30 +72,28 @@ def test_what_another_rank_glued_into_a_number_costs_that_number_only() -> None:
 
 
 def test_a_restart_and_a_second_run_are_told_apart() -> None:
-    text = path_of("megatron_modern").read_text()
-    lines = [line for line in text.splitlines() if "elapsed time" in line]
+    lines = [line for line in MODERN.splitlines() if "elapsed time" in line]
     (run,) = parse_text("\n".join([*lines[:6], "loading", *(line.replace("loss: ", "loss: 1") for line in lines[4:])]))
     assert [step.iteration for step in run.steps] == list(range(1, 9))
     assert [(restart.steps, restart.line) for restart in run.restarts] == [(4, 8)]
-    first, second = parse_text(text + text)
+    first, second = parse_text(MODERN + MODERN)
     assert [len(part.steps) for part in (first, second)] == [8, 8]
-    lines_before = len(text.splitlines())
+    lines_before = len(MODERN.splitlines())
     assert second.effective["hidden_size"].line == first.effective["hidden_size"].line + lines_before
 
 
 def test_what_ends_a_run_stays_with_it_and_a_loaded_start_loses_nothing() -> None:
-    text = path_of("megatron_modern").read_text()
     loaded = "  successfully loaded checkpoint from /pretrained [ t 1/1, p 1/1 ] at iteration 0\n"
-    first, second = parse_text(text + loaded + text)
+    first, second = parse_text(MODERN + loaded + MODERN)
     assert [len(run.steps) for run in (first, second)] == [8, 8]
     assert [[point.split for point in run.validations] for run in (first, second)] == [["valid", "test"]] * 2
     assert first.completed
-    half = text.replace("[after training is done]", "").replace("end of training for test data", "")
-    assert [run.completed for run in parse_text(half + text)] == [False, True]
+    half = MODERN.replace("[after training is done]", "").replace("end of training for test data", "")
+    assert [run.completed for run in parse_text(half + MODERN)] == [False, True]
 
 
 def test_many_steps_are_kept_on_disk_and_are_the_same() -> None:
-    line = path_of("megatron_modern").read_text().splitlines()[-3]
+    line = MODERN.splitlines()[-3]
     lines = [line.replace("       8/       8", f"{i:8d}/   10000") for i in range(1, 10_001)]
     (run,) = parse_text("\n".join(lines))
     assert len(run.steps) == 10_000
@@ -121,7 +115,7 @@ def test_bridge_of_2025_lists_its_config_in_sections() -> None:
   global_batch_size: 4
 [rng]:
   seed: 1234"""
-    log = path_of("megatron_bridge").read_text().splitlines()
+    log = (FIXTURES / "megatron_bridge.log").read_text().splitlines()
     steps_of = [line for line in log if "Step Time" in line or "|" in line]
     (run,) = parse_text("\n".join([lines, *steps_of]))
     settings = {name: reading.value for name, reading in run.effective.items()}
