@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
+from markupsafe import Markup
 from msgspec import Struct
 from msgspec.structs import replace
 
-from compare.report.charts import Chart, RatioBar
+from compare.report.charts import Chart
 from metrics import Quantity, shown
 
 Tone = Literal["good", "bad", "open", "plain", "quiet"]
@@ -29,8 +30,8 @@ class Tag(Struct, frozen=True):
     tone: Tone
 
 
-# A text stands for a line, or a cell, of plain text.
-Line: TypeAlias = str | tuple[str | Number | Tag | RatioBar, ...]
+# A text stands for a line, or a cell, of plain text; Markup is a drawing.
+Line: TypeAlias = str | tuple[str | Number | Tag, ...]
 UNKNOWN: Line = (Tag("unknown", "open"),)
 
 
@@ -86,10 +87,10 @@ class Table(Struct, frozen=True):
 
 
 class Charts(Struct, frozen=True):
-    """Charts beside each other where there is room. legend: group labels, each by its place among the groups."""
+    """Charts beside each other where there is room. legend: each group's line and shape, and its label."""
 
-    charts: tuple[Chart, ...]
-    legend: tuple[tuple[int, str], ...] = ()
+    charts: Sequence[Chart]
+    legend: tuple[tuple[Markup, str], ...] = ()
 
 
 class Code(Struct, frozen=True):
@@ -136,7 +137,7 @@ def lines_of(content: Cell) -> tuple[Line, ...]:
 def text_of(line: Line) -> str:
     """Return a line without its marks and drawings."""
     texts = (part.text if isinstance(part, Number | Tag) else part for part in line)
-    return "".join(text for text in texts if isinstance(text, str))
+    return "".join(text for text in texts if not isinstance(text, Markup))
 
 
 def ratio_lines(

@@ -22,10 +22,17 @@ from markupsafe import Markup
 from compare.comparison import Comparison, to_json
 from compare.figures import FIGURES
 from compare.report.blocks import Report, lines_of, text_of
-from compare.report.charts import Chart, curve_charts, throughput_chart, with_curves
-from compare.report.drawing import HEIGHT, WIDTH, chart_height, element, sample, svg
-from compare.report.page import report
-from compare.report.words import headline
+from compare.report.charts import (
+    HEIGHT,
+    WIDTH,
+    Chart,
+    curve_charts,
+    element,
+    sample,
+    throughput_chart,
+    with_curves,
+)
+from compare.report.page import headline, report
 from conf.arguments import program
 from metrics import Quantity
 from parsers.storage import dumps
@@ -55,10 +62,9 @@ def texts(comparison: Comparison, argv: Sequence[str]) -> dict[str, str]:
     """Return `files` without the picture."""
     content = report(comparison, f"{program('compare')} {shlex.join(argv)}")
     style = Markup("\n".join(_read("report.css", "drawing.css")))
-    known = {"svg": svg, "sample": sample, "style": style}
     return {
         "compare.json": dumps(to_json(comparison), indent=1) + "\n",
-        "compare.html": _laid_out("report.html", content, lambda text: plain(text, keep="\n"), **known).lstrip(),
+        "compare.html": _laid_out("report.html", content, lambda text: plain(text, keep="\n"), style=style).lstrip(),
         "compare.md": markdown(content, _PICTURE),
         "compare.csv": csv_text(comparison),
     }
@@ -155,8 +161,8 @@ def png(comparison: Comparison) -> bytes:
             x = _SPACE + column * (WIDTH + _SPACE)
             parts.append(element("text", chart.title, x=x, y=y + 16, font_size=15, class_="strong"))
             parts.append(element("text", _short(chart.caption, 84), x=x, y=y + 34, class_="tick"))
-            parts.append(svg(chart, x=x, y=y + 40, width=WIDTH, height=chart_height(chart)))
-        y += _PANEL + max(HEIGHT, *map(chart_height, charts[row : row + 2])) + _SPACE
+            parts.append(chart.svg(x=x, y=y + 40, width=WIDTH, height=chart.height))
+        y += _PANEL + max(HEIGHT, *(chart.height for chart in charts[row : row + 2])) + _SPACE
     for text in _caption(comparison):
         parts.append(element("text", text, x=_SPACE, y=y, class_="tick"))
         y += 16

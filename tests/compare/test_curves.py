@@ -17,7 +17,7 @@ from compare.audit import Audit
 from compare.curve import curve_of
 from compare.losses import BLOCKS, RISK, Band, leaves
 from compare.report.blocks import text_of
-from compare.report.words import advice, headline
+from compare.report.page import advice, headline
 from parsers import Record, Step
 
 Fields = Callable[[int], Mapping[str, Any]]

@@ -17,16 +17,31 @@ from made import TP2, compared, made
 from msgspec.structs import replace
 
 import compare
-from compare.report.charts import Plot, curve_charts
-from compare.report.drawing import COLOURS, MARKERS, Axis, axis, marker, per_column, polyline, svg, tick_text
+from compare.report.charts import (
+    COLOURS,
+    MARKERS,
+    Axis,
+    Chart,
+    axis,
+    curve_charts,
+    marker,
+    per_column,
+    polyline,
+    tick_text,
+)
 from parsers import Record
 
 CSS = (Path(compare.__file__).parent / "report" / "report.css").read_text(encoding="utf-8")
 Point = tuple[float, float]
 
 
-def curves(*records: Record) -> tuple[Plot, ...]:
+def curves(*records: Record) -> list[Chart]:
     return curve_charts(compared(*records))
+
+
+def lines(chart: Chart) -> list[str]:
+    """The path of every run's line."""
+    return re.findall(r'<path d="([^"]*)" class="curve', chart.svg())
 
 
 def test_ten_thousand_points_keep_their_peaks_and_become_few() -> None:
@@ -58,19 +73,20 @@ def test_every_column_keeps_its_extremes_and_every_gap_stays(values: list[float 
 
 
 def test_no_line_is_drawn_over_lost_steps_or_nan() -> None:
-    loss = curves(broken(without(vendor_run("nvidia", "h100", 1, 60), 20, 29), 40))[0].series[0]
-    assert [i for i, point in enumerate(loss.points) if point is None] == [20, 31]
-    assert len(loss.broken) == 1
+    loss = curves(broken(without(vendor_run("nvidia", "h100", 1, 60), 20, 29), 40))[0]
+    (line,) = lines(loss)
+    assert [part.count("L") + 1 for part in line.split("M")[1:]] == [20, 10, 19]
+    assert loss.svg().count('class="nan"') == 1
     assert polyline([(0, 0), (1, 1), None, (3, 3)]) == "M0 0h0L1 1M3 3h0"
     record = vendor_run("nvidia", "h100", 1, 100)
     seldom = replace(record, steps=tuple(step for step in record.steps if step.step % 10 == 9))
-    assert None not in curves(seldom)[0].series[0].points, "a line every tenth step is no gap"
+    assert [line.count("M") for line in lines(curves(seldom)[0])] == [1], "a line every tenth step is no gap"
 
 
 def test_warm_up_is_left_out_of_step_times_and_reported() -> None:
     times = curves(vendor_run("nvidia", "h100", 1, 60))[2]
     assert times.caption == "Without the warm-up, 4 steps."
-    assert times.series[0].points[0] is not None and times.series[0].points[0][0] == 5
+    assert [line.count("L") + 1 for line in lines(times)] == [56]
 
 
 def test_titles_and_captions_say_what_is_drawn() -> None:
@@ -88,12 +104,12 @@ def test_titles_and_captions_say_what_is_drawn() -> None:
     assert (rates.title, rates.caption) == ("Learning rate used", "Not reported by Run-B.")
     seeds = [made(f"{a}{seed}", over={**a, "seed": seed}) for a in ({}, TP2) for seed in range(40)]
     loss = curves(*seeds)[0]
-    assert (len(loss.series), loss.caption) == (24, "24 of 80 runs drawn, the first 12 of every group.")
+    assert (len(lines(loss)), loss.caption) == (24, "24 of 80 runs drawn, the first 12 of every group.")
 
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
     chart = curves(made("a"), made("b", over=TP2))[0]
-    assert f'role="img" aria-label="{chart.alternative}"' in svg(chart)
+    assert f'role="img" aria-label="{chart.alternative}"' in chart.svg()
     assert "2 runs of DP2, TP2" in chart.alternative
 
 

@@ -12,7 +12,7 @@ from made import TP2, compared, made, ran, repeats, silent
 from msgspec.structs import replace
 
 from compare.report.blocks import text_of
-from compare.report.words import advice, headline
+from compare.report.page import advice, headline
 from metrics.bill import Prices, Terms
 from parsers import Record
 
