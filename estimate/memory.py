@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from conf.compose import choices
 from conf.errors import Problem, listed
@@ -14,8 +14,7 @@ from conf.shapes import Sizes
 GB = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStates:
+class ModelStates(NamedTuple):
     """Bytes and parameters on the fullest rank."""
 
     parameters: int
@@ -28,12 +27,8 @@ class ModelStates:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def __str__(self) -> str:
-        kinds = {
-            "parameters": self.parameter_bytes,
-            "gradients": self.gradient_bytes,
-            "optimizer": self.optimizer_bytes,
-        }
-        parts = ", ".join(f"{kind} {_size(n)}" for kind, n in kinds.items())
+        kinds = zip(("parameters", "gradients", "optimizer"), self[1:], strict=True)
+        parts = ", ".join(f"{kind} {_size(n)}" for kind, n in kinds)
         return f"{_size(self.total_bytes)} of model states on the fullest rank ({parts}); activations come on top"
 
 

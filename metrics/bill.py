@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from conf.vocabulary import short_names
 from metrics.peak import device_of
@@ -244,8 +245,7 @@ def priced(record: Record, figures: Mapping[str, Quantity], terms: Terms) -> dic
     return {**figures, **{name: bill_of_run[key] for key, name in _NAMES.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class BreakEven:
+class BreakEven(NamedTuple):
     """Up to `up_to`, its price of a GPU-hour or its power, `option` takes less than `rival` at its own."""
 
     option: str
@@ -253,8 +253,7 @@ class BreakEven:
     up_to: Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class Swing:
+class Swing(NamedTuple):
     """The effect of `cause` on a figure of an option: its lowest and highest value."""
 
     cause: str

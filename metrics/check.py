@@ -7,9 +7,8 @@ a possible figure is true.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from conf.arguments import Arguments, Command, Key, positive, positive_integer, switch
 from conf.compose import choices, compose
@@ -27,7 +26,6 @@ _SHAPE = ("num_layers", "hidden_size", "ffn_hidden_size", "gated_linear_unit", "
 _MODEL = ("model", "seq_length", *_SHAPE)
 _EXIT = {"possible": 0, "implausible": 1, "impossible": 1, "cannot tell": 3}
 _DIGITS = 0.005  # half of the last of three digits, as such figures are quoted
-Word = Literal["possible", "implausible", "impossible", "cannot tell"]
 
 
 def _two(text: str) -> tuple[float, float]:
@@ -115,7 +113,7 @@ def check(argv: Sequence[str] | None = None) -> int:
     _refuse(arguments, [*_ignored(arguments, claim)])
     judge, _ = _CLAIMS[claim]
     judged = judge(arguments)
-    print(dumps(asdict(judged)) if arguments.switches else f"{judged.word}: {judged.reason}")
+    print(dumps(judged._asdict()) if arguments.switches else f"{judged.word}: {judged.reason}")
     return _EXIT[judged.word]
 
 
@@ -202,11 +200,10 @@ def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
     return shape, arguments["seq_length"], tuple(name for name, size in parts if not size)
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """impossible: above what the device can do at all. implausible: above the best matmul measured on it."""
 
-    word: Word
+    word: Literal["possible", "implausible", "impossible", "cannot tell"]
     reason: str
 
 

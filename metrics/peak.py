@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from conf.compose import CONF, choices
 from conf.errors import ConfigError, Problem
@@ -23,8 +23,7 @@ from parsers.record import Record
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 and bf16 have one peak on every GPU here
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """Why a figure may stand above what is possible. factor: by how much it would be too high, None: by anything."""
 
     text: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from conf.schema import MLA, Model
 from conf.vocabulary import requested
@@ -60,8 +60,7 @@ class Facts:
         return value if type(value) is int and value > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeOrMissing:
+class ShapeOrMissing(NamedTuple):
     """shape is None exactly where something is missing. requested: settings in it that were not read back."""
 
     shape: Shape | None
