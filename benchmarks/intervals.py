@@ -23,8 +23,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
-import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -57,18 +55,19 @@ WAYS: dict[str, Callable[[Sequence[float]], int]] = {
 }
 
 
+def wandering(noise: np.random.Generator, shape: tuple[int, ...], steps: int, ar: float) -> Array:
+    """Return AR(1) noise of spread 1, (*shape, steps)."""
+    values, state = np.empty((*shape, steps)), noise.normal(0, 1, shape)
+    for i in range(steps):
+        values[..., i] = state
+        state = ar * state + noise.normal(0, math.sqrt(1 - ar**2), shape)
+    return values
+
+
 def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, ratio: float) -> tuple[Array, Array]:
     """Return step times of two groups, (pairs, runs, steps) each; the second is `ratio` times the first."""
-
-    def group(level: float) -> Array:
-        steps = np.empty((pairs, runs, STEPS))
-        state = noise.normal(0, STEP, (pairs, runs))
-        for i in range(STEPS):
-            steps[:, :, i] = state
-            state = ar * state + noise.normal(0, STEP * math.sqrt(1 - ar**2), (pairs, runs))
-        return level * np.exp(noise.normal(0, RUN, (pairs, runs, 1)) + steps)
-
-    return group(1.0), group(ratio)
+    paces = [noise.normal(0, RUN, (pairs, runs, 1)) + STEP * wandering(noise, (pairs, runs), STEPS, ar) for _ in "ab"]
+    return np.exp(paces[0]), ratio * np.exp(paces[1])
 
 
 def coverage(pairs: int, runs: int, ar: float) -> tuple[float, float, float]:
@@ -124,8 +123,7 @@ def seeds(noise: np.random.Generator, shape: tuple[int, int], kind: str) -> Arra
     if kind == "mixed":
         return (alone + shift) / math.sqrt(2)
     if kind == "wandering":
-        for block in range(1, blocks):
-            alone[:, :, block] = 0.8 * alone[:, :, block - 1] + 0.6 * alone[:, :, block]
+        return wandering(noise, shape, blocks, 0.8)
     if kind == "falling":
         spreads = 0.5 ** np.arange(blocks)
         return alone * spreads / math.sqrt(np.mean(spreads**2))
@@ -137,12 +135,7 @@ def seeds(noise: np.random.Generator, shape: tuple[int, int], kind: str) -> Arra
 def curves(noise: np.random.Generator, shape: tuple[int, int], steps: int) -> Array:
     """Return mean losses of the blocks of curves of so many steps, in spreads of the means: a shift of each seed, as
     large as the noise of one step, and AR(1) noise."""
-    loss = np.empty((*shape, steps))
-    state = noise.normal(0, 1, shape)
-    for step in range(steps):
-        loss[:, :, step] = state
-        state = 0.9 * state + noise.normal(0, math.sqrt(1 - 0.9**2), shape)
-    loss += noise.normal(0, 1, (*shape, 1))
+    loss = wandering(noise, shape, steps, 0.9) + noise.normal(0, 1, (*shape, 1))
     means = np.stack([loss[:, :, a:b].mean(axis=2) for a, b in cuts(steps)], axis=2)
     return means / means.std()
 
@@ -193,28 +186,24 @@ def main() -> None:
 
 def step_times(seed: int) -> tuple[list[float], float]:
     """Return the step times of one run, and the steady mean that they are made of (slow steps among them)."""
-    noise = random.Random(seed)
-    count, warm = noise.choice((50, 100, 200, 500)), noise.choice((0, 0, 1, 5, 10, 20, 40))
-    height, flat, state = noise.uniform(0.1, 5), noise.random() < 0.5, 0.0
-    warm, times = min(warm, count // 3), []
-    for i in range(count):
-        state = AR * state + noise.gauss(0, NOISE * (1 - AR**2) ** 0.5)
-        extra = height * (1.0 if flat else 2.7 ** (-4 * i / max(warm, 1))) if i < warm else 0.0
-        times.append((1 + state + extra) * (SLOW if noise.random() < SLOW_SHARE else 1.0))
-    return times, 1 + SLOW_SHARE * (SLOW - 1)
+    noise = np.random.default_rng(seed)
+    count = int(noise.choice((50, 100, 200, 500)))
+    warm, height = min(int(noise.choice((0, 0, 1, 5, 10, 20, 40))), count // 3), noise.uniform(0.1, 5)
+    at, flat = np.arange(count), noise.random() < 0.5
+    extra = np.where(at < warm, height * (1.0 if flat else 2.7 ** (-4 * at / max(warm, 1))), 0.0)
+    slow = np.where(noise.random(count) < SLOW_SHARE, SLOW, 1.0)
+    times = (1 + NOISE * wandering(noise, (), count, AR) + extra) * slow
+    return times.tolist(), 1 + SLOW_SHARE * (SLOW - 1)
 
 
 def warmup(runs: int) -> None:
     """Print the median, 95th of 100 and worst error of the steady step time, for each way to leave the warm-up out."""
     print(f"error of the steady step time over {runs} simulated runs, in %")
     print(f"{'':<22}{'median':>8}{'p95':>8}{'worst':>8}")
+    made = [*map(step_times, range(runs))]
     for name, way in WAYS.items():
-        errors = []
-        for seed in range(runs):
-            times, truth = step_times(seed)
-            errors.append(100 * abs(statistics.fmean(times[way(times) :]) / truth - 1))
-        p95 = statistics.quantiles(errors, n=20, method="inclusive")[-1]
-        print(f"{name:<22}{statistics.median(errors):>8.2f}{p95:>8.2f}{max(errors):>8.1f}")
+        errors = [100 * abs(np.mean(times[way(times) :]) / truth - 1) for times, truth in made]
+        print(f"{name:<22}{np.median(errors):>8.2f}{np.quantile(errors, 0.95):>8.2f}{max(errors):>8.1f}")
 
 
 def ratios(pairs: int) -> None:
