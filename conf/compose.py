@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from conf.errors import ConfigError, Problem, closest, listed
-from conf.freeze import field_types, required, unknown_key
+from conf.freeze import field_types, frozen, required, unknown_key
 from conf.schema import Request
 from conf.vocabulary import read_yaml
 
@@ -45,49 +45,51 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.errors import HydraException
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     checked = checked_overrides(overrides)
-    try:
-        with _undisturbed() as secrets, initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-            plain = OmegaConf.to_container(hydra_compose("config", overrides=checked), resolve=True)
-    except (HydraException, OmegaConfBaseException) as e:
-        if secrets:
-            what = f"would read the secret {secrets[0]} into the config"
-            hint = f"add {secrets[0]} to cluster.forward_env: it is passed on by name and never read"
-            raise ConfigError(Problem(getattr(e, "full_key", None) or "config", what, hint=hint)) from e
-        raise ConfigError(_hydra_problem(_first_lines(e))) from e
-    assert isinstance(plain, dict)
-    return {str(k): v for k, v in plain.items()}
+    with _undisturbed("config"), initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        plain = OmegaConf.to_container(hydra_compose("config", overrides=checked), resolve=True)
+    frozen(Request, plain, "")
+    return plain  # type: ignore[return-value]
+
+
+def read_choice(group: str, choice: str) -> Mapping[str, Any]:
+    """Return conf/GROUP/CHOICE.yaml as it stands there, interpolations left. ConfigError: there is no such file, or it
+    is refused by `file_problems`."""
+    if problems := list(choice_problems(group, choice)):
+        raise ConfigError(*problems)
+    known: Mapping[str, Any] = read_yaml(CONF / group / f"{choice}.yaml")
+    return known
 
 
 def entry(group: str, choice: str) -> dict[str, Any]:
     """Return conf/GROUP/CHOICE.yaml on top of what conf/config.yaml says of GROUP, interpolations resolved.
-    ConfigError: there is no such file, or it is refused by `file_problems`."""
+    ConfigError: as `read_choice`, and what does not fit the schema."""
     from omegaconf import OmegaConf
 
-    if problems := list(choice_problems(group, choice)):
-        raise ConfigError(*problems)
-
-    with _undisturbed():
+    read_choice(group, choice)
+    where = f"conf/{group}/{choice}.yaml"
+    with _undisturbed(where):
         shared = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
         defaults = shared.get(group) or {} if isinstance(shared, dict) else {}
         plain = OmegaConf.to_container(
             OmegaConf.merge(defaults, OmegaConf.load(CONF / group / f"{choice}.yaml")), resolve=True
         )
-    assert isinstance(plain, dict)
-    return {str(k): v for k, v in plain.items()}
+    frozen(field_types(Request)[group], plain.get(group, plain), where)  # type: ignore[union-attr]
+    return plain  # type: ignore[return-value]
 
 
 @contextmanager
-def _undisturbed() -> Iterator[list[str]]:
-    """Restore the caller's Hydra and OmegaConf, which are global, afterwards. Meanwhile oc.env refuses secrets, and
-    lists them."""
+def _undisturbed(where: str) -> Iterator[None]:
+    """Restore the caller's Hydra and OmegaConf, which are global, afterwards. Meanwhile oc.env refuses secrets.
+    ConfigError: what they refuse, in the file `where`."""
+    import yaml
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.singleton import Singleton
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
     from omegaconf.resolvers import oc
 
     def env(key: str, *default: Any) -> Any:
@@ -101,17 +103,23 @@ def _undisturbed() -> Iterator[list[str]]:
     GlobalHydra.instance().clear()
     OmegaConf.register_new_resolver("oc.env", env, replace=True)
     try:
-        yield refused
+        yield
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as e:
+        if refused:
+            what = f"would read the secret {refused[0]} into the config"
+            hint = f"add {refused[0]} to cluster.forward_env: it is passed on by name and never read"
+            raise ConfigError(Problem(getattr(e, "full_key", None) or where, what, hint=hint)) from e
+        raise ConfigError(_hydra_problem(where, _first_lines(e))) from e
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
         Singleton.set_state(state)
 
 
-def _hydra_problem(text: str) -> Problem:
+def _hydra_problem(where: str, text: str) -> Problem:
     if match := re.search(r"Could not override '([^']+)'", text):  # the key is in the schema, so a part of it is null
         part = match[1].rpartition(".")[0]
         return Problem(match[1], f"{part} is null in what was chosen", hint=f"a choice that has {part}")
-    return Problem("config", text, hint="launch --cfg job shows the config")
+    return Problem(where, text, hint="launch --cfg job shows the config")
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
@@ -166,15 +174,13 @@ def choice_problems(group: str, value: object) -> Iterator[Problem]:
 @cache
 def file_problems(group: str, choice: str) -> tuple[Problem, ...]:
     """Return why conf/GROUP/CHOICE.yaml cannot be composed as it is meant: at most one problem."""
-    import yaml
-
     where, path = f"conf/{group}/{choice}.yaml", CONF / group / f"{choice}.yaml"
     try:
-        document = read_yaml(path) or {}
-    except yaml.YAMLError as error:
-        return (Problem(where, "is no YAML", " ".join(str(error).split())),)
-    if not isinstance(document, dict):
-        return (Problem(where, "is no mapping", repr(document)),)
+        document = read_yaml(path)
+    except ConfigError as error:
+        return error.problems
+    if not isinstance(document.get("defaults", []), list):
+        return (Problem(where, "its defaults: are not a list", repr(document["defaults"])),)
     of_root = bool(_GLOBAL.search(path.read_text(encoding="utf-8")))
     nested = "defaults" in document or isinstance(document.get(group), dict)
     if not of_root and (nested or group == "model" or group not in field_types(Request)):

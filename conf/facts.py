@@ -11,6 +11,7 @@ from math import inf, log2
 from pathlib import Path
 from typing import Any
 
+from conf.compose import choices, read_choice
 from conf.errors import ConfigError, Problem, listed
 from conf.freeze import field_types, freeze, required
 from conf.schema import Hardware
@@ -52,6 +53,26 @@ class LayoutRow:
     @property
     def key(self) -> tuple[str, str, str | None, int, str | None]:
         return self.table, self.model, self.hardware, self.gpus, self.precision
+
+
+@cache
+def hardware(name: str | None) -> Hardware | None:
+    """Return conf/hardware/NAME.yaml, None if there is none. ConfigError: all that is wrong with the file."""
+    if name is None or name not in choices("hardware"):
+        return None
+    facts, problems = read_choice("hardware", name), list[Problem]()
+    device = freeze(Hardware, facts, f"hardware {name}", problems)
+    if problems := [*problems, *check_hardware(facts)]:
+        raise ConfigError(*problems)
+    return device  # type: ignore[no-any-return]
+
+
+@cache
+def named_by_driver(device_name: str) -> Hardware | None:
+    """Return the hardware whose file lists `device_name`, as the driver spells it."""
+    spelled = device_name.strip().lower()
+    devices = filter(None, map(hardware, choices("hardware")))
+    return next((device for device in devices if spelled in map(str.lower, device.device_names)), None)
 
 
 def check_hardware(mapping: Mapping[str, Any]) -> list[Problem]:
@@ -130,7 +151,8 @@ def _figures(where: str, mapping: Mapping[str, Any]) -> list[Problem]:
     numbers = (key for key, kind in field_types(Hardware).items() if required(kind) in (int, float))
     figures = [(key, mapping[key]) for key in numbers if mapping.get(key) is not None]
     for group in ("peak_dense_tflops", "achievable_tflops"):
-        figures += [(f"{group}.{precision}", value) for precision, value in (mapping.get(group) or {}).items()]
+        of_precisions = mapping[group] if isinstance(mapping.get(group), Mapping) else {}
+        figures += [(f"{group}.{precision}", value) for precision, value in of_precisions.items()]
     return [
         Problem(where, f"`{key}` is not a positive number", repr(value), hint="leave out what is not known")
         for key, value in figures

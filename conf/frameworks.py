@@ -14,8 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from conf.compose import AUTO, CONF, choices, entry, flattened
+from conf.compose import AUTO, CONF, choices, entry, flattened, read_choice
 from conf.errors import ConfigError, Problem, listed
+from conf.freeze import field_types, frozen
+from conf.schema import FrameworkChoice
 from conf.vendors import output
 from conf.vocabulary import read_yaml
 
@@ -36,10 +38,12 @@ print(json.dumps(found))
 @cache
 def facts(name: str | None) -> Mapping[str, Any]:
     """Return what conf/framework/NAME.yaml says, interpolations left as they are; empty where there is no such file."""
-    if name not in choices("framework"):
+    if name is None or name not in choices("framework"):
         return {}
-    known: Mapping[str, Any] = read_yaml(CONF / "framework" / f"{name}.yaml")
-    return known
+    known, kinds = read_choice("framework", name), field_types(FrameworkChoice)
+    return {
+        key: frozen(kinds.get(key, Any), value, f"conf/framework/{name}.yaml.{key}") for key, value in known.items()
+    }
 
 
 def framework_named(text: str) -> str | None:
@@ -130,7 +134,9 @@ def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -
         return path, known["release"] if config["bundle"] is not None else None  # which finds its own elsewhere
     image = config["image"]
     if config["cluster"]["container"] != "none" and image is not None:
-        contents = read_yaml(IMAGES).get(image)  # framework → version
+        contents = frozen(Mapping[str, Mapping[str, Any]], read_yaml(IMAGES), IMAGES.name).get(
+            image
+        )  # framework → version
         if contents is None:
             what = f"what {image} holds is not in conf/tables/{IMAGES.name}, and nothing can look into it beforehand"
             allowed = listed(config["platform"]["frameworks"])

@@ -9,7 +9,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from conf.errors import Problem, closest, listed
+from conf.errors import ConfigError, Problem, closest, listed
 
 
 def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
@@ -29,6 +29,15 @@ def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
     if not _is(kind, value):
         return _wrong(kind, value, where, problems)
     return float(value) if kind is float else value  # 1 and 1.0 in YAML are the same request
+
+
+def frozen(kind: Any, value: Any, where: str) -> Any:
+    """Return `value` as `freeze` does. ConfigError: all that does not fit."""
+    problems: list[Problem] = []
+    result = freeze(kind, value, where, problems)
+    if problems:
+        raise ConfigError(*problems)
+    return result
 
 
 def _freeze_dataclass(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
@@ -88,7 +97,7 @@ def _wrong(kind: Any, value: Any, where: str, problems: list[Problem]) -> None:
 
 def described(kind: Any) -> str:
     """Return a type as a user reads it: `int`, `one of full, selective, null`, `list of text`."""
-    words = {int: "an integer", float: "a number that is finite", str: "text", bool: "true or false"}
+    words = {Any: "any value", int: "an integer", float: "a number that is finite", str: "text", bool: "true or false"}
     if kind in words:
         return words[kind]
     origin, args = get_origin(kind), get_args(kind)

@@ -12,14 +12,14 @@ from itertools import product
 from typing import Any, TypeVar
 
 from conf import devices, frameworks
-from conf.compose import CONF, choice_problems, choices, compose, entry, flattened
+from conf.compose import choices, compose, entry, flattened, read_choice
 from conf.errors import ConfigError, Problem, listed
-from conf.facts import check_hardware, find_row
-from conf.freeze import freeze
+from conf.facts import check_hardware, find_row, hardware, named_by_driver
+from conf.freeze import freeze, frozen
 from conf.resolve import Declared, Experiment, resolve
 from conf.schema import Data, Model, Request
 from conf.vendors import CPU, accelerators
-from conf.vocabulary import read_yaml, requested
+from conf.vocabulary import requested
 
 _Made = TypeVar("_Made")
 SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
@@ -97,12 +97,12 @@ def _data_problems(data: Data) -> Iterator[Problem]:
 
 def _senseless(r: Request) -> Iterator[Problem]:
     """Yield hardware of another vendor, root keys and prices that are numbers without sense, a name that is none."""
-    vendor, hardware = r.platform.vendor, choices("hardware")
+    vendor, names = r.platform.vendor, choices("hardware")
     if vendor not in (None, *accelerators()):
         hint = f"conf/vendors/{vendor}.py"
         yield Problem("platform.vendor", "no such vendor", str(vendor), listed(accelerators()), hint)
     elif r.hardware.vendor != vendor:
-        valid = [name for name in hardware if _hardware(name).get("vendor") == vendor]
+        valid = [name for name in names if (device := hardware(name)) and device.vendor == vendor]
         yield Problem("hardware", f"{r.hardware.name} is no hardware of platform {r.platform.name}", "", listed(valid))
     if r.repeat < 1:
         yield Problem("repeat", "must be at least 1", str(r.repeat))
@@ -111,8 +111,8 @@ def _senseless(r: Request) -> Iterator[Problem]:
     for name, price in r.price.usd_per_gpu_hour.items():
         if price <= 0:
             yield Problem(f"price.usd_per_gpu_hour.{name}", "must be above 0", str(price))
-        if name not in hardware:
-            yield Problem(f"price.usd_per_gpu_hour.{name}", "no such hardware", name, listed(hardware))
+        if name not in names:
+            yield Problem(f"price.usd_per_gpu_hour.{name}", "no such hardware", name, listed(names))
     if r.name is not None and not re.fullmatch(r"\w[\w.-]*", r.name):
         what = "is the name of a folder in runs_dir: letters, digits, '.', '_' and '-'"
         yield Problem("name", what, repr(r.name))
@@ -186,26 +186,15 @@ def _small_model(overrides: Sequence[str], reasons: list[str]) -> Iterator[str]:
 
 def hardware_named(device_name: str, vendor: str) -> str:
     """Return the hardware entry that lists `device_name` as the driver spells it, else the vendor's unknown GPU."""
-    for choice in choices("hardware"):
-        facts = _hardware(choice)
-        if device_name.lower() in (name.lower() for name in facts.get("device_names") or ()):
-            return choice
-    return f"unknown_{vendor}"
-
-
-def _hardware(name: str) -> Any:
-    return read_yaml(CONF / "hardware" / f"{name}.yaml")
+    device = named_by_driver(device_name)
+    return device.name if device else f"unknown_{vendor}"
 
 
 def model_named(name: str) -> Model | None:
     """Return conf/model/NAME.yaml by itself, as composing takes a quarter of a second; None for an alias of another.
     ConfigError: all that is wrong with the file."""
-    if problems := list(choice_problems("model", name)):
-        raise ConfigError(*problems)
-    file = read_yaml(CONF / "model" / f"{name}.yaml")
-    model = freeze(Model, file["model"], f"conf/model/{name}.yaml", problems) if "model" in file else None
-    if problems:
-        raise ConfigError(*problems)
+    file = read_choice("model", name)
+    model: Model | None = frozen(Model, file["model"], f"conf/model/{name}.yaml") if "model" in file else None
     return model
 
 

@@ -340,7 +340,7 @@ class Request(Common):
     name: str | None
     layout: LayoutChoice
     gpus_per_node: int | None
-    per_platform: Mapping[str, Any]
+    per_platform: Mapping[str, Mapping[str, Any] | None]
 
     @property
     def ranks_per_node(self) -> int:

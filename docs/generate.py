@@ -79,7 +79,7 @@ def models() -> str:
 def gpus() -> str:
     """Return the page of GPUs: memory, dense peaks and where each figure is from."""
     from conf.compose import choices
-    from metrics.peak import hardware
+    from conf.facts import hardware
 
     header = ("`hardware=`", "memory, GB", "TB/s", "BF16", "FP8", "FP4", "BF16 reached", "W", "status", "source")
     rows = []

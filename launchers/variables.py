@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from conf import devices
 from conf.errors import ConfigError, Problem
-from conf.freeze import freeze
+from conf.freeze import freeze, frozen
 from conf.resolve import Experiment
 from conf.vocabulary import read_yaml, short_names
 from launchers.frameworks import framework_of
@@ -107,9 +108,9 @@ def _facts(e: Experiment) -> dict[str, set[str]]:
 def _rows(name: str) -> tuple[Row, ...]:
     """Return the rows of a table in conf/tables; none where there is no such table."""
     path = TABLES / f"{name}.yaml"
-    table = read_yaml(path) if path.is_file() else []
+    table = read_yaml(path, list) if path.is_file() else []
     problems: list[Problem] = []
-    defaulted = [{"export": True, **entry} for entry in table]
+    defaulted = [{"export": True, **entry} for entry in frozen(tuple[Mapping[str, Any], ...], table, path.name)]
     rows = [freeze(Row, entry, f"{path.name}: {entry.get('variable')}", problems) for entry in defaulted]
     if problems:
         raise ConfigError(*problems)

@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 from conf.arguments import Arguments, Command, Key, positive, positive_integer, switch
 from conf.compose import choices, compose
 from conf.errors import InputError, Problem, closest, command, listed
-from conf.freeze import freeze
+from conf.facts import hardware
+from conf.freeze import frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
-from metrics.peak import Cause, achievable_tflops, causes_in_a_run, explained, hardware, peak_tflops
+from metrics.peak import Cause, achievable_tflops, causes_in_a_run, explained, peak_tflops
 from metrics.quantity import shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
@@ -178,7 +179,7 @@ def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
     """Return the shape, the sequence length, and the parts of the model that are not known."""
     if arguments["model"]:
         config = compose([f"model={arguments['model']}"])
-        model = freeze(Model, config["model"], "model", [])
+        model = frozen(Model, config["model"], "model")
         return shape_of_model(model), arguments["seq_length"] or config["training"]["seq_length"], ()
     missing = [name for name in ("num_layers", "hidden_size", "seq_length") if not arguments[name]]
     if missing:

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
-from conf.compose import CONF, choices
-from conf.errors import ConfigError, Problem
-from conf.facts import check_hardware
-from conf.freeze import freeze
+from conf.facts import hardware, named_by_driver
 from conf.schema import Hardware
-from conf.vocabulary import read_yaml
 from metrics.quantity import Quantity, shown
 from metrics.shape import Facts
 from parsers.record import Record
@@ -40,28 +35,6 @@ def hardware_of(record: Record) -> str | None:
     """Return the name of the hardware: of `device_of`, else as requested or stated, else as the driver spells it."""
     device = device_of(record)
     return device.name if device else record.hardware or record.environment.get("device_name")
-
-
-@cache
-def hardware(name: str | None) -> Hardware | None:
-    """Return conf/hardware/NAME.yaml, None if there is none. ConfigError: all that is wrong with the file."""
-    if name is None or name not in choices("hardware"):
-        return None
-    facts = read_yaml(CONF / "hardware" / f"{name}.yaml")
-    problems: list[Problem] = []
-    device = freeze(Hardware, facts, f"hardware {name}", problems)
-    problems += check_hardware(facts)
-    if problems:
-        raise ConfigError(*problems)
-    return device  # type: ignore[no-any-return]
-
-
-@cache
-def named_by_driver(device_name: str) -> Hardware | None:
-    """Return the hardware whose file lists `device_name`, as the driver spells it."""
-    spelled = device_name.strip().lower()
-    devices = filter(None, map(hardware, choices("hardware")))
-    return next((device for device in devices if spelled in map(str.lower, device.device_names)), None)
 
 
 def precision_of(facts: Facts) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
 from math import inf
@@ -18,6 +18,7 @@ from typing import Any
 from conf.arguments import Arguments, Key, between, number
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
+from conf.freeze import frozen
 from conf.vocabulary import read_yaml
 from metrics.bill import NO_CARBON, Prices, Terms, hours_at_work, owned
 from metrics.quantity import Quantity
@@ -34,6 +35,15 @@ _MORE = "0 or more"
 _HOST = "0 or more; an H100 node draws 0.2 to 0.3"
 _CARBON_UNIT = "gCO2e/kWh"
 _CODECARBON = Path("data") / "private_infra" / "global_energy_mix.json"
+
+
+@dataclass(frozen=True)
+class _Countries:
+    """A table of conf/carbon."""
+
+    g_co2e_per_kwh: Mapping[str, float]
+    date: str
+    source: str
 
 
 def _amounts(table: str) -> list[str]:
@@ -53,9 +63,8 @@ def intensity(text: str) -> Quantity:
 
 
 def _country(code: str) -> Quantity:
-    table = read_yaml(CONF / "carbon" / "countries.yaml")
-    source = table["source"].split(",")[0]
-    ours = {name: (grams, table["date"], source) for name, grams in table["g_co2e_per_kwh"].items()}
+    table: _Countries = frozen(_Countries, read_yaml(CONF / "carbon" / "countries.yaml"), "conf/carbon/countries.yaml")
+    ours = {name: (grams, table.date, table.source.split(",")[0]) for name, grams in table.g_co2e_per_kwh.items()}
     more = {} if code in ours else _codecarbon()
     known = {**more, **ours}
     if code not in known:

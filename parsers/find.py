@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.arguments import Key, is_pair, offered, program
-from conf.compose import CONF, choices
+from conf.compose import choices, read_choice
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.vocabulary import vocabulary
 from parsers.progress import Progress, silent
@@ -177,11 +177,9 @@ def _meant(key: str, text: str) -> Iterator[str]:
 @cache
 def _named(model: str) -> str:
     """Return the model behind a name: conf/model/llama.yaml is only another name for llama31_8b."""
-    import yaml
-
     if model in choices("model"):
-        entry = yaml.safe_load((CONF / "model" / f"{model}.yaml").read_text(encoding="utf-8"))
-        if [*entry] == ["defaults"]:
+        entry = read_choice("model", model)
+        if [*entry] == ["defaults"] and entry["defaults"]:
             return str(entry["defaults"][0])
     return model
 

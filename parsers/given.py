@@ -101,14 +101,11 @@ def typed(given: Mapping[str, Any]) -> dict[str, Any]:
 def _chosen(group: str, name: str) -> Mapping[str, Any]:
     """Return the canonical settings of a file of conf/model or conf/precision."""
     from conf.compose import compose
-    from conf.freeze import freeze
+    from conf.freeze import frozen
     from conf.schema import Model, Precision
 
-    problems: list[Problem] = []
     kind: type = {"model": Model, "precision": Precision}[group]
-    chosen = freeze(kind, compose([f"{group}={name}"])[group], group, problems)
-    if problems:
-        raise InputError(*problems)
+    chosen = frozen(kind, compose([f"{group}={name}"])[group], group)
     paths = {s.name: s.request for s in vocabulary().values() if s.kind == group and s.request}
     own = f"{group}."
     return {name: follow(chosen, path.removeprefix(own)) for name, path in paths.items() if path.startswith(own)}

@@ -9,9 +9,9 @@ from typing import Any
 from conf.arguments import Command
 from conf.compose import choices, entry
 from conf.errors import ConfigError, Problem, command
+from conf.facts import hardware
 from conf.load import model_named
 from conf.parameters import count
-from metrics.peak import hardware
 from metrics.terms import read_prices
 
 Row = Mapping[str, Any]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from conf import compose, load, load_experiment
+from conf import compose, load, load_experiment, vendors
 from conf.compose import CONF, file_problems
 from conf.errors import ConfigError
 from launchers import frameworks
+from metrics import terms
+from tensorprimat.cli import main
 
 MARK = "# @package _global_\n"
 
@@ -20,7 +22,7 @@ MARK = "# @package _global_\n"
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """add(path, text): a file of a copy of conf/, which is the one that is read from now on."""
     shutil.copytree(CONF, tmp_path / "conf", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    for module in (compose, load):
+    for module in (compose, terms):
         monkeypatch.setattr(module, "CONF", tmp_path / "conf")
     file_problems.cache_clear()
 
@@ -70,6 +72,49 @@ def test_what_is_wrong_with_a_file_is_one_problem(add: Callable[[str, str], None
     add("model/short.yaml", MARK + "model:\n  name: short\n")
     with pytest.raises(ConfigError, match=r"conf/model/short\.yaml\.num_layers: missing"):
         load.model_named("short")
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "line", "says"),
+    [
+        ("hardware/g1.yaml", "", "gpus", "hardware g1.vendor: missing"),
+        ("hardware/g1.yaml", "", "launch platform=amd hardware=h100", "hardware g1.vendor: missing"),
+        ("hardware/g1.yaml", "a: [", "metrics check hardware=g1 model=llama tflops_per_gpu=1", "g1.yaml: is no YAML"),
+        ("hardware/g1.yaml", "\x00", "gpus", "conf/hardware/g1.yaml: is no YAML"),
+        ("hardware/g1.yaml", "- 1", "gpus", "conf/hardware/g1.yaml: is no mapping"),
+        ("hardware/g1.yaml", "name: g2", "gpus", "its name: is another than the file's"),
+        ("hardware/g1.yaml", "name: g1\ndevice_names: 3\npeak_dense_tflops: 3", "gpus", "device_names: wrong type"),
+        ("framework/f1.yaml", "", "frameworks", "conf/framework/f1.yaml: Interpolation key 'name' not found"),
+        ("framework/f1.yaml", "name: f1\naliases: 3", "frameworks", "conf/framework/f1.yaml.aliases: wrong type"),
+        ("framework/f1.yaml", "name: f1\nname: f1", "launch framework=f1 platform=cpu", "duplicate key"),
+        ("platform/pp.yaml", "", "launch platform=pp", "platform.vendor: missing"),
+        ("platform/pp.yaml", "", "frameworks", "conf/platform/pp.yaml.vendor: missing"),
+        (
+            "platform/pp.yaml",
+            "# @package _global_\ndefaults: 3",
+            "launch platform=pp",
+            "pp.yaml: its defaults: are not a list",
+        ),
+        ("platform/pp.yaml", "# @package _global_\ndefaults: [[]]", "launch platform=pp", "config: "),
+        ("carbon/countries.yaml", "a: [", "metrics energy carbon=FRA", "conf/carbon/countries.yaml: is no YAML"),
+        ("carbon/countries.yaml", "a: 1", "metrics energy carbon=FRA", "conf/carbon/countries.yaml.source: missing"),
+    ],
+)
+def test_a_file_that_is_none_is_named_by_every_command(
+    path: str, text: str, line: str, says: str, add: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(path, text)
+    assert main(line.split()) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_vendor_without_its_object_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendors, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(vendors, "__path__", [str(tmp_path)])
+    for name, text in (("v1", ""), ("v2", "from conf.vendors import Vendor\nVENDOR = Vendor()")):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"conf/vendors/v1\.py: has no VENDOR(?s:.)*v2\.py: has no VENDOR"):
+        vendors.vendors.__wrapped__()
 
 
 def test_half_a_framework_names_the_other_half(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from conf.facts import hardware
 from metrics import Quantity, summarise
 from metrics.check import judge_tflops
 from metrics.flops import CONVENTIONS, flops_per_token
-from metrics.peak import hardware
 from metrics.shape import Shape
 from parsers.cli import imported
 from parsers.given import given_of, with_given

@@ -11,9 +11,10 @@ from metrics_made import FLOPS, GPUS, ROOT, made, settings
 from msgspec.structs import replace
 
 from conf.errors import ConfigError
+from conf.facts import hardware
 from metrics import Quantity, find_warmup
 from metrics import summarise as figures
-from metrics.peak import hardware, peak_tflops
+from metrics.peak import peak_tflops
 from parsers import Power, Reading, Record, Restart, Stall, Step
 
 # The first steps of a NeMo run on 8 H100s, in s: compilation, then a steady pace.
@@ -69,8 +70,7 @@ def test_a_hardware_file_without_a_source_is_refused_aloud(tmp_path: Path, monke
     text = (ROOT / "conf" / "hardware" / "h100.yaml").read_text(encoding="utf-8")
     ran = text.replace("name: h100", "name: h999").replace("status: verified", "status: recalled")
     (tmp_path / "hardware" / "h999.yaml").write_text(ran, encoding="utf-8")
-    monkeypatch.setattr("metrics.peak.CONF", tmp_path)
-    monkeypatch.setattr("metrics.peak.choices", lambda group: ("h999",))
+    monkeypatch.setattr("conf.compose.CONF", tmp_path)
     with pytest.raises(ConfigError, match="from memory"):
         hardware("h999")
 
