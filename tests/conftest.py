@@ -36,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"{missing.name} is not installed: make install"))
 
 
+@pytest.fixture(autouse=True)
+def _as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command sets sys.argv, which must not outlive a test."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
     """golden(name, text): text must equal tests/golden/NAME. `UPDATE_GOLDEN=1 pytest` accepts a change."""

@@ -21,12 +21,6 @@ from tensorprimat import cli
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.fixture(autouse=True)
-def _as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command sets sys.argv, which must not outlive a test."""
-    monkeypatch.setattr(sys, "argv", sys.argv)
-
-
 def test_numbers_as_people_type_them() -> None:
     plain = {"1T": 1e12, "15e12": 15e12, "1_000": 1000, "2%": 0.02, "7 %": 0.07, "20k": 2e4, "1.45M": 1.45e6, "-3": -3}
     for text, value in {**plain, ".5": 0.5, "3.10 USD/gpu-hour": 3.1, "1T usd/gpu-hour": 1e12}.items():
