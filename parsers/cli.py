@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, marks, show, write
@@ -120,16 +118,16 @@ def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
     first, last = (run.steps[0], run.steps[-1]) if run.steps else (None, None)
     content = repr((run.lines, len(run.steps), first, last, run.tail)).encode("utf-8", "replace")
     name = log.stem if log != STDIN else "stdin"
+    which = () if count == 1 else (f"run {index} of {count} in this log, from line {run.first_line} on",)
     about = Record(
         id=f"{name}-{sha256(content).hexdigest()[:10]}",
         name=name if count == 1 else f"{name}-run{index}",
         provenance="rehearsed" if run.facts.get("stand_in") else "imported",
         status="unknown",
+        notes=which,
         log=log.name,
         framework=run.framework,
     )
-    if count > 1:
-        about = replace(about, notes=(f"run {index} of {count} in this log, from line {run.first_line} on",))
     code = run.facts.get("exit_code")
     return assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about)
 

@@ -11,7 +11,7 @@ import re
 import signal
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from parsers.text import colourless
 
@@ -53,8 +53,7 @@ _CHEAP = re.compile(r"rror|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|
 _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
+class Faults(NamedTuple):
     """The first line of each sort. death: what torchrun says about the first rank that died, in our words."""
 
     root: str | None = None

@@ -24,7 +24,7 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import structs
 
@@ -42,8 +42,7 @@ LOOKS_FOR = (
 _MLLOG = re.compile(r":::MLLOG (\{.{1,4000})")
 _PACKAGE_POWER = "*Package Power (W)*"
 _PACKAGE = re.compile(r"GPU\[(\d{1,4})\]\s{0,8}: [\w ()]{0,60}Package Power \(W\): (\S{1,20})")
-_GAP = 5.0
-"""Two readings further apart than so many usual distances have a gap between them."""
+_GAP = 5.0  # two readings further apart than so many usual distances have a gap between them
 _DISAGREE = 0.05
 
 
@@ -154,22 +153,13 @@ def _mlperf(text: str) -> PowerLog | None:
     return PowerLog(source="mlperf", kind="node", samples=tuple(samples), notes=tuple(notes))
 
 
-class _Table(NamedTuple):
-    """The columns of a tool's CSV, without units; of several the first that is there. clock: of its time stamps."""
-
-    tool: str
-    power: tuple[str, ...]
-    device: tuple[str, ...]
-    clock: str = ""
-
-
-_TABLES = (
-    _Table(
-        "nvidia-smi", ("power.draw", "power.draw.average"), ("index", "pci.bus_id", "uuid", "gpu_bus_id"), clock="local"
-    ),
-    _Table("amd-smi", ("socket_power", "average_socket_power"), ("gpu",), clock="unix"),
-    _Table("rocm-smi", (_PACKAGE_POWER,), ("device",)),
-)
+# The columns of each tool's CSV, without units (power, device; of several the first that is there), and the clock of
+# its time stamps.
+_TABLES = {
+    "nvidia-smi": (("power.draw", "power.draw.average"), ("index", "pci.bus_id", "uuid", "gpu_bus_id"), "local"),
+    "amd-smi": (("socket_power", "average_socket_power"), ("gpu",), "unix"),
+    "rocm-smi": ((_PACKAGE_POWER,), ("device",), ""),
+}
 
 
 def _tables(text: str) -> PowerLog | None:
@@ -183,19 +173,19 @@ def _tables(text: str) -> PowerLog | None:
         entries = [dict(zip(names, (cell.strip() for cell in row), strict=False)) for row in rows if len(row) > 1]
     except (csv.Error, StopIteration):
         return None
-    for table in _TABLES:
-        power = next((name for pattern in table.power for name in fnmatch.filter(names, pattern)), None)
-        device = next((name for name in table.device if name in names), "")
-        if power is not None and (device or table.clock):
-            samples = [_cells(table, entry, entry.get(device, "?"), entry.get(power)) for entry in entries]
-            return PowerLog(source=table.tool, samples=tuple(samples))
+    for tool, (powers, devices, clock) in _TABLES.items():
+        power = next((name for pattern in powers for name in fnmatch.filter(names, pattern)), None)
+        device = next((name for name in devices if name in names), "")
+        if power is not None and (device or clock):
+            samples = (_row(entry, entry.get(device, "?"), entry.get(power), clock) for entry in entries)
+            return PowerLog(source=tool, samples=tuple(samples))
     return None
 
 
-def _cells(table: _Table, entry: Mapping[str, str], device: str, watts: str | None) -> Sample:
+def _row(entry: Mapping[str, str], device: str, watts: str | None, clock: str) -> Sample:
     stamp, joules = entry.get("timestamp", ""), entry.get("total_energy_consumption")
-    time_s = None if not table.clock else _local(stamp) if table.clock == "local" else _value(stamp)
-    return _sample(device.removeprefix("card"), table.clock, time_s, watts, joules)
+    time_s = None if not clock else _local(stamp) if clock == "local" else _value(stamp)
+    return _sample(device.removeprefix("card"), clock, time_s, watts, joules)
 
 
 def _json_document(text: str) -> PowerLog | None:

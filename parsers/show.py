@@ -109,10 +109,9 @@ def _validation(point: Validation) -> str:
 
 def _power(power: Power) -> str:
     who = "a node" if power.kind == "node" else f"{power.gpus or 'all'} {power.kind}s"
-    counter, integrated = _or_unknown(power.energy_counter_j), _or_unknown(power.energy_integrated_j)
-    watts = _or_unknown(power.mean_power_w)
-    energies = f"{counter} J counted, {integrated} J integrated, {watts} W mean"
-    return f"{energies}, {who}, {_or_unknown(power.seconds)} s ({power.source})"
+    numbers = (power.energy_counter_j, power.energy_integrated_j, power.mean_power_w, power.seconds)
+    counter, integrated, watts, seconds = map(_or_unknown, numbers)
+    return f"{counter} J counted, {integrated} J integrated, {watts} W mean, {who}, {seconds} s ({power.source})"
 
 
 def _or_unknown(value: float | None) -> str:
@@ -158,5 +157,4 @@ def _read_on(path: Path, offset: int, parser: Parser) -> int:
 def _step_line(step: Step) -> str:
     number = step.step + 1 if step.iteration is None else step.iteration
     seconds = "" if step.step_time_s is None else f", {step.step_time_s:g} s"
-    loss = "unknown" if step.loss is None else f"{step.loss:g}"
-    return plain(f"iteration {number}: loss {loss}{seconds}")
+    return plain(f"iteration {number}: loss {_or_unknown(step.loss)}{seconds}")

@@ -22,8 +22,7 @@ _PAIR = re.compile(r"[\"']([\w/() .-]{1,60})[\"']: [\"']?([^,\"'{}]{1,60})")
 _BAR = re.compile(r"\| {0,12}(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
 _COUNTED = re.compile(r"(\d{1,12})/(\d{1,12})")
 _COUNTERS = ("global_step/max_steps", "iteration")  # ms-swift, and its Megatron
-_HEADER_LINES = 16
-"""The header has eight; other ranks may print theirs in between."""
+_HEADER_LINES = 16  # the header has eight; other ranks may print theirs in between
 _SUMMARY: Mapping[str, str] = {
     "train_runtime": "train_runtime_s",
     "train_samples_per_second": "train_samples_per_s",
@@ -31,8 +30,7 @@ _SUMMARY: Mapping[str, str] = {
     "train_tokens_per_second": "train_tokens_per_s",
     "train_loss": "train_loss_mean",
 }
-_HALF = 0.005
-"""The trainer rounds the epoch to two digits (Trainer.log); newer ones print more, which this allows for."""
+_HALF = 0.005  # the trainer rounds the epoch to two digits (Trainer.log); newer ones print more, which this allows for
 
 
 @dataclass

@@ -15,8 +15,7 @@ from parsers.record import Step
 from parsers.values import number
 
 _SPEEDS = ("step_time_s", "tflops_per_gpu", "tokens_per_s_per_gpu")
-_RAN_AHEAD = 0.25
-"""A step that took less than this share of both its neighbours was dispatched, not run, in that time."""
+_RAN_AHEAD = 0.25  # a step that took less than this share of both its neighbours was dispatched, not run, in that time
 _NO_DEVICE_TFLOPS = 5000.0
 """Above the dense FP8 peak of every device to date (B300 4,500 to 5,000; TPU 7x 4,614: conf/hardware, Google Cloud)."""
 
@@ -24,10 +23,8 @@ _NO_DEVICE_TFLOPS = 5000.0
 class _Driver(Driver):
     """Holds each step until the next: only both neighbours show that one was merely dispatched."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        super().__init__(dialect)
-        self._waiting: tuple[int, Values] | None = None
-        self._seconds_before: float | None = None
+    _waiting: tuple[int, Values] | None = None
+    _seconds_before: float | None = None
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         if self._waiting is not None and self._waiting[1]["step"] == values["step"]:

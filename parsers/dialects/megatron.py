@@ -10,7 +10,7 @@ DeepSpeed megatron/training.py; GPT-NeoX megatron/logging.py; Primus print_rank_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -30,12 +30,9 @@ _COMPLETE = re.compile(r"number[ _]of[ _]nan[ _]iterations[^|]{0,80}(?:\|(?:.{0,
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(\.\d{1,6})?")
 _COMPOUND = re.compile(r"([^/()]{1,40})(?:/([^/()]{1,40})| \(avg ([^()]{1,40})\))")
 _GB = re.compile(r"([\d.]{1,20})GB/(?:[\d.]{1,20}GB/)?(?:([\d.]{1,20})GB/)?([\d.]{1,10})%")
-_DUMP_GAP = 60
-"""Lines of others that may stand between two lines of a dump."""
-_LONG_NAME = 45
-"""From here on the dots that follow a name are gone: megatron/training/arguments.py, _print_args."""
-_TIMERS = 12
-"""Lines after a saved checkpoint in which its timer may stand."""
+_DUMP_GAP = 60  # lines of others that may stand between two lines of a dump
+_LONG_NAME = 45  # from here on the dots that follow a name are gone: megatron/training/arguments.py, _print_args
+_TIMERS = 12  # lines after a saved checkpoint in which its timer may stand
 _SAVING = re.compile(r"(?<!un)saving checkpoint at iteration {1,12}(\d{1,12}) to ")
 _SAVED = re.compile(r"successfully saved checkpoint from iteration {1,12}(\d{1,12}) to ")
 _LOADED = re.compile(r"successfully loaded checkpoint from .{1,1000} at iteration (\d{1,12})\s*$")
@@ -188,13 +185,11 @@ def gigabyte(total: float | None) -> int | None:
 class MegatronDriver(Driver):
     """Iteration lines, argument dump, validation, checkpoints, memory: what all of the family print."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        super().__init__(dialect)
-        self._dump = 0
-        self._previous: Step | None = None
-        self._previous_time_s: float | None = None
-        self._saving: tuple[int, list[float]] = -1, []  # iteration, and when it began
-        self._saved: Stall | None = None
+    _dump = 0
+    _previous: Step | None = None
+    _previous_time_s: float | None = None
+    _saving: tuple[int, Sequence[float]] = -1, ()  # iteration, and when it began
+    _saved: Stall | None = None
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
         match = match or _HEAD.search(text)
@@ -251,12 +246,19 @@ class MegatronDriver(Driver):
         return (*self._stalled(), step)
 
     def _argument(self, line: int, text: str) -> Iterator[Event]:
+        """Yield "  name ...... value" after any prefix; dots fill up to column 48, or there are none."""
         self._dump -= 1
+        # Plain string operations: a regular expression for "a word before dots" is quadratic in one long word.
+        head, dots, rest = text.partition(" ..")
+        name, value = (head.split() or [""])[-1], rest.lstrip(".")
+        if not dots:
+            words = text.split(None, 12)
+            long = [i for i, word in enumerate(words[:-1]) if len(word) >= _LONG_NAME and word.isidentifier()]
+            name, value = (words[long[0]], " ".join(words[long[0] + 1 :]).removeprefix(". ")) if long else ("", "")
+        if name.isidentifier():
+            self._dump = _DUMP_GAP
+            yield Argument(name, self.value(name, value.strip()), line)
         self.wants = self._dump
-        entry = _argument(text)
-        if entry is not None:
-            self._dump = self.wants = _DUMP_GAP
-            yield Argument(entry[0], self.value(*entry), line)
 
     def _checkpoint(self, line: int, text: str) -> Iterator[Event]:
         saving, saved, loaded = _SAVING.search(text), _SAVED.search(text), _LOADED.search(text)
@@ -269,26 +271,11 @@ class MegatronDriver(Driver):
             (iteration, begun_s), ended_s = self._saving, _times(text)[:1]
             known = iteration == int(saved[1]) and begun_s and ended_s
             seconds = ended_s[0] - begun_s[0] if known else None
-            self.wants, self._saving = max(self.wants, _TIMERS), (-1, [])
+            self.wants, self._saving = max(self.wants, _TIMERS), (-1, ())
             self._saved = Stall(line=line, kind="checkpoint", seconds=seconds, iteration=int(saved[1]))
         elif timer is not None and (longest := number(timer[2])) is not None:
             (stall,) = self._stalled() or (Stall(line=line, kind="checkpoint"),)
             yield stall if stall.seconds is not None else replace(stall, seconds=longest / 1000)
-
-
-def _argument(text: str) -> tuple[str, str] | None:
-    """Return name and value of "  name ...... value" after any prefix; dots fill up to column 48, or there are none."""
-    # Plain string operations: a regular expression for "a word before dots" is quadratic in a line of one long word.
-    head, dots, rest = text.partition(" ..")
-    if dots:
-        name, value = head.split()[-1] if head.split() else "", rest.lstrip(".")
-    else:
-        words = text.split(None, 12)
-        long = [i for i, word in enumerate(words[:-1]) if len(word) >= _LONG_NAME and word.isidentifier()]
-        if not long:
-            return None
-        name, value = words[long[0]], " ".join(words[long[0] + 1 :]).removeprefix(". ")
-    return (name, value.strip()) if name.isidentifier() else None
 
 
 def _second_iteration(step: Step, first: Step, between_s: float) -> Step:

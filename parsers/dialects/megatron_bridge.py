@@ -28,8 +28,7 @@ _ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")
 # 0.3: "[model] Non-default values (vs Mcore TransformerConfig):", "[train]:"; what is default is not printed.
 _SECTION = re.compile(r"\[([a-z_]{2,30})\](?: Non-default values \(|:\s*$)")
 _GAP = 60
-_UNNUMBERED = 16
-"""So many "Step Time" lines without an iteration line: the log has none."""
+_UNNUMBERED = 16  # so many "Step Time" lines without an iteration line: the log has none
 _AGREE = 0.01
 _DEEPEST = 12
 _DTYPES = ("params_dtype", "params_dtype._target_")

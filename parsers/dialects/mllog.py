@@ -39,14 +39,12 @@ _METRICS: Mapping[str, str] = {
 class _Driver(Driver):
     """Holds a step until a line of another: several lines may add to one."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        super().__init__(dialect)
-        self._batch: int | None = None
-        self._benchmark: str | None = None
-        self._started: float | None = None
-        self._evaluates: float | None = None
-        self._stopped = False
-        self._waiting: Step | None = None
+    _batch: int | None = None
+    _benchmark: str | None = None
+    _started: float | None = None
+    _evaluates: float | None = None
+    _stopped = False
+    _waiting: Step | None = None
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         _, mark, rest = text.partition(":::MLLOG ")

@@ -40,8 +40,7 @@ def _exact(text: str) -> int | None:
 
 
 _TQDM_DIGITS, _FLOAT32_DIGITS = 3, 7
-_PRECISE_ENOUGH = 0.01
-"""A recovered time counts where what the digits leave open is below this share of it."""
+_PRECISE_ENOUGH = 0.01  # a recovered time counts where what the digits leave open is below this share of it
 
 
 class SlidingMean:
@@ -104,8 +103,6 @@ class _Driver(NemoDriver):
         self._mean: SlidingMean | None = None
         self._fresh = False  # a process has started since the last step
         self._previous: Step | None = None
-        self._last: tuple[float | None, float | None] = (None, None)
-        self._order = -1
         self._recent: deque[tuple[int, str]] = deque(maxlen=4)
         self._val_loss: float | None = None
         self._validation: Validation | None = None
@@ -214,12 +211,11 @@ class _Driver(NemoDriver):
     def _by_order(self, line: int, values: Values) -> Iterator[Event]:
         # NeMo Automodel's bar: no global_step, and it counts batches, of which several make a step (the log that we
         # have: 15 batches, and "`Trainer.fit` stopped: `max_steps=5` reached"). A step is where loss and rate are new.
-        now = (values.get("loss"), values.get("lr"))
-        if now == self._last or values["iteration"] == 0:
-            return
-        self._last = now
-        self._order += 1
-        yield Step(line=line, **{**values, "step": self._order, "flags": ("step:by_order",)})
+        before, now = self._previous, (values.get("loss"), values.get("lr"))
+        if values["iteration"] and (before is None or now != (before.loss, before.lr)):
+            by_order = {"step": 0 if before is None else before.step + 1, "flags": ("step:by_order",)}
+            self._previous = Step(line=line, **{**values, **by_order})
+            yield self._previous
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         if " configuration ****" in text:  # Experiment or, in BioNeMo, Trainer configuration
