@@ -10,7 +10,6 @@ from pathlib import Path
 from parsers.importers import is_record
 from parsers.reader import Parser
 from parsers.scan import read_blocks
-from parsers.segment import Parsed
 from parsers.storage import RUN_FILE, STEPS_FILE
 
 MANY_FILES = 20_000
@@ -89,7 +88,13 @@ def _looked_at(path: Path) -> Found | Passed:
         if why == "a record":
             return Found(path, why, stat.st_mtime, stat.st_size)
         if why is None:
-            parsed = _head(path)
+            parser, size = Parser(), 0
+            for block in read_blocks(path):
+                parser.feed_bytes(block)
+                size += len(block)
+                if size >= _LOOK:
+                    break
+            parsed = parser.finish()[0]
             begins = ((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
             if parsed.steps:
                 return Found(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
@@ -116,13 +121,3 @@ def _why_not(path: Path) -> str | None:
     if head.split(b"\n", 1)[0].strip() in (b"{", b"["):
         return _JSON
     return _BINARY if head.count(b"\0") > len(head) // 8 else None
-
-
-def _head(path: Path) -> Parsed:
-    parser, size = Parser(), 0
-    for block in read_blocks(path):
-        parser.feed_bytes(block)
-        size += len(block)
-        if size >= _LOOK:
-            break
-    return parser.finish()[0]

@@ -296,7 +296,7 @@ def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
     wrong = {n for n, rate in rates.items() if any(other.get(n, rate) != rate for other in of_ranks[1:])}
     if wrong:
         notes.append(f"probe: ranks disagree on the learning rate of {len(wrong)} steps, from step {min(wrong)} on")
-    apart = [n for n, step in _by_number(files[0], lambda step: step.rates).items() if len(set(step)) > 1]
+    apart = [n for n, rates_of in _by_number(files[0], lambda step: step.rates).items() if len(set(rates_of)) > 1]
     if apart:
         notes.append(f"probe: parameter groups step at different rates, from step {min(apart)} on; the first's is kept")
     return {number: rate for number, rate in rates.items() if number not in wrong}

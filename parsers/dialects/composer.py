@@ -122,11 +122,9 @@ DIALECT = Dialect(
     },
     entry=r"^\s{0,12}(\w{1,40}): ((?!\$\{)\S{1,60})\s*$",
     printed_facts={
+        **{name: name for name in ("precision", "sharding_strategy", "num_nodes")},
         "n_params": "parameters",
-        "precision": "precision",
-        "sharding_strategy": "sharding_strategy",
         "num_gpus_per_node": "gpus_per_node",
-        "num_nodes": "num_nodes",
     },
     driver=_Driver,
 )

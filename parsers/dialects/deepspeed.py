@@ -18,9 +18,7 @@ _SIGNS = (b"RunningAvgSamplesPerSec=", b", skipped=", b" iter time (s): ")
 
 
 class _Driver(Driver):
-    def __init__(self, dialect: Dialect) -> None:
-        super().__init__(dialect)
-        self._report: Values = {}
+    _report: Values | None = None
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         if values["metrics"].keys() == {"skipped_total"} and "loss" not in values:
@@ -29,8 +27,9 @@ class _Driver(Driver):
             return ()
         if "loss" in values and values["interval_steps"] is None:
             values["flags"] = ("step_time_s:interval_mean",)  # over how many is not known
-        if self._report.get("iteration") == values["iteration"]:
-            values = {**self._report, **values, "metrics": {**self._report["metrics"], **values["metrics"]}}
+        before = self._report
+        if before is not None and before["iteration"] == values["iteration"]:
+            values = {**before, **values, "metrics": {**before["metrics"], **values["metrics"]}}
         return super().step(line, values, text)
 
 

@@ -25,9 +25,7 @@ _COUNTERS = ("global_step/max_steps", "iteration")  # ms-swift, and its Megatron
 _HEADER_LINES = 16  # the header has eight; other ranks may print theirs in between
 _SUMMARY: Mapping[str, str] = {
     "train_runtime": "train_runtime_s",
-    "train_samples_per_second": "train_samples_per_s",
-    "train_steps_per_second": "train_steps_per_s",
-    "train_tokens_per_second": "train_tokens_per_s",
+    **{f"train_{what}_per_second": f"train_{what}_per_s" for what in ("samples", "steps", "tokens")},
     "train_loss": "train_loss_mean",
 }
 _HALF = 0.005  # the trainer rounds the epoch to two digits (Trainer.log); newer ones print more, which this allows for

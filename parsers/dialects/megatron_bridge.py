@@ -105,7 +105,7 @@ class _Driver(MegatronDriver):
             self._path = [*takewhile(lambda outer: outer[0] < indent, self._path)]
             if entry[3] is None:
                 self._path = [*self._path, (indent, entry[2])][:_DEEPEST]
-            elif len(self._entries) < 10_000:
+            elif self._path and len(self._entries) < 10_000:
                 name = ".".join([*(key for _, key in self._path), entry[2]])
                 self._entries[name] = (yaml_literal(entry[3]), line)
 
@@ -113,8 +113,6 @@ class _Driver(MegatronDriver):
         """Yield the dump that was printed last: an earlier one is of the config before it was finished."""
         entries, self._entries = self._entries, {}
         for name, (value, line) in entries.items():
-            if "." not in name:
-                continue
             yield Argument(name, value, line)
             section, _, rest = name.partition(".")
             key = f"model.{rest.rpartition('.')[2]}" if section == "model" else name  # of a part of the model, too

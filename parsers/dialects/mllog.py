@@ -119,7 +119,8 @@ class _Driver(Driver):
             self._evaluates = None
         elif key == "eval_accuracy" and value is not None:
             others = {name: real(about.get(name)) for name in ("samples_count", "epoch_num")}
-            metrics = _known({"eval_accuracy": real(value), **others})
+            values = {"eval_accuracy": real(value), **others}
+            metrics = {name: value for name, value in values.items() if value is not None}
             step = _step_of(None, _count(about.get("samples_count")), self._batch)
             loss = metrics.get("eval_accuracy") if self._benchmark in _JUDGED_BY_LOSS else None
             yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
@@ -136,7 +137,8 @@ def _step(line: int, entry: Mapping[str, Any], batch: int | None) -> Step | None
     step = _step_of(iteration, samples, batch)
     if step is None or (loss is None and ("train_step_time" not in stats or iteration is None)):
         return None
-    metrics = {metric: real(stats.get(name)) for name, metric in _METRICS.items()}
+    values = {metric: real(stats.get(name)) for name, metric in _METRICS.items()}
+    values["logged_at_unix_s"] = None if now is None else now / 1000
     return Step(
         step=step,
         line=line,
@@ -148,7 +150,7 @@ def _step(line: int, entry: Mapping[str, Any], batch: int | None) -> Step | None
         consumed_samples=samples,
         global_batch_size=batch,
         nonfinite=("loss",) if isinstance(loss, str) and is_nonfinite(loss) else (),
-        metrics=_known({**metrics, "logged_at_unix_s": None if now is None else now / 1000}),
+        metrics={name: value for name, value in values.items() if value is not None},
     )
 
 
@@ -157,10 +159,6 @@ def _step_of(iteration: int | None, samples: int | None, batch: int | None) -> i
     if samples and batch and samples % batch == 0:
         return samples // batch - 1
     return None if batch and samples else iteration
-
-
-def _known(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _system(line: int, text: str) -> Iterator[Event]:
