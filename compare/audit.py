@@ -4,12 +4,12 @@ each run what was requested against what ran; and from all of it the verdict wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
@@ -182,15 +182,15 @@ def _rows(
     values: dict[str, Values] = {}
     for name in (*FACTS, LAYOUT, *(name for name, setting in vocabulary().items() if setting.dump)):
         runs = {side.label: side.runs if name in _A_SEED else side.usable for side in sides}
-        values[name] = {label: _reported([_ran(run, name, curves) for run in same]) for label, same in runs.items()}
+        values[name] = {label: _distinct([_ran(run, name, curves) for run in same]) for label, same in runs.items()}
     for name in FACTS:
         if name not in (*PARAMETERS, *DUMPED) or any(values[name].values()):  # a probe or one stack alone reports them
             row = _row(name, values[name], varied, sides)
             timers = name == "clock" and row.state == "unexplained" and not row.reason
             yield replace(row, reason="step times by different timers") if timers else row
     if any(values[LAYOUT].values()):  # no log reports it, and alone it decides nothing, for its sizes have rows
-        first, *others = values[LAYOUT].values()
-        alike = all(_alike(first, value) for value in (first, *others))
+        first = next(iter(values[LAYOUT].values()))
+        alike = all(_alike(first, value) for value in values[LAYOUT].values())
         state: State = "identical" if alike else "varied" if LAYOUT in varied else "allowed"
         reason = "a name; its sizes decide" if state == "allowed" else ""
         yield Row(LAYOUT, LAYOUT, state, values[LAYOUT], reason, decides=False)
@@ -242,29 +242,29 @@ def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     return row.idle.because if idle else ""
 
 
-def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> tuple[bool, Any]:
-    """Return the fact, or the setting that ran, else what the user stated beside the log; before it, whether it is
-    known. A run that died before it reported its seed counts with the one requested: the set of seeds was planned."""
+def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> Any:
+    """Return the fact, or the setting that ran, else what the user stated beside the log; UNSET where it is not known.
+    A run that died before it reported its seed counts with the one requested: the set of seeds was planned."""
     record = run.record
-    if name == LAYOUT or (name == SEED and name not in record.effective and name not in record.given):
-        return name in record.requested, record.requested.get(name)
+    known = name in record.effective or name in record.given
+    if name == LAYOUT or (name == SEED and not known):
+        return record.requested.get(name, UNSET)
     if name in vocabulary():
-        return name in record.effective or name in record.given, record.setting(name)
+        return record.setting(name) if known else UNSET
     if name == "clock":
         value: Any = curves[run.path].clock
     else:
         value = record.environment.get(name) if name in _ENVIRONMENT else fact_of(record, name)
-    return value is not None, value
+    return UNSET if value is None else value
 
 
-def _reported(reports: Sequence[tuple[bool, Any]]) -> tuple[Any, ...] | None:
+def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the distinct values; None where one is not known."""
-    if not all(known for known, _ in reports):
+    if any(value is UNSET for value in values):
         return None
     distinct: list[Any] = []
-    for _, value in reports:
-        if not any(same(value, other) for other in distinct):
-            distinct.append(value)
+    for value in values:
+        distinct += [] if any(same(value, other) for other in distinct) else [value]
     return tuple(sorted(distinct, key=repr))
 
 
@@ -308,9 +308,8 @@ def _declared(name: str, reported: Values, sides: Sequence[Group]) -> str:
     """Return the reasons given for a setting, where the groups that give none have it alike."""
     given = {side.label: _declared_by(side.usable, name) for side in sides if side.label in reported}
     silent = [reported[label] for label, reason in given.items() if not reason]
-    if any(given.values()) and all(_alike(silent[0], value) for value in silent):
-        return "; ".join(f"{label}: {reason}" for label, reason in given.items() if reason)
-    return ""
+    alike = all(_alike(silent[0], value) for value in silent)
+    return "; ".join(f"{label}: {reason}" for label, reason in given.items() if reason) if alike else ""
 
 
 def _declared_by(runs: Sequence[Run], name: str) -> str | None:
@@ -344,14 +343,12 @@ def _refuse_unknown(
     reasons: Mapping[str, str], rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
 ) -> None:
     """Raise InputError on a key that names nothing of the audit. Without rows nothing was audited, and all pass."""
-    known = {*(row.setting for row in rows), *(check.name for check in checks), *(item.setting for item in deviations)}
+    known = {row.setting for row in rows} | {item.setting for item in deviations} | {check.name for check in checks}
     if wrong := [key for key in reasons if key not in known] if rows else []:
         allowed = f"{listed([check.name for check in checks])}, or a setting or fact of the audit"
-        shown = f"the keys are in the table of the audit: {program('compare')} RUNS -o DIR"
-        hints = {key: closest(key, known) or shown for key in wrong}
-        raise InputError(
-            *(Problem(f"accept.{k}", "nothing of that name", k, allowed, hint) for k, hint in hints.items())
-        )
+        table = f"the keys are in the table of the audit: {program('compare')} RUNS -o DIR"
+        what = "nothing of that name"
+        raise InputError(*(Problem(f"accept.{k}", what, k, allowed, closest(k, known) or table) for k in wrong))
 
 
 def _accepted(item: _Item, name: str, reasons: Mapping[str, str]) -> _Item:
@@ -391,7 +388,11 @@ def _verdict(
     if open_:
         return Verdict("cannot tell", tuple(open_))
     apart = (f"{check.name}: {check.reason}" for check in checks if check.state == "declared")
-    return Verdict("comparable", (*apart, *_rehearsal(sides, rows), *beside))
+    if not sides[0].rehearsed:
+        return Verdict("comparable", (*apart, *beside))
+    rehearsed = "rehearsed: settings, rates and losses were compared, and nothing that is measured"
+    missing = listed([row.setting for row in rows if row.state == "not rehearsed"])
+    return Verdict("comparable", (*apart, rehearsed, *([f"not rehearsed: {missing}"] if missing else []), *beside))
 
 
 def some(labels: Sequence[str]) -> str:
@@ -410,16 +411,9 @@ def _why_not(group: Group) -> str:
     return f"the log does not report how it ended ({_IF_KNOWN})" if statuses == {"unknown"} else "no completed run"
 
 
-def _rehearsal(sides: Sequence[Group], rows: Sequence[Row]) -> Iterator[str]:
-    if all(side.rehearsed for side in sides):
-        yield "rehearsed: settings, rates and losses were compared, and nothing that is measured"
-        if names := [row.setting for row in rows if row.state == "not rehearsed"]:
-            yield f"not rehearsed: {listed(names)}"
-
-
 def _sentence(row: Row) -> str:
-    texts = _distinguished([values for values in row.values.values() if values is not None])
-    parts = [f"{label} {'unknown' if values is None else texts(values)}" for label, values in row.values.items()]
+    texts = _texts(list(row.values.values()))
+    parts = [f"{label} {text}" for label, text in zip(row.values, texts, strict=True)]
     more = f"; and {len(parts) - _NAMED} groups more" if len(parts) > _NAMED + 1 else ""
     shown = "; ".join(parts[:_NAMED] if more else parts) + more
     return f"{row.setting}: {shown}" + (f" ({row.reason})" if row.reason else "")
@@ -427,16 +421,13 @@ def _sentence(row: Row) -> str:
 
 def _ran_otherwise(deviations: Sequence[Deviation]) -> Iterator[str]:
     """Yield one sentence for all runs that requested the same and ran the same."""
-    runs = []
-    for item in deviations:
-        both = [(item.requested,), (item.effective,)]
-        runs.append(((item.setting, *map(_distinguished(both), both)), item.run))
-    for (setting, requested, effective), names in gathered(runs).items():
+    same_ = gathered(((item.setting, *_texts([(item.requested,), (item.effective,)])), item.run) for item in deviations)
+    for (setting, requested, effective), names in same_.items():
         yield f"{setting} of {some(names)}: requested {requested}, ran {effective}"
 
 
-def _distinguished(rows: Sequence[tuple[Any, ...]]) -> Callable[[tuple[Any, ...]], str]:
-    """Return how values become text, such that 100 and a hand-edited '100' do not look alike."""
-    distinct = {repr(value): str(value) for values in rows for value in values}
-    alike = len({*distinct.values()}) < len(distinct)
-    return lambda values: listed([repr(value) for value in values] if alike else values)
+def _texts(rows: Sequence[tuple[Any, ...] | None]) -> list[str]:
+    """Return values as text, such that 100 and a hand-edited '100' do not look alike."""
+    distinct = {repr(value): str(value) for values in rows for value in values or ()}
+    text = repr if len({*distinct.values()}) < len(distinct) else str
+    return ["unknown" if values is None else listed([text(value) for value in values]) for values in rows]

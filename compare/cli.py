@@ -167,12 +167,10 @@ def _limits(shares: Mapping[str, float]) -> dict[str, float]:
 
 def _sides(runs: Sequence[Run], arguments: Arguments) -> tuple[Group, Group]:
     """Return the runs of baseline and candidate: among `runs`, or where they are paths, there. InputError."""
-
-    def text(name: str) -> str:
-        filters = [f"{key}={value}" for key, value in arguments[f"{name}.*"].items()]
-        return ",".join([*filter(None, [arguments[name]]), *filters])
-
-    baseline, candidate = text("baseline"), text("candidate")
+    baseline, candidate = (
+        ",".join(filter(None, [arguments[side], *(f"{key}={value}" for key, value in arguments[f"{side}.*"].items())]))
+        for side in ("baseline", "candidate")
+    )
     if not candidate:
         what = "need a candidate, judged against a baseline"
         raise InputError(Problem("fail_on, --markdown", what, hint=_PAIR))
@@ -189,9 +187,8 @@ def _side(key: str, text: str, runs: Sequence[Run]) -> Group:
     else:
         groups = {one.label: one.runs for one in group(runs)} if runs else {}
         if text not in groups:
-            allowed = (
-                f"a filter ({key}.image=…), a directory or glob, or one of: {listed(sorted(groups)) or 'no groups'}"
-            )
+            known = listed(sorted(groups)) or "no groups"
+            allowed = f"a filter ({key}.image=…), a directory or glob, or one of: {known}"
             raise InputError(Problem(key, "names no runs", text, allowed, closest(text, groups)))
         chosen = groups[text]
     if not chosen:

@@ -94,9 +94,8 @@ def compare_groups(
         raise InputError(*problems)
     base = _baseline(groups, question.baseline)
     on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
-    traces = trace(runs, on, progress)
-    audited = audit(groups, question, {path: one.curve for path, one in traces.items()})
-    numbers = {path: one.figures for path, one in traces.items() if one.figures}
+    numbers, curves = trace(runs, on, progress)
+    audited = audit(groups, question, curves)
     pooled = {
         g.label: {f.metric: pool(f, [numbers[run.path][f.metric] for run in g.shown]) for f in FIGURES}
         for g in groups

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from compare.curve import Curve, curve_of
@@ -25,42 +24,37 @@ _MUCH = 32 << 20  # bytes of steps from which a second process is worth its star
 _CHUNK = 8
 
 
-class Trace(Struct, frozen=True):
-    """figures: of `metrics.summarise`, priced; none of a run that has none."""
-
-    figures: Mapping[str, Quantity]
-    curve: Curve
+_Figures = Mapping[str, Quantity]
+_Traced = tuple[_Figures, Curve | None, tuple[Problem, ...]]
 
 
-def trace(runs: Sequence[Run], terms: Terms, progress: Progress = silent) -> dict[str, Trace]:
-    """Return each run's trace by path. InputError: steps that cannot be used, of all runs."""
-    traces: dict[str, Trace] = {}
-    problems: list[Problem] = []
-    for done, (run, result) in enumerate(zip(runs, _all(runs, terms), strict=True), start=1):
-        if isinstance(result, Trace):
-            traces[run.path] = result
-        else:
-            problems.extend(result)
+def trace(
+    runs: Sequence[Run], terms: Terms, progress: Progress = silent
+) -> tuple[dict[str, _Figures], dict[str, Curve]]:
+    """Return by path the figures (of `metrics.summarise`, priced) of each run that has some, and each run's curve.
+    InputError: steps that cannot be used, of all runs."""
+    figures, curves, problems = dict[str, _Figures](), dict[str, Curve](), list[Problem]()
+    for done, (run, (known, curve, wrong)) in enumerate(zip(runs, _all(runs, terms), strict=True), start=1):
+        figures |= {run.path: known} if known else {}
+        curves |= {run.path: curve} if curve else {}
+        problems += wrong
         progress(done, len(runs))
     if problems:
         raise InputError(*problems)
-    return traces
+    return figures, curves
 
 
-_Result = Trace | tuple[Problem, ...]
-
-
-def _traced(terms: Terms, run: Run) -> _Result:
-    """Return a trace, or what is wrong as data: a UserError does not survive the way between processes."""
+def _traced(terms: Terms, run: Run) -> _Traced:
+    """Return figures and curve, or what is wrong as data: a UserError does not survive the way between processes."""
     try:
         record = replace(run.record, steps=tuple(run.record.steps))
         figures = priced(record, summarise(record), terms) if has_figures(record) else {}
-        return Trace(figures, curve_of(record))
+        return figures, curve_of(record), ()
     except UserError as error:
-        return error.problems
+        return {}, None, error.problems
 
 
-def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
+def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Traced]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     files = (Path(run.path) / STEPS_FILE for run in runs)
     if cores == 1 or sum(file.stat().st_size for file in files if file.exists()) < _MUCH:
@@ -82,9 +76,8 @@ def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Result]:
             yield from results
     except BrokenProcessPool as error:
         what = f"the system killed a process that reads runs, one of {min(cores, len(runs))}: too little memory?"
-        raise UserError(
-            Problem("compare", what, f"{len(runs)} runs", hint="fewer runs at once, or more memory")
-        ) from error
+        problem = Problem("compare", what, f"{len(runs)} runs", hint="fewer runs at once, or more memory")
+        raise UserError(problem) from error
 
 
 _here: tuple[Sequence[Run], Terms]
@@ -99,6 +92,6 @@ def _start(runs: Sequence[Run], terms: Terms) -> None:
     _here = runs, terms
 
 
-def _traced_here(place: int) -> _Result:
+def _traced_here(place: int) -> _Traced:
     runs, terms = _here
     return _traced(terms, runs[place])

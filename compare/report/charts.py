@@ -202,9 +202,12 @@ def curve_charts(comparison: Comparison) -> list[Chart]:
         ("Step time", "iteration", "seconds", times, warmup),
     ):
         if any(one.points or one.broken for one in series):
-            alternative = f"{title}, {y} against {across}: {_runs_of(series)}"
             parts = _curves((across, y), series, len(comparison.groups), from_zero=title != loss)
-            charts.append(Chart(title, _caption(series, note, hidden), alternative, parts))
+            alternative = f"{title}, {y} against {across}: {len(series)} runs of "
+            alternative += f"{listed(list(dict.fromkeys(one.label for one in series)))}."
+            if nan := sum(len(one.broken) for one in series):
+                alternative += f" Crosses mark where the value is nan or inf: {nan}."
+            charts.append(Chart(title, _caption(series, nan, note, hidden), alternative, parts))
     return charts
 
 
@@ -229,23 +232,14 @@ def _curves(labels: tuple[str, str], all_: Sequence[Series], groups: int, from_z
     return parts
 
 
-def _runs_of(series: Sequence[Series]) -> str:
-    labels = listed(list(dict.fromkeys(one.label for one in series)))
-    nan = sum(len(one.broken) for one in series)
-    crosses = f" Crosses mark where the value is nan or inf: {nan}." if nan else ""
-    return f"{len(series)} runs of {labels}.{crosses}"
-
-
-def _caption(series: Sequence[Series], note: str, hidden: str) -> str:
-    """Return what is not drawn, and where a value was no number."""
+def _caption(series: Sequence[Series], nan: int, *notes: str) -> str:
+    """Return what is not drawn, and where a value was no number. nan: how many were none."""
     # A line that is missing is named: it looks as if it lay behind another.
     missing = [one.run for one in series if not one.points and not one.broken]
     names = listed(missing) if len(missing) <= _NAMED else f"{len(missing)} runs"
-    broken = [one.run for one in series if one.broken]
-    count = sum(len(one.broken) for one in series)
-    steps = "1 step is" if count == 1 else f"{count} steps are"
-    crosses = f"× at the foot: {steps} nan or inf, in {listed(broken)}" if broken else ""
-    text = "; ".join(filter(None, (f"not reported by {names}" if missing else "", note, hidden, crosses)))
+    runs = listed([one.run for one in series if one.broken])
+    crosses = f"× at the foot: {'1 step is' if nan == 1 else f'{nan} steps are'} nan or inf, in {runs}" if nan else ""
+    text = "; ".join(filter(None, (f"not reported by {names}" if missing else "", *notes, crosses)))
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 

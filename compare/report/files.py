@@ -21,18 +21,8 @@ from markupsafe import Markup
 
 from compare.comparison import Comparison, to_json
 from compare.figures import FIGURES
-from compare.report.blocks import Report, lines_of, text_of
-from compare.report.charts import (
-    HEIGHT,
-    WIDTH,
-    Chart,
-    curve_charts,
-    element,
-    sample,
-    throughput_chart,
-    with_curves,
-)
-from compare.report.page import headline, report
+from compare.report import charts
+from compare.report.page import Report, headline, lines_of, report, text_of
 from conf.arguments import program
 from metrics import Quantity
 from parsers.storage import dumps
@@ -140,34 +130,34 @@ def png(comparison: Comparison) -> bytes:
     import resvg_py
 
     measured = any(group.shown for group in comparison.groups)
-    charts: list[Chart] = [*([throughput_chart(comparison)] if measured else []), *curve_charts(comparison)]
-    width, y, parts = 2 * WIDTH + 3 * _SPACE, _SPACE, list[str]()
+    drawn = [*([charts.throughput_chart(comparison)] if measured else []), *charts.curve_charts(comparison)]
+    width, y, parts = 2 * charts.WIDTH + 3 * _SPACE, _SPACE, list[str]()
     size, _ = _TITLES[len(headline(comparison)) > 1]
     for text in title(comparison).splitlines():
         y += 1.3 * size
-        parts.append(element("text", text, x=_SPACE, y=y, font_size=size, class_="strong"))
+        parts.append(charts.element("text", text, x=_SPACE, y=y, font_size=size, class_="strong"))
     y += _SPACE
-    groups = with_curves(comparison)[:_NAMED]
+    groups = charts.with_curves(comparison)[:_NAMED]
     for index, (place, side) in enumerate(groups):  # with their lines and shapes, three a row
         row, column = divmod(index, 3)
-        x, here = _SPACE + column * (2 * WIDTH + _SPACE) / 3, y + 20 * row
+        x, here = _SPACE + column * (2 * charts.WIDTH + _SPACE) / 3, y + 20 * row
         count = f"{len(side.usable)} run" + ("" if len(side.usable) == 1 else "s")
         label = f"{_short(side.label, _LABEL)} ({count})"
-        parts.append(element("g", sample(place), transform=f"translate({x:g} {here:g})"))
-        parts.append(element("text", label, x=x + 44, y=here + 12, class_="label"))
+        parts.append(charts.element("g", charts.sample(place), transform=f"translate({x:g} {here:g})"))
+        parts.append(charts.element("text", label, x=x + 44, y=here + 12, class_="label"))
     y += 20 * ((len(groups) + 2) // 3) + (_SPACE if groups else 0)
-    for row in range(0, len(charts), 2):
-        for column, chart in enumerate(charts[row : row + 2]):
-            x = _SPACE + column * (WIDTH + _SPACE)
-            parts.append(element("text", chart.title, x=x, y=y + 16, font_size=15, class_="strong"))
-            parts.append(element("text", _short(chart.caption, 84), x=x, y=y + 34, class_="tick"))
-            parts.append(chart.svg(x=x, y=y + 40, width=WIDTH, height=chart.height))
-        y += _PANEL + max(HEIGHT, *(chart.height for chart in charts[row : row + 2])) + _SPACE
+    for row in range(0, len(drawn), 2):
+        for column, chart in enumerate(drawn[row : row + 2]):
+            x = _SPACE + column * (charts.WIDTH + _SPACE)
+            parts.append(charts.element("text", chart.title, x=x, y=y + 16, font_size=15, class_="strong"))
+            parts.append(charts.element("text", _short(chart.caption, 84), x=x, y=y + 34, class_="tick"))
+            parts.append(chart.svg(x=x, y=y + 40, width=charts.WIDTH, height=chart.height))
+        y += _PANEL + max(charts.HEIGHT, *(chart.height for chart in drawn[row : row + 2])) + _SPACE
     for text in _caption(comparison):
-        parts.append(element("text", text, x=_SPACE, y=y, class_="tick"))
+        parts.append(charts.element("text", text, x=_SPACE, y=y, class_="tick"))
         y += 16
     size_: dict[str, Any] = {"viewBox": f"0 0 {width:g} {y:g}", "width": width, "height": y}
-    drawing = element("svg", *parts, xmlns="http://www.w3.org/2000/svg", **size_)
+    drawing = charts.element("svg", *parts, xmlns="http://www.w3.org/2000/svg", **size_)
     fonts = [str(path) for path in sorted((_HERE / "fonts").glob("*.ttf"))]
     return resvg_py.svg_to_bytes(drawing, style_sheet=style(), background="#ffffff", zoom=_ZOOM, font_files=fonts)
 
@@ -193,7 +183,7 @@ def title(comparison: Comparison) -> str:
 
 def _caption(comparison: Comparison) -> Iterator[str]:
     """Yield lines on where the numbers come from, and on what speaks against comparing them."""
-    records = [run.record for _, side in with_curves(comparison) for run in side.usable]
+    records = [run.record for _, side in charts.with_curves(comparison) for run in side.usable]
     provenance = ", ".join(dict.fromkeys(record.provenance for record in records)) or "no runs"
     devices, hosts = (
         ", ".join(dict.fromkeys(str(record.environment.get(name) or "unknown") for record in records))

@@ -1,4 +1,4 @@
-"""A comparison as a report: the content of every form, in its order."""
+"""A comparison as a report: the content of every form (page, Markdown, terminal) as data, in its order."""
 
 from __future__ import annotations
 
@@ -7,34 +7,20 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+from markupsafe import Markup
+from msgspec import Struct
+from msgspec.structs import replace
 
 from compare.audit import Check, Deviation, Row, some
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED, TITLES, Figure
 from compare.groups import Group, counted, gathered, seed_of
 from compare.regression import Line as FigureLine
-from compare.regression import Outcome, Regression
+from compare.regression import Regression
 from compare.report import charts
-from compare.report.blocks import (
-    UNKNOWN,
-    Block,
-    Bullets,
-    Cell,
-    Charts,
-    Code,
-    Details,
-    Line,
-    Measured,
-    Number,
-    Paragraph,
-    Report,
-    Section,
-    Table,
-    Tag,
-    Tone,
-    ratio_lines,
-)
+from compare.report.charts import Chart
 from compare.statistics import ENOUGH
 from conf.arguments import program
 from conf.compose import SECRET
@@ -44,20 +30,157 @@ from metrics.peak import hardware_of
 from metrics.repeats import requested_of
 from parsers.given import typed
 
+Tone = Literal["good", "bad", "open", "plain", "quiet"]
+
+
+class Number(Struct, frozen=True):
+    """A number as it is read. pointer: where compare.json has it in full (JSON pointer, RFC 6901)."""
+
+    text: str
+    value: float | int
+    pointer: str
+
+
+class Tag(Struct, frozen=True):
+    """A word that is set apart. plain: it counts; quiet: it stands beside what counts."""
+
+    text: str
+    tone: Tone
+
+
+# A text stands for a line, or a cell, of plain text; Markup is a drawing.
+Line: TypeAlias = str | tuple[str | Number | Tag, ...]
+UNKNOWN: Line = (Tag("unknown", "open"),)
+
+
+class Measured(Struct, frozen=True):
+    """A quantity in a cell. pointer: of the quantity in compare.json."""
+
+    quantity: Quantity
+    pointer: str
+    with_unit: bool = True
+    with_interval: bool = True
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Value and source, below them the interval."""
+        quantity, known = self.quantity, self.quantity.readable()
+        if quantity.value is None or known.value is None:
+            return (UNKNOWN,)
+        unit = f" {known.unit}" if self.with_unit and known.unit else ""
+        source = Tag(quantity.source, "open" if quantity.source == "assumed" else "quiet")
+        first: Line = (Number(shown(known.value), quantity.value, f"{self.pointer}/value"), f"{unit} ", source)
+        if quantity.interval is None or known.interval is None or not self.with_interval:
+            return (first,)
+        return first, _ends(map(shown, known.interval), quantity.interval, self.pointer)
+
+
+Cell: TypeAlias = str | tuple[Line, ...] | Measured
+
+
+class Paragraph(Struct, frozen=True):
+    line: Line
+
+
+class Bullets(Struct, frozen=True):
+    items: tuple[Line, ...]
+
+
+class Table(Struct, frozen=True):
+    """rows: as many cells as heads; the first heads its row. numbers: all but the first column are. in_section: the
+    title of its section says the same as the caption, which is hidden."""
+
+    caption: str
+    heads: Sequence[Line]
+    rows: Sequence[Sequence[Cell]]
+    numbers: bool = False
+    in_section: bool = False
+
+    def without_drawings(self) -> Table:
+        """Return the table without the columns whose cells are drawings alone, for forms that have none."""
+        drawn = {i for row in self.rows for i, c in enumerate(row) if any(lines_of(c)) and not text_of(lines_of(c)[0])}
+        kept = [i for i in range(len(self.heads)) if i not in drawn]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return replace(self, heads=[self.heads[i] for i in kept], rows=rows)
+
+
+class Charts(Struct, frozen=True):
+    """Charts beside each other where there is room. legend: each group's line and shape, and its label."""
+
+    charts: Sequence[Chart]
+    legend: tuple[tuple[Markup, str], ...] = ()
+
+
+class Code(Struct, frozen=True):
+    text: str
+    label: str
+
+
+class Details(Struct, frozen=True):
+    """Blocks that are folded on the screen."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+class Section(Struct, frozen=True):
+    """anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each other."""
+
+    title: str
+    blocks: Sequence[Block]
+    anchor: str = ""
+    beside: bool = False
+
+
+Block: TypeAlias = "Paragraph | Bullets | Table | Charts | Code | Details | Section"
+
+
+class Report(Struct, frozen=True):
+    """word, tone: the verdict. headline: what it comes to, in sentences."""
+
+    title: str
+    word: str
+    tone: Tone
+    headline: tuple[Line, ...]
+    sections: tuple[Section, ...]
+
+
+def lines_of(content: Cell) -> tuple[Line, ...]:
+    """Return the lines of a cell."""
+    if isinstance(content, str):
+        return (content,)
+    return content.lines if isinstance(content, Measured) else content
+
+
+def text_of(line: Line) -> str:
+    """Return a line without its marks and drawings."""
+    texts = (part.text if isinstance(part, Number | Tag) else part for part in line)
+    return "".join(text for text in texts if not isinstance(text, Markup))
+
+
+def ratio_lines(
+    ratio: float | None, interval: tuple[float, float] | None, pointer: str, name: str = "ratio"
+) -> tuple[Line, Line]:
+    """Return a ratio and its interval, each empty where there is none. pointer: of the entry that has them."""
+    text: Line = () if ratio is None else (Number(f"{ratio:.3f}", ratio, f"{pointer}/{name}"),)
+    return text, _ends((f"{end:.3f}" for end in interval), interval, pointer) if interval else ()
+
+
+def _ends(texts: Iterable[str], interval: tuple[float, float], pointer: str) -> Line:
+    low, high = (
+        Number(text, value, f"{pointer}/interval/{end}")
+        for end, (text, value) in enumerate(zip(texts, interval, strict=True))
+    )
+    return low, " to ", high
+
+
 _TONES: Mapping[str, Tone] = {
-    # verdicts
-    "comparable": "good",
-    "not comparable": "bad",
-    "cannot tell": "open",
-    # settings and checks
-    **dict.fromkeys(("identical", "equal"), "quiet"),
-    **dict.fromkeys(("declared", "unknown", "not rehearsed", "undecided"), "open"),
-    **dict.fromkeys(("unexplained", "apart"), "bad"),
-    # figures
-    **dict.fromkeys(("faster", "cheaper", "better"), "good"),
+    **dict.fromkeys(("comparable", "ok", "faster", "cheaper", "better"), "good"),
+    **dict.fromkeys(("not comparable", "regression", "failed run", "unexplained", "apart"), "bad"),
     **dict.fromkeys(("slower", "dearer", "worse"), "bad"),
+    **dict.fromkeys(("cannot tell", "declared", "unknown", "not rehearsed", "undecided"), "open"),
+    **dict.fromkeys(("identical", "equal"), "quiet"),
 }
-_GATE_TONES: dict[Outcome, Tone] = {"ok": "good", "regression": "bad", "failed run": "bad", "cannot tell": "open"}
 _ORDER = ("unexplained", "declared", "varied", "allowed")
 _SIDE_BY_SIDE = 6  # groups that a table of settings has columns for
 _COLUMNS = 4  # groups that a table of figures has columns for; more stand below each other
@@ -153,13 +276,8 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
         if item.group in costs:
             pointer, cheap = costs[item.group]
             times, between = ratio_lines(cheap.ratio, cheap.interval, pointer)
-            cost = (
-                "; a token costs ",
-                *times,
-                " times as much",
-                *(between and (" (", *between, ")")),
-                " at your prices",
-            )
+            within: Line = (" (", *between, ")") if between else ()
+            cost = ("; a token costs ", *times, " times as much", *within, " at your prices")
         sentences.append((f"{text}: ", *ratio, " times its tokens/s/GPU (", *sure, ")", *cost, "."))
     if (more := len(known) - _SENTENCES) > 0:
         sentences.append(f"{'1 more group is' if more == 1 else f'{more} more groups are'} in the table.")
@@ -179,15 +297,16 @@ def _no_number(comparison: Comparison) -> str:
     if stray and {*stray} == {*deciding}:
         return "No ratio is given: not all that was requested ran."
     measured = any(group.usable for group in comparison.groups)
-    no_ratio = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
-    return _NO_NUMBER.get(comparison.audit.verdict.word, no_ratio)
+    unknown = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
+    return _NO_NUMBER.get(comparison.audit.verdict.word, unknown)
 
 
 def advice(comparison: Comparison) -> Iterator[Line]:
     """Yield what to do next; nothing where the question is answered."""
     word, keys, stray = comparison.audit.verdict.word, _deciding(comparison), _stray(comparison)
     if word == "not comparable":
-        yield from _unlike(comparison, [key for key in keys if key not in stray])
+        if unlike := [key for key in keys if key not in stray]:
+            yield _unlike(comparison, unlike)
         if stray:  # neither runs that are alike nor vary= would help
             mend = "request what ran, or have the stack run what was requested"
             yield f"{some(stray)} did not run as requested: {mend}; or accept it, {_accept(stray)}"
@@ -214,17 +333,14 @@ def _accept(keys: Sequence[str]) -> str:
     return " ".join(f"accept.{key}=REASON" for key in keys) if len(keys) <= _SPELLED else "accept.KEY=REASON"
 
 
-def _unlike(comparison: Comparison, keys: Sequence[str]) -> Iterator[str]:
-    if not keys:
-        return
+def _unlike(comparison: Comparison, keys: Sequence[str]) -> str:
     if list(keys) == ["loss"]:
-        yield f"Where this difference of losses will do, accept it: {_accept(keys)}; else find out why they part"
-        return
+        return f"Where this difference of losses will do, accept it: {_accept(keys)}; else find out why they part"
     # Nobody would compare clocks.
     settings = [row.setting for row in comparison.audit.rows if row.setting in keys and row.setting != "clock"]
     compared = ",".join((*comparison.audit.varied.keys, *settings))
     vary = f"compare it, vary={compared}; or " if 0 < len(settings) <= _SPELLED else ""
-    yield f"Run the groups alike in {some(keys)}; or {vary}accept what is meant to differ, {_accept(keys)}"
+    return f"Run the groups alike in {some(keys)}; or {vary}accept what is meant to differ, {_accept(keys)}"
 
 
 def _stray(comparison: Comparison) -> list[str]:
@@ -235,10 +351,9 @@ def _deciding(comparison: Comparison) -> list[str]:
     """Return what accept.KEY would have to name."""
     audited = comparison.audit
     differs = audited.verdict.word == "not comparable"
-    names = [row.setting for row in audited.rows if row.decides and (row.state == "unexplained") == differs]
-    names += [check.name for check in comparison.audit.checks if check.decides and (check.state == "apart") == differs]
-    names += _stray(comparison)
-    return list(dict.fromkeys(names))
+    items = [(row.setting, row) for row in audited.rows] + [(check.name, check) for check in audited.checks]
+    names = [name for name, item in items if item.decides and (item.state in ("unexplained", "apart")) == differs]
+    return [*dict.fromkeys((*names, *_stray(comparison)))]
 
 
 def _repeats(comparison: Comparison) -> Iterator[Line]:
@@ -332,9 +447,8 @@ def _ratio_table(
         look = {"with_unit": unit is None or not few, "with_interval": False}
         first = _named(TITLES[item.metric], unit) if few else item.group
         ratio, interval = ratio_lines(item.ratio, item.interval, pointer)
-        word = Tag(item.word, _TONES.get(item.word, "plain"))
         values = [_figure(comparison, label, item.metric, **look) for label in sides]
-        rows.append([first, (ratio,), (interval,), ((bar,),), ((word,),), *values, item.reason])
+        rows.append([first, (ratio,), (interval,), ((bar,),), ((_tag(item.word),),), *values, item.reason])
     caption = f"{of}{name} against {comparison.baseline}"
     if len(reasons) == 1:  # it stands once, above the table
         caption, heads, rows = ": ".join((caption, *reasons)), heads[:-1], [row[:-1] for row in rows]
@@ -392,8 +506,11 @@ def _settings(caption: str, rows: Sequence[Row], with_reasons: bool = True) -> l
 
 
 def _state(item: Row | Check) -> Cell:
-    mark = (", ", Tag("decides", "bad")) if item.decides else ()
-    return ((Tag(item.state, _TONES.get(item.state, "plain")), *mark),)
+    return ((_tag(item.state), *((", ", Tag("decides", "bad")) if item.decides else ())),)
+
+
+def _tag(word: str) -> Tag:
+    return Tag(word, _TONES.get(word, "plain"))
 
 
 def _checks(checks: Sequence[Check]) -> list[Table]:
@@ -403,10 +520,8 @@ def _checks(checks: Sequence[Check]) -> list[Table]:
 
 def _deviations(deviations: Sequence[Deviation]) -> list[Table]:
     none: Cell = ((Tag("none", "bad"),),)
-    rows = [
-        (item.run, item.setting, f"{item.requested}", f"{item.effective}", none if (d := item.declared) is None else d)
-        for item in deviations
-    ]
+    known = [(item, none if item.declared is None else item.declared) for item in deviations]
+    rows = [(i.run, i.setting, f"{i.requested}", f"{i.effective}", reason) for i, reason in known]
     return _table("Requested, and not what ran", ("run", "setting", "requested", "ran", "reason given"), rows)
 
 
@@ -652,7 +767,7 @@ def regression_report(gate: Regression) -> Report:
     changes = [(change.fact, listed(change.reference), listed(change.new)) for change in gate.changes]
     changes = changes or [("nothing that the records report", "", "")]
     blocks += _table("What changed", ("fact", gate.baseline, gate.candidate), changes)
-    return Report(headline, gate.outcome, _GATE_TONES[gate.outcome], (headline,), (Section("", blocks),))
+    return Report(headline, gate.outcome, _TONES[gate.outcome], (headline,), (Section("", blocks),))
 
 
 def _gate_cells(figure: FigureLine) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from compare.report.blocks import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, lines_of, text_of
+from compare.report.page import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, lines_of, text_of
 from metrics import shown
 from parsers.text import plain
 

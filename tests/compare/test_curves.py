@@ -16,8 +16,7 @@ from scipy import stats
 from compare.audit import Audit
 from compare.curve import curve_of
 from compare.losses import BLOCKS, RISK, Band, leaves
-from compare.report.blocks import text_of
-from compare.report.page import advice, headline
+from compare.report.page import advice, headline, text_of
 from parsers import Record, Step
 
 Fields = Callable[[int], Mapping[str, Any]]

@@ -11,8 +11,7 @@ from long_runs import vendor_run
 from made import TP2, compared, made, ran, repeats, silent
 from msgspec.structs import replace
 
-from compare.report.blocks import text_of
-from compare.report.page import advice, headline
+from compare.report.page import advice, headline, text_of
 from metrics.bill import Prices, Terms
 from parsers import Record
 
