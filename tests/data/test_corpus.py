@@ -158,17 +158,13 @@ def test_two_at_once_make_one(tmp_path: Path) -> None:
 def test_three_files_and_numpy_are_enough(tmp_path: Path) -> None:
     for name in ("corpus.py", "corpus_order.py", "rank_program.py"):
         shutil.copy(RANKS / name, tmp_path)
-    code = (
-        "import sys, runpy\n"
-        "class No:\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name.partition('.')[0] in ('torch', 'megatron', 'yaml', 'conf', 'launchers'):\n"
-        "            raise ImportError(name)\n"
-        "sys.meta_path.insert(0, No())\n"
-        f"sys.argv = ['corpus.py', '--prefix', {str(tmp_path / 'c')!r}, *{SMALL!r}]\n"
-        f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        f"runpy.run_path({str(tmp_path / 'corpus.py')!r}, run_name='__main__')\n"
-    )
+    code = f"""
+import sys, runpy
+sys.modules.update(dict.fromkeys(("torch", "megatron", "yaml", "conf", "launchers")))
+sys.argv = ["corpus.py", "--prefix", {str(tmp_path / "c")!r}, *{SMALL!r}]
+sys.path.insert(0, {str(tmp_path)!r})
+runpy.run_path({str(tmp_path / "corpus.py")!r}, run_name="__main__")
+"""
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "c.idx").exists()

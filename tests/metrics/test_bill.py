@@ -99,12 +99,14 @@ def test_an_example_price_is_assumed_and_stays_so() -> None:
     assert {yours[name].source for name in ("price", "gpus", "total")} == {"computed"}
 
 
+MINE, RIVAL = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
+
+
 def test_break_even_is_where_the_totals_meet() -> None:
-    mine, rival = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
     at = terms(power_price=0.1)
-    even, _ = break_evens([mine, rival], at)
+    even, _ = break_evens([MINE, RIVAL], at)
     prices = replace(PRICES, per_gpu_hour={**PRICES.per_gpu_hour, "mi355x": even.up_to.value})
-    there = [bill(o, replace(at, prices=prices))["total"].value for o in (mine, rival)]
+    there = [bill(o, replace(at, prices=prices))["total"].value for o in (MINE, RIVAL)]
     assert there[0] == pytest.approx(there[1])
     assert even.rival == "b200"
     assert even.up_to.note == "no interval: too few runs"
@@ -127,13 +129,12 @@ def test_no_price_makes_up_for_too_much_electricity() -> None:
 
 
 def test_energy_breaks_even_where_both_draw_as_much() -> None:
-    mine, rival = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
     at = terms(pue=1.25, host_share=0.2, goodput=0.9)
-    level = break_evens([mine, rival], at, ENERGY)[0].up_to
+    level = break_evens([MINE, RIVAL], at, ENERGY)[0].up_to
     assert (level.value, level.unit) == (pytest.approx(1000 * 10 / 12), "W/GPU")
-    there = [bill(o, at)["energy_kwh"].value for o in (option("mi355x", 10_000, level.value or 0), rival)]
+    there = [bill(o, at)["energy_kwh"].value for o in (option("mi355x", 10_000, level.value or 0), RIVAL)]
     assert there[0] == pytest.approx(there[1])
-    dies = [option("mi250x", 10_000, 280, devices_per_package=2), rival]
+    dies = [option("mi250x", 10_000, 280, devices_per_package=2), RIVAL]
     assert break_evens(dies, at, ENERGY)[0].up_to.value == pytest.approx(1000 * 10 / 12), "of one device"
 
 

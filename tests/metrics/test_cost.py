@@ -20,9 +20,13 @@ J6 = f"{PRICES}|power_price=0.09|pue=1.25|tokens=15T"
 ENERGY = "tokens=15e12|pue=1.25|carbon=FRA|power_price=0.09"
 
 
+def both(folder: Path) -> None:
+    repeats(folder, "mi355x", 10_000, 10_100, 9_900)
+    repeats(folder, "b200", 12_000, 12_120, 11_880)
+
+
 def test_journey_6_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    repeats(tmp_path, "mi355x", 10_000, 10_100, 9_900)
-    repeats(tmp_path, "b200", 12_000, 12_120, 11_880)
+    both(tmp_path)
     line = ["cost", str(tmp_path), *J6.split("|"), "carbon=FRA"]
     assert main(line) == 0
     out = capsys.readouterr().out
@@ -44,8 +48,7 @@ def test_journey_6_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_journey_6_for_energy_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a price: energy and CO2 of each option, the power at which one would draw level, and what moves it."""
-    repeats(tmp_path, "mi355x", 10_000, 10_100, 9_900)
-    repeats(tmp_path, "b200", 12_000, 12_120, 11_880)
+    both(tmp_path)
     line = ["energy", str(tmp_path), *ENERGY.split("|")]
     assert main(line) == 0
     out = capsys.readouterr().out
@@ -128,16 +131,10 @@ def test_runs_without_a_speed_and_copies_are_refused(tmp_path: Path, capsys: pyt
     assert "is the same run as" in capsys.readouterr().err
 
 
-def test_a_folder_with_an_equals_sign_is_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_owned_hardware_and_a_folder_with_an_equals_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeats(tmp_path / "lr=0.1", "mi355x", 10_000)
-    assert main(["cost", str(tmp_path / "lr=0.1"), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["options"]) == 1
-
-
-def test_owned_hardware_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    repeats(tmp_path, "mi355x", 10_000)
     how = ["capex.usd_per_gpu.mi355x=35040", "years=4", "utilisation=50%", "power_price=0"]
-    assert main(["cost", str(tmp_path), *how, "--json"]) == 0
+    assert main(["cost", str(tmp_path / "lr=0.1"), *how, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["options"][0]["figures"]
     assert figures["price"]["value"] == pytest.approx(2.0)
     assert "bought for 4 years, 50 % of them at work" in figures["price"]["note"]
