@@ -101,17 +101,14 @@ RESTARTED = stamped((1, 2), (2, 4), (3, 6), (4, 8), (3, 1), (4, 3), (5, 5))
 SET_BACK = stamped((1, 2), (2, 4), (3, 6), (4, 8), (5, 1), (6, 3), (7, 5))
 RAMPED = [step(i, consumed_samples=at) for i, at in enumerate([8, 16, 24, 40, 56], start=1)]
 REHEARSED = small(*(step(i, loss=3.0 / i) for i in range(1, 9)), provenance="rehearsed")
+REHEARSED_8B = all_steps(made(provenance="rehearsed"), tflops_per_gpu=5.0, tokens_per_s_per_gpu=5.0)
 SUMMARY = {"tokens_per_s": Quantity(5.0, "tokens/s", "computed").to_json()}
 RSS = [step(i, memory_bytes=i, memory_kind="rss") for i in (1, 2)]
 SLOW_START, SHORT = llama([30.0, 10.0, *[2.0] * 18], wall_time_s=80.0), llama([2.0] * 20, wall_time_s=30.0)
 ONCE = llama([2.0] * 20, wall_time_s=100.0)
 AGAIN = replace(ONCE, steps=(*ONCE.steps[:12], *ONCE.steps[8:]), restarts=(Restart(8, 13),))
-SECONDS = {("checkpoint", 3.0), ("evaluation", 1.5)}
-STALLS = [Stall(line=1, kind=kind, seconds=s) for kind, s in sorted(SECONDS)] + [
-    Stall(line=3, kind="checkpoint", seconds=2.0),
-    Stall(line=4, kind="checkpoint"),
-]
-STALLED = made(stalls=tuple(STALLS), restarts=(Restart(4, 9),))
+STALLS = [("checkpoint", 3.0), ("evaluation", 1.5), ("checkpoint", 2.0), ("checkpoint", None)]
+STALLED = tuple(Stall(line=1, kind=kind, seconds=seconds) for kind, seconds in STALLS)
 RATES = even(12, None, tokens_per_s_per_gpu=100.0, tflops_per_gpu=5.0)
 UNEVEN = [replace(one, tokens_per_s_per_gpu=r) for one, r in zip(RATES, [200.0] * 2 + [100.0, 300.0] * 5, strict=True)]
 ODD = {"tokens_per_s_per_gpu": 1e6, "tflops_per_gpu": 8638.0}
@@ -168,10 +165,7 @@ ROWS: list[tuple[Record, str, Any, str]] = [
     (small(*RAMPED), "tokens_per_s", (56 - 16) * 100 / 6.0, ""),
     # a rehearsal has losses, and neither speed, TFLOP/s nor power
     *((REHEARSED, *row) for row in (("tokens_per_s", None, ""), ("loss_first", 3.0, ""), ("loss_last", 3.0 / 8, ""))),
-    *(
-        (all_steps(made(provenance="rehearsed"), tflops_per_gpu=5.0, tokens_per_s_per_gpu=5.0), name, None, "")
-        for name in NONE
-    ),
+    *((REHEARSED_8B, name, None, "") for name in NONE),
     # a last loss that is not finite is unknown
     (small(step(1, loss=2.0), step(2, nonfinite=("loss",))), "loss_last", None, ""),
     # an estimate keeps its summary, and no record whose steps are lost does
@@ -198,8 +192,8 @@ ROWS: list[tuple[Record, str, Any, str]] = [
     (SHORT, "goodput_percent", None, "40.00 s of steps in 30.00 s: one of the two is wrong"),
     (llama([2.0] * 20), "goodput_percent", None, ""),
     # stalls are summed by kind, and unreported ones are unknown
-    (STALLED, "stall_time_s", 6.5, "log: checkpoint 5.000 s, evaluation 1.500 s, 1 without a time"),
-    (STALLED, "restarts", 1, ""),
+    (made(stalls=STALLED), "stall_time_s", 6.5, "log: checkpoint 5.000 s, evaluation 1.500 s, 1 without a time"),
+    (made(restarts=(Restart(4, 9),)), "restarts", 1, ""),
     (made(), "stall_time_s", None, ""),
     # MFU is our FLOPs over the dense peak of what ran
     (LLAMA, "tflops_per_gpu", TFLOPS, ""),
@@ -219,13 +213,10 @@ ROWS: list[tuple[Record, str, Any, str]] = [
     (made(hardware="cpu"), "power_w_per_gpu", None, ""),
     # above the peak is impossible and not printed
     (made(60_000), "mfu_percent", None, "impossible: 123 % of 2,517 TFLOP/s, mi355x bf16 dense; check: "),
-    *(
-        (made(60_000), "mfu_percent", None, text)
-        for text in ("counted twice", "asynchronous", "whether fp8 ran, not bf16")
-    ),
+    *((made(60_000), "mfu_percent", None, text) for text in ("counted twice", "asynchronous", "fp8 ran, not bf16")),
     (made(40_000), "mfu_percent", 2 * MFU, ""),
     (made(40_000), "mfu_achievable_percent", None, "implausible: 132 % of 1,565 TFLOP/s"),
-    # a log that does not report a setting gives no MFU; one that was requested alone an assumed one, but no assumed speed
+    # a log that does not report a setting gives no MFU; what was requested alone an assumed one, but no assumed speed
     *((replace(unread(made(), name, "vocab_size"), requested={}), "mfu_percent", None, ": u") for name in NEEDED),
     (unread(made(), "num_layers"), "flops_per_token", FLOPS, "not read back: num_layers"),
     (unread(made(), "num_layers"), "mfu_percent", ANY, "assumed: "),
@@ -242,12 +233,7 @@ ROWS: list[tuple[Record, str, Any, str]] = [
     (ONE_GROUP, "flops_per_token", FLOPS - 6 * 32 * 2 * 4096 * 128 * 7, ""),
     # the framework's own figure is kept beside ours
     (THEIRS, "tflops_per_gpu_framework", 579.13, "log: 1.125 × ours, as full_attention counts"),
-    (
-        all_steps(EACH, tflops_per_gpu=999.0),
-        "tflops_per_gpu_framework",
-        999,
-        "by a way of counting that is none of ours",
-    ),
+    (all_steps(EACH, tflops_per_gpu=999.0), "tflops_per_gpu_framework", 999, "a way of counting that is none of ours"),
     # memory is a share of what the device has, else of its data sheet, of the kind that includes most
     (MEMORY, "peak_memory_percent", 25, "% log: allocated, of 300.0 GB, by the driver"),
     (MEMORY, "memory_headroom_bytes", 225_000_000_000, ""),
