@@ -189,7 +189,7 @@ def _side(key: str, text: str, runs: Sequence[Run]) -> Group:
         if text not in groups:
             known = listed(sorted(groups)) or "no groups"
             allowed = f"a filter ({key}.image=…), a directory or glob, or one of: {known}"
-            raise InputError(Problem(key, "names no runs", text, allowed, closest(text, groups)))
+            raise InputError(Problem(key, "matches no runs", text, allowed, closest(text, groups)))
         chosen = groups[text]
     if not chosen:
         raise InputError(Problem(key, "fits none of the runs", text, hint=f"{program('compare')} RUNS lists them"))

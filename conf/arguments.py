@@ -179,7 +179,7 @@ class _Parser:
         if not self.command.others:
             self.problems += map(self._unknown, others)
         if not self.command.words:
-            self.problems += [Problem(text, "is no KEY=VALUE", allowed=self._allowed()) for text in words]
+            self.problems += [Problem(text, "is not KEY=VALUE", allowed=self._allowed()) for text in words]
         if self.problems:
             raise InputError(*self.problems)
         rest = tuple(text for text in texts if text in {*words, *others})

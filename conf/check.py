@@ -47,9 +47,9 @@ def nearest(target: float, valid: list[int], count: int = 4) -> list[int]:
     return sorted(sorted(valid, key=lambda v: (abs(v - target), v))[:count])
 
 
-def wrong(asked: object, key: str, what: str, allowed: str = "", hint: str = "") -> Problem:
+def wrong(requested: object, key: str, what: str, allowed: str = "", hint: str = "") -> Problem:
     """Return the problem of the value that a request or an experiment has at `key`."""
-    value = follow(asked, key)
+    value = follow(requested, key)
     return Problem(key, what, "null" if value is None else str(value), allowed, hint)
 
 
@@ -195,8 +195,9 @@ def _schedule(r: Request, s: Sizes) -> Iterator[Problem]:
     if r.optimizer.lr_warmup_iters >= end:
         what = "the warm-up must end before the iterations and the decay do"
         yield wrong(r, "optimizer.lr_warmup_iters", what, f"0 to {end - 1}")
-    if r.optimizer.min_lr >= r.optimizer.lr:
-        yield wrong(r, "optimizer.min_lr", "must be below optimizer.lr, or nothing decays", f"0 to {r.optimizer.lr}")
+    if 0 < r.optimizer.lr <= r.optimizer.min_lr:
+        what = "must be below optimizer.lr, or nothing decays"
+        yield wrong(r, "optimizer.min_lr", what, f"at least 0 and below {r.optimizer.lr:g}")
 
 
 def _bounds(r: Request, s: Sizes) -> Iterator[Problem]:

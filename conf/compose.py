@@ -143,6 +143,9 @@ def _checked(override: str, problems: list[Problem]) -> str:
         problems.append(Problem(override, _first_lines(e), hint=hint))
         return override
     key = parsed.key_or_group
+    if not key:
+        problems.append(Problem(override, "has no key before the =", hint="write KEY=VALUE"))
+        return override
     if key.startswith("hydra") or "@" in override.partition("=")[0]:
         what = "Hydra's own settings have no effect here" if key.startswith("hydra") else "packages are fixed"
         problems.append(Problem(override, what, hint="leave it out"))
@@ -161,14 +164,16 @@ def _checked(override: str, problems: list[Problem]) -> str:
 def choice_problems(group: str, value: object) -> Iterator[Problem]:
     """Yield the problem of a choice that the group does not have, or those of its file. Sweeps (a,b) are Hydra's to
     refuse outside `-m`."""
-    if not isinstance(value, str | bool | int):
+    valid = choices(group)
+    if value is None or isinstance(value, float | list | dict):
+        yield Problem(group, "takes one name", str(value), listed(valid))
+    elif not isinstance(value, str | bool | int):
         return
-    if str(value) not in choices(group):
-        valid = choices(group)
+    elif str(value) in valid:
+        yield from file_problems(group, str(value))
+    else:
         hint = closest(str(value), valid) or f"one of these, or add conf/{group}/{value}.yaml"
         yield Problem(f"{group}={value}", "no such choice", allowed=listed(valid), hint=hint)
-    else:
-        yield from file_problems(group, str(value))
 
 
 @cache
@@ -189,7 +194,7 @@ def file_problems(group: str, choice: str) -> tuple[Problem, ...]:
     named = (document.get(group) or {} if of_root else document).get("name", choice)
     if named != choice and "${" not in str(named):
         hint = f"`name: {choice}`, or call the file {named}.yaml"
-        return (Problem(where, "its name: is another than the file's", str(named), choice, hint),)
+        return (Problem(where, "`name:` differs from the name of the file", str(named), choice, hint),)
     return ()
 
 
@@ -201,7 +206,7 @@ def key_problems(key: str) -> Iterator[Problem]:
         if side not in sides:
             yield Problem(key, "no such platform", allowed=listed(sides), hint=closest(side, sides))
         if rest == ["platform"]:
-            yield Problem(key, "a side cannot be another platform", hint="leave it out")
+            yield Problem(key, "the name of the side is the platform", hint="leave it out")
         elif rest and not (len(rest) == 1 and (CONF / rest[0]).is_dir()):
             yield from key_problems(".".join(rest))
         return
@@ -209,7 +214,7 @@ def key_problems(key: str) -> Iterator[Problem]:
     if get_origin(kind) is Mapping or known == key:
         return
     if renamed := RENAMED.get(key):
-        yield Problem(key, "is called otherwise now", allowed=renamed, hint=f"{renamed}=…")
+        yield Problem(key, "was renamed", allowed=renamed, hint=f"{renamed}=…")
     else:
         wrong = key.removeprefix(known).lstrip(".").partition(".")[0]
         valid = field_types(kind) if is_dataclass(kind) else {}

@@ -25,13 +25,13 @@ IMAGES = CONF / "tables" / "images.yaml"
 TIMEOUT_S = 60
 _PROGRAM = """
 import importlib.metadata, json, sys
-found = {}
+versions = {}
 for name in sys.argv[1:]:
     try:
-        found[name] = importlib.metadata.version(name)
+        versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        found[name] = None
-print(json.dumps(found))
+        versions[name] = None
+print(json.dumps(versions))
 """
 
 

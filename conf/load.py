@@ -103,7 +103,7 @@ def _senseless(r: Request) -> Iterator[Problem]:
         yield Problem("platform.vendor", "no such vendor", str(vendor), listed(accelerators()), hint)
     elif r.hardware.vendor != vendor:
         valid = [name for name in names if (device := hardware(name)) and device.vendor == vendor]
-        yield Problem("hardware", f"{r.hardware.name} is no hardware of platform {r.platform.name}", "", listed(valid))
+        yield Problem("hardware", f"{r.hardware.name} is not hardware of platform {r.platform.name}", "", listed(valid))
     if r.repeat < 1:
         yield Problem("repeat", "must be at least 1", str(r.repeat))
     if r.hang_after_s <= 0:

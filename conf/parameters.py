@@ -62,7 +62,7 @@ def count(model: Model) -> Parameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RankParameters:
     """Parameters on one rank: experts, which only the ranks of the same expert index share, and the rest."""
 
     dense: int
@@ -73,20 +73,20 @@ class Held:
         return self.dense + self.experts
 
 
-def per_rank(model: Model, sizes: Sizes) -> Held:
+def per_rank(model: Model, sizes: Sizes) -> RankParameters:
     """Return the parameters of the fullest rank. See `per_stage`."""
     return max(per_stage(model, sizes), key=lambda rank: rank.total)
 
 
-def per_stage(model: Model, sizes: Sizes) -> tuple[Held, ...]:
+def per_stage(model: Model, sizes: Sizes) -> tuple[RankParameters, ...]:
     """Return the parameters of one rank in each pipeline stage, with the padded vocabulary. Norms, routers and MLA's
     down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by TP; see conf/shapes.py.
     ValueError: sizes that do not divide the model."""
-    moe, held = model.moe, []
+    moe, counts = model.moe, []
     expert = sum(prod(role.on_rank(sizes.tp)) for role in shapes.expert(model, moe)) if moe else 0
     for stage in range(max(1, sizes.pp)):
         modules = list(shapes.modules(model, sizes, stage))
         dense = sum(prod(role.on_rank(sizes.tp)) for module in modules for role in module.roles)
         routed = sum(module.routed for module in modules)
-        held.append(Held(dense, routed * (moe.num_experts // sizes.ep if moe else 0) * expert))
-    return tuple(held)
+        counts.append(RankParameters(dense, routed * (moe.num_experts // sizes.ep if moe else 0) * expert))
+    return tuple(counts)

@@ -153,7 +153,7 @@ def _layout(r: Request, row: LayoutRow | None) -> Layout:
     )
 
 
-def _layout_reasons(asked: Request, r: Request, layout: Layout) -> Iterator[str]:
+def _layout_reasons(stated: Request, r: Request, layout: Layout) -> Iterator[str]:
     training, sizes = r.training, Sizes.of(layout)
     one, many = ("GPU", "GPUs") if r.hardware.vendor else ("process", "processes")
     equation = f"{layout.world_size} {one if layout.world_size == 1 else many} / TP {sizes.tp} / PP {sizes.pp}"
@@ -163,5 +163,5 @@ def _layout_reasons(asked: Request, r: Request, layout: Layout) -> Iterator[str]
     yield f"gradient accumulation = {layout.num_micro_batches}: global batch {training.global_batch_size} / {split}"
     if r.gpus_per_node is None:
         yield f"gpus_per_node = {r.ranks_per_node}: a standard node of {r.hardware.name}"
-    if asked.layout.sequence_parallel is None and layout.source is None and sizes.tp > 1:
+    if stated.layout.sequence_parallel is None and layout.source is None and sizes.tp > 1:
         yield "sequence parallel on: TP > 1, and nothing said otherwise"

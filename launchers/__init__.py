@@ -25,8 +25,8 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
 
     framework = framework_of(experiment.framework.name)
     if experiment.framework.options and not framework.takes_options:
-        found = listed(sorted(experiment.framework.options))
-        raise ConfigError(Problem("framework.options", f"{framework.name} takes no options", found, "{}"))
+        options = listed(sorted(experiment.framework.options))
+        raise ConfigError(Problem("framework.options", f"{framework.name} takes no options", options, "{}"))
     if refused := list(framework.refusals(experiment)):
         raise ConfigError(*refused)
     if experiment.cluster.container != "none":

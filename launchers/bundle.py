@@ -48,7 +48,7 @@ def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
     runs, or one folder for several runs. InputError: a folder that cannot be used."""
     problems = [problem for e, *_ in requested for problem in _problems(e)]
     if len({e.bundle for e, *_ in requested}) < len(requested):
-        problems.append(Problem("bundle", "one folder holds one experiment", hint="one call a bundle"))
+        problems.append(Problem("bundle", "one folder takes one experiment", hint="one call a bundle"))
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
     for e, plan, scope in requested:
@@ -79,7 +79,9 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
         foreign = sorted(path.name for path in directory.iterdir() if path.name not in ours)
         if foreign:
             hint = "bundle=ANOTHER/FOLDER, or empty it"
-            raise InputError(Problem(str(directory), "holds what is of no bundle", ", ".join(foreign[:5]), hint=hint))
+            raise InputError(
+                Problem(str(directory), "has files that belong to no bundle", ", ".join(foreign[:5]), hint=hint)
+            )
         for name, text in texts.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)

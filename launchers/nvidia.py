@@ -48,9 +48,9 @@ class RecipeStack(Framework):
         yield from self.other_vendor(e, f"{self.label} is NVIDIA's stack", "framework=megatron")
         yield from self.recipe_missing(e)
         if self.precision_name(e) is None:
-            found = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
+            requested = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
             what = f"{self.label.removeprefix('Megatron-')} has no such precision"
-            yield Problem("precision", what, found, "bf16, fp32, fp8, fp8_current, mxfp8")
+            yield Problem("precision", what, requested, "bf16, fp32, fp8, fp8_current, mxfp8")
         if e.accelerator is None:
             yield from without_accelerator(e)
         yield from self.more_refusals(e)

@@ -25,7 +25,7 @@ def problems(e: Experiment) -> list[Problem]:
     conflicts = variables.conflicts(e, os.environ) if framework.takes_environment else ()
     nodes = []
     if e.nodes > 1 and not e.rehearse:
-        what = "one launch.py runs one node so far: it would record only its own"
+        what = "launch.py runs one node so far, and would record that one only"
         hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
         nodes = [Problem("nodes", what, str(e.nodes), "1", hint)]
     return [*_platform(e), *nodes, *packages, *conflicts, *_data(e), *framework.preflight(e)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError, Problem
-from conf.parameters import Held, per_stage
+from conf.parameters import RankParameters, per_stage
 from conf.resolve import Experiment
 from conf.schema import Data
 from conf.shapes import Sizes
@@ -117,7 +117,7 @@ def played(e: Experiment) -> tuple[int, ...]:
     return (0,) if e.layout.pipeline_model_parallel_size == 1 else (0, last)
 
 
-def parameters(e: Experiment) -> dict[int, Held]:
+def parameters(e: Experiment) -> dict[int, RankParameters]:
     """Return the parameters that each played rank must have, by our own count."""
     stages = per_stage(e.model, Sizes.of(e.layout))
     return dict(zip(played(e), (stages[0], stages[-1]), strict=False))

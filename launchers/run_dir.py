@@ -102,7 +102,7 @@ def _ours(path: Path) -> None:
     if set(names) <= {ATTEMPTS, DATA, NEW} or PLAN in names:
         return
     hint = "move it away, or name=OTHER, or runs_dir=DIR"
-    raise InputError(Problem(str(path), "holds files of something else, no run of ours", names[0], hint=hint))
+    raise InputError(Problem(str(path), "has files of something else, not of a run of ours", names[0], hint=hint))
 
 
 def release_reserve(path: Path) -> None:

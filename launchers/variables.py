@@ -68,16 +68,16 @@ def tuned(e: Experiment) -> Reasoned:
 def conflicts(e: Experiment, inherited: Mapping[str, str]) -> Iterator[Problem]:
     """Yield what in the environment that `e` would be started from contradicts it."""
     for row in _decided(e):
-        found = inherited.get(row.variable)
-        if found is None or found == row.value:
+        value = inherited.get(row.variable)
+        if value is None or value == row.value:
             continue
         if row.value is None:
-            yield Problem(row.variable, row.reason, found, "not set", f"unset {row.variable}")
+            yield Problem(row.variable, row.reason, value, "not set", f"unset {row.variable}")
         elif not row.export:
-            yield Problem(row.variable, row.reason, found, row.value, f"unset {row.variable}")
+            yield Problem(row.variable, row.reason, value, row.value, f"unset {row.variable}")
         elif row.variable not in e.cluster.forward_env:
             hint = f"unset it; cluster.forward_env=[{row.variable}] keeps yours"
-            yield Problem(row.variable, f"your environment has another value: {row.reason}", found, row.value, hint)
+            yield Problem(row.variable, f"your environment has another value: {row.reason}", value, row.value, hint)
 
 
 def _decided(e: Experiment) -> Iterator[Row]:

@@ -171,8 +171,13 @@ def _ignored(arguments: Arguments, claim: str) -> Iterator[Problem]:
     for name in sorted(arguments.typed - {*used}):
         yield Problem(name, f"has no part in {claim}", allowed=listed(used))
     if claim == "tflops_per_gpu" and not arguments["convention"] and arguments.typed & {"model", "seq_length"}:
-        what = "only convert TFLOP/s, and no convention is named"
-        yield Problem("model, seq_length", what, allowed=listed([*_CONVERTED]), hint=f"convention={DEFAULT.name}")
+        what = "for converting TFLOP/s only, and no convention is given"
+        yield Problem(
+            listed(sorted(arguments.typed & {"model", "seq_length"})),
+            what,
+            allowed=listed([*_CONVERTED]),
+            hint=f"convention={DEFAULT.name}",
+        )
 
 
 def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:

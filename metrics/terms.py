@@ -58,7 +58,7 @@ def intensity(text: str) -> Quantity:
     except ValueError:
         return _country(text.strip().upper())
     if value < 0:
-        raise InputError(Problem("carbon", "is no carbon intensity", text, "0 gCO2e/kWh or more"))
+        raise InputError(Problem("carbon", "is not a carbon intensity", text, "0 gCO2e/kWh or more"))
     return Quantity(value, _CARBON_UNIT, "computed", note="yours")
 
 
@@ -154,7 +154,7 @@ def _from_file(path: Path, example: bool = False) -> Prices:
     try:
         entry = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        what = "names no price file that can be read" if isinstance(error, OSError) else "is no YAML"
+        what = "is not a price file that can be read" if isinstance(error, OSError) else "is not valid YAML"
         raise InputError(Problem("price", what, str(path), listed(choices("price")), _HINT)) from None
     group = entry.get("price", entry) if isinstance(entry, Mapping) else {}
     prices = _from_group(group, f"price {path}") if isinstance(group, Mapping) else None

@@ -24,7 +24,7 @@ from parsers.text import plain
 
 __all__ = ["imported", "main", "rows"]
 
-_PASSED_SHOWN = 20
+_SKIPPED_SHOWN = 20
 
 
 PARSE = Command(
@@ -100,7 +100,7 @@ def imported_all(
     runs = parser.finish()
     if dialect is None and not any(run.dialect or run.steps or run.facts for run in runs):
         hint = "give the file that the training program's own output went to, or add its dialect (parsers/README.md)"
-        what = f"is no training log ({runs[-1].lines} lines read)"
+        what = f"is not a training log ({runs[-1].lines} lines read)"
         raise InputError(Problem(str(log), what, allowed=_looked_for(), hint=hint))
     records = [_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1)]
     if log != STDIN:  # a run directory of ours, in which the last run wrote last
@@ -155,17 +155,17 @@ def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
 
 
 def _discovered(folders: Sequence[Path]) -> list[Path]:
-    logs, passed = discover(folders)
+    logs, skipped = discover(folders)
     lines = [f"took {log.path} ({log.dialect})" for log in logs]
-    lines += [f"passed over {other.path}: {other.why}" for other in passed[:_PASSED_SHOWN]]
-    if len(passed) > _PASSED_SHOWN:
-        lines.append(f"passed over {len(passed) - _PASSED_SHOWN} more files")
+    lines += [f"skipped {other.path}: {other.why}" for other in skipped[:_SKIPPED_SHOWN]]
+    if len(skipped) > _SKIPPED_SHOWN:
+        lines.append(f"skipped {len(skipped) - _SKIPPED_SHOWN} more files")
     for line in lines:
         print(plain(line), file=sys.stderr)
     if not logs:
         where = ", ".join(str(folder) for folder in folders)
         hint = "name the file that the training program's own output went to"
-        raise InputError(Problem(where, "holds no training log", allowed=_looked_for(), hint=hint))
+        raise InputError(Problem(where, "has no training log", allowed=_looked_for(), hint=hint))
     return [log.path for log in logs]
 
 

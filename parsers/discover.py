@@ -29,7 +29,7 @@ _COMPARED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Log:
     """A file that holds a training log. begins: its first steps, by which copies are known, with their times: a repeat
     of a run has the same losses, and is another run."""
 
@@ -41,34 +41,34 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """A file that was passed over, and why."""
+class Skipped:
+    """A file that was skipped, and why."""
 
     path: Path
     why: str
 
 
-def discover(folders: Sequence[Path]) -> tuple[list[Found], list[Passed]]:
-    """Return the logs below `folders`, newest first, and what was passed over: first what speaks of training (a copy, a
+def discover(folders: Sequence[Path]) -> tuple[list[Log], list[Skipped]]:
+    """Return the logs below `folders`, newest first, and what was skipped: first what speaks of training (a copy, a
     log without steps), then all other files."""
-    logs: list[Found] = []
-    passed: list[Passed] = []
-    for path in _files(folders, passed):
+    logs: list[Log] = []
+    skipped: list[Skipped] = []
+    for path in _files(folders, skipped):
         result = _looked_at(path)
-        if isinstance(result, Found):
+        if isinstance(result, Log):
             logs.append(result)
         else:
-            passed.append(result)
-    taken: dict[object, Found] = {}  # of the files with the same steps the largest: ranks and sinks write their own
+            skipped.append(result)
+    taken: dict[object, Log] = {}  # of the files with the same steps the largest: ranks and sinks write their own
     for log in sorted(logs, key=lambda log: -log.size):
         other = taken.setdefault(log.begins if any(loss is not None for _, loss, *_ in log.begins) else log.path, log)
         if other is not log:
-            passed.append(Passed(log.path, f"the same steps as {other.path}"))
-    passed.sort(key=lambda other: other.why in _OTHERS)
-    return sorted(taken.values(), key=lambda log: log.changed_s, reverse=True), passed
+            skipped.append(Skipped(log.path, f"the same steps as {other.path}"))
+    skipped.sort(key=lambda other: other.why in _OTHERS)
+    return sorted(taken.values(), key=lambda log: log.changed_s, reverse=True), skipped
 
 
-def _files(folders: Sequence[Path], passed: list[Passed]) -> Iterator[Path]:
+def _files(folders: Sequence[Path], skipped: list[Skipped]) -> Iterator[Path]:
     seen = 0
     for folder in folders:
         for directory, inner, names in os.walk(folder):
@@ -76,17 +76,19 @@ def _files(folders: Sequence[Path], passed: list[Passed]) -> Iterator[Path]:
             for name in sorted(names):
                 seen += 1
                 if seen > MANY_FILES:
-                    passed.append(Passed(Path(directory), f"more than {MANY_FILES} files; the rest was not looked at"))
+                    skipped.append(
+                        Skipped(Path(directory), f"more than {MANY_FILES} files; the rest was not looked at")
+                    )
                     return
                 yield Path(directory) / name
 
 
-def _looked_at(path: Path) -> Found | Passed:
+def _looked_at(path: Path) -> Log | Skipped:
     """Return the log in a file, by its first megabytes, or why it is none."""
     try:
         stat, why = path.stat(), _why_not(path)
         if why == "a record":
-            return Found(path, why, stat.st_mtime, stat.st_size)
+            return Log(path, why, stat.st_mtime, stat.st_size)
         if why is None:
             parser, size = Parser(), 0
             for block in read_blocks(path):
@@ -97,11 +99,11 @@ def _looked_at(path: Path) -> Found | Passed:
             parsed = parser.finish()[0]
             begins = ((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
             if parsed.steps:
-                return Found(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
+                return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
             why = "no steps in it" if parsed.dialect else _NOTHING
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error}"
-    return Passed(path, why)
+    return Skipped(path, why)
 
 
 def _why_not(path: Path) -> str | None:

@@ -45,7 +45,7 @@ def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Probl
         yield from choice_problems(key, value)
     elif key == STATUS:
         if value not in _ENDS:
-            yield Problem(key, "no such end of a run", value, listed(_ENDS), closest(value, _ENDS))
+            yield Problem(key, "not a way in which a run ends", value, listed(_ENDS), closest(value, _ENDS))
     elif key not in known:
         allowed = f"{', '.join((*_CHOICES, *FIELDS, STATUS))}, or a setting of conf/vocabulary.yaml"
         yield Problem(key, "no such key", allowed=allowed, hint=closest(key, (*known, *other_keys)))

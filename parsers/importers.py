@@ -50,7 +50,7 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), "cannot be read as JSON", str(error))) from error
     if not isinstance(entry, dict) or not isinstance(entry.get("gpu_info"), dict):
-        what, allowed = "is no train_*.json or benchmark_*.json", "an object with gpu_info"
+        what, allowed = "is not a train_*.json or benchmark_*.json", "an object with gpu_info"
         raise InputError(Problem(str(path), what, allowed=allowed))
     return _record(path, entry)
 

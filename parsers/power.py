@@ -78,7 +78,7 @@ def read_power(path: Path) -> PowerLog:
             raise InputError(Problem(str(path), "is too large for power samples", allowed=f"{LARGEST >> 20} MB"))
     log = power_of(data.decode("utf-8", "replace"))
     if log is None:
-        raise InputError(Problem(str(path), "holds no power samples that we know", allowed=LOOKS_FOR))
+        raise InputError(Problem(str(path), "has no power samples in a format that we know", allowed=LOOKS_FOR))
     return log
 
 

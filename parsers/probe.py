@@ -94,7 +94,7 @@ class RankFile(Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> Sequence[Parameter] | None:
-        """Return those of all chunks; None where one lacks them: a part of them is no count."""
+        """Return those of all chunks; None where one lacks them: a part of them is not a count."""
         chunks = [(chunk or Chunk()).parameters for chunk in self.chunks]
         return [parameter for chunk in chunks for parameter in chunk or ()] or None if None not in chunks else None
 
@@ -122,7 +122,7 @@ def _read(path: Path) -> RankFile | str:
     """Return the file, or why it cannot be used."""
     try:
         if not path.is_file():
-            return "is no file"
+            return "is not a file"
         if path.stat().st_size > LARGEST_FILE:
             return f"is larger than {LARGEST_FILE >> 20} MiB"
         entry = json_object(path.read_text(encoding="utf-8", errors="replace"), constant=lambda _: None)
@@ -130,7 +130,7 @@ def _read(path: Path) -> RankFile | str:
     except OSError as error:
         return error.strerror or str(error)
     except msgspec.ValidationError as error:
-        return f"is no file of the probe, or not a complete one: {error}"
+        return f"is not a complete file of the probe: {error}"
     if entry is None or entry.get("version") != 1:
         return f"is of version {(entry or {}).get('version')}, which is not known here"
     return replace(content, file=f"{path.parent.name}/{path.name}")

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from conf.arguments import program
-from conf.errors import InputError, Problem
+from conf.errors import InputError, Problem, listed
 from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step
 from parsers.text import writable
 
@@ -127,13 +127,15 @@ def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
     version = entry.get("schema_version")
     if type(version) is not int:
         hint = f"records are written by {program('launch')} and by {program('parse')} LOG -o DIR"
-        raise InputError(Problem(where, "is no record of ours: it has no schema_version", hint=hint))
+        raise InputError(Problem(where, "is not a record of ours: it has no schema_version", hint=hint))
     while version in UPGRADES:
         entry = UPGRADES[version](entry)
         version += 1
     if version != SCHEMA_VERSION:
         hint = "update TensorPrimat" if version > SCHEMA_VERSION else ""
-        raise InputError(Problem(where, "schema version not known here", str(version), f"1 to {SCHEMA_VERSION}", hint))
+        raise InputError(
+            Problem(where, "schema version not known here", str(version), listed([*UPGRADES, SCHEMA_VERSION]), hint)
+        )
     return entry
 
 

@@ -33,7 +33,7 @@ one_visibility_variable() {
 
 checkout=${PRIMUS_PATH:-}
 [[ -n $checkout ]] || fail "PRIMUS_PATH is not set. Try PRIMUS_PATH=/path/to/a/checkout/of/Primus"
-[[ -f $checkout/primus/cli/main.py ]] || fail "PRIMUS_PATH=$checkout is no checkout of Primus (no primus/cli/main.py there)." \
+[[ -f $checkout/primus/cli/main.py ]] || fail "PRIMUS_PATH=$checkout is not a checkout of Primus (no primus/cli/main.py there)." \
   "Try git clone --recurse-submodules -b release/vXX.Y https://github.com/AMD-AGI/Primus"
 EXP=$(absolute primus.yaml)
 export EXP

@@ -76,10 +76,10 @@ if [[ ${DRY_RUN:-} == 1 ]]; then
   exit 0
 fi
 
-[[ -f $PRIMUS_PATH/primus/cli/main.py ]] || fail "PRIMUS_PATH=$PRIMUS_PATH is no checkout of Primus (no primus/cli/main.py there)." \
+[[ -f $PRIMUS_PATH/primus/cli/main.py ]] || fail "PRIMUS_PATH=$PRIMUS_PATH is not a checkout of Primus (no primus/cli/main.py there)." \
   "Try PRIMUS_PATH=/path/to/Primus bash run.sh"
 mkdir -p "$run_dir" || fail "$run_dir cannot be made. Try RUN_DIR=/another/folder"
-[[ ! -e $run_dir/primus.yaml ]] || fail "$run_dir holds a run already. Try RUN_DIR=/another/folder"
+[[ ! -e $run_dir/primus.yaml ]] || fail "$run_dir has a run already. Try RUN_DIR=/another/folder"
 # On its own line: of a redirection that fails, bash would say only its line number.
 (: >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"
 settled=$(python3 -B "$here/primus_settle.py" "$here" "$run_dir") || exit 2

@@ -85,7 +85,7 @@ def _inspection(prefix: str, as_json: bool) -> str:
 
 def _preview(e: Experiment, as_json: bool) -> str:
     if e.data.path is None:
-        what = "each stack makes its own tokens: there is no batch that all see"
+        what = "each stack makes its own tokens: no batch is the same on all of them"
         raise InputError(Problem("data", what, e.data.name, hint="data=synthetic, or data=/path/to/corpus"))
     with tempfile.TemporaryDirectory(prefix="tprimat-") as folder:
         path = e.data.path

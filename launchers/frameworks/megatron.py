@@ -40,7 +40,7 @@ class Megatron(Framework):
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         if e.rehearse == "layout":
-            what = "the engine has no rules beyond ours that playing a rank would show"
+            what = "playing a rank would show nothing: the engine has no rules beyond those of conf/"
             yield wrong(e, "rehearse", what, "train", "rehearse=train, or a vendor's framework")
         if e.precision.fp8:
             what = "fp8 needs TransformerEngine, which the embedded engine does without"

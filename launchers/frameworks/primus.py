@@ -224,8 +224,8 @@ def _model_refused(e: Experiment, release: str) -> Iterator[Problem]:
     if model.yarn and not model.mla:
         yield Problem("model", "Primus takes YaRN for latent attention alone", model.name, hint="another model")
     if model.yarn and (model.yarn.beta_fast, model.yarn.beta_slow) != (32.0, 1.0):
-        found = f"{model.yarn.beta_fast}, {model.yarn.beta_slow}"
-        yield Problem("model.yarn", "Primus has no keys for beta_fast and beta_slow", found, "32.0, 1.0")
+        betas = f"{model.yarn.beta_fast}, {model.yarn.beta_slow}"
+        yield Problem("model.yarn", "Primus has no keys for beta_fast and beta_slow", betas, "32.0, 1.0")
 
 
 def _options_refused(e: Experiment) -> Iterator[Problem]:

@@ -78,7 +78,7 @@ def _read_index(prefix: str, raw: bytes) -> Corpus:
     where, attempt = f"{prefix}.idx", "copy both files again, or preprocess again"
     if len(raw) < HEAD_BYTES or not raw.startswith(HEADER):
         begin = f"{len(raw):,} bytes that begin with {raw[:9]!r}"
-        raise Refused.of(where, "is no index of Megatron", begin, f"a file that begins with {HEADER!r}", attempt)
+        raise Refused.of(where, "is not an index of Megatron", begin, f"a file that begins with {HEADER!r}", attempt)
     version, code, sequences, boundaries = struct.unpack_from("<QBQQ", raw, len(HEADER))
     if version != 1 or code not in TYPES:
         kind = f"version {version}, type {code}"

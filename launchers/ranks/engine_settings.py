@@ -40,7 +40,7 @@ def read_settings(path: str) -> Settings:
     except (OSError, ValueError) as error:
         raise Refused.of(path, "cannot be read", str(error), "one JSON object") from error
     if not isinstance(values, dict):
-        raise Refused.of(path, "is no settings file", f"a {type(values).__name__}", "one JSON object")
+        raise Refused.of(path, "is not a settings file", f"a {type(values).__name__}", "one JSON object")
     settings = Settings(**values)
     if problems := [*_world_problems(settings)] or _data_problems(settings):
         raise Refused(*(problem._replace(where=f"{path}: {problem.where}") for problem in problems))

@@ -62,7 +62,7 @@ def findings(
     """List all that keeps `checkout` from running `experiment` (the loaded YAML) as it is meant. said: its release,
     where git does not show it."""
     if not (checkout / "primus" / "cli" / "main.py").is_file():
-        what = "is no checkout of Primus, so no key was looked up"
+        what = "is not a checkout of Primus, so no key was looked up"
         hint = "PRIMUS_PATH=/path/to/Primus, of git clone --recurse-submodules"
         return [Problem("PRIMUS_PATH", what, str(checkout), hint=hint)]
     return [*_tree(checkout, release, image, said), *_keys(checkout, experiment, release)]

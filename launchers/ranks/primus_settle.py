@@ -44,7 +44,7 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
     stated = {name: environment.get(name) or str(default) for name, default in defaults.items()}
     bad = {name: text for name, text in stated.items() if not text.isdecimal() or not 1 <= int(text) <= 10**9}
     if bad:
-        raise Refused(*(Problem(name, "is no count", repr(text), "an integer from 1") for name, text in bad.items()))
+        raise Refused(*(Problem(name, "is not a count", repr(text), "an integer from 1") for name, text in bad.items()))
     iters, nodes, gpus = map(int, stated.values())
     requested = {**rendered, "train_iters": iters}
     if rendered["lr_decay_iters"] == rendered["train_iters"]:  # a decay that ended with the run still does
@@ -86,7 +86,7 @@ def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpu
         f"experts are shared out over {requested['world_size']} GPUs": requested["expert_model_parallel_size"] > 1,
         f"TP × PP × CP = {split} does not divide {world} GPUs": rest or not data_parallel,
         f"micro-batch × DP = {step} does not divide the batch of {batch}": batch % step,
-        f"{micro_batches} micro-batches are no multiple of PP {stages}": virtual and micro_batches % stages,
+        f"{micro_batches} micro-batches are not a multiple of PP {stages}": virtual and micro_batches % stages,
     }
     why = [reason for reason, applies in reasons.items() if applies]
     if why:

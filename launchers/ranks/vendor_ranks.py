@@ -98,7 +98,7 @@ def imported(module: str, what: str, hint: str) -> Any:
 
 
 def read_settings(path: str) -> Settings:
-    """Read the settings file. Raises Refused: it cannot be read, or is no mapping."""
+    """Read the settings file. Raises Refused: it cannot be read, or is not a mapping."""
     import yaml  # comes with omegaconf, which both stacks need
 
     try:
@@ -118,7 +118,7 @@ def real_value(value: Any) -> Any:
         return value
     kind, name = next(iter(value.items()))
     if kind not in ("enum", "dtype", "function"):
-        raise Refused.of(str(value), "no kind of value", kind, "enum, dtype, function")
+        raise Refused.of(str(value), "is not a known kind of value", kind, "enum, dtype, function")
     owner, _, member = name.partition(".")
     try:
         named = getattr(importlib.import_module(NAMED[owner]), owner)

@@ -41,6 +41,6 @@ def load(name: str) -> Dialect:
     groups = [group for pattern in dialect.settings for group in re.findall(r"\(\?P<(\w+)>", pattern)]
     unknown = [group for group in groups if group not in vocabulary()]
     if unknown:
-        what = "a named group of `settings` is no setting of conf/vocabulary.yaml"
+        what = "a named group of `settings` is not a setting of conf/vocabulary.yaml"
         raise InputError(*(Problem(file, what, group, hint=closest(group, vocabulary())) for group in unknown))
     return dialect

@@ -174,7 +174,7 @@ class _Driver(NemoDriver):
             return
         validates = values["metrics"].pop("val_loss", None)
         # The bar draws a step again, and so does a line printed twice: this one, or one shortly before. Steps that are
-        # redone after a restart have other losses, or are passed over.
+        # redone after a restart have other losses, or are skipped.
         before, now = self._previous, (values["step"], _shown(values.get("loss")))
         new = now not in self._recent and (before is None or before.step != values["step"])
         if new:

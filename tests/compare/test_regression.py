@@ -203,7 +203,7 @@ def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
         (["fail_on.regression=2%"], "need a candidate"),
         (["--markdown"], "need a candidate"),
         ([old, "candidate.image=v9"], "fits none of the runs"),
-        ([old, "candidate=nobody"], "names no runs"),
+        ([old, "candidate=nobody"], "matches no runs"),
         ([old, f"candidate.image={OLD} "], "fits none of the runs"),
         ([f"baseline.imagee={OLD}", new], "image"),
         ([old, "candidate=runs"], "is the same run as"),

@@ -63,9 +63,11 @@ def test_what_is_wrong_with_a_file_is_one_problem(add: Callable[[str, str], None
     add("model/other.yaml", tiny)
     add("hardware/mine.yaml", cpu)
     for group, name in (("model", "other"), ("hardware", "mine")):
-        assert refused(f"{group}={name}").startswith(f"conf/{group}/{name}.yaml: its name: is another than the file's")
+        assert refused(f"{group}={name}").startswith(
+            f"conf/{group}/{name}.yaml: `name:` differs from the name of the file"
+        )
     add("model/broken.yaml", MARK + "model: {name: [\n")
-    assert refused("model=broken").startswith("conf/model/broken.yaml: is no YAML")
+    assert refused("model=broken").startswith("conf/model/broken.yaml: is not valid YAML")
     for name in ("deep", "other", "broken"):
         with pytest.raises(ConfigError, match=f"conf/model/{name}.yaml"):
             load.model_named(name)

@@ -137,7 +137,7 @@ def test_preview_is_the_batch_that_is_predicted_for_the_run(capsys: pytest.Captu
     ("arguments", "message"),
     [
         (["inspect", "/nowhere/c"], "no corpus is here"),
-        (["preview", CPU, "data=mock"], "no batch that all see"),
+        (["preview", CPU, "data=mock"], "no batch is the same on all of them"),
         (["preview", CPU, "data=/nowhere/c"], "no corpus is here"),
         (["preview", "modle=x"], "no such key"),
     ],

@@ -80,10 +80,10 @@ def test_primus_is_for_amd_alone(platform: str) -> None:
 
 def test_a_launch_without_a_checkout_starts_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert launch([*AMD, "model=llama", "framework.checkout=/nowhere", f"runs_dir={tmp_path}"]) == 2
-    assert "is no checkout of Primus" in capsys.readouterr().err
+    assert "is not a checkout of Primus" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert launch([*AMD, "model=llama", "framework.checkout=/nowhere", "dry_run=true"]) == 0
-    assert "is no checkout of Primus, so no key was looked up" in capsys.readouterr().out
+    assert "is not a checkout of Primus, so no key was looked up" in capsys.readouterr().out
 
 
 def test_a_dry_run_of_a_bundle_leaves_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_dry_run_of_a_bundle_leaves_none(capsys: pytest.CaptureFixture[str], t
     [
         (["platform=cpu", "framework=megatron"], "framework=primus"),
         ([*AMD, "repeat=3"], "a bundle is one run"),
-        (["-m", *AMD, "layout=data_parallel,tp2"], "one folder holds one experiment"),
+        (["-m", *AMD, "layout=data_parallel,tp2"], "one folder takes one experiment"),
     ],
 )
 def test_what_is_no_bundle(overrides: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

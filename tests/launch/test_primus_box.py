@@ -158,7 +158,7 @@ def test_overrides_are_recomputed_recorded_or_refused(rocm: Box, bundle: Path) -
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"PRIMUS_PATH": "/nowhere"}, "is no checkout of Primus"),
+        ({"PRIMUS_PATH": "/nowhere"}, "is not a checkout of Primus"),
         ({"TRAIN_LOG": "/nowhere/train.log"}, "cannot be written"),
         ({"TRAIN_ITERS": "many"}, "found: 'many'"),
         ({"GPUS_PER_NODE": "6"}, "RCCL"),
@@ -252,7 +252,7 @@ def test_two_runs_of_one_bundle_share_the_corpus(rocm: Box, bundle: Path) -> Non
     assert (bundle / "data" / "corpus.bin").stat().st_mtime_ns == made
     code, out = rocm.run(bundle, RUN_DIR="runs/b")
     assert code == 2
-    assert "holds a run already" in out
+    assert "has a run already" in out
 
 
 def test_a_checkout_whose_release_git_does_not_tell_is_refused_on_the_box(rocm: Box, bundle: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_stack_that_its_plan_refuses_is_a_failed_record(tmp_path: Path, capsys
 
 
 NO_BEGINNING = {
-    "is no checkout of Primus": ("framework=primus", "rehearse=train", "framework.checkout=/nowhere"),
+    "is not a checkout of Primus": ("framework=primus", "rehearse=train", "framework.checkout=/nowhere"),
     "it may take 2.0 GB": ("framework=nemo", "rehearse=layout", "model=llama31_405b", *PIPELINED[1:2]),
 }
 

@@ -42,7 +42,7 @@ def test_what_is_no_training_log(content: bytes, tmp_path: Path, capsys: pytest.
     log.write_bytes(content)
     assert main([str(log)]) == 2
     err = capsys.readouterr().err
-    assert "is no training log" in err
+    assert "is not a training log" in err
     assert sum("iteration N/ TOTAL" in line for line in err.splitlines()) == 1, "a line for each dialect"
     assert "add its dialect (parsers/README.md)" in err
     assert "Traceback" not in err

@@ -270,7 +270,7 @@ def test_files_that_are_none_of_the_probe(tmp_path: Path, content: bytes) -> Non
         stream.truncate((64 << 20) + 1)
     (probe / "rank2.json").mkdir()
     record = with_probe(BARE, probe)
-    said = ("is no file of the probe, or not a complete one", "is larger than 64 MiB", "is no file")
+    said = ("is not a complete file of the probe", "is larger than 64 MiB", "is not a file")
     for rank, text in enumerate(said):
         assert any(f"probe: rank{rank}.json: {text}" in note for note in record.notes)
     assert record.effective == BARE.effective
