@@ -86,7 +86,7 @@ def test_the_lower_bound_of_the_wide_model_by_hand() -> None:
         ("check tokens_per_s=5 model=llama31_8b of=3,4", "of: has no part in"),
         ("check tflops_per_gpu=5 convention=palm", "convention: is converted by the model's FLOPs"),
         ("check tflops_per_gpu=5 convention=hardware", "allowed: megatron_causal, full_attention, palm, 6n"),
-        ("check tflops_per_gpu=5 model=llama31_8b", "no convention is named"),
+        ("check tflops_per_gpu=5 model=llama31_8b", "no convention is given"),
         ("flops model=llama31_8b tokens_per_s=5", "tokens_per_s: no such key"),
         ("flops model=llama31_8b convention=palm", "convention: of which figure?"),
         ("flops model=llama31_8b tflops=500 convention=hardware", "without knowing what was recomputed"),

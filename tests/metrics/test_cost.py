@@ -108,7 +108,7 @@ def test_the_price_that_a_run_was_started_with(tmp_path: Path, capsys: pytest.Ca
         ("capex.mi355x=28000|power_price=0", "capex.mi355x: no such key"),
         ("capex.usd_per_gpu.mi355x=3 USD/gpu-hour|power_price=0", "is not a positive number"),
         ("price.eur.mi355x=3", "no such key"),
-        ("price=nowhere.yaml", "names no price file"),
+        ("price=nowhere.yaml", "is not a price file"),
         ("tokns=1T", "did you mean tokens?"),
         ("tokens=1T|tokens=2T", "is given twice"),
         ("--price|mi355x=3.10 USD/gpu-hour", "try: price.usd_per_gpu_hour.mi355x=3.10"),
