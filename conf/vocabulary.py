@@ -143,9 +143,9 @@ def read_yaml(path: Path, kind: type = dict) -> Any:
         text = path.read_text(encoding="utf-8")
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(Problem(where, "is no YAML", " ".join(str(error).split()))) from error
+        raise ConfigError(Problem(where, "is not valid YAML", " ".join(str(error).split()))) from error
     if document is not None and not isinstance(document, kind):
-        raise ConfigError(Problem(where, "is no mapping" if kind is dict else "is no list", repr(document)))
+        raise ConfigError(Problem(where, "is not a mapping" if kind is dict else "is no list", repr(document)))
     return document or kind()
 
 

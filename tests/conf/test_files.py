@@ -81,10 +81,15 @@ def test_what_is_wrong_with_a_file_is_one_problem(add: Callable[[str, str], None
     [
         ("hardware/g1.yaml", "", "gpus", "hardware g1.vendor: missing"),
         ("hardware/g1.yaml", "", "launch platform=amd hardware=h100", "hardware g1.vendor: missing"),
-        ("hardware/g1.yaml", "a: [", "metrics check hardware=g1 model=llama tflops_per_gpu=1", "g1.yaml: is no YAML"),
-        ("hardware/g1.yaml", "\x00", "gpus", "conf/hardware/g1.yaml: is no YAML"),
-        ("hardware/g1.yaml", "- 1", "gpus", "conf/hardware/g1.yaml: is no mapping"),
-        ("hardware/g1.yaml", "name: g2", "gpus", "its name: is another than the file's"),
+        (
+            "hardware/g1.yaml",
+            "a: [",
+            "metrics check hardware=g1 model=llama tflops_per_gpu=1",
+            "g1.yaml: is not valid YAML",
+        ),
+        ("hardware/g1.yaml", "\x00", "gpus", "conf/hardware/g1.yaml: is not valid YAML"),
+        ("hardware/g1.yaml", "- 1", "gpus", "conf/hardware/g1.yaml: is not a mapping"),
+        ("hardware/g1.yaml", "name: g2", "gpus", "`name:` differs from the name of the file"),
         ("hardware/g1.yaml", "name: g1\ndevice_names: 3\npeak_dense_tflops: 3", "gpus", "device_names: wrong type"),
         ("framework/f1.yaml", "", "frameworks", "conf/framework/f1.yaml: Interpolation key 'name' not found"),
         ("framework/f1.yaml", "name: f1\naliases: 3", "frameworks", "conf/framework/f1.yaml.aliases: wrong type"),
@@ -98,7 +103,7 @@ def test_what_is_wrong_with_a_file_is_one_problem(add: Callable[[str, str], None
             "pp.yaml: its defaults: are not a list",
         ),
         ("platform/pp.yaml", "# @package _global_\ndefaults: [[]]", "launch platform=pp", "config: "),
-        ("carbon/countries.yaml", "a: [", "metrics energy carbon=FRA", "conf/carbon/countries.yaml: is no YAML"),
+        ("carbon/countries.yaml", "a: [", "metrics energy carbon=FRA", "conf/carbon/countries.yaml: is not valid YAML"),
         ("carbon/countries.yaml", "a: 1", "metrics energy carbon=FRA", "conf/carbon/countries.yaml.source: missing"),
     ],
 )
