@@ -6,7 +6,7 @@ a possible figure is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -53,12 +53,8 @@ _OF_A_MODEL = (
     Key("vocab_size", "rows of the output matrix; left out where unknown", positive_integer, None, "128256"),
     Key("seq_length", "tokens (default: the model's)", positive_integer, example="8192"),
 )
-_CONVENTION = Key(
-    "convention",
-    f"by which the TFLOP/s were counted (default: {DEFAULT.name})",
-    choices=partial(list, CONVENTIONS),
-    example="full_attention",
-)
+_COUNTED = f"by which the TFLOP/s were counted (default: {DEFAULT.name})"
+_CONVENTION = Key("convention", _COUNTED, str, None, "full_attention", partial(list, CONVENTIONS))
 CHECK = Command(
     name="metrics check",
     summary="Is a published figure physically possible? 0: possible, 1: not, 3: cannot tell.",
@@ -111,8 +107,15 @@ def check(argv: Sequence[str] | None = None) -> int:
     claim = next((name for name in _CLAIMS if name in arguments.typed), None)
     if claim is None:
         raise InputError(Problem("check", "no figure to check", allowed=listed([*_CLAIMS]), hint=CHECK.examples[0]))
-    _refuse(arguments, [*_ignored(arguments, claim)])
-    judge, _ = _CLAIMS[claim]
+    judge, needed = _CLAIMS[claim]
+    used = [claim, *needed]
+    ignored = sorted(arguments.typed - {*used})
+    problems = [Problem(name, f"has no part in {claim}", allowed=listed(used)) for name in ignored]
+    if claim == "tflops_per_gpu" and not arguments["convention"] and arguments.typed & {"model", "seq_length"}:
+        where, hint = listed(sorted(arguments.typed & {"model", "seq_length"})), f"convention={DEFAULT.name}"
+        what = "for converting TFLOP/s only, and no convention is given"
+        problems.append(Problem(where, what, allowed=listed([*_CONVERTED]), hint=hint))
+    _refuse(arguments, problems)
     judged = judge(arguments)
     print(dumps(judged._asdict()) if arguments.switches else f"{judged.word}: {judged.reason}")
     return _EXIT[judged.word]
@@ -132,11 +135,10 @@ def flops(argv: Sequence[str] | None = None) -> int:
     counted_by = None if tflops is None else CONVENTIONS[arguments["convention"] or DEFAULT.name]
     rows: list[dict[str, Any]] = []
     for convention in _CONVERTED.values():
-        value = flops_per_token(shape, length, convention)
-        about = {"convention": convention.name, "flops_per_token": value}
-        ratio = value / flops_per_token(shape, length)
+        value, ours = (flops_per_token(shape, length, one) for one in (convention, DEFAULT))
         converted = convert(tflops, shape, length, counted_by, convention) if tflops and counted_by else None
-        rows.append({**about, "ratio": ratio, "tflops": converted, "source": convention.source})
+        rows.append({"convention": convention.name, "flops_per_token": value, "ratio": value / ours})
+        rows[-1] |= {"tflops": converted, "source": convention.source}
     if arguments.switches:
         known = {"seq_length": length, "left_out": left_out, "counted_by": counted_by and counted_by.name}
         print(dumps({**known, "conventions": rows}, indent=1))
@@ -165,21 +167,6 @@ def _refuse(arguments: Arguments, problems: list[Problem]) -> None:
         raise InputError(*problems)
 
 
-def _ignored(arguments: Arguments, claim: str) -> Iterator[Problem]:
-    """Yield the typed keys that would change nothing."""
-    used = [claim, *_CLAIMS[claim][1]]
-    for name in sorted(arguments.typed - {*used}):
-        yield Problem(name, f"has no part in {claim}", allowed=listed(used))
-    if claim == "tflops_per_gpu" and not arguments["convention"] and arguments.typed & {"model", "seq_length"}:
-        what = "for converting TFLOP/s only, and no convention is given"
-        yield Problem(
-            listed(sorted(arguments.typed & {"model", "seq_length"})),
-            what,
-            allowed=listed([*_CONVERTED]),
-            hint=f"convention={DEFAULT.name}",
-        )
-
-
 def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
     """Return the shape, the sequence length, and the parts of the model that are not known."""
     if arguments["model"]:
@@ -191,17 +178,10 @@ def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
         hint = "model=llama31_8b, or num_layers=16 hidden_size=4096 seq_length=8192"
         raise InputError(Problem(listed(missing), "needed where no model is named", hint=hint))
     ffn, vocabulary = arguments["ffn_hidden_size"], arguments["vocab_size"]
-    shape = Shape(
-        num_layers=arguments["num_layers"],
-        hidden_size=arguments["hidden_size"],
-        ffn_hidden_size=ffn or 0,
-        num_attention_heads=1,
-        num_query_groups=0,
-        kv_channels=arguments["hidden_size"],
-        vocabulary=vocabulary or 0,
-        gated_linear_unit=arguments["gated_linear_unit"],
-        untie_embeddings_and_output_weights=True,
-    )
+    stated = {name: arguments[name] for name in ("num_layers", "hidden_size", "gated_linear_unit")}
+    attention = {"num_attention_heads": 1, "num_query_groups": 0, "kv_channels": arguments["hidden_size"]}
+    sizes = {**stated, **attention, "ffn_hidden_size": ffn or 0, "vocabulary": vocabulary or 0}
+    shape = Shape(**sizes, untie_embeddings_and_output_weights=True)
     parts = (("keys' and values' projections", None), ("MLP", ffn), ("logits", vocabulary))
     return shape, arguments["seq_length"], tuple(name for name, size in parts if not size)
 

@@ -98,10 +98,8 @@ def read_prices(text: str) -> Prices:
 def typed_prices(entries: Mapping[str, str], group: str = "price", per: str = _PER_HOUR) -> Prices | None:
     """Read the entries typed behind `price.`: {"usd_per_gpu_hour.mi355x": "3.10"}; None where there are none.
 
-    group, per: `capex` and `_per_gpu`, whose amounts are of a GPU, not of an hour.
-
-    Raises:
-        InputError: no such key, two currencies, no such hardware, no positive amount, or one in another unit.
+    group, per: `capex` and `_per_gpu`, whose amounts are of a GPU, not of an hour. InputError: no such key, two
+    currencies, no such hardware, no positive amount, or one in another unit.
     """
     tables: dict[str, dict[str, str]] = {}
     for key, amount in entries.items():
@@ -119,10 +117,9 @@ def from_experiment(group: Mapping[str, Any], where: str) -> Prices | None:
     prices = _from_group(group, where)
     if prices is None or prices.source is None:
         return prices
-    examples = [read_prices(name) for name in choices("price") if name != "none"]
-    alike = [ours for ours in examples if ours.source == prices.source]
-    ours = any(example.per_gpu_hour.items() & prices.per_gpu_hour.items() for example in alike)
-    return replace(prices, example=ours)
+    examples = (read_prices(name) for name in choices("price") if name != "none")
+    tables = [ours.per_gpu_hour for ours in examples if ours.source == prices.source]
+    return replace(prices, example=any(table.items() & prices.per_gpu_hour.items() for table in tables))
 
 
 def joined(prices_by_place: Sequence[tuple[str, Prices]]) -> Prices | None:

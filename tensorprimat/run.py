@@ -38,11 +38,8 @@ SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the mach
 
 
 def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tuple[Record, Path]:
-    """Run `e` (one seed) unless it is done already; return its record and its directory.
-
-    Raises:
-        InputError: the directory cannot be written, or another process is running this very run.
-    """
+    """Run `e` (one seed) unless it is done already; return its record and its directory. InputError: it cannot be
+    written, or another process is running this very run."""
     commit = where.commit()
     path = run_dir.directory(rehearsed.requested or e, commit)
     with run_dir.claimed(path):
@@ -72,11 +69,8 @@ def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tupl
 
 
 def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
-    """Rehearse `e`, whatever was done before; where that cannot begin, leave a failed record that says why.
-
-    Raises:
-        InputError: as run_once.
-    """
+    """Rehearse `e`, whatever was done before; where that cannot begin, leave a failed record that says why. InputError:
+    as run_once."""
     try:
         small, rehearsed = rehearsal(e)
         plan = make_plan(small, host)
@@ -98,11 +92,8 @@ def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
 
 
 def rehearsal(e: Experiment) -> tuple[Experiment, Scope]:
-    """Return what is run in place of `e` on this machine: itself where it is no rehearsal.
-
-    Raises:
-        ConfigError: rehearse=layout, and no rank of it fits.
-    """
+    """Return what is run in place of `e` on this machine: itself where it is no rehearsal. ConfigError: no rank of
+    rehearse=layout fits."""
     if not e.rehearse:
         return e, NO_REHEARSAL
     memory_bytes = SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
