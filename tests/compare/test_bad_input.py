@@ -23,6 +23,7 @@ from compare.cli import main
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'`$(id) \x1b[2J [bold]x[/nope] \u202e | # * _"
 Entry = dict[str, Any]
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def edit(run: Path, change: Callable[[Entry], Any], steps: bool = False) -> None
     path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), encoding="utf-8")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *expected: str) -> None:
+def refused(capsys: Capture, *expected: str) -> None:
     assert main(["runs", "-o", "out"]) == 2
     shown = capsys.readouterr()
     assert ("Traceback" in shown.err, shown.out) == (False, "")
@@ -50,14 +51,14 @@ def refused(capsys: pytest.CaptureFixture[str], *expected: str) -> None:
     assert not Path("out").exists()
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Entry]:
+def shown(capsys: Capture, *arguments: str) -> tuple[int, Entry]:
     code = main(["runs", "--json", *arguments])
     result = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     jsonschema.validate(result, SCHEMA)
     return code, result
 
 
-def value(capsys: pytest.CaptureFixture[str], metric: str) -> Any:
+def value(capsys: Capture, metric: str) -> Any:
     return shown(capsys)[1]["groups"][1]["figures"][metric]["value"]
 
 
@@ -68,7 +69,7 @@ WRONG = {
 FAST = {"tokens_per_s": {"value": 1e9, "unit": "tokens/s", "source": "measured", "interval": None}}
 
 
-def test_records_that_a_hand_changed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_that_a_hand_changed(runs: Path, capsys: Capture) -> None:
     as_written = (runs / "b" / "run.json").read_text(encoding="utf-8")
 
     def refuse(change: Callable[[Entry], Any], *expected: str) -> None:
@@ -90,7 +91,7 @@ def test_records_that_a_hand_changed(runs: Path, capsys: pytest.CaptureFixture[s
     refused(capsys, "runs/a/run.json", "runs/b/run.json")
 
 
-def test_a_hand_that_embellished(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hand_that_embellished(runs: Path, capsys: Capture) -> None:
     """The summary and the list of differences are made anew from what the steps and the settings say."""
     before = value(capsys, "tokens_per_s")
     edit(runs / "b", lambda entry: entry.update(summary=FAST, differences=[]))
@@ -101,7 +102,7 @@ def test_a_hand_that_embellished(runs: Path, capsys: pytest.CaptureFixture[str])
     assert any("clip_grad" in reason for reason in result["verdict"]["reasons"])
 
 
-def test_no_steps_at_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_steps_at_all(runs: Path, capsys: Capture) -> None:
     steps = runs / "b" / "steps.jsonl"
     steps.unlink()
     edit(runs / "b", lambda entry: entry.update(summary=FAST))
@@ -112,7 +113,7 @@ def test_no_steps_at_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
         steps.write_text("", encoding="utf-8")
 
 
-def test_steps_that_are_none_or_go_back(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_that_are_none_or_go_back(runs: Path, capsys: Capture) -> None:
     """Appended twice: the last loss would be that of an earlier step."""
     lines = (runs / "b" / "steps.jsonl").read_text(encoding="utf-8").splitlines()
     for more in (lines[:3], ["", *lines[3:4]], lines[-1:]):
@@ -127,7 +128,7 @@ def test_steps_that_are_none_or_go_back(runs: Path, capsys: pytest.CaptureFixtur
         refused(capsys, "runs/b/steps.jsonl:1", constant)
 
 
-def test_missing_steps_report_no_interval(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_steps_report_no_interval(runs: Path, capsys: Capture) -> None:
     """Seven of twelve lines are gone: what lies between two that are left is not known, and no slow step."""
     lines = (runs / "b" / "steps.jsonl").read_text(encoding="utf-8").splitlines()
     kept = [line for i, line in enumerate(lines) if i in (0, 1, 2, 7, 8)]
@@ -135,7 +136,7 @@ def test_missing_steps_report_no_interval(runs: Path, capsys: pytest.CaptureFixt
     assert value(capsys, "step_time_mean_s") == pytest.approx(4.0)
 
 
-def test_numbers_that_cannot_be_are_unknown(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_cannot_be_are_unknown(runs: Path, capsys: Capture) -> None:
     edit(runs / "b", lambda entry: entry.update(loss=None, nonfinite=["loss"]), steps=True)
     assert value(capsys, "loss_last") is None
     edit(runs / "b", lambda entry: entry.update(end_monotonic_s=-entry["end_monotonic_s"]), steps=True)
@@ -147,7 +148,7 @@ def test_numbers_that_cannot_be_are_unknown(runs: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("name", ["world_size", "global_batch_size", "seq_length"])
-def test_sizes_that_cannot_be(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_that_cannot_be(name: str, runs: Path, capsys: Capture) -> None:
     edit(runs / "b", lambda entry: entry.update(consumed_samples=None, global_batch_size=None), steps=True)
     for size in (0, -8, 1.5, "8", True):
         edit(runs / "b", lambda entry, size=size: entry["effective"][name].update(value=size))  # type: ignore[misc]
@@ -157,7 +158,7 @@ def test_sizes_that_cannot_be(name: str, runs: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("number", ["1" + 400 * "0", "1e999", "-1e999", str(2**63)])
-def test_numbers_beyond_any_that_is_ours(number: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_beyond_any_that_is_ours(number: str, runs: Path, capsys: Capture) -> None:
     """Python reads 1e999 as infinity, and no float holds a one with 400 noughts."""
     run, steps = runs / "b" / "run.json", runs / "b" / "steps.jsonl"
     complete = run.read_text(encoding="utf-8")
@@ -185,21 +186,21 @@ BAD = (
 )
 
 
-def test_arguments_that_cannot_be_used(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_cannot_be_used(runs: Path, capsys: Capture) -> None:
     for arguments, expected in (*BAD, (None, "none given")):
         assert main([] if arguments is None else arguments.split("|")) == 2
         error = capsys.readouterr().err
         assert (arguments, expected in error, "Traceback" in error) == (arguments, True, False)
 
 
-def test_a_price_in_a_run_without_a_currency_or_below_zero(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_price_in_a_run_without_a_currency_or_below_zero(runs: Path, capsys: Capture) -> None:
     for text, expected in (("usd_per_gpu_hour: {mi355x: -1}", "not a positive number"), ("usd_per_gpu_hour: 3", None)):
         (runs / "b" / "experiment.yaml").write_text(f"price: {{{text}}}\n", encoding="utf-8")
         assert main([str(runs)]) == (0 if expected is None else 2)
         assert (expected or "") in capsys.readouterr().err
 
 
-def test_escapes_and_marks_in_names_and_log_lines_are_only_text(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_escapes_and_marks_in_names_and_log_lines_are_only_text(runs: Path, capsys: Capture) -> None:
     """What a page makes of them is in test_report.py."""
     dead = made("c", over={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
     save(runs, replace(dead, image=EVIL, environment={"device_name": EVIL, "host": EVIL}))
@@ -211,7 +212,7 @@ def test_escapes_and_marks_in_names_and_log_lines_are_only_text(runs: Path, caps
     assert [text for text in texts if "<script>alert" in text or "\x1b" in text] == []
 
 
-def test_one_id_is_one_run_unless_it_was_started_twice(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_id_is_one_run_unless_it_was_started_twice(runs: Path, capsys: Capture) -> None:
     save(runs, replace(made("c", over={"seed": 2}), id="a", started_at="2026-11-21T10:00:00Z"))
     assert shown(capsys)[1]["groups"][0]["counted_runs"] == 2
     save(runs, replace(made("c", 3.0), id="a"))

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from long_runs import broken, vendor_run, without
-from made import TP2, made
+from made import TP2, broken, made, vendor_run, without_steps
 from msgspec.structs import replace
 
 from compare import Run
@@ -42,7 +41,7 @@ def large() -> list[Record]:
     """12 runs of 1,000 steps, in four groups that differ in vendor and GPUs; with lost steps."""
     cases = [(p, h, n) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for n in (1, 2)]
     runs = [vendor_run(p, h, seed, 1000, n) for p, h, n in cases for seed in (1, 2, 3)]
-    runs[4] = without(runs[4], 400, 470)
+    runs[4] = without_steps(runs[4], 400, 470)
     return runs
 
 

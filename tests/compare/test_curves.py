@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from scipy import stats
 
 from compare.audit import Audit
-from compare.curve import curve_of
 from compare.losses import BLOCKS, RISK, Band, leaves
 from compare.report.page import advice, headline, text_of
 from parsers import Record, Step
@@ -289,12 +288,3 @@ def test_groups_compared_with_one_baseline_share_the_risk() -> None:
     assert widths == sorted(widths) and widths[0] < 0.9 * widths[2]
     assert Band([[[1.0]], [[2.0]]]).spread is None, "one seed each"
     assert Band([[[1.0], [1.0]], [[2.0]]]).spread is None, "seeds that do not differ"
-
-
-def test_a_curve_knows_its_clock() -> None:
-    marked, unmarked = run("a", 5, exact()), run("a", 5, lambda i: {"step_time_s": 1.0})
-    assert curve_of(marked).clock == "measured"
-    assert curve_of(unmarked).clock == "log of megatron"
-    assert curve_of(replace(unmarked, dialects=("nemo2",))).clock == "log of nemo2"
-    assert curve_of(replace(marked, provenance="rehearsed")).clock is None
-    assert curve_of(replace(marked, steps=())).clock is None

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from conf.errors import InputError
 from conf.vocabulary import vocabulary
 from metrics import summarise
-from parsers import Declaration, Record
+from parsers import Record
 from parsers.cli import imported
 
 ROOT = Path(__file__).parents[2]
@@ -199,12 +199,3 @@ def test_fault_10_the_recipe_as_it_came_is_another_experiment() -> None:
     unpatched = ran(made("amd", over={"seed": 2}), norm_epsilon=1e-06, overlap_grad_reduce=True)
     word, names = verdict(made("amd_1"), unpatched)
     assert (word, {"norm_epsilon", "overlap_grad_reduce"} <= names) == ("not comparable", True)
-
-
-def test_what_is_declared_is_no_fault() -> None:
-    """The way out of faults 3 and 5 is a reason in the config, which is shown."""
-    declared = (Declaration("overlap_grad_reduce", 0, "the stack cannot overlap"),)
-    amd = on("amd", replace(made("amd", over={"overlap_grad_reduce": 0}), declared=declared))
-    result = compared(on("nvidia", made("nvd")), amd)
-    row = next(row for row in result.audit.rows if row.setting == "overlap_grad_reduce")
-    assert (row.state, result.audit.verdict.word) == ("declared", "comparable")

@@ -21,6 +21,7 @@ from compare.cli import main
 from parsers import Record
 
 Golden = Callable[[str, str], None]
+Capture = pytest.CaptureFixture[str]
 SCHEMA = json.loads(Path(compare.__file__).with_name("regression.schema.json").read_text(encoding="utf-8"))
 OLD, NEW = "primus:v26.4", "primus:v26.5"
 GATE = ("runs", f"baseline.image={OLD}", f"candidate.image={NEW}", "fail_on.regression=2%")
@@ -41,7 +42,7 @@ def ran(image: str, *seconds: float, name: str = "llama", **known: Any) -> list[
     return records
 
 
-def judged(capsys: pytest.CaptureFixture[str], *more: str, records: list[Record] | None = None) -> tuple[int, Any]:
+def judged(capsys: Capture, *more: str, records: list[Record] | None = None) -> tuple[int, Any]:
     """Exit code and result of the gate, over `records` where they are given, else over what is there."""
     if records is not None:
         shutil.rmtree("runs", ignore_errors=True)
@@ -59,7 +60,7 @@ def lines(result: Any, case: int = 0) -> dict[str, Any]:
 EVEN, SLOW, WIDE = (2.0, 2.01, 1.99), (2.1, 2.11, 2.09), (2.0, 2.1, 1.9)
 
 
-def test_a_candidate_that_is_slower_beyond_its_noise_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_candidate_that_is_slower_beyond_its_noise_fails(capsys: Capture) -> None:
     code, result = judged(capsys, records=[*ran(OLD, *EVEN), *ran(NEW, *SLOW)])
     assert (code, result["outcome"]) == (1, "regression")
     line = lines(result)["tokens_per_s_per_gpu"]
@@ -70,7 +71,7 @@ def test_a_candidate_that_is_slower_beyond_its_noise_fails(capsys: pytest.Captur
     assert "tokens/s/GPU" in result["reasons"][0]
 
 
-def test_the_outcome_and_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_outcome_and_its_reason(capsys: Capture) -> None:
     def expect(old: list[Record], new: list[Record], code: int, outcome: str, reason: str) -> None:
         exit_code, result = judged(capsys, records=[*old, *new])
         assert (exit_code, result["outcome"]) == (code, outcome)
@@ -96,14 +97,14 @@ def test_the_outcome_and_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
         expect(*without_speed, 3, "cannot tell", ".")
 
 
-def test_slower_by_less_than_the_limit_passes_and_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_slower_by_less_than_the_limit_passes_and_is_shown(capsys: Capture) -> None:
     records = [*ran(OLD, 2.0, 2.001, 1.999), *ran(NEW, 2.02, 2.021, 2.019)]
     code, result = judged(capsys, "difference=0.5%", records=records)
     assert (code, lines(result)["tokens_per_s"]["word"]) == (0, "slower")
     assert main([*GATE[:-1], "fail_on.regression=0.5%"]) == 1
 
 
-def test_too_few_runs_neither_fail_nor_pass(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_runs_neither_fail_nor_pass(capsys: Capture) -> None:
     for (few, fewer), slower in product(((1, 1), (3, 1), (1, 3), (2, 2)), (1.0, 1.5)):
         old, new = [2.0 + 0.01 * i for i in range(few)], [slower * 2.0 + 0.01 * i for i in range(fewer)]
         records = [*ran(OLD, *old), *ran(NEW, *new)]
@@ -114,7 +115,7 @@ def test_too_few_runs_neither_fail_nor_pass(capsys: pytest.CaptureFixture[str]) 
         assert line["difference_percent"] == pytest.approx(100 * (1 / slower - 1), abs=1.5)
 
 
-def test_so_many_runs_would_decide_against_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_so_many_runs_would_decide_against_the_limit(capsys: Capture) -> None:
     """Three runs a side show that it is slower, and not whether by 2 %: the number named does, one fewer not."""
 
     def expected(runs: int) -> tuple[str, str]:
@@ -132,7 +133,7 @@ def test_so_many_runs_would_decide_against_the_limit(capsys: pytest.CaptureFixtu
     assert (expected(needed - 1)[0], expected(needed)[0]) == ("cannot tell", "regression")
 
 
-def test_experiments_are_paired_and_one_without_a_pair_leaves_it_open(capsys: pytest.CaptureFixture[str]) -> None:
+def test_experiments_are_paired_and_one_without_a_pair_leaves_it_open(capsys: Capture) -> None:
     records = [*ran(OLD, *EVEN), *ran(NEW, *EVEN), *ran(OLD, 4.0, 4.01, 3.99, name="big", seq_length=200)]
     code, result = judged(capsys, records=records)
     assert (code, len(result["cases"])) == (3, 1)
@@ -142,14 +143,14 @@ def test_experiments_are_paired_and_one_without_a_pair_leaves_it_open(capsys: py
     assert result["reasons"][0].startswith("big")
 
 
-def test_versions_that_changed_are_listed_and_places_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_that_changed_are_listed_and_places_are_not(capsys: Capture) -> None:
     _, result = judged(capsys, records=[*ran(OLD, *EVEN), *ran(NEW, *EVEN)])
     changes = {change["fact"]: (change["reference"], change["new"]) for change in result["changes"]}
     versions = {"framework_version": (["26.4"], ["26.5"]), "rocm": (["7.1"], ["7.2"])}
     assert changes == {"image": ([OLD], [NEW]), **versions}
 
 
-def test_sides_may_be_folders_where_nothing_in_the_config_differs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sides_may_be_folders_where_nothing_in_the_config_differs(capsys: Capture) -> None:
     for folder, driver, pace in (("before", "570", 2.0), ("after", "580", 2.2)):
         paces = (pace, pace + 0.01, pace - 0.01)
         save(
@@ -165,7 +166,7 @@ def test_sides_may_be_folders_where_nothing_in_the_config_differs(capsys: pytest
     assert "nothing that the records report" in capsys.readouterr().out
 
 
-def test_other_figures_can_be_limited_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_figures_can_be_limited_too(capsys: Capture) -> None:
     records = [*ran(OLD, *EVEN), *ran(NEW, *SLOW)]
     code, result = judged(capsys, "fail_on.step_time_mean_s=4%", records=records)
     states = {metric: line["state"] for metric, line in lines(result).items() if line["state"]}
@@ -175,7 +176,7 @@ def test_other_figures_can_be_limited_too(capsys: pytest.CaptureFixture[str]) ->
     assert lines(result)["energy_j_per_token"]["state"] == "cannot tell"
 
 
-def test_the_table_and_the_markdown(capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+def test_the_table_and_the_markdown(capsys: Capture, golden: Golden) -> None:
     save(Path("runs"), *ran(OLD, *EVEN), *ran(NEW, *SLOW))
     assert main([*GATE]) == 1
     golden("compare/regression.txt", capsys.readouterr().out)
@@ -186,7 +187,7 @@ def test_the_table_and_the_markdown(capsys: pytest.CaptureFixture[str], golden: 
     assert json.loads(Path("out/regression.json").read_text(encoding="utf-8"))["outcome"] == "regression"
 
 
-def test_hostile_text_cannot_leave_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_text_cannot_leave_its_cell(capsys: Capture) -> None:
     bad = "<img src=x onerror=alert(1)> | a `b` [c](d)\n# e"
     save(Path("runs"), *ran(OLD, *EVEN), *(replace(record, environment={"torch": bad}) for record in ran(NEW, *EVEN)))
     assert main([*GATE, "--markdown"]) == 0
@@ -194,7 +195,7 @@ def test_hostile_text_cannot_leave_its_cell(capsys: pytest.CaptureFixture[str]) 
     assert ("<img" in line, "[c](d)" in line, line.count("|") - line.count("\\|")) == (False, False, 4)
 
 
-def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(capsys: Capture) -> None:
     save(Path("runs"), *ran(OLD, 2.0, 2.01), *ran(NEW, 2.0, 2.01))
     old, new = f"baseline.image={OLD}", f"candidate.image={NEW}"
     for arguments, expected in (
