@@ -103,8 +103,9 @@ class Verdict(Struct, frozen=True):
 
 
 class Audit(Struct, frozen=True):
-    """rows: every setting; checks: of the curves; deviations: requested against effective, run by run; varied: what is
-    compared; rehearsed: these are rehearsals among themselves, and the verdict is about settings alone."""
+    """The checks of a comparison. rows: every setting; checks: of the curves; deviations: requested against effective,
+    run by run; varied: what is compared; rehearsed: these are rehearsals among themselves, and the verdict is about
+    settings alone."""
 
     rows: tuple[Row, ...]
     checks: tuple[Check, ...]

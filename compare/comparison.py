@@ -54,9 +54,9 @@ class Scaled(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True, dict=True):
-    """run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms: what money,
-    energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share. break_evens:
-    every option against the cheapest other, as ratios."""
+    """A comparison. run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms:
+    what money, energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share.
+    break_evens: every option against the cheapest other, as ratios."""
 
     groups: tuple[Group, ...]
     baseline: str
@@ -88,7 +88,7 @@ def compare(
 def compare_groups(
     groups: Sequence[Group], question: Question, terms: Terms | None, progress: Progress = silent
 ) -> Comparison:
-    """`compare`, of runs that are grouped already."""
+    """Compare as `compare` does, of runs that are grouped already."""
     runs = [run for group_ in groups for run in group_.runs]
     if problems := tuple(copies(runs)):
         raise InputError(*problems)

@@ -104,7 +104,7 @@ def _clock(record: Record, ends: Sequence[float | None], times: Sequence[float |
 
 
 class Finding(Struct, frozen=True):
-    """step: the first, from 0, at which runs part."""
+    """A place where curves part. step: the first, from 0, at which runs part."""
 
     state: Literal["equal", "apart", "unknown"]
     reason: str

@@ -1,5 +1,5 @@
-"""What is compared: groups of runs that repeat each other, each with a short name that says what sets it apart, and the
-question: in which settings they may differ without an explanation. Pure."""
+"""The two sides of a comparison: groups of runs that repeat each other, each with a short name that says what sets it
+apart, and the question: in which settings they may differ without an explanation. Pure."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ def _place(record: Record) -> str:
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """vary: what is compared, by names of settings, kinds and facts; None: what the groups suggest. baseline: the label
-    of the group that ratios are against; None: the first. accept: setting or check to the reason why its difference is
-    accepted. difference: the smallest that matters, as a share."""
+    """A request. vary: what is compared, by names of settings, kinds and facts; None: what the groups suggest.
+    baseline: the label of the group that ratios are against; None: the first. accept: setting or check to the reason
+    why its difference is accepted. difference: the smallest that matters, as a share."""
 
     vary: tuple[str, ...] | None = None
     baseline: str | None = None
@@ -149,7 +149,8 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Varied(Struct, frozen=True):
-    """keys: as named, or chosen from what the groups are; settings: those and all that follows; reason: why these."""
+    """The varied keys. keys: as named, or chosen from what the groups are; settings: those and all that follows;
+    reason: why these."""
 
     keys: tuple[str, ...]
     settings: frozenset[str]

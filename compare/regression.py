@@ -73,7 +73,8 @@ class Change(Struct, frozen=True):
 
 
 class Regression(Struct, frozen=True):
-    """limits: how much worse a metric may be, as a share. reasons: why it is not ok; regressions first."""
+    """The outcome of a gate. limits: how much worse a metric may be, as a share. reasons: why it is not ok; regressions
+    first."""
 
     baseline: str
     candidate: str

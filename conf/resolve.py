@@ -64,7 +64,7 @@ class Experiment(Common):
 
     @property
     def accelerator(self) -> str | None:
-        """Whose GPUs it runs on; None on a CPU, as every rehearsal is."""
+        """Return whose GPUs it runs on; None on a CPU, as every rehearsal is."""
         return None if self.rehearse else self.platform.vendor
 
 

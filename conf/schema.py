@@ -109,24 +109,24 @@ class Model:
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the embedding: vocab_size rounded up to make_vocab_size_divisible_by, the same in every layout.
-        Megatron pads to a multiple of that times TP, so its model depends on the layout; ours does not, and the layout
-        check requires that TP divides it."""
+        """Return the rows of the embedding: vocab_size rounded up to make_vocab_size_divisible_by, the same in every
+        layout. Megatron pads to a multiple of that times TP, so its model depends on the layout; ours does not, and the
+        layout check requires that TP divides it."""
         return -(-self.vocab_size // self.make_vocab_size_divisible_by) * self.make_vocab_size_divisible_by
 
     @property
     def multi_latent_attention(self) -> bool:
-        """Whether attention goes through a low rank."""
+        """Return whether attention goes through a low rank."""
         return self.mla is not None
 
     @property
     def gated_linear_unit(self) -> bool:
-        """Whether the MLP has a gate beside its first matrix."""
+        """Return whether the MLP has a gate beside its first matrix."""
         return self.swiglu or self.quick_geglu is not None
 
     @property
     def dense_layers(self) -> int:
-        """Layers with an MLP of ffn_hidden_size, not experts: the first ones."""
+        """Count the layers with an MLP of ffn_hidden_size, not experts: the first ones."""
         return self.num_layers if self.moe is None else min(self.moe.moe_first_dense_layers, self.num_layers)
 
 
@@ -257,7 +257,7 @@ class Optimizer:
 
     @property
     def lr_warmup_init(self) -> float:
-        """Megatron's start of the warm-up that makes step 0 use lr / (W + 1), as NeMo does by itself."""
+        """Return Megatron's start of the warm-up that makes step 0 use lr / (W + 1), as NeMo does by itself."""
         return self.lr / (self.lr_warmup_iters + 1)
 
 
@@ -344,12 +344,12 @@ class Request(Common):
 
     @property
     def ranks_per_node(self) -> int:
-        """gpus_per_node, by default as many devices as software sees in a standard node."""
+        """Return gpus_per_node, by default as many devices as software sees in a standard node."""
         if self.gpus_per_node is not None:
             return self.gpus_per_node
         return self.hardware.gpus_per_node * self.hardware.devices_per_package
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Count the ranks in all."""
         return self.nodes * self.ranks_per_node

@@ -159,13 +159,13 @@ def usual_name(name: str) -> str:
 
 
 def _linear(name: str, part: str, shape: Shape, cut: int | None, bias: bool) -> tuple[Role, ...]:
-    """A weight [outputs, inputs], and a bias where there is one, which is cut with the outputs."""
+    """Return a weight [outputs, inputs], and a bias where there is one, which is cut with the outputs."""
     weight = Role(f"{name}.weight", part, shape, cut)
     return (weight, Role(f"{name}.bias", part, shape[:1], 0 if cut == 0 else None)) if bias else (weight,)
 
 
 def _grouped_query(model: Model) -> tuple[Role, ...]:
-    """Queries, keys and values in one matrix, and the norms of queries and keys, over a head's channels."""
+    """Return queries, keys and values in one matrix, and the norms of queries and keys, over a head's channels."""
     channels = model.kv_channels
     rows = (model.num_attention_heads + 2 * model.num_query_groups) * channels
     bias = model.add_qkv_bias or model.add_bias_linear
@@ -199,14 +199,14 @@ def _sinks(model: Model) -> tuple[Role, ...]:
 
 
 def _mlp(model: Model, where: str, part: str, width: int) -> tuple[Role, ...]:
-    """fc1 (gate and up in one, where there is a gate) and fc2, `width` wide."""
+    """Return fc1 (gate and up in one, where there is a gate) and fc2, `width` wide."""
     h, bias, wide = model.hidden_size, model.add_bias_linear, width * (2 if model.gated_linear_unit else 1)
     fc1 = _linear(f"{where}linear_fc1", part, (wide, h), 0, bias)
     return fc1 + _linear(f"{where}linear_fc2", part, (h, width), 1, bias)
 
 
 def _routing(model: Model, moe: MoE) -> tuple[Role, ...]:
-    """Megatron gives the router a bias with add_bias_linear. The correction bias is a buffer."""
+    """Return the router, to which Megatron gives a bias with add_bias_linear. The correction bias is a buffer."""
     shape, width = (moe.num_experts, model.hidden_size), moe.moe_shared_expert_intermediate_size
     router = _linear("mlp.router", "router", shape, None, model.add_bias_linear)
     return router + (_mlp(model, "mlp.shared_experts.", "shared_experts", width) if width else ())

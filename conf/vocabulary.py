@@ -108,13 +108,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def bounds(self) -> str:
-        """The bounds in words: "at least 0 and below 1"."""
+        """Return the bounds in words: "at least 0 and below 1"."""
         bounds = {"above": self.above, "at least": self.at_least, "below": self.below}
         return " and ".join(f"{word} {bound:.10g}" for word, bound in bounds.items() if bound is not None)
 
     @property
     def allowed(self) -> str:
-        """The values that `accepts` takes, in words: "an integer at least 1, or null"."""
+        """Return the values that `accepts` takes, in words: "an integer at least 1, or null"."""
         if self.one_of:
             return ", ".join("null" if value is None else value for value in self.one_of)
         return " ".join(filter(None, (_WORDS[self.type], self.bounds))) + ", or null"

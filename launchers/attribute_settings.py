@@ -37,9 +37,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """settings: by canonical name. parts: what more of the Experiment is written. always: path → value, as are those of
-    some releases only, for a machine without an accelerator, and for an environment without TransformerEngine, which
-    only the ranks see. more: what only this stack's module reads."""
+    """The settings of a stack. settings: by canonical name. parts: what more of the Experiment is written. always: path
+    → value, as are those of some releases only, for a machine without an accelerator, and for an environment without
+    TransformerEngine, which only the ranks see. more: what only this stack's module reads."""
 
     settings: Mapping[str, Row]
     parts: tuple[Row, ...]
@@ -139,7 +139,7 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Equality without Python's True == 1."""
+    """Compare without Python's True == 1."""
     return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
 
 
@@ -177,7 +177,7 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
 
 
 def _kernel(name: Any, e: Experiment) -> tuple[str, str]:
-    """attention_backend as Megatron-Core's own stacks have it; without a GPU there is no TransformerEngine."""
+    """Return attention_backend as Megatron-Core's own stacks have it; without a GPU there is no TransformerEngine."""
     if e.accelerator is None:
         return "unfused", "without TransformerEngine the stack has Megatron's own attention only"
     reason = "TransformerEngine chooses its attention kernel itself, and none is torch's"

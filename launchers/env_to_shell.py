@@ -34,7 +34,7 @@ def _text(value: Any) -> str:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0; 2 for overrides that are no experiment."""
+    """Print them. 0: printed; 2: overrides that are not an experiment."""
     e = load_experiment(*(sys.argv[1:] if argv is None else argv))
     plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
     print(exports({f"{PREFIX}{name.upper()}": value for name, value in requested(e).items()} | dict(plan.env)), end="")

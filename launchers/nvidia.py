@@ -31,7 +31,7 @@ class RecipeStack(Framework):
     vendors = ("nvidia", None)
 
     def render(self, e: Experiment, host: Host) -> Plan:
-        """The program under torchrun with settings.yaml, and its own check."""
+        """Return the program under torchrun with settings.yaml, and its own check."""
         python = e.framework.python or host.python
         command = (str(self.program), "--settings", SETTINGS)
         alone = e.rehearse == "layout"  # one process plays a rank

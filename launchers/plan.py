@@ -24,11 +24,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """files: path (relative to the run directory) → text. env: set on top of the environment, the reason of each in
-    env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run directory, after
-    the commands of `setup`, the first of which that fails is the end of the run. check: the command that finds out in
-    the target environment, without training, whether argv can run. declared: what the framework has no setting for, and
-    has instead."""
+    """All that a run needs. files: path (relative to the run directory) → text. env: set on top of the environment, the
+    reason of each in env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run
+    directory, after the commands of `setup`, the first of which that fails is the end of the run. check: the command
+    that finds out in the target environment, without training, whether argv can run. declared: what the framework has
+    no setting for, and has instead."""
 
     setup: tuple[tuple[str, ...], ...] = ()
     argv: tuple[str, ...]

@@ -56,7 +56,7 @@ class _Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is to end, whatever its process does."""
+        """Return whether the run is to end, whatever its process does."""
         return self.signal is not None or self.hung or self.over_limit
 
     def note_family(self) -> None:

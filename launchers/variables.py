@@ -1,4 +1,4 @@
-"""What the ranks of any stack are started with: torchrun's arguments, the environment that the machine needs, and the
+"""The start of the ranks of any stack: torchrun's arguments, the environment that the machine needs, and the
 tuned variables of the vendors' stacks by GPU, layout and framework, from conf/tables."""
 
 from __future__ import annotations

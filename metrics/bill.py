@@ -32,8 +32,9 @@ Bill = Mapping[str, Quantity]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """gpus: devices that the runs used. A package may be two devices; prices and power prices are of packages.
-    energy_j_per_token: of the GPUs alone. It is pooled by itself, for speed and power of a run depend on each other."""
+    """One side of a bill. gpus: devices that the runs used. A package may be two devices; prices and power prices are
+    of packages. energy_j_per_token: of the GPUs alone. It is pooled by itself, for speed and power of a run depend on
+    each other."""
 
     label: str
     runs: int

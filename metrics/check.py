@@ -187,7 +187,8 @@ def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
 
 
 class Judgement(NamedTuple):
-    """impossible: above what the device can do at all. implausible: above the best matmul measured on it."""
+    """A verdict on a claim. impossible: above what the device can do at all. implausible: above the best matmul
+    measured on it."""
 
     word: Literal["possible", "implausible", "impossible", "cannot tell"]
     reason: str

@@ -65,8 +65,8 @@ DEFAULT = CONVENTIONS["megatron_causal"]
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """layers: share of the layers whose forward pass is done again, 0 to 1. modules: what is done again in all others,
-    too: core_attn, mlp (dense MLPs) and moe (expert layers)."""
+    """The recomputed part. layers: share of the layers whose forward pass is done again, 0 to 1. modules: what is done
+    again in all others, too: core_attn, mlp (dense MLPs) and moe (expert layers)."""
 
     layers: float = 0.0
     modules: frozenset[str] = frozenset()

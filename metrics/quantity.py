@@ -15,7 +15,8 @@ _LEAST, _MOST = 1e-100, 1e100
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """interval: 95 %, where there is one. note: what it is a share of, or why it is unknown."""
+    """A value with its unit and source. interval: 95 %, where there is one. note: what it is a share of, or why it is
+    unknown."""
 
     value: float | int | None
     unit: str

@@ -41,7 +41,7 @@ class Shape:
 
     @property
     def dense_layers(self) -> int:
-        """Layers with an MLP, without those for multi-token prediction, which are like the last."""
+        """Count layers with an MLP, without those for multi-token prediction, which are like the last."""
         return min(self.moe_first_dense_layers, self.num_layers) if self.num_experts else self.num_layers
 
 

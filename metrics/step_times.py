@@ -71,17 +71,17 @@ class StepTimes:
 
     @cached_property
     def times(self) -> Sequence[float]:
-        """Seconds of each interval after the warm-up."""
+        """Return the seconds of each interval after the warm-up."""
         return self.lengths_s[self.warmup.count :]
 
     @property
     def iterations(self) -> int:
-        """Iterations after the warm-up."""
+        """Count the iterations after the warm-up."""
         return len(self.times) * (self.iterations_a_line or 0)
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of all intervals after the warm-up together."""
+        """Return the seconds of all intervals after the warm-up together."""
         return sum(self.times)
 
     @property
@@ -94,12 +94,12 @@ class StepTimes:
 
     @property
     def single(self) -> Sequence[float]:
-        """Seconds of single steps after the warm-up: none where a line prints the mean over several."""
+        """Return the seconds of single steps after the warm-up: none where a line prints the mean over several."""
         return self.times if self.iterations_a_line == 1 else []
 
     @cached_property
     def ordered(self) -> list[float]:
-        """`single`, the shortest first: medians and quantiles sort a sorted list in no time."""
+        """Return `single`, the shortest first: medians and quantiles sort a sorted list in no time."""
         return sorted(self.single)
 
     @cached_property
@@ -127,19 +127,19 @@ class StepTimes:
 
     @property
     def tail(self) -> float | None:
-        """How many times the median the slowest twentieth takes at least."""
+        """Return how many times the median the slowest twentieth takes at least."""
         return self.p95 / self.median if self.p95 and self.median else None
 
     @property
     def jitter_percent(self) -> float | None:
-        """The median change from one step to the next, in % of the median: a drift does not count, an outlier
+        """Return the median change from one step to the next, in % of the median: a drift does not count, an outlier
         hardly."""
         changes = [abs(b - a) for a, b in pairwise(self.single)]
         return 100 * statistics.median(changes) / self.median if changes and self.median else None
 
     @cached_property
     def samples(self) -> int | None:
-        """Samples trained after the warm-up; None where they are missing for one interval."""
+        """Count the samples trained after the warm-up; None where they are missing for one interval."""
         batches = self.batches[self.warmup.count :]
         return None if None in batches or not batches else sum(filter(None, batches))
 

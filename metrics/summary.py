@@ -36,8 +36,8 @@ _DISAGREEMENT = 0.05  # between counter and integrated power: above it one of th
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What the metrics of a run share. device: that it ran on; precision: of its matrix products; None where unknown.
-    memory: the largest figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
+    """The facts that the metrics of a run share. device: that it ran on; precision: of its matrix products; None where
+    unknown. memory: the largest figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
 
     record: Record
     times: StepTimes

@@ -46,7 +46,7 @@ class Dialect:
     framework: str
     """Its column of the vocabulary."""
     looks_for: str
-    """What betrays such a log, in words."""
+    """The signs of such a log, in words."""
     signs: tuple[bytes, ...]
     """Literals, at least one of which is in every log of this dialect, and in no other: then it is tried."""
     marks: tuple[bytes, ...]
@@ -62,13 +62,13 @@ class Dialect:
     """How a step line begins. Its first group is the step's number as printed; the second, if there is one, how many
     steps there will be."""
     first: int = 1
-    """What the first step is called."""
+    """The number of the first step."""
     fields: str = ""
     """A field behind the head: two groups, its name and its printed value."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """Printed name to (field of Step, conversion); a name that Step lacks goes to its metrics."""
     memory_kind: str | None = None
-    """What memory_bytes is a maximum of: "reserved", "allocated"."""
+    """The kind of memory whose maximum memory_bytes is: "reserved", "allocated"."""
     means: Mapping[str, tuple[str, ...]] | None = None
     """Fields that are means over the steps since the line before, in lines that hold this literal. None: each line
     covers its own step only."""
@@ -79,9 +79,10 @@ class Dialect:
     clock: str = ""
     """Whose timer the printed step times come from, where it is another framework's."""
     adjust: Callable[[Values, str], Values | None] | None = None
-    """What the values of a line (its text follows) mean together; None where it is no step."""
+    """A function that gives the meaning of a line's values together (its text follows); None where it is no step."""
     complete: str = ""
-    """What only a complete step line has: where a terminal has broken one, its pieces are put together. "": never."""
+    """A pattern that only a complete step line has: where a terminal has broken one, its pieces are put together. "":
+    never."""
     complete_by_length: bool = False
     """A step line with as many words as the one before is complete, too."""
 
@@ -103,8 +104,8 @@ class Dialect:
     resumed: str = ""
     """The run goes on from a checkpoint: the group `done` counts the iterations before, `next` is the one to come."""
     stalls: Mapping[str, str] = field(default_factory=dict)
-    """What training waits for, such as "checkpoint", to the line that says so; groups, of which each may be missing:
-    `iteration`, `seconds`."""
+    """Each thing that training waits for, such as "checkpoint", to the line that says so; groups, of which each may be
+    missing: `iteration`, `seconds`."""
     validations: tuple[str, ...] = ()
     """A validation point: group `iteration`, and `loss` where it is printed; any other is one of its metrics."""
 
@@ -303,7 +304,7 @@ class Driver:
         return (Resumed(self._before, line),) if self._before > 0 else ()
 
     def _stands_alone(self, text: str, match: re.Match[str]) -> bool:
-        """Whether a line is one complete step line, not the beginning of one, nor two in one."""
+        """Return whether a line is one complete step line, not the beginning of one, nor two in one."""
         if not self.dialect.complete:
             return True
         return self._is_complete(text) and self._head.search(text, match.end()) is None

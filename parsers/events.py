@@ -1,4 +1,4 @@
-"""What a dialect makes of a line. Steps, validation points and stalls are the record's own."""
+"""The events that a dialect makes of a line. Steps, validation points and stalls are the record's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log says last: its last lines, and the lines that say why a run died, the first of each sort.
+"""The end of a log: its last lines, and the lines that say why a run died, the first of each sort.
 
 Only a line that ends a program counts (an exception, an abort, a refusal) and the lines that its message goes on in:
 a warning may name the same fault, overcome. A fault after which training went on was handled, and is forgotten: so only

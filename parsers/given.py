@@ -1,4 +1,4 @@
-"""What a user knows of a log that the log does not say: `model=llama31_8b hardware=h100 framework_version=2.7.3 …`."""
+"""Facts that a user states of a log which does not: `model=llama31_8b hardware=h100 framework_version=2.7.3 …`."""
 
 from __future__ import annotations
 

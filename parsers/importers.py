@@ -37,7 +37,7 @@ _SERIES = {"step_times": "step_time_s", "loss_values": "loss", "learning_rates":
 
 
 def is_record(head: bytes) -> bool:
-    """Whether a file that begins so is one of them."""
+    """Return whether a file that begins so is one of them."""
     return head.lstrip()[:1] == b"{" and b'"gpu_info"' in head and b'"platform"' in head
 
 

@@ -1,4 +1,5 @@
-"""What a Megatron argument dump means: arguments that other arguments switch off are printed with their defaults.
+"""The meaning of a dump of Megatron's arguments: arguments that other arguments switch off are printed with their
+defaults.
 
 The rules name canonical settings, so that a dense model's record does not claim a router.
 """
@@ -79,8 +80,9 @@ def other_layers(arguments: Mapping[str, Reading]) -> str | None:
 
 
 def _never_saves(arguments: Mapping[str, Reading]) -> bool:
-    """Up to v26.4 Primus forces `save` to a folder; disable_last_saving is its own, and leaves out the last checkpoint
-    (primus/backends/megatron/patches/checkpoint_patches.py:192), so an interval beyond the end means none at all."""
+    """Return whether nothing is saved: up to v26.4 Primus forces `save` to a folder; disable_last_saving is its own,
+    and leaves out the last checkpoint (primus/backends/megatron/patches/checkpoint_patches.py:192), so an interval
+    beyond the end means none at all."""
     interval, last = (_value(arguments, name) for name in ("save_interval", "train_iters"))
     beyond = type(interval) is int and type(last) is int and interval > last
     nowhere = "save" in arguments and arguments["save"].value is None
@@ -88,7 +90,8 @@ def _never_saves(arguments: Mapping[str, Reading]) -> bool:
 
 
 def _query_groups(settings: Mapping[str, Reading], arguments: Mapping[str, Reading], old: bool) -> dict[str, Reading]:
-    """Without group_query_attention each head has its own group; the printed default of 1 is not used."""
+    """Read num_query_groups: without group_query_attention each head has its own group; the printed default of 1 is not
+    used."""
     heads, grouped = settings.get("num_attention_heads"), "group_query_attention" in arguments
     older = old and not grouped and "num_query_groups" not in arguments
     alone = older or (grouped and arguments["group_query_attention"].value is False)
@@ -107,7 +110,7 @@ def _gated(arguments: Mapping[str, Reading], old: bool) -> dict[str, Reading]:
 
 
 def _window(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
-    """window_size: (w - 1, 0) is a window of w tokens to the left."""
+    """Read window_size: (w - 1, 0) is a window of w tokens to the left."""
     window, every = arguments.get("window_size"), "window_attn_skip_freq"
     values = {every: arguments[every]} if every in arguments else {}
     if window is not None:
@@ -119,8 +122,9 @@ def _window(arguments: Mapping[str, Reading]) -> dict[str, Reading]:
 
 
 def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
-    """One data set, also where it is under the argument for training alone. Of mock data, Megatron-Core makes three
-    even parts, whatever was requested (megatron/core/datasets/blended_megatron_dataset_config.py:144 in d3528a2)."""
+    """Read the one data set, also where it is under the argument for training alone. Of mock data, Megatron-Core makes
+    three even parts, whatever was requested (megatron/core/datasets/blended_megatron_dataset_config.py:144 in
+    d3528a2)."""
     if _value(arguments, "mock_data") is True:
         even = {"data": "mock", "data_path": None, "split": "1,1,1"}
         return {name: replace(arguments["mock_data"], value=value) for name, value in even.items()}
@@ -135,14 +139,14 @@ def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> 
 
 
 def _alone(paths: Reading) -> Reading:
-    """A list of one path, as `print` shows it, is that path."""
+    """Return the path of a list of one, as `print` shows it."""
     text = str(paths.value)
     one = text.startswith("['") and text.endswith("']") and text.count("'") == 2
     return replace(paths, value=text[2:-2]) if one else paths
 
 
 def _dense_layers(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:
-    """moe_layer_freq as a list of 0 and 1, a layer each: how many dense ones come first, if they all do."""
+    """Read moe_layer_freq as a list of 0 and 1, a layer each: how many dense ones come first, if they all do."""
     frequency = arguments.get("moe_layer_freq")
     if frequency is None or _value(settings, "num_experts") is None or "moe_first_dense_layers" in settings:
         return {}

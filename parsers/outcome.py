@@ -1,4 +1,4 @@
-"""What became of a run: judged from what its launcher saw and what its log says. Pure."""
+"""The outcome of a run: judged from what its launcher saw and what its log says. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FROM_LAUNCHER = " from its launcher"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What the launcher saw; all unknown for a log that was brought from elsewhere.
+    """The end as the launcher saw it; all unknown for a log that was brought from elsewhere.
 
     signal_sent: the signal that the launcher or the user sent (SIGTERM …). hung: ended for want of progress.
     over_limit: ended for taking longer than it might. oom_kills: processes that the kernel's OOM killer ended during

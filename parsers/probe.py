@@ -1,4 +1,5 @@
-"""What the probe has read inside the ranks (tprimat_probe.py), made part of a record, ahead of what the log says.
+"""The facts that the probe has read inside the ranks (tprimat_probe.py), made part of a record, ahead of what the log
+says.
 
 Its files are read as a stranger's input: of bounded size, checked by the structs below; what is wrong with a file is
 reported, never raised.
@@ -238,7 +239,7 @@ def _counted(files: Sequence[RankFile], effective: Mapping[str, Reading], notes:
 
 
 def _all_stages(files: Iterable[RankFile], effective: Mapping[str, Reading]) -> bool:
-    """Whether each stage has a file of each part of its experts; tensor and data parallel ranks repeat them."""
+    """Return whether each stage has a file of each part of its experts; tensor and data parallel ranks repeat them."""
     sizes = [effective.get(f"{kind}_model_parallel_size") for kind in ("pipeline", "expert")]
     stages, experts = (1 if size is None else size.value for size in sizes)
     if type(stages) is not int or type(experts) is not int:

@@ -32,7 +32,7 @@ from parsers.power import with_power
 from parsers.probe import FOLDER, RankFile, read_files, with_files
 
 REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
-"""Of one rehearsal. A toy takes a minute; two ranks of a large model some minutes each."""
+"""The limit of one rehearsal, in seconds. A toy takes a minute; two ranks of a large model some minutes each."""
 MOST_NAMED = 4  # ranks whose parameters differ from our count, and parameters of each
 SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 

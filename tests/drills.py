@@ -1,4 +1,4 @@
-"""What tests with real processes share: patience, and which processes a test has started."""
+"""Help tests with real processes: patience, and which processes a test has started."""
 
 from __future__ import annotations
 

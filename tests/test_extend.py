@@ -170,7 +170,7 @@ class Tree:
         (self.root / "bin" / name).chmod(0o755)
 
     def run(self, *argv: str, codes: tuple[int, ...] = (0,)) -> str:
-        """What `python ARGV…` prints; its exit code is one of `codes`."""
+        """Return what `python ARGV…` prints; its exit code is one of `codes`."""
         command = [sys.executable, *argv]
         done = subprocess.run(
             command, cwd=self.root, env=self.env, capture_output=True, text=True, timeout=540, check=False

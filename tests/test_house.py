@@ -85,6 +85,21 @@ def test_functions_stay_small() -> None:
     assert long_functions == {}
 
 
+def test_a_docstring_begins_with_a_verb_or_says_what_the_thing_is() -> None:
+    """By its first words: no subordinate clause, and of a class no list of fields."""
+    wrong = []
+    for path in [*sources(), *(p for name in ("tests", "benchmarks", "docs") for p in (ROOT / name).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                constants = [
+                    n.value for n in node.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)
+                ]
+                texts = [text for n in constants if isinstance(text := n.value, str)]
+                fields = r"|\w+(, \w+)*:" if isinstance(node, ast.ClassDef) else ""
+                wrong += [(path.name, text) for text in texts if re.match(r"(What|Of|Whether)\b" + fields, text)]
+    assert wrong == []
+
+
 def test_importing_is_light() -> None:
     code = "import sys, launchers, parsers, metrics, compare; print([m for m in sys.argv[1:] if m in sys.modules])"
     command = [sys.executable, "-c", code, *HEAVY]

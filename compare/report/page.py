@@ -63,7 +63,7 @@ class Measured(Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """Value and source, below them the interval."""
+        """Return value and source, below them the interval."""
         quantity, known = self.quantity, self.quantity.readable()
         if quantity.value is None or known.value is None:
             return (UNKNOWN,)
@@ -87,8 +87,8 @@ class Bullets(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """rows: as many cells as heads; the first heads its row. numbers: all but the first column are. in_section: the
-    title of its section says the same as the caption, which is hidden."""
+    """A table. rows: as many cells as heads; the first heads its row. numbers: all but the first column are.
+    in_section: the title of its section says the same as the caption, which is hidden."""
 
     caption: str
     heads: Sequence[Line]
@@ -124,7 +124,8 @@ class Details(Struct, frozen=True):
 
 
 class Section(Struct, frozen=True):
-    """anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each other."""
+    """A part of the page. anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each
+    other."""
 
     title: str
     blocks: Sequence[Block]
@@ -136,7 +137,7 @@ Block: TypeAlias = "Paragraph | Bullets | Table | Charts | Code | Details | Sect
 
 
 class Report(Struct, frozen=True):
-    """word, tone: the verdict. headline: what it comes to, in sentences."""
+    """All that each form of the report lays out. word, tone: the verdict. headline: what it comes to, in sentences."""
 
     title: str
     word: str

@@ -38,7 +38,7 @@ class Framework:
 
     @property
     def table(self) -> Table:
-        """How it writes each setting; see launchers/attribute_settings.py."""
+        """Return how it writes each setting; see launchers/attribute_settings.py."""
         return table(self.name)
 
     def render(self, e: Experiment, host: Host) -> Plan:

@@ -71,7 +71,7 @@ class Primus(Framework):
         ).with_env({**(machine(e, host) if e.rehearse else {}), **environment(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
-        """Of what Primus cannot do in any release, and in this one."""
+        """Yield what Primus cannot do in any release, and in this one."""
         what, hint = "Primus is AMD's stack, and needs a GPU", "framework=auto takes what the platform has"
         yield from self.other_vendor(e, what, hint)
         yield from _release_refused(e)
@@ -79,7 +79,7 @@ class Primus(Framework):
         yield from attribute_settings.problems(e, self.table)
 
     def preflight(self, e: Experiment) -> Iterator[Problem]:
-        """Reads the checkout at framework.checkout."""
+        """Read the checkout at framework.checkout."""
         import yaml
 
         if refused := list(self.refusals(e)):
@@ -90,13 +90,13 @@ class Primus(Framework):
         yield from (Problem(*p) for p in findings(Path(_checkout(e)), document, release, e.image, said=release))
 
     def in_container(self, e: Experiment) -> tuple[tuple[str, ...], Mapping[str, str]]:
-        """Primus installs and compiles in its checkout, and keeps its kernels elsewhere; a home inside
+        """Return both: Primus installs and compiles in its checkout, and keeps its kernels elsewhere; a home inside
         the container would be another one, and gone with it."""
         kernels = str(Path(e.framework.cache or "").expanduser().absolute())
         return (str(Path(_checkout(e)).absolute()), kernels), {"PRIMUS_CACHE_ROOT": kernels}
 
     def rehearsed(self, e: Experiment) -> Experiment:
-        """Two of its entries start no container and no job."""
+        """Return `e` with one of the two entries that start no container and no job."""
         kept = e.rehearse == "train" and e.framework.entry in _PLAIN_ENTRIES
         return e if kept else replace(e, framework=replace(e.framework, entry=_PLAIN_ENTRIES[0]))
 
@@ -105,7 +105,7 @@ class Primus(Framework):
         return rows
 
     def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
-        """Pure but for our own programs, which are read."""
+        """Return it; pure but for our own programs, which are read."""
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
         return {
             **{name: (ROOT / path).read_text(encoding="utf-8") for name, path in PROGRAMS.items()},

@@ -25,7 +25,8 @@ AGAIN = "render again: python launch.py … {} bundle=DIR"
 
 @dataclass(frozen=True)
 class Settled:
-    """requested: canonical settings as they are now. overrides: keys of the YAML that change. corpus: arguments."""
+    """The effect of overrides. requested: canonical settings as they are now. overrides: keys of the YAML that change.
+    corpus: arguments."""
 
     requested: dict[str, Any]
     overrides: dict[str, Any]

@@ -59,7 +59,8 @@ _TAIL = re.compile(r"[\d.e+-]{1,12}")
 
 
 class NemoDriver(Driver):
-    """What NeMo 1 and NeMo 2 both print before they train: process groups, Megatron's config objects, sizes."""
+    """A reader of what NeMo 1 and NeMo 2 both print before they train: process groups, Megatron's config objects,
+    sizes."""
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         plain, known = body(text), self.dialect.known
@@ -185,7 +186,7 @@ def _parse(text: str) -> Values | None:
 
 
 def _continues(text: str) -> bool:
-    """Whether a line can be the rest of a wrapped one: fields that we know, or the tail of a number."""
+    """Return whether a line can be the rest of a wrapped one: fields that we know, or the tail of a number."""
     first, bar, _ = text.strip().partition("|")
     name = first.rpartition(": ")[0].strip()
     known = bool(name) and any(column.endswith(name) for column in DIALECT.columns)

@@ -69,7 +69,7 @@ PAGES: dict[str, tuple[Callable[[], list[Record]], Question, str]] = {
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What browser.mjs saw of each page; pictures and PDFs of them are in $BROWSER_OUT, if that is set."""
+    """Return what browser.mjs saw of each page; pictures and PDFs of them are in $BROWSER_OUT, if that is set."""
     directory = tmp_path_factory.mktemp("pages")
     for name, (records, question, _) in PAGES.items():
         runs = [Run(f"runs/{record.id}", record) for record in records()]

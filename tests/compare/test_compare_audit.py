@@ -1,4 +1,4 @@
-"""What may be compared: each state of a setting, and each verdict."""
+"""Test what may be compared: each state of a setting, and each verdict."""
 
 from __future__ import annotations
 

@@ -259,8 +259,8 @@ def leaving(seed: Callable[[float], list[float]], count: int, shift: float, pair
 
 @pytest.mark.parametrize("kind", ["mixed", "falling"])
 def test_equal_stacks_are_seldom_called_apart(kind: str) -> None:
-    """Of 600 pairs of groups of three: 4 in 100, give or take 0.8. With the larger of Student's t and a normal quantile
-    for seven blocks they were 7.5, and 29 where blocks spread by halves."""
+    """Count, of 600 pairs of groups of three: 4 in 100, give or take 0.8. With the larger of Student's t and a normal
+    quantile for seven blocks they were 7.5, and 29 where blocks spread by halves."""
     noise = random.Random(7)
 
     def seed(_: float) -> list[float]:

@@ -62,7 +62,7 @@ def verdict(*records: Record) -> tuple[str, set[str]]:
 
 
 def test_the_same_log_on_both_platforms_is_comparable(tmp_path: Path) -> None:
-    """What follows fails for its fault, and for nothing else."""
+    """Whatever follows fails for its fault, and for nothing else."""
     same = {"data": "one corpus, by its path"}  # no dump says what our name of the data is
     result = compared(on("nvidia", log(tmp_path, "a")), on("amd", log(tmp_path, "b")), accept=same)
     assert result.audit.verdict.word == "comparable", result.audit.verdict

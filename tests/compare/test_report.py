@@ -36,7 +36,7 @@ EVIL = "</td></code></pre><script>alert(1)</script> | `rm` [x](y) =1+1 \x1b[2J \
 
 @dataclass
 class Page(HTMLParser):
-    """What a reader finds: numbers with their place in the JSON, the text beside them, tags."""
+    """The page as a reader finds it: numbers with their place in the JSON, the text beside them, tags."""
 
     numbers: list[tuple[str, str, str]] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ def test_the_page_needs_nothing_from_elsewhere(vendors: dict[str, str]) -> None:
 
 
 def test_it_can_be_read_without_eyes(vendors: dict[str, str]) -> None:
-    """What axe cannot see without a browser is in test_browser.py."""
+    """See what axe cannot see without a browser; the rest is in test_browser.py."""
     tags = read(vendors["compare.html"]).tags
     names = [tag for tag, _ in tags]
     assert {"header", "nav", "main"} <= set(names)

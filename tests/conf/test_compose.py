@@ -1,4 +1,4 @@
-"""What a user may type, and what is said when it is wrong."""
+"""Test what a user may type, and what is said when it is wrong."""
 
 from __future__ import annotations
 

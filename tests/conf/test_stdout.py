@@ -1,4 +1,4 @@
-"""What a command answers does not depend on who reads it."""
+"""Test that what a command answers does not depend on who reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What data= takes, how large a corpus is made, and `tprimat data`."""
+"""Test what data= takes, how large a corpus is made, and `tprimat data`."""
 
 from __future__ import annotations
 

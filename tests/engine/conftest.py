@@ -54,7 +54,7 @@ class Run:
 
 
 def finished(settings: dict[str, Any], command: list[str], limit_s: float = 180, **variables: str) -> Run:
-    """What a command with one OpenMP thread per rank did."""
+    """Return what a command with one OpenMP thread per rank did."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     ended = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=limit_s)
     return Run(settings, ended.returncode, ended.stdout, ended.stderr)

@@ -85,7 +85,7 @@ VARIANTS = {
 """Models, each with the layouts that cut what is special in it."""
 
 ALWAYS = ("TP2", "TP2+SP", "PP2", "PP2xVP2", "DP2", "DP2+sharded", "DP2+overlapped", "CP2", "TP2xPP2")
-"""What `make test` tries; the rest is slow and `make test-layouts` tries it."""
+"""These are the layouts that `make test` tries; the rest is slow and `make test-layouts` tries it."""
 
 _SINGLE: list[Changes] = [
     *({**EXPERTS}, {**EXPERTS, **BFLOAT16}, BFLOAT16, DROPOUT, {**DROPOUT, **RECOMPUTE}, {**RECOMPUTE, **SHORT}),

@@ -97,7 +97,7 @@ def reported(run: Run) -> list[tuple[int, float, float]]:
 
 
 def is_near(result: list[tuple[int, float, float]], expected: list[tuple[int, float, float]]) -> bool:
-    """Whether both have the same iterations, and losses within what another order of additions makes of them."""
+    """Return whether both have the same iterations, and losses within what another order of additions makes of them."""
     return [step[0] for step in result] == [step[0] for step in expected] and all(
         abs(a[1] - b[1]) <= 1e-5 and abs(a[2] / b[2] - 1) <= 1e-5 for a, b in zip(result, expected, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What the engine prints can be read back: Megatron's own lines, and our marks in full precision."""
+"""Test that what the engine prints can be read back: Megatron's own lines, and our marks in full precision."""
 
 from __future__ import annotations
 

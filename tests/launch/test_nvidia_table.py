@@ -1,4 +1,4 @@
-"""What every NVIDIA plan sets, in one table, and eight whole plans.
+"""Test what every NVIDIA plan sets, in one table, and eight whole plans.
 
 A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_nvidia_table.py)
 """

@@ -100,7 +100,7 @@ def test_a_run_id_can_be_read_and_is_one_file_name() -> None:
 
 
 def test_a_framework_brings_its_column_in_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the file does not name is written under its canonical name; a wrong entry is named with its file."""
+    """Settings that the file does not name are written under their own names; a wrong entry is named with its file."""
     file = tmp_path / "toy.yaml"
     file.write_text(
         "settings:\n  lr: optim.rate\n  seed: {derived: of the clock}\n"

@@ -44,7 +44,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def processes_below(folder: Path) -> list[psutil.Process]:
-    """What still runs of a bundle."""
+    """Return what still runs of a bundle."""
     return [p for p in psutil.process_iter(["cmdline"]) if any(str(folder) in part for part in p.info["cmdline"] or ())]
 
 

@@ -1,4 +1,4 @@
-"""What every Primus plan sets, in one table, eight bundles, and equality with NVIDIA's side.
+"""Test what every Primus plan sets, in one table, eight bundles, and equality with NVIDIA's side.
 
 A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_primus_table.py)
 """
@@ -134,8 +134,8 @@ def test_both_platforms_are_told_the_same_of_every_setting(model: str, framework
 
 
 FP8_FACTORY = {"fp8_margin": 0, "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
-"""What the fp8 factories of NeMo 2.7.3 (collections/llm/recipes/precision/mixed_precision.py:56) and Bridge 0.3.1
-(training/mixed_precision.py:214) set by themselves; Megatron's own defaults are 1 and most_recent."""
+"""The values that the fp8 factories of NeMo 2.7.3 (collections/llm/recipes/precision/mixed_precision.py:56) and Bridge
+0.3.1 (training/mixed_precision.py:214) set by themselves; Megatron's own defaults are 1 and most_recent."""
 
 
 def plain(name: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the probe has read of a rank's parameters, held against our own count: by name and shape."""
+"""Compare what the probe has read of a rank's parameters with our own count: by name and shape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def toy_of(*overrides: str) -> Experiment:
 
 
 def told(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) -> RankFile:
-    """What a rank's file says of its parameters."""
+    """Return what a rank's file says of its parameters."""
     parameters = None if shapes is None else tuple(Parameter(name, at, 0, None) for name, at in shapes.items())
     where = {"world": 1, "pipeline": 0, "expert": 0, **places}
     return RankFile(rank=rank, ranks=where, chunks=(Chunk(parameters),))

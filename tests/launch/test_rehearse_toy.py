@@ -51,7 +51,7 @@ KEPT = {
 
 @cache
 def request(model: str) -> Request:
-    """What the model's file asks for, by GPU; composing takes a quarter of a second."""
+    """Return what the model's file asks for, by GPU; composing takes a quarter of a second."""
     config = compose(["platform=nvidia", "framework=megatron_bridge", "rehearse=train", f"model={model}"])
     problems: list[Any] = []
     frozen: Request = freeze(Request, config, "", problems)

@@ -168,7 +168,7 @@ def test_the_plans_environment_wins_over_the_inherited() -> None:
 
 
 def setup_run(directory: Path, *setup: str, hang_after_s: float = 60.0) -> tuple[runner.Ending, str]:
-    """What a plan with these programs as setup comes to, and its log."""
+    """Return what a plan with these programs as setup comes to, and its log."""
     commands = tuple((sys.executable, "-c", code) for code in setup)
     plan = Plan(setup=commands, argv=(sys.executable, "-c", "print('main')"), files={}, env={"OF_THE_PLAN": "1"})
     ending = runner.execute(plan, directory, hang_after_s, lambda line: None)

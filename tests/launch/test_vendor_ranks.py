@@ -1,4 +1,5 @@
-"""What the in-rank programs of vendors' stacks share: paths that must exist, values by name, refusals, readings."""
+"""Test what the in-rank programs of vendors' stacks share: paths that must exist, values by name, refusals,
+readings."""
 
 from __future__ import annotations
 

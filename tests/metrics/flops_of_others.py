@@ -132,7 +132,7 @@ def _arguments(settings: dict[str, Any], length: int) -> SimpleNamespace:
 
 
 def table(count: Callable[[dict[str, Any], int], float]) -> list[dict[str, Any]]:
-    """What Megatron counts for one token of every shape, at a short and a long sequence."""
+    """Return what Megatron counts for one token of every shape, at a short and a long sequence."""
     named = {**{f"model {name}": s for name, s in models().items()}, **SHAPES}
     return [
         {"shape": name, "seq_length": length, "flops_per_token": count(settings, length)}
@@ -142,7 +142,7 @@ def table(count: Callable[[dict[str, Any], int], float]) -> list[dict[str, Any]]
 
 
 def titan_row(name: str, seq_length: int) -> dict[str, Any]:
-    """What TorchTitan says of one of our models, as its trainer asks it."""
+    """Return what TorchTitan says of one of our models, as its trainer asks it."""
     import torch
 
     sys.path.insert(0, os.environ["TORCHTITAN_PATH"])

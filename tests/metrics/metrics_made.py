@@ -16,7 +16,7 @@ from parsers import Reading, Record, Step, write
 ROOT = Path(__file__).parents[2]
 SEQ, BATCH, GPUS = 8192, 128, 8
 FLOPS = 5.1470e10
-"""Of Llama 3.1 8B for a token of 8,192, as Megatron counts."""
+"""FLOPs of Llama 3.1 8B for a token of 8,192, as Megatron counts."""
 TRAINING: Mapping[str, Any] = {
     "seq_length": SEQ,
     "global_batch_size": BATCH,

@@ -1,5 +1,5 @@
-"""What others measured, published or printed in their logs: our FLOPs must explain their TFLOP/s, and nothing of it may
-be judged impossible."""
+"""Test what others measured, published or printed in their logs: our FLOPs must explain their TFLOP/s, and nothing of
+it may be judged impossible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not DATA.is_file(), reason="no ../shared")
 
 
 def dense_rows() -> list[Mapping[str, str]]:
-    """Of dense models in pre-training, with shape and speed, read at their source."""
+    """Return those of dense models in pre-training, with shape and speed, read at their source."""
     with DATA.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     needed = ("layers", "hidden", "ffn", "heads", "vocab", "seq", "tokens_per_s_per_gpu")

@@ -44,7 +44,7 @@ LACKS = {"nemo": "gpt_oss", "megatron_bridge": "mixtral"}
 
 
 def cases(framework: str) -> Iterator[tuple[str, Experiment, Plan]]:
-    """What our own rules let pass: PP that divides the layers, EP where there are experts."""
+    """Return what our own rules let pass: PP that divides the layers, EP where there are experts."""
     models = [name for name in choices("model") if not name.startswith(LACKS[framework])]
     for model, precision in product(sorted({*models} - {"llama", "qwen"}), HARDWARE):
         fixed = (f"framework={framework}", "platform=nvidia", "gpus_per_node=8", "layout=data_parallel")

@@ -1,4 +1,4 @@
-"""What we say of NeMo, compared with NeMo: shapes of models, learning rates."""
+"""Compare what we say of NeMo with NeMo: shapes of models, learning rates."""
 
 from __future__ import annotations
 

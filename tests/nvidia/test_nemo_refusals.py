@@ -1,4 +1,5 @@
-"""What is refused inside NeMo's environment, before anything is started: exit 2, what was found, what would work."""
+"""Test what is refused inside NeMo's environment, before anything is started: exit 2, what was found, what would
+work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the dialects share."""
+"""Help the tests of the dialects."""
 
 from __future__ import annotations
 

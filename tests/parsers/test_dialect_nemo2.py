@@ -15,7 +15,7 @@ LINE = (
 
 
 def averaged(k: int, first: int, count: int, consumed: bool = True) -> str:
-    """What a printer with a log interval of k prints: means over k steps, of all but global_step."""
+    """Return what a printer with a log interval of k prints: means over k steps, of all but global_step."""
     lines = []
     for last in range(first + k - 1, first + k * count, k):
         samples = 32 * sum(range(last - k + 2, last + 2)) / k

@@ -1,4 +1,5 @@
-"""Of each dialect a log: all that is read of it, and that what launchers, terminals and editors do changes no step."""
+"""Read a log of each dialect: all that is read of it, and that what launchers, terminals and editors do changes no
+step."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ FAMILY: dict[str, Callable[[bytes], bytes]] = {
     "colours without ESC between words": lambda data: data.replace(b" | ", b" [36m|[0m "),
     "a progress bar before each": prefixed(b"10%|#  | 1/10\r20%|## | 2/10\r"),
 }
-"""What Megatron's dialects take, too."""
+"""Noise that only Megatron's dialects take, too."""
 
 
 @pytest.mark.parametrize("name", LOGS)

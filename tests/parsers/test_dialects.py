@@ -1,4 +1,5 @@
-"""What lines of a dialect mean that its log in fixtures/ does not have (that one's golden: test_dialect_noise.py)."""
+"""Test what lines of a dialect mean that its log in fixtures/ does not have (that one's golden:
+test_dialect_noise.py)."""
 
 from __future__ import annotations
 

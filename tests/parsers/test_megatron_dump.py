@@ -1,4 +1,4 @@
-"""What a Megatron argument dump means: rules by which a printed default is no setting."""
+"""Test what a Megatron argument dump means: rules by which a printed default is no setting."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_complete_dump_of_an_older_version_says_what_it_lacks() -> None:
 
 
 def test_layers_that_no_formula_here_counts_are_told() -> None:
-    """Of Hyena and Mamba hybrids attention and MLP are half the story: an MFU of these would be wrong."""
+    """In Hyena and Mamba hybrids attention and MLP are half the story: an MFU of these would be wrong."""
     assert other_layers({"model.hybrid_override_pattern": Reading("SDH*", 3)}) == "model.hybrid_override_pattern SDH*"
     plain = {"hybrid_override_pattern": Reading(None, 3), "hybrid_model": Reading(False, 4)}
     assert other_layers(plain) is None

@@ -1,4 +1,4 @@
-"""What became of a run."""
+"""Test what became of a run."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def requested(*overrides: str) -> Experiment:
 
 
 def rank_file(directory: Path, rank: int = 0) -> dict[str, Any]:
-    """What the probe wrote in one rank."""
+    """Return what the probe wrote in one rank."""
     text = (directory / "probe" / f"rank{rank}.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded

@@ -35,7 +35,7 @@ def weights(layout: tuple[int, int, int], *kinds: str, seed: int = 7) -> tuple[d
 
 @pytest.fixture(scope="module")
 def complete() -> tuple[dict[str, Any], str]:
-    """Of a single rank."""
+    """Return that of a single rank."""
     return weights((1, 1, 1), *KINDS, "grouped")
 
 

@@ -94,7 +94,7 @@ def test_parameters_groups_tokens_and_losses_are_equal(runs: Path) -> None:
 
 
 def numbers(record: Record) -> dict[str, Any]:
-    """What must be equal to the last bit."""
+    """Return what must be equal to the last bit."""
     names = ("parameters", "parameters_decayed", "parameters_undecayed")
     return {
         **{name: record.environment[name] for name in names},

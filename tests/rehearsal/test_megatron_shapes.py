@@ -36,7 +36,7 @@ SAME_NAME = (
 
 
 def config(model: Model) -> dict[str, Any]:
-    """Of Megatron's TransformerConfig."""
+    """Return fields of Megatron's TransformerConfig."""
     values = {name: getattr(model, name) for name in SAME_NAME}
     if model.mla:
         values |= {**asdict(model.mla), "multi_latent_attention": True, "rope_type": "rope"}

@@ -30,7 +30,7 @@ TYPOS = {"lr_warmup_itres": 5, "grad_clip": 0.5, "norm_epsilon": 1.0e-5}  # the 
 
 
 def ran(record: Record, setting: str) -> Any:
-    """What the probe, or else the log, says of a setting."""
+    """Return what the probe, or else the log, says of a setting."""
     return record.effective[setting].value
 
 

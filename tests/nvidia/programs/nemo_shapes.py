@@ -26,7 +26,7 @@ FIELDS = (
 
 
 def shape(name: str) -> dict[str, object]:
-    """What the recipe gives, else the class's default; a field that the class does not have is left out."""
+    """Return what the recipe gives, else the class's default; a field that the class does not have is left out."""
     module = importlib.import_module(f"{recipes.__name__}.{name}")
     config = module.pretrain_recipe(dir="x", name="x", num_nodes=1, num_gpus_per_node=8).model.config
     given = fdl.ordered_arguments(config)

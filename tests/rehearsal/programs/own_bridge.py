@@ -1,4 +1,4 @@
-"""What a user of Megatron-Bridge has: a recipe made small. It knows nothing of a rehearsal."""
+"""Do as a user of Megatron-Bridge does: a recipe made small. It knows nothing of a rehearsal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of NeMo has: a recipe made small, run by NeMo-Run. It knows nothing of a rehearsal."""
+"""Do as a user of NeMo does: a recipe made small, run by NeMo-Run. It knows nothing of a rehearsal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the probe reports of tokens where the model's are not on the host: loaders of torch over data with and without a
-split, and models' inputs on the host, or on a device whose memory cannot be read. Prints JSON."""
+"""Test what the probe reports of tokens where the model's are not on the host: loaders of torch over data with and
+without a split, and models' inputs on the host, or on a device whose memory cannot be read. Prints JSON."""
 
 from __future__ import annotations
 
