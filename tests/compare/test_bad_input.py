@@ -201,7 +201,7 @@ def test_a_price_in_a_run_without_a_currency_or_below_zero(runs: Path, capsys: C
 
 
 def test_escapes_and_marks_in_names_and_log_lines_are_only_text(runs: Path, capsys: Capture) -> None:
-    """What a page makes of them is in test_report.py."""
+    """See test_report.py for what a page makes of them."""
     dead = made("c", over={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
     save(runs, replace(dead, image=EVIL, environment={"device_name": EVIL, "host": EVIL}))
     edit(runs / "b", lambda entry: entry.update(name=EVIL, image=EVIL, id=EVIL))

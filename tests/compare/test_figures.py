@@ -1,4 +1,4 @@
-"""What is shown of runs and groups: figures, prices and words; ratios and intervals, compared with scipy.stats."""
+"""Test what is shown of runs and groups: figures, prices and words; ratios and intervals, compared with scipy.stats."""
 
 from __future__ import annotations
 
