@@ -82,7 +82,11 @@ def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
     if "--json" in arguments.switches:
         print(dumps(_object(terms, bills, evens, of), indent=1))
     elif "--csv" in arguments.switches:
-        _write_csv(bills)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(("option", "runs", "figure", "value", "unit", "source", "low", "high", "note"))
+        for option, (name, q) in ((option, row) for option, figures in bills for row in figures.items()):
+            ends = q.interval or (None, None)
+            writer.writerow(map(cell, (option.label, option.runs, name, q.value, q.unit, q.source, *ends, q.note)))
     else:
         print(plain("\n".join(_lines(terms, bills, evens, of)), keep="\n"))
     return 0
@@ -156,15 +160,6 @@ def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[
     level = "price" if of == MONEY else "power_w_per_gpu"
     evens_json = [{"option": even.option, "rival": even.rival, level: even.up_to.to_json()} for even in evens]
     return {**known, "options": listed_options, "sensitivity_of": of, "break_even": evens_json}
-
-
-def _write_csv(bills: Sequence[tuple[Option, Bill]]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("option", "runs", "figure", "value", "unit", "source", "low", "high", "note"))
-    for option, figures in bills:
-        for name, q in figures.items():
-            ends = q.interval or (None, None)
-            writer.writerow(map(cell, (option.label, option.runs, name, q.value, q.unit, q.source, *ends, q.note)))
 
 
 COMMANDS: Mapping[str, tuple[Main, str]] = {

@@ -84,8 +84,11 @@ def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
 
     A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record.
     """
-    host = _host()
-    _check([e for e in requested if not e.rehearse], host)
+    host, memory, checked = _host(), devices.host_memory_bytes(), [e for e in requested if not e.rehearse]
+    problems = [p for e in checked for p in (*preflight.problems(e), *memory_problems(e, memory))]
+    problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
     runs: list[Callable[[], tuple[Record, Path]]] = []
     for e in requested:
         if e.rehearse:
@@ -105,15 +108,6 @@ def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
     finally:
         print(json.dumps(rows, indent=2) if as_json else _table(rows))
     return 0 if all(row["status"] == "completed" for row in rows) else 1
-
-
-def _check(requested: Sequence[Experiment], host: Host) -> None:
-    """Raise ConfigError with all that keeps any of them from running."""
-    memory = devices.host_memory_bytes()
-    problems = [p for e in requested for p in (*preflight.problems(e), *memory_problems(e, memory))]
-    problems = problems or [p for e in requested for p in target_problems(e, make_plan(e, host))]
-    if problems:
-        raise ConfigError(*dict.fromkeys(problems))
 
 
 def _plan(e: Experiment, host: Host) -> Plan:
@@ -165,9 +159,9 @@ def _show_plans(planned: Sequence[tuple[Experiment, Plan, Scope]], as_json: bool
         return
     rows = []
     for e, plan, scope in planned:
-        said = {name: plain(getattr(scope, name)) for name in ("shrunk", "not_rehearsed", "notes")}
-        rehearsed = {"rehearsal": said} if e.rehearse else {}
-        rows.append({"experiment": plain(asdict(e)), "plan": asdict(plan), **rehearsed})
+        rows.append({"experiment": plain(asdict(e)), "plan": asdict(plan)})
+        if e.rehearse:
+            rows[-1]["rehearsal"] = {n: plain(getattr(scope, n)) for n in ("shrunk", "not_rehearsed", "notes")}
     print(json.dumps(rows, indent=2))
 
 
