@@ -96,19 +96,13 @@ def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> d
     path, wanted = effective.get("data_path"), requested.get("data_path")
     if "data" in effective or path is None or wanted is None or "data" not in requested:
         return {}
-    alike = same(wanted, path.value) or _below("data_path", wanted, path.value)
-    return {"data": replace(path, value=requested["data"])} if alike else {}
+    return {"data": replace(path, value=requested["data"])} if _agree("data_path", wanted, path.value) else {}
 
 
 def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> tuple[Difference, ...]:
     """Return the settings that request and run both state, and state differently."""
-    both = (name for name in requested if name in effective)
-    pairs = ((name, requested[name], effective[name].value) for name in both)
-    return tuple(
-        Difference(name, wanted, ran)
-        for name, wanted, ran in pairs
-        if not (same(wanted, ran) or _below(name, wanted, ran))
-    )
+    both = ((name, wanted, effective[name].value) for name, wanted in requested.items() if name in effective)
+    return tuple(Difference(*one) for one in both if not _agree(*one))
 
 
 def ignored(declared: Iterable[Declaration], arguments: Mapping[str, Reading]) -> Iterator[str]:
@@ -129,9 +123,10 @@ def unreported(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -
         yield f"requested, and not reported by the log: {', '.join(missing)}"
 
 
-def _below(name: str, wanted: Any, ran: Any) -> bool:
-    """Return whether a path is the requested one, relative to the run's directory, which the log prints in full."""
-    return name == "data_path" and isinstance(wanted, str) and isinstance(ran, str) and ran.endswith(f"/{wanted}")
+def _agree(name: str, wanted: Any, ran: Any) -> bool:
+    """Return whether a setting ran as requested; the log prints in full a path below the run's directory."""
+    below = name == "data_path" and isinstance(wanted, str) and isinstance(ran, str) and ran.endswith(f"/{wanted}")
+    return below or same(wanted, ran)
 
 
 def _contradictions(before: Mapping[str, Any], log: Mapping[str, Any]) -> Iterator[str]:

@@ -130,7 +130,8 @@ def matching(runs: Sequence[Run], filters: Sequence[str], other_keys: Sequence[s
     wanted: dict[str, list[str]] = {}
     for text in filters:
         key, _, value = text.partition("=")
-        wanted.setdefault(key.strip(), []).extend(_meant(key.strip(), value))
+        meant = dict.fromkeys((value, *value.split(",")))  # a comma may part two, or be of one, as in split=99,1,0
+        wanted.setdefault(key.strip(), []).extend(map(_named, meant) if key.strip() == MODEL else meant)
     environment = {name for run in runs for name in run.record.environment}
     known = {*filter_names(), *environment}
     allowed = f"{listed([*FIELDS, MODEL])}, a setting of conf/vocabulary.yaml, or a fact of the environment"
@@ -166,12 +167,6 @@ def value_of(run: Run, key: str) -> Any:
         stated = key in record.effective or key in record.given
         return record.setting(key) if stated else record.requested.get(key)
     return record.environment.get(key)
-
-
-def _meant(key: str, text: str) -> Iterator[str]:
-    """Yield all that a value may mean: a comma may part two, or be of one, as in split=99,1,0."""
-    for value in dict.fromkeys((text, *text.split(","))):
-        yield _named(value) if key == MODEL else value
 
 
 @cache

@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -257,7 +257,9 @@ def window(log: PowerLog, start_s: float = -math.inf, end_s: float = math.inf) -
         return None
     seconds = sum(device.seconds or 0.0 for device in devices) / len(devices)
     names = ("energy_counter_j", "energy_integrated_j", "mean_power_w")
-    sums = {name: _sum(getattr(device, name) for device in devices) for name in names}
+    columns = {name: [getattr(device, name) for device in devices] for name in names}
+    # A sum over some of the devices would pass for that of all.
+    sums = {name: None if None in values else sum(values) for name, values in columns.items()}
     return structs.replace(devices[0], gpus=len(devices) if log.kind == "gpu" else None, seconds=seconds, **sums)
 
 
@@ -328,9 +330,3 @@ def _notes(log: PowerLog, powers: Sequence[Power], aligned: bool) -> Iterator[st
         a, b = one.energy_counter_j, one.energy_integrated_j
         if a and b and abs(a - b) > _DISAGREE * max(a, b):
             yield f"power: counters say {a:.0f} J, integrated power {b:.0f} J ({b / a - 1:+.1%})"
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum, None where one is missing: a sum over some of the devices would pass for that of all."""
-    listed = list(values)
-    return None if None in listed else sum(value for value in listed if value is not None)

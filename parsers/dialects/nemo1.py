@@ -175,7 +175,8 @@ class _Driver(NemoDriver):
         validates = values["metrics"].pop("val_loss", None)
         # The bar draws a step again, and so does a line printed twice: this one, or one shortly before. Steps that are
         # redone after a restart have other losses, or are skipped.
-        before, now = self._previous, (values["step"], _shown(values.get("loss")))
+        before, loss = self._previous, values.get("loss")
+        now = values["step"], "nan" if loss is None else f"{loss:.3g}"  # as the bar shows it
         new = now not in self._recent and (before is None or before.step != values["step"])
         if new:
             yield from self.end()
@@ -227,11 +228,6 @@ class _Driver(NemoDriver):
         if validated is not None and self._validation is not None and self._validation.step == int(validated[1]) - 1:
             self._validation = replace(self._validation, line=line, loss=number(validated[2]))
         yield from super().other(line, text)
-
-
-def _shown(loss: float | None) -> str:
-    """Return a loss as the bar shows it."""
-    return "nan" if loss is None else f"{loss:.3g}"
 
 
 def _values(text: str) -> Values | None:
