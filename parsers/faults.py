@@ -89,8 +89,12 @@ class FaultFinder:
 
     def feed(self, text: str) -> None:
         """Read the next line."""
-        if self._refusal and self._read_refusal(text):
-            return
+        if self._refusal:  # the indented lines in which the engine lists what it refuses
+            body = _PREFIX.sub("", text, count=1)
+            self._refusal = bool(body) and text[: len(text) - len(body)].endswith("  ")
+            if self._refusal:
+                self._first["root"] = f"{self._first['root']} | {body.strip()}"[:_LONGEST_JOINED]
+                return
         if self._summary:
             self._read_summary(text)
         elif "Root Cause (first observed failure)" in text:
@@ -122,14 +126,6 @@ class FaultFinder:
             self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
             if self._message_left and _OUT_OF_MEMORY.search(text):
                 self._keep("out_of_memory", f"{self._message} {body.strip()}"[:_LONGEST_JOINED])
-
-    def _read_refusal(self, text: str) -> bool:
-        """Read one of the indented lines in which the engine lists what it refuses. Return whether it is one."""
-        body = _PREFIX.sub("", text, count=1)
-        self._refusal = bool(body) and text[: len(text) - len(body)].endswith("  ")
-        if self._refusal:
-            self._first["root"] = f"{self._first['root']} | {body.strip()}"[:_LONGEST_JOINED]
-        return self._refusal
 
     def _read_summary(self, text: str) -> None:
         if rank := _SUMMARY_RANK.search(text):

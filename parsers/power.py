@@ -272,21 +272,19 @@ def _device(log: PowerLog, readings: Sequence[tuple[float, Sample]]) -> Power:
         if a.power_w is not None and b.power_w is not None and end_s - start_s <= _GAP * usual:
             joules += (a.power_w + b.power_w) / 2 * (end_s - start_s)
             covered += end_s - start_s
+    # What the counter gained, unless its first or last reading is missing, or it went back.
+    counts = [sample.energy_j for _, sample in readings]
+    known = [count for count in counts if count is not None]
+    complete = counts[0] is not None and counts[-1] is not None and known == sorted(known)
+    counted = known[-1] - known[0] if complete else None
     return Power(
         kind=log.kind,
         source=log.source,
         seconds=seconds,
-        energy_counter_j=_counted([sample.energy_j for _, sample in readings]),
+        energy_counter_j=counted,
         energy_integrated_j=joules if covered >= seconds * (1 - 1e-9) else None,
         mean_power_w=joules / covered if covered else None,
     )
-
-
-def _counted(counts: Sequence[float | None]) -> float | None:
-    """Return what the counter gained from the first to the last reading; None where one is missing or it went back."""
-    first, last = counts[0], counts[-1]
-    known = [count for count in counts if count is not None]
-    return last - first if first is not None and last is not None and known == sorted(known) else None
 
 
 def over_steps(log: PowerLog, steps: Sequence[Step]) -> Power | None:

@@ -82,28 +82,25 @@ def _kept(path: Path, _: tuple[int, ...]) -> Sequence[Step]:
 
 def read_steps(path: Path) -> Sequence[Step]:
     """Read a steps.jsonl. InputError: the first line that cannot be used, and why."""
+    text = _text(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
-    try:
-        steps = _STEPS.decode_lines(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        steps = _STEPS.decode_lines(text)
+    except (msgspec.MsgspecError, RecursionError):
         steps = []
-    if len(steps) != data.rstrip().count(b"\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
-        steps = list(_line_by_line(path))
+    if len(steps) != text.rstrip().count("\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
+        steps = list(_line_by_line(text, path))
     at = [step.step for step in steps]
     place = next((place for place in range(1, len(at)) if at[place] <= at[place - 1]), None)
     if place is not None:
-        line = [number for number, line in enumerate(_text(path).split("\n"), start=1) if line][place]
+        line = [number for number, line in enumerate(text.split("\n"), start=1) if line][place]
         what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
         hint = f"make the record anew: {program('parse')} LOG -o DIR"
         raise InputError(Problem(f"{path}:{line}", what, hint=hint))
     return tuple(steps)
 
 
-def _line_by_line(path: Path) -> Iterator[Step]:
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+def _line_by_line(text: str, path: Path) -> Iterator[Step]:
+    for number, line in enumerate(text.split("\n"), start=1):
         if line:
             where = f"{path}:{number}"
             entry = _object(line, where)

@@ -19,10 +19,6 @@ _MESH = re.compile(r"device mesh with parallelism: ([a-z_]{1,20}=-?\d{1,7}(?:, [
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]{1,100})\]")
 
 
-def _percent(text: str) -> float | None:
-    return number(text.rstrip("%"))
-
-
 def _share_last(values: Values, text: str) -> Values:
     """Put the share of the memory last: a record's id follows from its text, and there it has always stood."""
     share = values["metrics"].pop("memory_percent", None)
@@ -68,7 +64,7 @@ DIALECT = Dialect(
     ),
     family="torchtitan",
     head=r"step: (?<!validate step: ) {0,11}(\d{1,12}) {2}(?=loss:)",
-    fields=r"(\w{1,40})(?:: {1,12}|\()([^\sG()]{1,40})",  # of "memory: 26.01GiB(82.96%)" two: memory and GiB
+    fields=r"(\w{1,40})(?:: {1,12}|\()([^\sG()%]{1,40})",  # of "memory: 26.01GiB(82.96%)" two: memory and GiB
     columns={
         "loss": ("loss", number),
         "grad_norm": ("grad_norm", number),
@@ -77,8 +73,8 @@ DIALECT = Dialect(
         "wps": ("tokens_per_s_per_gpu", commas),
         "tflops": ("tflops_per_gpu", commas),
         "memory": ("memory_bytes", gibibytes),
-        "GiB": ("memory_percent", _percent),
-        "mfu": ("mfu_percent", _percent),
+        "GiB": ("memory_percent", number),
+        "mfu": ("mfu_percent", number),
     },
     memory_kind="reserved",
     adjust=_share_last,
