@@ -13,17 +13,7 @@ from parsers.dialects import DIALECTS, load
 from parsers.find import find_runs
 from parsers.outcome import Ending, Outcome, judge
 from parsers.reader import Parser
-from parsers.record import (
-    Declaration,
-    Power,
-    Reading,
-    Record,
-    Restart,
-    Run,
-    Stall,
-    Step,
-    Validation,
-)
+from parsers.record import Declaration, Power, Reading, Record, Restart, Run, Stall, Step, Validation
 from parsers.scan import read_blocks
 from parsers.segment import Parsed
 from parsers.storage import read, write

@@ -25,8 +25,6 @@ from parsers.text import plain
 __all__ = ["imported", "main", "rows"]
 
 _SKIPPED_SHOWN = 20
-
-
 PARSE = Command(
     name="parse",
     summary="Read training logs of any framework into records.",

@@ -60,5 +60,5 @@ def refine(step: Step, mark: Mapping[str, Any]) -> Step:
 
 def step_of(number: int, mark: Mapping[str, Any], line: int) -> Step:
     """Return the step that a mark reports on its own, where the framework's line is lost."""
-    iteration = mark.get("iteration")
-    return refine(Step(step=number, line=line, iteration=iteration if type(iteration) is int else None), mark)
+    iteration = mark["iteration"] if type(mark.get("iteration")) is int else None
+    return refine(Step(step=number, line=line, iteration=iteration), mark)

@@ -73,10 +73,8 @@ def _value(readings: Mapping[str, Reading], name: str) -> Any:
 def other_layers(arguments: Mapping[str, Reading]) -> str | None:
     """Return what says that the model has layers beside attention and MLP (Mamba, Hyena, linear attention): the pattern
     of the hybrids, in Megatron-LM and under model in Bridge's dump. None where nothing says so."""
-    for name, reading in arguments.items():
-        if name.rpartition(".")[2] in _OTHER_LAYERS and reading.value not in (None, False, "", "None"):
-            return f"{name} {reading.value}"
-    return None
+    named = {name: at.value for name, at in arguments.items() if name.rpartition(".")[2] in _OTHER_LAYERS}
+    return next((f"{name} {value}" for name, value in named.items() if value not in (None, False, "", "None")), None)
 
 
 def _never_saves(arguments: Mapping[str, Reading]) -> bool:

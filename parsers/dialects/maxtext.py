@@ -80,11 +80,7 @@ DIALECT = Dialect(
         r"Config param steps: (?P<train_iters>\d{1,18})\s*$",
         r"(?P<vendor>TpuDevice)\(",
     ),
-    conversions={
-        "parameters_billion": number,
-        "tflops_per_step_per_device": number,
-        "vendor": lambda text: "google",
-    },
+    conversions={"parameters_billion": number, "tflops_per_step_per_device": number, "vendor": lambda text: "google"},
     # MaxText/pyconfig.py prints every setting after it has derived them.
     entry=r"Config param (\w{1,80}): (\S{1,200})\s*$",
     zero_is_unset=True,

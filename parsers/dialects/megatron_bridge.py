@@ -129,9 +129,6 @@ DIALECT = dataclasses.replace(
     looks_for="Megatron-Bridge: 'Step Time : 1.23s GPU utilization: 512.3MODEL_TFLOP/s/GPU'",
     signs=(b"Step Time : ", b"megatron.bridge", b"-gigabytes: "),
     marks=(*megatron.DIALECT.marks, b"Step Time : "),
-    startup=(
-        *(*megatron.DIALECT.startup, b"training.config.ConfigContainer"),
-        b"Configuration Summary (Non-Default",
-    ),
+    startup=(*megatron.DIALECT.startup, b"training.config.ConfigContainer", b"Configuration Summary (Non-Default"),
     driver=_Driver,
 )
