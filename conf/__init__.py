@@ -15,8 +15,8 @@ from __future__ import annotations
 from conf.compose import choices
 from conf.errors import ConfigError, Problem
 from conf.load import load as _load
-from conf.overview import summary as summary
 from conf.resolve import Experiment
+from conf.shapes import count
 
 
 def load_experiment(*overrides: str) -> Experiment:
@@ -45,3 +45,30 @@ def models() -> tuple[str, ...]:
 def platforms() -> tuple[str, ...]:
     """Return what `platform=` takes."""
     return choices("platform")
+
+
+def summary(e: Experiment) -> str:
+    """Return `e` on one screen: what will be trained, where, how it is cut, each derived number with its reason."""
+    t, o, parts = e.training, e.optimizer, count(e.model)
+    active = f", {parts.active:,} for a token" if e.model.moe else ""
+    active += f", and {parts.mtp:,} for multi-token prediction" if parts.mtp else ""
+    seeds = f"seed {t.seed}" + (f" to {t.seed + e.repeat - 1}" if e.repeat > 1 else "")
+    data = f"data {e.data.path if e.data.name == 'prefix' else e.data.name}"
+    savers = [f"recompute {t.recompute_granularity}" if t.recompute_granularity else "no recompute"]
+    savers += ["distributed optimizer" if t.use_distributed_optimizer else "the complete optimizer on every rank"]
+    overlap = [name for name in ("overlap_grad_reduce", "overlap_param_gather") if getattr(t, name)]
+    rows = {
+        "experiment": e.name,
+        "model": f"{e.model.name}, {parts.total:,} parameters{active} ({e.model.source.partition(';')[0]})",
+        "platform": f"{e.platform.name}, {e.nodes} × {e.gpus_per_node} × {e.hardware.name}, {e.framework.name}",
+        "layout": f"{e.layout.name}: {e.layout}",
+        "batch": f"{t.global_batch_size} × {t.seq_length} = {t.global_batch_size * t.seq_length:,} tokens a step",
+        "training": f"{t.train_iters} iterations, {seeds}, {e.precision.name}, {data}",
+        "schedule": f"lr {o.lr:g} → {o.min_lr:g} {o.lr_decay_style}, warm-up {o.lr_warmup_iters}/{o.lr_decay_iters}",
+        "memory savers": ", ".join([*savers, *(overlap or ["no overlap"])]),
+    }
+    lines = [f"{label:<14}{text}" for label, text in rows.items()]
+    lines += [f"{'because':<14}{reason}" for reason in e.reasons]
+    lines += [f"{'declared':<14}{d.key} = {d.value} ({d.reason})" for d in e.declared]
+    lines += [f"{'warning':<14}{p.where}: {p.what}" for p in e.warnings]
+    return "\n".join(lines)

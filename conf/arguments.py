@@ -1,7 +1,5 @@
-"""Command lines: words, KEY=VALUE as in launch.py, and a few switches. One grammar for every command.
-
-A number is written as people write it: `1T`, `15e12`, `2%`, `3.10 USD/gpu-hour`. All that is wrong is reported at once.
-"""
+"""Command lines: words, KEY=VALUE as in launch.py, and a few switches. One grammar for every command. A number is
+written as people write it: `1T`, `15e12`, `2%`, `3.10 USD/gpu-hour`. All that is wrong is reported at once."""
 
 from __future__ import annotations
 
@@ -111,22 +109,20 @@ class Command:
         """Return the help, under the name that was typed."""
         if self.text is not None:
             return self.text()
-        words = f" {self.words}" if self.words else ""
-        pairs = " [KEY=VALUE]…" if (self.keys or self.others) and "=" not in self.words else ""
+        pairs = "[KEY=VALUE]…" if (self.keys or self.others) and "=" not in self.words else ""
+        usage = [program(self.name), self.words, pairs, "[switches]"]
         rows = [(self.words, self.words_help)] if self.words_help else []
         rows += [("KEY=VALUE", self.others)] if self.others and "=" not in self.words else []
         rows += [(key.shown, key.help) for key in self.keys]
         rows += [(f"{OUTPUT} DIR", self.output)] if self.output else []
         rows += [*self.switches.items(), *_STANDARD.items()]
-        lines = [f"usage: {program(self.name)}{words}{pairs} [switches]", "", self.summary, ""]
-        lines += [_row(name, text) for name, text in rows]
+        lines = [f"usage: {' '.join(filter(None, usage))}", "", self.summary, "", *(_row(*row) for row in rows)]
         lines += ["", "examples:"] if self.examples else []
         lines += [f"  {program(self.name)} {text}" for text in self.examples]
         return "\n".join([*lines, *(["", self.more] if self.more else [])])
 
 
 def _row(name: str, text: str) -> str:
-    """Return a row of a help: `name` in a column of its own, and `text` beside it, wrapped."""
     head, indent = f"  {name} ", " " * _COLUMN
     if len(head) > _COLUMN:
         return f"{head.rstrip()}\n{fill(text, _WIDTH, initial_indent=indent, subsequent_indent=indent)}"
@@ -156,34 +152,30 @@ class _Parser:
         self.command = command
         self.problems: list[Problem] = []
         self.keys = {key.name: key for key in command.keys}
+        self.allowed = listed([*self.keys, *([command.others] if command.others else [])])
 
     def parse(self, arguments: Sequence[str]) -> Arguments:
         texts, switches, output = self._without_switches(arguments)
         values: dict[str, Any] = {k.name: {} if k.name.endswith(".*") else k.default for k in self.command.keys}
-        typed: set[str] = set()
-        words: list[str] = []
-        others: list[str] = []
+        typed, rest = set[str](), list[str]()
         for text in texts:
             name, _, value = text.partition("=")
             key, entry = self._key(name) if is_pair(text) else (None, "")
             if key is None:
-                (others if is_pair(text) else words).append(text)
+                rest.append(text)
             elif name in typed:
                 self.problems.append(Problem(name, "is given twice", hint="once; several values with commas"))
             elif (known := self._value(key, name, value)) is not None:
                 typed.add(name)
-                if entry:
-                    values[key.name][entry] = known
-                else:
-                    values[key.name] = known
-        if not self.command.others:
-            self.problems += map(self._unknown, others)
+                (values[key.name] if entry else values)[entry or key.name] = known
+        others = tuple(text for text in rest if is_pair(text))
+        words = tuple(text for text in rest if text not in others)
+        self.problems += [] if self.command.others else map(self._unknown, others)
         if not self.command.words:
-            self.problems += [Problem(text, "is not KEY=VALUE", allowed=self._allowed()) for text in words]
+            self.problems += [Problem(text, "is not KEY=VALUE", allowed=self.allowed) for text in words]
         if self.problems:
             raise InputError(*self.problems)
-        rest = tuple(text for text in texts if text in {*words, *others})
-        return Arguments(tuple(words), tuple(others), rest, values, frozenset(typed), frozenset(switches), output)
+        return Arguments(words, others, tuple(rest), values, frozenset(typed), frozenset(switches), output)
 
     def _without_switches(self, arguments: Sequence[str]) -> tuple[list[str], set[str], Path | None]:
         texts, switches, output = [], set(), None
@@ -208,12 +200,9 @@ class _Parser:
         """Return the key that `name` is one of, and for a `KEY.*` what is typed in place of the star."""
         if name in self.keys and not name.endswith("*"):
             return self.keys[name], ""
-        parts = name.split(".")
-        for n in range(len(parts) - 1, 0, -1):
-            key = self.keys.get(".".join([*parts[:n], "*"]))
-            if key and all(parts[n:]):
-                return key, ".".join(parts[n:])
-        return None, ""
+        dots = [at for at, letter in enumerate(name) if letter == "."]
+        stars = ((self.keys.get(f"{name[:at]}.*"), name[at + 1 :]) for at in reversed(dots))
+        return next((pair for pair in stars if pair[0] and all(pair[1].split("."))), (None, ""))
 
     def _value(self, key: Key, name: str, text: str) -> Any:
         try:
@@ -230,7 +219,7 @@ class _Parser:
     def _unknown(self, text: str) -> Problem:
         name, _, value = text.partition("=")
         value = "[secret]" if SECRET.search(name) else value
-        return Problem(name, "no such key", value, self._allowed(), closest(name, self.keys))
+        return Problem(name, "no such key", value, self.allowed, closest(name, self.keys))
 
     def _unknown_switch(self, text: str) -> Problem:
         flag, _, _ = text.partition("=")
@@ -239,9 +228,6 @@ class _Parser:
         new = self.command.old.get(flag) or (self.keys[name].shown if name in self.keys else "")
         what = "is written as KEY=VALUE now" if new else "no such switch"
         return Problem(flag, what, allowed="" if new else listed(known), hint=new or closest(flag, known))
-
-    def _allowed(self) -> str:
-        return ", ".join([*self.keys, *([self.command.others] if self.command.others else [])])
 
 
 def is_pair(word: str) -> bool:

@@ -1,22 +1,18 @@
 """The rules of an experiment, run at once: values that make sense first, then what must divide and fit together.
-
-Megatron would enforce most of them after minutes of start-up. Each rule yields its problems, with the valid values.
-"""
+Megatron would enforce most of them after minutes of start-up. Each rule yields its problems, with the valid values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
+from dataclasses import asdict
 from itertools import product
 from math import log
-from typing import Any
 
 from conf.errors import Problem, listed
-from conf.freeze import field_types, required
 from conf.schema import Model, Request
 from conf.shapes import Sizes, tensor_widths
 from conf.vendors import vendor_of
-from conf.vocabulary import follow, requested, vocabulary
+from conf.vocabulary import follow, leaves, requested, vocabulary
 
 MAY_BE_ZERO = {"moe_first_dense_layers"}
 TENSOR, EXPERT = "layout.tensor_model_parallel_size", "layout.expert_model_parallel_size"
@@ -66,7 +62,6 @@ def _world(r: Request, s: Sizes) -> Iterator[Problem]:
 
 
 def _nearest_splits(r: Request, s: Sizes) -> list[tuple[int, int]]:
-    """Return pairs (TP, PP) that divide the world and the model, nearest first."""
     fits = [
         (tp, pp)
         for tp, pp in product(divisors(r.world_size), repeat=2)
@@ -269,17 +264,8 @@ def _positive(r: Request) -> Iterator[Problem]:
     counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters", "save_interval")
     others = ("nodes", "gpus_per_node", "optimizer.lr_decay_iters")
     values = {key: follow(r, key) for key in (*sizes, *(f"training.{name}" for name in counts), *others)}
-    values |= _counts(r.model, "model")
+    model = leaves({"model": asdict(r.model)})
+    values |= {key: n for key, n in model if type(n) is int and key.rpartition(".")[2] not in MAY_BE_ZERO}
     for key, value in values.items():
         if value is not None and value < 1:
             yield Problem(key, "must be at least 1", str(value))
-
-
-def _counts(part: Any, where: str) -> Iterator[tuple[str, int | None]]:
-    """Yield every integer of a model and of its parts, by config key."""
-    for name, kind in field_types(type(part)).items():
-        value = getattr(part, name)
-        if is_dataclass(value):
-            yield from _counts(value, f"{where}.{name}")
-        elif required(kind) is int and name not in MAY_BE_ZERO:
-            yield f"{where}.{name}", value

@@ -13,7 +13,7 @@ from typing import Any, get_origin
 from conf.errors import ConfigError, Problem, closest, listed
 from conf.freeze import field_types, frozen, required, unknown_key
 from conf.schema import Request
-from conf.vocabulary import read_yaml
+from conf.vocabulary import leaves, read_yaml
 
 CONF = Path(__file__).parent
 AUTO = "auto"
@@ -73,9 +73,8 @@ def entry(group: str, choice: str) -> dict[str, Any]:
     with _undisturbed(where):
         shared = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
         defaults = shared.get(group) or {} if isinstance(shared, dict) else {}
-        plain = OmegaConf.to_container(
-            OmegaConf.merge(defaults, OmegaConf.load(CONF / group / f"{choice}.yaml")), resolve=True
-        )
+        own = OmegaConf.load(CONF / group / f"{choice}.yaml")
+        plain = OmegaConf.to_container(OmegaConf.merge(defaults, own), resolve=True)
     frozen(field_types(Request)[group], plain.get(group, plain), where)  # type: ignore[union-attr]
     return plain  # type: ignore[return-value]
 
@@ -154,11 +153,8 @@ def _checked(override: str, problems: list[Problem]) -> str:
         problems.append(Problem(override, "a key cannot be deleted", hint="set it to null"))
     is_choice = "." not in key and (CONF / key).is_dir()
     problems.extend(choice_problems(key, parsed.value()) if is_choice else key_problems(key))
-    return (
-        f"++{override.lstrip('+')}"
-        if not is_choice and get_origin(_reached(key)[0]) is Mapping
-        else override.lstrip("+")
-    )
+    is_open = not is_choice and get_origin(_reached(key)[0]) is Mapping
+    return f"{'++' if is_open else ''}{override.lstrip('+')}"
 
 
 def choice_problems(group: str, value: object) -> Iterator[Problem]:
@@ -232,13 +228,9 @@ def _reached(key: str) -> tuple[Any, str]:
     return kind, key
 
 
-def flattened(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield a nested mapping as override strings."""
-    for key, value in mapping.items():
-        if isinstance(value, Mapping):
-            yield from flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={_quoted(value)}"
+def flattened(mapping: Mapping[str, Any]) -> list[str]:
+    """Return a nested mapping as override strings."""
+    return [f"{path}={_quoted(value)}" for path, value in leaves(mapping)]
 
 
 def _quoted(value: object) -> str:

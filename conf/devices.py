@@ -18,14 +18,9 @@ NO_DEVICES = Devices(None)
 def find() -> Devices:
     """Return the accelerators that are here; NO_DEVICES without any, or where their tools are missing or fail."""
     listed = next(filter(None, (vendor_of(name).devices() for name in accelerators())), NO_DEVICES)
-    shown = _visible(listed.vendor)
-    return listed if shown is None else (replace(listed, names=listed.names[:shown]) if shown else NO_DEVICES)
-
-
-def _visible(vendor: str | None) -> int | None:
-    """Return how many devices the user's environment leaves visible, the smallest of its lists; None for all."""
-    lists = [os.environ[name] for name in vendor_of(vendor).visibility if name in os.environ]
-    return min(map(_listed, lists), default=None)
+    lists = [os.environ[name] for name in vendor_of(listed.vendor).visibility if name in os.environ]
+    shown = min(map(_listed, lists), default=len(listed.names))  # the user's environment may leave fewer visible
+    return replace(listed, names=listed.names[:shown]) if shown else NO_DEVICES
 
 
 def _listed(text: str) -> int:
@@ -48,13 +43,11 @@ def available_memory_bytes() -> int:
     """Return the bytes of `host_memory_bytes` that are not in use now: caches of files give way."""
     import psutil
 
-    free = int(psutil.virtual_memory().available)
-    limit, used, stat = (Path("/sys/fs/cgroup") / f"memory.{name}" for name in ("max", "current", "stat"))
-    if not limit.is_file() or not used.is_file() or not (text := limit.read_text(encoding="ascii").strip()).isdigit():
+    free, (limit, used, stat) = int(psutil.virtual_memory().available), map(_cgroup, ("max", "current", "stat"))
+    if not limit.isdigit() or not used:
         return free
-    lines = stat.read_text(encoding="ascii").splitlines() if stat.is_file() else []
-    cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    return min(free, int(text) - int(used.read_text(encoding="ascii")) + cached)
+    cached = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file "))
+    return min(free, int(limit) - int(used) + cached)
 
 
 def host_memory_bytes() -> int:
@@ -62,9 +55,10 @@ def host_memory_bytes() -> int:
     import psutil
 
     physical = int(psutil.virtual_memory().total)
-    limits = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    for path in map(Path, limits):
-        text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
-        if text.isdigit():
-            return min(physical, int(text))
-    return physical
+    limits = (text for text in (_cgroup("max"), _cgroup("limit_in_bytes", "memory/")) if text.isdigit())
+    return min(physical, int(next(limits, physical)))
+
+
+def _cgroup(name: str, folder: str = "") -> str:
+    path = Path(f"/sys/fs/cgroup/{folder}memory.{name}")
+    return path.read_text(encoding="ascii").strip() if path.is_file() else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -100,21 +100,23 @@ class _Stdout:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        return self._try(self._stream.write, text) or len(text)
+        with self._goes_on():
+            self._stream.write(text)
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
+        self.write("".join(lines))
 
     def flush(self) -> None:
-        self._try(self._stream.flush)
+        with self._goes_on():
+            self._stream.flush()
 
-    def _try(self, function: Callable[..., Any], *given: str) -> Any:
+    @contextmanager
+    def _goes_on(self) -> Iterator[None]:
         try:
-            return function(*given)
+            yield
         except OSError as error:
             # Python flushes once more at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            if isinstance(error, BrokenPipeError):
-                return None
-            raise InputError(Problem("standard output", "cannot be written", str(error))) from error
+            if not isinstance(error, BrokenPipeError):
+                raise InputError(Problem("standard output", "cannot be written", str(error))) from error

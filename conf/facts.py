@@ -50,10 +50,6 @@ class LayoutRow:
     def __str__(self) -> str:
         return f"{self.model} on {self.gpus} × {self.hardware or 'any GPU'} in {self.precision or 'any precision'}"
 
-    @property
-    def key(self) -> tuple[str, str, str | None, int, str | None]:
-        return self.table, self.model, self.hardware, self.gpus, self.precision
-
 
 @cache
 def hardware(name: str | None) -> Hardware | None:
@@ -78,34 +74,41 @@ def named_by_driver(device_name: str) -> Hardware | None:
 def check_hardware(mapping: Mapping[str, Any]) -> list[Problem]:
     """Return why a hardware entry (as YAML gives it) is not believed: no source, from memory, or no real figure."""
     name = f"hardware {mapping.get('name') or 'without a name'}"
-    return [*_sourced(name, mapping, ("source", "status", "note")), *_figures(name, mapping)]
+    numbers = (key for key, kind in field_types(Hardware).items() if required(kind) in (int, float))
+    figures = [(key, mapping[key]) for key in numbers if mapping.get(key) is not None]
+    for group in ("peak_dense_tflops", "achievable_tflops"):
+        of_precisions = mapping[group] if isinstance(mapping.get(group), Mapping) else {}
+        figures += [(f"{group}.{precision}", value) for precision, value in of_precisions.items()]
+    return _sourced(name, mapping, ("source", "status", "note")) + [
+        Problem(name, f"`{key}` is not a positive number", repr(value), hint="leave out what is not known")
+        for key, value in figures
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf
+    ]
 
 
 @cache
 def layout_rows() -> tuple[LayoutRow, ...]:
-    """Return all rows of conf/tables/layouts.csv. ConfigError: with every row that has no source, a wrong cell, or a
-    double."""
+    """Return all rows of conf/tables/layouts.csv. Raises as `read_rows`."""
     with LAYOUTS.open(newline="", encoding="utf-8") as file:
         return read_rows(file)
 
 
 def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
-    """Return the rows of a layout table given as CSV lines with a header. Raises as `layout_rows`."""
+    """Return the rows of a layout table given as CSV lines with a header. ConfigError: with every row that has no
+    source, a wrong cell, or a double."""
     reader, kinds = csv.DictReader(lines, restkey="a cell beyond the header"), field_types(LayoutRow)
-    rows: list[LayoutRow] = []
+    rows: dict[Any, LayoutRow] = {}
     problems: list[Problem] = []
     for cells in reader:
         where = f"conf/tables/layouts.csv:{reader.line_num}"
         problems += _sourced(where, cells, ("source", "note"))
         typed = {key: _value(str(kinds.get(key)), text) for key, text in cells.items()}
         row = freeze(LayoutRow, typed, where, problems)
-        if row is not None and any(row.key == other.key for other in rows):
+        if row is not None and rows.setdefault((row.table, str(row)), row) is not row:
             problems.append(Problem(where, "second row for the same case", found=str(row)))
-        if row is not None:
-            rows.append(row)
     if problems:
         raise ConfigError(*problems)
-    return tuple(rows)
+    return tuple(rows.values())
 
 
 def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> LayoutRow | None:
@@ -147,22 +150,8 @@ def _sourced(where: str, mapping: Mapping[str, Any], keys: tuple[str, ...]) -> l
     return problems
 
 
-def _figures(where: str, mapping: Mapping[str, Any]) -> list[Problem]:
-    numbers = (key for key, kind in field_types(Hardware).items() if required(kind) in (int, float))
-    figures = [(key, mapping[key]) for key in numbers if mapping.get(key) is not None]
-    for group in ("peak_dense_tflops", "achievable_tflops"):
-        of_precisions = mapping[group] if isinstance(mapping.get(group), Mapping) else {}
-        figures += [(f"{group}.{precision}", value) for precision, value in of_precisions.items()]
-    return [
-        Problem(where, f"`{key}` is not a positive number", repr(value), hint="leave out what is not known")
-        for key, value in figures
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf
-    ]
-
-
 def _value(kind: str, text: Any) -> Any:
-    """Return a cell of CSV text as a Python value: empty is None; what cannot be read stays text, and `freeze` then
-    refuses it."""
+    """Return a cell of CSV text as a value: empty is None; what cannot be read stays text, and `freeze` refuses it."""
     if "bool" in kind:
         return {"true": True, "false": False}.get(text, text or None)
     return int(text) if "int" in kind and text and text.isascii() and text.isdigit() else text or None

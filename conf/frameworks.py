@@ -24,14 +24,15 @@ from conf.vocabulary import read_yaml
 IMAGES = CONF / "tables" / "images.yaml"
 TIMEOUT_S = 60
 _PROGRAM = """
-import importlib.metadata, json, sys
-versions = {}
-for name in sys.argv[1:]:
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+known = dict.fromkeys(sys.argv[1:])
+for name in known:
     try:
-        versions[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        versions[name] = None
-print(json.dumps(versions))
+        known[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(known))
 """
 
 
@@ -74,7 +75,7 @@ def chosen(config: Mapping[str, Any], reasons: list[str]) -> list[str]:
             reasons.append(f"framework {name}: " + "; ".join([f"{release} is in {where}", *skipped]))
             if known["distributions"] and (numbers := re.match(r"\d+(?:\.\d+)*", release)):
                 release = numbers[0]  # 0.6.0 of 0.6.0+1a2b3c
-            return [f"framework={name}", *_release(release)]
+            return [f"framework={name}", *flattened({"framework": {"release": release}})]
     raise ConfigError(Problem("framework", "; ".join(skipped), AUTO, listed(names)))
 
 
@@ -90,11 +91,7 @@ def checked_out(config: Mapping[str, Any], overrides: Sequence[str], reasons: li
         reasons += [] if requested == release else [f"{label} {requested}, as requested: checked out is {release}"]
         return []
     reasons.append(f"{label} {release}: checked out at {path}")
-    return _release(release)
-
-
-def _release(release: str) -> list[str]:
-    return [*flattened({"framework": {"release": release}})]
+    return flattened({"framework": {"release": release}})
 
 
 def is_checkout(framework: Mapping[str, Any], path: str) -> bool:

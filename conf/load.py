@@ -1,7 +1,5 @@
-"""Override strings → Experiment: pick the platform that is here, apply its own overrides, validate, resolve.
-
-A sweep (`-m key=a,b`, the axes of a grid) is several experiments, expanded as Hydra expands it.
-"""
+"""Override strings → Experiment: pick the platform that is here, apply its own overrides, validate, resolve. A sweep
+(`-m key=a,b`, the axes of a grid) is several experiments, expanded as Hydra expands it."""
 
 from __future__ import annotations
 
@@ -80,7 +78,6 @@ def _request(config: dict[str, Any]) -> Request:
 
 
 def _data_problems(data: Data) -> Iterator[Problem]:
-    """Yield what in `data` contradicts itself."""
     if data.name == "mock" and data.path is not None:
         yield Problem("data.path", "data=mock reads no files", data.path, "null")
     if data.name != "mock" and not data.path:
@@ -149,7 +146,9 @@ def _platform(overrides: Sequence[str]) -> tuple[str, str]:
     """Return the platform that platform=auto means, and why: what is here; of a rehearsal, which needs no GPU, what its
     framework runs on."""
     if not any(_key(o) in ("rehearse", "experiment") for o in overrides) or not compose(overrides)["rehearse"]:
-        return devices.find().vendor or CPU, _seen()
+        here, silent = devices.find(), " and ".join(devices.silent_tools())
+        seen = f"{here.count} × {here.names[0]} found" if here.vendor else "no accelerator found"
+        return here.vendor or CPU, seen + (f" ({silent} list none)" if silent and not here.vendor else "")
     framework = _chosen(overrides, "framework")
     for name in accelerators():
         if framework in (None, "auto", *entry("platform", name)["platform"]["frameworks"]):
@@ -198,14 +197,6 @@ def model_named(name: str) -> Model | None:
     return model
 
 
-def _seen() -> str:
-    here = devices.find()
-    if here.vendor:
-        return f"{here.count} × {here.names[0]} found"
-    silent = devices.silent_tools()
-    return "no accelerator found" + (f" ({' and '.join(silent)} list none)" if silent else "")
-
-
 def experiments(overrides: Sequence[str], multirun: bool) -> list[Experiment]:
     """Return every experiment that `overrides` request, in Hydra's order; sweeps are expanded where `multirun`.
     ConfigError: with the problems of all of them."""
@@ -231,8 +222,7 @@ def _cells(overrides: list[str]) -> list[list[str]]:
     """Return the overrides of each cell of the experiment's grid; of one without, `overrides` alone."""
     common, side, _ = settle(overrides)
     axes = compose([*common, *side])["grid"]["axes"] or {}
-    cells = product(*([f"{key}={value}" for value in values] for key, values in axes.items()))
-    return [[*overrides, *cell] for cell in cells]
+    return [[*overrides, *cell] for cell in product(*([f"{k}={v}" for v in values] for k, values in axes.items()))]
 
 
 def _values(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from conf.check import data_parallel_size, problems, warnings
 from conf.errors import ConfigError, Problem
 from conf.facts import LayoutRow, find_row, no_row
-from conf.schema import Common, LayoutChoice, Request, Training
+from conf.schema import Common, LayoutChoice, Request
 from conf.shapes import Sizes
 from conf.vocabulary import short_names
 
@@ -79,7 +79,11 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     if wrong := [*missing, *problems(r, layout=not missing)]:
         row_says = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row else []
         raise ConfigError(*wrong, *row_says)
-    layout = _layout(r, row)
+    sizes = {name: getattr(r.layout, name) for name in r.layout.__slots__ if name != "table"}
+    dp = data_parallel_size(r, Sizes.of(r.layout))
+    micro_batches = r.training.global_batch_size // ((r.training.micro_batch_size or 1) * dp)
+    sizes |= {"data_parallel_size": dp, "num_micro_batches": micro_batches, "world_size": r.world_size}
+    layout = Layout(**sizes, source=row.source if row else None)
     kept = {field.name: getattr(r, field.name) for field in fields(Common)}
     return Experiment(
         **kept,
@@ -87,7 +91,7 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
         layout=layout,
         gpus_per_node=r.ranks_per_node,
         declared=(),
-        reasons=(*reasons, *_layout_reasons(request, r, layout), *_row_reasons(row, r.training)),
+        reasons=(*reasons, *_reasons(request, r, layout, row)),
         warnings=tuple(warnings(r, Sizes.of(layout))),
     )
 
@@ -106,15 +110,6 @@ def _filled_in(r: Request, row: LayoutRow | None) -> Request:
     if data.name == "prefix" and data.path:  # from the root: a run happens in a directory of its own
         data = replace(data, path=os.path.abspath(data.path))  # noqa: PTH100
     return replace(r, layout=layout, training=training, optimizer=optimizer, data=data)
-
-
-def _row_reasons(row: LayoutRow | None, training: Training) -> tuple[str, ...]:
-    if row is None:
-        return ()
-    kept = (f for f in row.__slots__ if hasattr(training, f) and getattr(row, f) is not None)
-    changed = [f for f in kept if getattr(row, f) != getattr(training, f)]
-    note = row.note.partition(";")[0] + (f", but changed: {', '.join(changed)}" if changed else "")
-    return (f"layout {row.table}: {note} [{row.source}]",)
 
 
 _TRAINING_DEFAULTS: Mapping[str, Any] = {
@@ -141,19 +136,7 @@ def _filled(group: Any, row: LayoutRow | None, defaults: Mapping[str, Any]) -> A
     return replace(group, **{f: defaults.get(f) if v is None else v for f, v in values.items()})
 
 
-def _layout(r: Request, row: LayoutRow | None) -> Layout:
-    sizes = {name: getattr(r.layout, name) for name in r.layout.__slots__ if name != "table"}
-    dp = data_parallel_size(r, Sizes.of(r.layout))
-    return Layout(
-        **sizes,
-        data_parallel_size=dp,
-        num_micro_batches=r.training.global_batch_size // ((r.training.micro_batch_size or 1) * dp),
-        world_size=r.world_size,
-        source=row.source if row else None,
-    )
-
-
-def _layout_reasons(stated: Request, r: Request, layout: Layout) -> Iterator[str]:
+def _reasons(stated: Request, r: Request, layout: Layout, row: LayoutRow | None) -> Iterator[str]:
     training, sizes = r.training, Sizes.of(layout)
     one, many = ("GPU", "GPUs") if r.hardware.vendor else ("process", "processes")
     equation = f"{layout.world_size} {one if layout.world_size == 1 else many} / TP {sizes.tp} / PP {sizes.pp}"
@@ -163,5 +146,10 @@ def _layout_reasons(stated: Request, r: Request, layout: Layout) -> Iterator[str
     yield f"gradient accumulation = {layout.num_micro_batches}: global batch {training.global_batch_size} / {split}"
     if r.gpus_per_node is None:
         yield f"gpus_per_node = {r.ranks_per_node}: a standard node of {r.hardware.name}"
-    if stated.layout.sequence_parallel is None and layout.source is None and sizes.tp > 1:
+    if row is not None:
+        kept = (f for f in row.__slots__ if hasattr(training, f) and getattr(row, f) is not None)
+        changed = ", ".join(f for f in kept if getattr(row, f) != getattr(training, f))
+        note = row.note.partition(";")[0] + (f", but changed: {changed}" if changed else "")
+        yield f"layout {row.table}: {note} [{row.source}]"
+    elif stated.layout.sequence_parallel is None and sizes.tp > 1:
         yield "sequence parallel on: TP > 1, and nothing said otherwise"

@@ -1,9 +1,7 @@
 """The shape of an experiment: one frozen dataclass a Hydra group. Field names are Megatron's, units are in the names.
-
 Of a model, one for each part that only some have, too, and null in the others: a file says what a model lacks.
 `Request` is what `conf/` composes to, with None where the layout table or the hardware decides; `Experiment`
-(`conf/resolve.py`) is the same with everything settled: what both have is `Common`.
-"""
+(`conf/resolve.py`) is the same with everything settled: what both have is `Common`."""
 
 from __future__ import annotations
 

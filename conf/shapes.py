@@ -1,13 +1,13 @@
-"""The parameters of a model by name and shape, as Megatron-Core builds them: in the uncut model, and on one rank.
-
-Names are those of a model that is cut nowhere: layers and experts are numbered through it. All from core/models/gpt,
-core/transformer and core/tensor_parallel/layers.py: ColumnParallelLinear splits weight and bias, RowParallelLinear its
-weight only, VocabParallelEmbedding the rows.
-"""
+"""The parameters of a model by name and shape, as Megatron-Core builds them: in the uncut model, and on one rank; and
+how many they are, in total, for one token and on one rank. Names are those of a model that is cut nowhere: layers and
+experts are numbered through it. All from core/models/gpt, core/transformer and core/tensor_parallel/layers.py:
+ColumnParallelLinear splits weight and bias, RowParallelLinear its weight only, VocabParallelEmbedding the rows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ OTHER_NAMES = {
 
 
 class Role(NamedTuple):
-    """One parameter. name: within its layer or module. part: the field of conf.parameters.Parameters that counts it.
+    """One parameter. name: within its layer or module. part: the field of conf.shapes.Parameters that counts it.
     shape: in the uncut model. cut: the dimension that tensor parallelism splits; None is uncut on every rank."""
 
     name: str
@@ -82,29 +82,13 @@ def layer(model: Model, moe: MoE | None, local: bool = False) -> tuple[Role, ...
     heads, width = model.num_attention_heads, model.mla.v_head_dim if model.mla else model.kv_channels
     projection = _linear("self_attention.linear_proj", "attention", (h, heads * width), 1, model.add_bias_linear)
     inner = _routing(model, moe) if moe else _mlp(model, "mlp.", "mlp", model.ffn_hidden_size)
-    return (*norms, *attention, *projection, *_sinks(model), *inner)
+    sinks = Role("self_attention.core_attention.softmax_offset", "attention", (heads,), 0)
+    return (*norms, *attention, *projection, *((sinks,) if model.softmax_type == "learnable" else ()), *inner)
 
 
 def expert(model: Model, moe: MoE) -> tuple[Role, ...]:
     """Return one routed expert."""
     return _mlp(model, "", "experts", moe.moe_ffn_hidden_size)
-
-
-def embedding(model: Model) -> Role:
-    """Return the embedding. Its rows are padded, and so are those of the output matrix."""
-    return Role(EMBEDDING, "embedding", (model.padded_vocab_size, model.hidden_size), 0)
-
-
-def final_norm(model: Model) -> Role:
-    """Return the norm after the last layer."""
-    return Role("decoder.final_layernorm.weight", "norms", (model.hidden_size,))
-
-
-def mtp_joint(model: Model) -> tuple[Role, ...]:
-    """Return what a module for multi-token prediction has beside its layer: the joining matrix and three norms."""
-    h = model.hidden_size
-    norms = (Role(f"{name}.weight", "mtp", (h,)) for name in ("enorm", "hnorm", "final_layernorm"))
-    return (Role("eh_proj.weight", "mtp", (h, 2 * h), 0), *norms)
 
 
 def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iterator[Module]:
@@ -113,9 +97,10 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
     where it is tied or multi-token prediction looks it up. ValueError: sizes that do not divide the model."""
     _check_divides(model, sizes)
     mtp, last = model.mtp_num_layers or 0, stage == sizes.pp - 1
-    tied = not model.untie_embeddings_and_output_weights
+    tied, h = not model.untie_embeddings_and_output_weights, model.hidden_size
+    embedding = Role(EMBEDDING, "embedding", (model.padded_vocab_size, h), 0)
     if stage == 0 or (last and (tied or mtp)):
-        yield Module("", (embedding(model),))
+        yield Module("", (embedding,))
     per_chunk = model.num_layers // (sizes.pp * sizes.vp)
     kinds = {moe: layer(model, moe, local) for moe in {None, model.moe}}
     for chunk in range(stage, sizes.pp * sizes.vp, sizes.pp):
@@ -123,11 +108,13 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
             moe = model.moe if number >= model.dense_layers else None
             yield Module(f"decoder.layers.{number}.", kinds[moe], moe is not None)
     if last:
-        yield Module("", (final_norm(model),))
+        yield Module("", (Role("decoder.final_layernorm.weight", "norms", (h,)),))
         if not tied:
-            yield Module("", (embedding(model)._replace(name="output_layer.weight", part="output"),))
+            yield Module("", (embedding._replace(name="output_layer.weight", part="output"),))
+        norms = (Role(f"{name}.weight", "mtp", (h,)) for name in ("enorm", "hnorm", "final_layernorm"))
+        joint = (Role("eh_proj.weight", "mtp", (h, 2 * h), 0), *norms)
         for number in range(mtp):  # layers like the last
-            yield Module(f"mtp.layers.{number}.", mtp_joint(model))
+            yield Module(f"mtp.layers.{number}.", joint)
             yield Module(f"mtp.layers.{number}.transformer_layer.", kinds[model.moe], model.moe is not None)
 
 
@@ -140,12 +127,12 @@ def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fu
         shapes |= {f"{prefix}{role.name}": role.on_rank(sizes.tp) for role in roles}
         if routed and model.moe:
             cut = {role.name: role.on_rank(sizes.tp) for role in expert(model, model.moe)}
-            count = model.moe.num_experts // sizes.ep
+            experts = model.moe.num_experts // sizes.ep
             if fused:  # each expert transposed, side by side; there are no biases
                 fc1, fc2 = cut["linear_fc1.weight"], cut["linear_fc2.weight"]
-                named: dict[str, Shape] = {"weight1": (fc1[1], count * fc1[0]), "weight2": (count * fc2[1], fc2[0])}
+                named: dict[str, Shape] = {"weight1": (fc1[1], experts * fc1[0]), "weight2": (experts * fc2[1], fc2[0])}
             else:
-                own = range(place.expert * count, (place.expert + 1) * count)
+                own = range(place.expert * experts, (place.expert + 1) * experts)
                 named = {f"local_experts.{number}.{name}": shape for number in own for name, shape in cut.items()}
             shapes |= {f"{prefix}mlp.experts.{name}": shape for name, shape in named.items()}
     return shapes
@@ -193,11 +180,6 @@ def _norms_within(model: Model, sizes: Mapping[str, int | None]) -> tuple[Role, 
     return tuple(Role(f"self_attention.{n}_layernorm.weight", "attention", (sizes[n] or 0,)) for n in names)
 
 
-def _sinks(model: Model) -> tuple[Role, ...]:
-    name, learnt = "self_attention.core_attention.softmax_offset", model.softmax_type == "learnable"
-    return (Role(name, "attention", (model.num_attention_heads,), 0),) if learnt else ()
-
-
 def _mlp(model: Model, where: str, part: str, width: int) -> tuple[Role, ...]:
     """Return fc1 (gate and up in one, where there is a gate) and fc2, `width` wide."""
     h, bias, wide = model.hidden_size, model.add_bias_linear, width * (2 if model.gated_linear_unit else 1)
@@ -233,3 +215,84 @@ def _check_divides(model: Model, sizes: Sizes) -> None:
     broken = [f"{name} {n} / {size}" for name, n, size in checked if size < 1 or n % size]
     if broken:
         raise ValueError(f"TP {tp} × PP {pp * vp} × EP {ep} does not divide {model.name}: {', '.join(broken)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Parameters by part, over all layers. Vocabulary unpadded, as published totals count it; tied embeddings once.
+    router: DeepSeek-V3's correction bias among it, as its published total has it. experts: the routed ones, and
+    active_experts those of them that one token is sent to. mtp: modules for multi-token prediction, which published
+    totals leave out; embedding and output are the main model's."""
+
+    embedding: int
+    output: int
+    attention: int
+    mlp: int
+    router: int
+    shared_experts: int
+    experts: int
+    active_experts: int
+    norms: int
+    mtp: int
+
+    @property
+    def total(self) -> int:
+        """Without multi-token prediction."""
+        dense = self.embedding + self.output + self.attention + self.mlp + self.norms
+        return dense + self.router + self.shared_experts + self.experts
+
+    @property
+    def active(self) -> int:
+        """Those that one token passes: all but the experts it is not sent to. The embedding, looked up, counts."""
+        return self.total - self.experts + self.active_experts
+
+
+def count(model: Model) -> Parameters:
+    """Count the parameters of `model`, from the shapes of its published checkpoint."""
+    moe = model.moe
+    one = sum(role.numel for role in expert(model, moe)) if moe else 0
+    parts: Counter[str] = Counter()
+    for module in modules(replace(model, make_vocab_size_divisible_by=1), Sizes(), 0):
+        own = Counter[str]()
+        for role in module.roles:
+            own[role.part] += role.numel
+        if module.routed and moe:
+            own["router"] += moe.num_experts if moe.moe_router_enable_expert_bias else 0
+            own["experts"] += moe.num_experts * one
+        if module.prefix.startswith("mtp."):
+            own = Counter(mtp=own.total())
+        elif module.routed and moe:
+            own["active_experts"] += moe.moe_router_topk * one
+        parts += own
+    return Parameters(**{field.name: parts[field.name] for field in fields(Parameters)})
+
+
+@dataclass(frozen=True, slots=True)
+class RankParameters:
+    """Parameters on one rank: experts, which only the ranks of the same expert index share, and the rest."""
+
+    dense: int
+    experts: int
+
+    @property
+    def total(self) -> int:
+        return self.dense + self.experts
+
+
+def per_rank(model: Model, sizes: Sizes) -> RankParameters:
+    """Return the parameters of the fullest rank. See `per_stage`."""
+    return max(per_stage(model, sizes), key=lambda rank: rank.total)
+
+
+def per_stage(model: Model, sizes: Sizes) -> tuple[RankParameters, ...]:
+    """Return the parameters of one rank in each pipeline stage, with the padded vocabulary. Norms, routers and MLA's
+    down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by TP; see `on_rank`.
+    ValueError: sizes that do not divide the model."""
+    moe, counts = model.moe, []
+    one = sum(prod(role.on_rank(sizes.tp)) for role in expert(model, moe)) if moe else 0
+    for stage in range(max(1, sizes.pp)):
+        parts = list(modules(model, sizes, stage))
+        dense = sum(prod(role.on_rank(sizes.tp)) for module in parts for role in module.roles)
+        routed = sum(module.routed for module in parts)
+        counts.append(RankParameters(dense, routed * (moe.num_experts // sizes.ep if moe else 0) * one))
+    return tuple(counts)

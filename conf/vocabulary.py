@@ -217,3 +217,10 @@ def follow(value: Any, path: str) -> Any:
     for attribute in path.split("."):
         value = None if value is None else getattr(value, attribute)
     return value
+
+
+def leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a nested mapping, each with its dotted path."""
+    for name, value in mapping.items():
+        is_part = isinstance(value, Mapping)
+        yield from leaves(value, f"{prefix}{name}.") if is_part else [(f"{prefix}{name}", value)]

@@ -62,7 +62,7 @@ def models() -> str:
     """Return the page of models, with the parameter counts of our own formula."""
     from conf.compose import choices
     from conf.load import model_named
-    from conf.parameters import count
+    from conf.shapes import count
 
     header = ("`model=`", "published as", "parameters", "active", "layers", "width", "heads / groups", "experts")
     rows: list[list[object]] = []

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from conf.compose import choices
 from conf.errors import Problem, listed
 from conf.load import model_named
-from conf.parameters import count, per_rank
 from conf.resolve import Experiment
-from conf.shapes import Sizes
+from conf.shapes import Sizes, count, per_rank
 
 GB = 1e9
 

@@ -16,11 +16,8 @@ PYTHON_OF_IMAGE = "python"  # where framework.python names no other
 
 
 def make_plan(experiment: Experiment, host: Host) -> Plan:
-    """Return what will be executed for `experiment` on `host`, as plain data. Pure.
-
-    Raises:
-        ConfigError: all that the framework cannot do.
-    """
+    """Return what will be executed for `experiment` on `host`, as plain data. Pure. Raises: ConfigError: all that the
+    framework cannot do."""
     from launchers.rehearse import attached
 
     framework = framework_of(experiment.framework.name)

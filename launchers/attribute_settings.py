@@ -1,8 +1,6 @@
-"""Canonical settings → attribute paths or keys of a stack's config, by its column of conf/vocabulary.yaml. Pure.
-
-What more a stack is given stands in launchers/settings/FRAMEWORK.yaml, which not every stack has. A path is written
-only if the request decides it or a table gives a constant.
-"""
+"""Canonical settings → attribute paths or keys of a stack's config, by its column of conf/vocabulary.yaml. Pure. What
+more a stack is given stands in launchers/settings/FRAMEWORK.yaml, which not every stack has. A path is written only if
+the request decides it or a table gives a constant."""
 
 from __future__ import annotations
 
@@ -119,8 +117,8 @@ def declared(e: Experiment, settings: Table) -> tuple[Declared, ...]:
     """Return what runs otherwise than requested, with the reason."""
     chosen, fixed = [], []
     for row, value in settings.requested(e):
-        if row.write.runs:
-            instead, reason = RUNS[row.write.runs](value, e)
+        if row.write.runs == "kernel":
+            instead, reason = _kernel(value, e)
             chosen += [] if instead == value else [Declared(row.name, instead, reason)]
         instead = follow(e, row.write.becomes) if row.write.becomes else row.write.becomes_value
         if row.write.cannot and instead is not msgspec.UNSET and not _equal(value, instead):
@@ -143,12 +141,6 @@ def _equal(a: Any, b: Any) -> bool:
     return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
 
 
-def _layer_frequency(first_dense: Any, e: Experiment) -> Any:
-    if first_dense is None:
-        return None
-    return [int(layer >= first_dense) for layer in range(e.model.num_layers)]
-
-
 CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "opposite": lambda value, _: not value,
     "is_set": lambda value, _: value is not None,
@@ -162,7 +154,7 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "blend": lambda path, _: None if path is None else [[path], None],
     "plain_rope": lambda model, _: model.mla is None and model.yarn is None,
     "position_embedding": lambda model, _: "yarn" if model.yarn and not model.mla else "rope",
-    "layer_frequency": _layer_frequency,
+    "layer_frequency": lambda first, e: None if first is None else [int(n >= first) for n in range(e.model.num_layers)],
     "rope_type": lambda yarn, _: "rope" if yarn is None else "yarn",
     "less_one": lambda value, _: value - 1,
     "integer": lambda value, _: int(value) if value == int(value) else value,
@@ -182,7 +174,3 @@ def _kernel(name: Any, e: Experiment) -> tuple[str, str]:
         return "unfused", "without TransformerEngine the stack has Megatron's own attention only"
     reason = "TransformerEngine chooses its attention kernel itself, and none is torch's"
     return "auto" if name == "sdpa" else "unfused", reason
-
-
-RUNS: Mapping[str, Callable[[Any, Experiment], tuple[Any, str]]] = {"kernel": _kernel}
-"""Name in the column `write` → what runs in place of the requested value, and the reason."""

@@ -18,19 +18,14 @@ from launchers.plan import Plan, Scope
 
 def facts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, Any]:
     """Return bundle.json: the request, and what of it may follow another number of GPUs."""
-    declared = [asdict(d) for d in (*e.declared, *plan.declared)]
     where = {"platform": e.platform.name, "vendor": e.platform.vendor, "hardware": e.hardware.name}
     known = {"name": e.name, "framework_release": e.framework.release, "image": e.image, **where}
-    rehearsed = {"not_rehearsed": scope.not_rehearsed, "shrunk": scope.shrunk, "cautions": scope.notes}
-    facts = {name: value for name, value in known.items() if value is not None} | (rehearsed if e.rehearse else {})
-    return {
-        "requested": requested(e),
-        "nodes": e.nodes,
-        "gpus_per_node": e.gpus_per_node,
-        "layout_from_table": e.layout.source is not None,
-        "data_prefix": e.data.path,
-        "facts": facts | {"declared": declared},
-    }
+    facts: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+    if e.rehearse:
+        facts |= {"not_rehearsed": scope.not_rehearsed, "shrunk": scope.shrunk, "cautions": scope.notes}
+    facts["declared"] = [asdict(d) for d in (*e.declared, *plan.declared)]
+    nodes = {"nodes": e.nodes, "gpus_per_node": e.gpus_per_node, "layout_from_table": e.layout.source is not None}
+    return {"requested": requested(e), **nodes, "data_prefix": e.data.path, "facts": facts}
 
 
 def env_sh(env: Mapping[str, str], reasons: Mapping[str, str], overridable: Container[str]) -> str:

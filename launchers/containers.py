@@ -1,13 +1,11 @@
-"""A Plan as the same Plan inside a container: every command wrapped, nothing else changed. Pure.
-
-Paths are the same inside and outside, so a plan needs no other text for a container. Values of variables stay in the
-Plan's environment and go in by name: a secret is in no command line.
-"""
+"""A Plan as the same Plan inside a container: every command wrapped, nothing else changed. Pure. Paths are the same
+inside and outside, so a plan needs no other text for a container. Values of variables stay in the Plan's environment
+and go in by name: a secret is in no command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -47,27 +45,23 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
     """Return `plan` in e.image by e.cluster.container; as it is where that is none. directory: where the run happens.
     cache: the user's Hugging Face cache, where there is one. Both absolute. ConfigError: problems(e), or a folder that
     cannot be written as a mount."""
-    refused = list(problems(e))
-    if e.cluster.container == "none" or e.image is None:
-        if refused:
-            raise ConfigError(*refused)
+    if e.cluster.container == "none":
         return plan
     folders, variables = framework_of(e.framework.name).in_container(e)
-    mounts = _mounts(e, directory, folders, cache)
+    mounts = [(str(directory), True), (str(RANKS), False)]
+    if e.data.path is not None and Path(e.data.path).is_absolute():
+        mounts.append((str(Path(e.data.path).parent), e.data.name == "synthetic"))
+    mounts += [*((folder, True) for folder in folders), *([(str(cache), False)] if cache else [])]
     what = "a folder with : or , in its name cannot be mounted"
-    refused += [Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path}]
-    if refused:
+    if refused := [*problems(e), *(Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path})]:
         raise ConfigError(*refused)
     if cache is not None and "HF_HOME" not in plan.env:
         plan = plan.with_env({"HF_HOME": (str(cache), "the user's Hugging Face cache, mounted")})
-    plan = replace(plan, env={**plan.env, **variables})
-    before = _before(e, str(directory), mounts, (*sorted(plan.env), *plan.forward_env))
-    return replace(
-        plan,
-        setup=tuple((*before, *command) for command in plan.setup),
-        argv=(*before, *plan.argv),
-        check=(*before, *plan.check) if plan.check else (),
-    )
+    env = {**plan.env, **variables}
+    before = _before(e, str(directory), mounts, (*sorted(env), *plan.forward_env))
+    check = (*before, *plan.check) if plan.check else ()
+    setup = tuple((*before, *command) for command in plan.setup)
+    return replace(plan, env=env, setup=setup, argv=(*before, *plan.argv), check=check)
 
 
 def enroot_name(image: str) -> str:
@@ -77,29 +71,19 @@ def enroot_name(image: str) -> str:
     return f"{registry}#{rest}" if slash and is_registry else image
 
 
-def _mounts(e: Experiment, directory: Path, folders: Iterable[str], cache: Path | None) -> list[Mount]:
-    mounts = [(str(directory), True), (str(RANKS), False)]
-    if e.data.path is not None and Path(e.data.path).is_absolute():
-        mounts.append((str(Path(e.data.path).parent), e.data.name == "synthetic"))
-    mounts += [(folder, True) for folder in folders]
-    return mounts + ([(str(cache), False)] if cache else [])
-
-
 def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Command) -> Command:
-    """Return the part of the wrapped command that comes before the one that it wraps."""
     image, runtime = e.image or "", e.cluster.container
     devices = vendor_of(e.platform.vendor).container_arguments.get(runtime, ())
     shared = (*read_yaml(TABLE)["common"][runtime], *devices)
+    names = [f"--env={name}" for name in variables]
+    shown = [f"{path}:{path}{'' if writable else ':ro'}" for path, writable in mounts]
     if runtime in ("docker", "podman"):
-        options = [f"--volume={path}:{path}{'' if writable else ':ro'}" for path, writable in mounts]
-        options += [f"--env={name}" for name in variables]
-        return (runtime, "run", *shared, *options, f"--workdir={directory}", image)
+        volumes = [f"--volume={mount}" for mount in shown]
+        return (runtime, "run", *shared, *volumes, *names, f"--workdir={directory}", image)
     if runtime == "enroot":
         how = {True: "x-create=dir,bind,rw", False: "x-create=dir,bind,ro"}
         options = [f"--mount={path}:{path}:none:{how[writable]}" for path, writable in mounts]
-        options += [f"--env={name}" for name in variables]
-        return ("enroot", "start", *shared, *options, image, "env", f"--chdir={directory}")
-    listed = ",".join(f"{path}:{path}{'' if writable else ':ro'}" for path, writable in mounts)
-    options = [f"--container-image={enroot_name(image)}", f"--container-mounts={listed}"]
+        return ("enroot", "start", *shared, *options, *names, image, "env", f"--chdir={directory}")
+    options = [f"--container-image={enroot_name(image)}", f"--container-mounts={','.join(shown)}"]
     options += [f"--container-workdir={directory}", f"--container-env={','.join(variables)}"]
     return ("srun", "--nodes=1", f"--gpus-per-node={e.gpus_per_node}", *shared, *options)

@@ -1,8 +1,6 @@
 """shell/env_to_shell.sh KEY=VALUE…: an experiment as exported variables, for a shell script to source.
-
 TPRIMAT_SEQ_LENGTH=8192 and so on for every canonical setting (conf/vocabulary.yaml), empty where it is null, then what
-the run itself exports. Quoted so that no value is read as anything but itself.
-"""
+the run itself exports. Quoted so that no value is read as anything but itself."""
 
 from __future__ import annotations
 
@@ -23,13 +21,9 @@ PREFIX = "TPRIMAT_"
 
 def exports(values: Mapping[str, Any]) -> str:
     """Return a line `export NAME=VALUE` for each value: true, false, and nothing for None."""
-    return "".join(f"export {name}={shlex.quote(_text(value))}\n" for name, value in values.items())
-
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "", True: "true", False: "false"}[value]
-    return str(value)
+    words = {None: "", True: "true", False: "false"}
+    texts = {name: words[v] if v is None or isinstance(v, bool) else str(v) for name, v in values.items()}
+    return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in texts.items())
 
 
 @command

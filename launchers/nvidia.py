@@ -25,7 +25,6 @@ class RecipeStack(Framework):
 
     label: str
     program: Path
-    fp8_delayed: str
     lists_on_one_line: bool = False
     environment_table = "nvidia_stacks_env"
     vendors = ("nvidia", None)
@@ -99,12 +98,8 @@ class RecipeStack(Framework):
         """Return the stack's name of the precision, None if it has no such. fp32 is ours."""
         if e.precision.params_dtype == "float32":
             return "fp32" if e.precision.fp8_recipe is None else None
-        return {
-            None: "bf16_mixed",
-            "delayed": self.fp8_delayed,
-            "tensorwise": "bf16_with_fp8_current_scaling_mixed",
-            "mxfp8": "bf16_with_mxfp8_mixed",
-        }.get(e.precision.fp8_recipe)
+        names: dict[str, str] = self.table.more["precisions"]
+        return names.get(e.precision.fp8_recipe or "none")
 
 
 def without_accelerator(e: Experiment) -> Iterator[Problem]:

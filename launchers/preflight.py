@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 
 from conf import devices
+from conf.check import wrong
 from conf.errors import ConfigError, Problem
 from conf.frameworks import versions
 from conf.load import hardware_named
@@ -20,15 +22,16 @@ from launchers.rank_modules import rank_module
 
 def problems(e: Experiment) -> list[Problem]:
     """Return what keeps `e` from running on this machine; empty if nothing does."""
-    framework = framework_of(e.framework.name)
-    packages = [] if e.cluster.container != "none" else _packages(e)  # what an image holds, nobody can see from here
-    conflicts = variables.conflicts(e, os.environ) if framework.takes_environment else ()
-    nodes = []
+    framework, found = framework_of(e.framework.name), [*_platform(e)]
     if e.nodes > 1 and not e.rehearse:
         what = "launch.py runs one node so far, and would record that one only"
         hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
-        nodes = [Problem("nodes", what, str(e.nodes), "1", hint)]
-    return [*_platform(e), *nodes, *packages, *conflicts, *_data(e), *framework.preflight(e)]
+        found.append(wrong(e, "nodes", what, "1", hint))
+    if e.cluster.container == "none":  # what an image holds, nobody can see from here
+        found += _packages(e)
+    if framework.takes_environment:
+        found += variables.conflicts(e, os.environ)
+    return [*found, *_data(e), *framework.preflight(e)]
 
 
 def _platform(e: Experiment) -> Iterator[Problem]:
@@ -45,7 +48,7 @@ def _platform(e: Experiment) -> Iterator[Problem]:
         hint = "leave hardware= out, or dry_run=true to plan for it"
         yield Problem("hardware", f"this machine has {here.names[0]}", e.hardware.name, name, hint)
     if e.gpus_per_node > here.count:
-        yield Problem("gpus_per_node", "more GPUs than there are", str(e.gpus_per_node), f"1 to {here.count}")
+        yield wrong(e, "gpus_per_node", "more GPUs than there are", f"1 to {here.count}")
 
 
 def _data(e: Experiment) -> Iterator[Problem]:
@@ -68,17 +71,14 @@ def _packages(e: Experiment) -> Iterator[Problem]:
     except ConfigError as error:
         yield from error.problems
         return
-    missing = [
-        name for name, version in installed.items() if version is None and not (python is None and _module(name))
-    ]
-    if missing:
+    missing = [name for name, version in installed.items() if version is None]
+    if missing := [name for name in missing if python is not None or not _is_module(name)]:
         what = f"{' and '.join(missing)} missing in {python or sys.executable}"
         yield Problem("framework", what, hint=e.framework.install)
 
 
-def _module(distribution: str) -> bool:
+def _is_module(distribution: str) -> bool:
     """Return whether there is a module without a distribution, as in containers that build Megatron from source."""
-    try:
+    with suppress(ModuleNotFoundError):
         return find_spec(distribution.replace("-", ".")) is not None
-    except ModuleNotFoundError:
-        return False
+    return False

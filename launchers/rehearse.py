@@ -1,8 +1,6 @@
-"""rehearse=train|layout: what of an Experiment a CPU can run with the real stack, and what it cannot show. Pure.
-
-train runs the toy (launchers/toy.py) by the ordinary plan. layout keeps width, layout and world, cuts layers to the
-memory that is there, and starts one process for each of two ranks, which play them (launchers/ranks/rehearsal).
-"""
+"""rehearse=train|layout: what of an Experiment a CPU can run with the real stack, and what it cannot show. Pure. train
+runs the toy (launchers/toy.py) by the ordinary plan. layout keeps width, layout and world, cuts layers to the memory
+that is there, and starts one process for each of two ranks, which play them (launchers/ranks/rehearsal)."""
 
 from __future__ import annotations
 
@@ -13,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError, Problem
-from conf.parameters import RankParameters, per_stage
 from conf.resolve import Experiment
 from conf.schema import Data
-from conf.shapes import Sizes
-from conf.vocabulary import follow, read_yaml, requested, short_names, vocabulary
+from conf.shapes import RankParameters, Sizes, per_stage
+from conf.vocabulary import follow, leaves, read_yaml, requested, short_names, vocabulary
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 from launchers.toy import toy
@@ -68,7 +65,6 @@ def not_rehearsed(e: Experiment) -> dict[str, str]:
 
 
 def _option(e: Experiment, name: str) -> dict[str, Any] | None:
-    """Return the framework's row for a key of framework.options."""
     rows = framework_of(e.framework.name).not_rehearsed().get("options", ())
     return next((row for row in rows if fnmatchcase(name, row["pattern"])), None)
 
@@ -172,16 +168,8 @@ def _too_large(e: Experiment, least: Experiment, memory_bytes: float) -> Problem
 def _unnamed(e: Experiment) -> dict[str, Any]:
     """Return the parts of the model that the vocabulary has no name for, by their path, and the numbers of runs."""
     named = {setting.request for setting in vocabulary().values()}
-    model = {path: value for path, value in _flat(asdict(e.model), "model") if path not in named}
+    model = {path: value for path, value in leaves({"model": asdict(e.model)}) if path not in named}
     return model | {"nodes": e.nodes, "gpus_per_node": e.gpus_per_node, "repeat": e.repeat}
-
-
-def _flat(part: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    for name, value in part.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{where}.{name}")
-        else:
-            yield f"{where}.{name}", value
 
 
 def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:

@@ -29,14 +29,17 @@ DATA = "data"  # the corpus stays where it is: the next attempt finds it complet
 
 def identity(e: Experiment, commit: str | None) -> str:
     """Return a hex digest of all that decides a run: settings, place, image, code. Not its name, price or repeats."""
-    names = {"platform": e.platform.name, "hardware": e.hardware.name}
-    place = {**names, "nodes": e.nodes, "gpus_per_node": e.gpus_per_node}
+    settings, model = program_settings(e), {name: v for name, v in asdict(e.model).items() if name != "source"}
+    place = {
+        "platform": e.platform.name,
+        "hardware": e.hardware.name,
+        "nodes": e.nodes,
+        "gpus_per_node": e.gpus_per_node,
+    }
     stack = {"framework": e.framework.name, "release": e.framework.release, "options": e.framework.options}
-    code = {**stack, "image": e.image, "commit": commit}
-    model = {name: value for name, value in asdict(e.model).items() if name != "source"}
     extras = {name: getattr(e, name) for name in ("rehearse", "probe", "equal_init") if getattr(e, name)}
-    text = json.dumps({"settings": program_settings(e), "model": model, **place, **code, **extras}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    known = {"settings": settings, "model": model, **place, **stack, "image": e.image, "commit": commit, **extras}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def run_id(e: Experiment, commit: str | None) -> str:
@@ -84,13 +87,20 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
         new.mkdir(parents=True)
         try:
             (new / RESERVE).write_bytes(bytes(RESERVE_BYTES))
-            for name, text in _files(e, plan).items():
+            experiment = yaml.safe_dump(plain(asdict(e)), sort_keys=False, allow_unicode=True)
+            ours = {"experiment.yaml": experiment, PLAN: json.dumps(asdict(plan), indent=2, sort_keys=True) + "\n"}
+            for name, text in {**ours, **plan.files}.items():
                 (new / name).write_text(text, encoding="utf-8")
         except OSError:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        if not go_on:
-            _set_aside(path)
+        earlier = [] if go_on else [p for p in path.iterdir() if p.name not in (ATTEMPTS, DATA, NEW)]
+        if earlier:
+            numbers = [int(p.name) for p in path.glob(f"{ATTEMPTS}/*") if p.name.isdigit()]
+            target = path / ATTEMPTS / str(1 + max(numbers, default=0))
+            target.mkdir(parents=True)
+            for p in earlier:
+                os.replace(p, target / p.name)
         for written in new.iterdir():
             os.replace(written, path / written.name)
         new.rmdir()
@@ -117,25 +127,6 @@ def _writable(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = "runs_dir=DIR puts the runs elsewhere"
         raise InputError(Problem("runs_dir", f"cannot write {path}: {error.strerror}", hint=hint)) from error
-
-
-def _files(e: Experiment, plan: Plan) -> dict[str, str]:
-    return {
-        "experiment.yaml": yaml.safe_dump(plain(asdict(e)), sort_keys=False, allow_unicode=True),
-        PLAN: json.dumps(asdict(plan), indent=2, sort_keys=True) + "\n",
-        **plan.files,
-    }
-
-
-def _set_aside(path: Path) -> None:
-    earlier = [p for p in path.iterdir() if p.name not in (ATTEMPTS, DATA, NEW)]
-    if not earlier:
-        return
-    number = 1 + max((int(p.name) for p in path.glob(f"{ATTEMPTS}/*") if p.name.isdigit()), default=0)
-    target = path / ATTEMPTS / str(number)
-    target.mkdir(parents=True)
-    for p in earlier:
-        os.replace(p, target / p.name)
 
 
 def plain(value: Any) -> Any:

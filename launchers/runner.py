@@ -1,7 +1,5 @@
-"""Execute a Plan: start it, follow its log, pass signals on, end it when it hangs, and leave no process behind.
-
-Does not judge what happened: that is parsers.outcome, from the log and the Ending.
-"""
+"""Execute a Plan: start it, follow its log, pass signals on, end it when it hangs, and leave no process behind. Does
+not judge what happened: that is parsers.outcome, from the log and the Ending."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,18 +70,13 @@ class _Run:
         """Send SIGTERM to torchrun and to every rank, SIGKILL to what is left after the grace."""
         self.note_family()
         ours = [psutil.Process(self.process.pid)] if self.process.poll() is None else []
-        for process in (*ours, *self.alive()):
-            _signal(process, signal.SIGTERM)
+        _signal((*ours, *self.alive()), signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while (self.process.poll() is None or self.alive()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        self.kill_rest()
-
-    def kill_rest(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        for process in self.alive():
-            _signal(process, signal.SIGKILL)
+        _signal(self.alive(), signal.SIGKILL)
 
 
 def execute(  # noqa: PLR0913
@@ -105,7 +98,15 @@ def execute(  # noqa: PLR0913
         failure = None
         with _signals(run):  # before anything is started: a signal in between would leave it behind
             while commands and failure is None and not run.exit_code and not run.ended:
-                run.process = _start(commands.pop(0), plan, directory)
+                run.process = subprocess.Popen(
+                    commands.pop(0),
+                    cwd=directory,
+                    env=environment(plan, os.environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
+                )
                 failure = _follow(run, log, hang_after_s, on_line)
                 run.exit_code = run.process.returncode
     if failure is not None:
@@ -122,18 +123,6 @@ def oom_kills() -> int | None:
         return None
     counts = dict(line.split() for line in text.splitlines())
     return int(counts["oom_kill"]) if "oom_kill" in counts else None
-
-
-def _start(argv: tuple[str, ...], plan: Plan, directory: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        argv,
-        cwd=directory,
-        env=environment(plan, os.environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
-    )
 
 
 def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -192,6 +181,7 @@ def _signals(run: _Run) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    with suppress(psutil.NoSuchProcess):
-        process.send_signal(number)
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

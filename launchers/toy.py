@@ -1,9 +1,7 @@
 """A toy of an Experiment, for rehearse=train: what decides a comparison as requested, sizes as small as they can be.
-
 Kept: optimizer, the schedule's shape, which sizes of the layout are above 1, the order of batch sizes, kinds of layer,
 RoPE, epsilon, ties, biases, gates, the ratio of heads to KV groups, data, seeds, recompute, overlap. What a layout cuts
-is even here, as its sizes become 2. Pure.
-"""
+is even here, as its sizes become 2. Pure."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import socket
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,12 +31,14 @@ def commit() -> str | None:
     git = ("git", "-C", str(ROOT))
     head = output(*git, "rev-parse", "HEAD").strip() if (ROOT / ".git").exists() else ""
     if head:
-        changes = output(*git, "diff", "HEAD").encode() + _untracked(*git)
+        names = output(*git, "ls-files", "-z", "--others", "--exclude-standard", "--", *_OURS).split("\0")
+        ours = (name for name in names if name.endswith(_SOURCES) and (ROOT / name).is_file())
+        new = "".join(f"{name} {hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}\n" for name in ours)
+        changes = output(*git, "diff", "HEAD").encode() + new.encode("utf-8", "replace")
         return head + (f"-changed-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else "")
-    try:
+    with suppress(PackageNotFoundError):
         return version("tensorprimat")
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def facts() -> dict[str, Any]:
@@ -49,12 +52,3 @@ def facts() -> dict[str, Any]:
         where |= {"device_name": here.names[0], "device_count": here.count, "driver": here.driver}
         where |= {"device_memory_bytes": here.memory_bytes}
     return where
-
-
-def _untracked(*git: str) -> bytes:
-    """Return name and content hash of each file of ours that git neither tracks nor ignores; nothing where there is
-    none."""
-    names = output(*git, "ls-files", "-z", "--others", "--exclude-standard", "--", *_OURS).split("\0")
-    files = [ROOT / name for name in names if name.endswith(_SOURCES)]
-    parts = ((path, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files if path.is_file())
-    return "".join(f"{path.relative_to(ROOT)} {digest}\n" for path, digest in parts).encode("utf-8", "replace")

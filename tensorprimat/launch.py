@@ -27,12 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from conf import devices
+from conf import devices, summary
 from conf.arguments import JSON, Command, experiment_keys, program
 from conf.compose import CONF, checked_overrides, choices, compose
 from conf.errors import ConfigError, Problem, command
 from conf.load import experiments, settle
-from conf.overview import summary
 from conf.resolve import Experiment
 from estimate.memory import memory_problems, model_states
 from launchers import bundle, containers, make_plan, preflight, run_dir, where

@@ -11,7 +11,7 @@ from conf.compose import choices, entry
 from conf.errors import ConfigError, Problem, command
 from conf.facts import hardware
 from conf.load import model_named
-from conf.parameters import count
+from conf.shapes import count
 from metrics.terms import read_prices
 
 Row = Mapping[str, Any]

@@ -1,7 +1,5 @@
-"""The makers of devices: one module each, whose VENDOR is all that the project knows of that maker.
-
-To add one: CONTRIBUTING.md. Nothing else branches on a vendor's name.
-"""
+"""The makers of devices: one module each, whose VENDOR is all that the project knows of that maker. To add one:
+CONTRIBUTING.md. Nothing else branches on a vendor's name."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class Vendor:
     empties. device_prefixes: first words of its device names, in lower case. torch_device: what the ranks' torch must
     be built for: cpu, cuda or rocm. container_arguments: runtime → arguments that pass the devices in."""
 
-    name: str
+    name: str = CPU
     order: int = 50
     aliases: tuple[str, ...] = ()
     tool: str = ""
@@ -66,11 +64,11 @@ def vendors() -> Mapping[str, Vendor]:
     """Return every vendor by name, in the order in which they are looked for. ConfigError: a module without one."""
     modules = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
     known = {module: getattr(import_module(f"{__name__}.{module}"), "VENDOR", None) for module in modules}
-    named = {vendor.name: vendor for vendor in known.values() if isinstance(vendor, Vendor) and hasattr(vendor, "name")}
+    named = {vendor.name: vendor for vendor in known.values() if isinstance(vendor, Vendor) and vendor.name != CPU}
     if missing := [module for module in modules if known[module] not in named.values()]:
         hint = "VENDOR = NAME(), an object of a Vendor with a name"
         raise ConfigError(*(Problem(f"conf/vendors/{module}.py", "has no VENDOR", hint=hint) for module in missing))
-    return {vendor.name: vendor for vendor in sorted(named.values(), key=lambda vendor: vendor.order)}
+    return {vendor.name: vendor for vendor in (*sorted(named.values(), key=lambda vendor: vendor.order), Vendor())}
 
 
 def vendor_of(name: str | None) -> Vendor:

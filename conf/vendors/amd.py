@@ -38,8 +38,9 @@ class Amd(Vendor):
         if not devices:
             return None
         memory = str(devices[0].get("VRAM Total Memory (B)"))
+        known = ([str(card[key]) for key in _NAME_KEYS if card.get(key) not in (None, "", "N/A")] for card in devices)
+        names = tuple(next(iter(names), "unknown AMD GPU") for names in known)
         driver = cards.get("system", {}).get("Driver version")
-        names = tuple(_device_name(card) for card in devices)
         return Devices(self.name, names, int(memory) if memory.isdigit() else None, driver)
 
     def node_problems(self, gpus_per_node: int) -> Iterator[Problem]:
@@ -47,11 +48,6 @@ class Amd(Vendor):
         if gpus_per_node in (5, 6, 7):
             what = "RCCL's all-reduce falls from 357 to 45 GB/s with 5, 6 or 7 GPUs of a node (MI355X): no fair figure"
             yield Problem("gpus_per_node", what, str(gpus_per_node), "1, 2, 4, 8")
-
-
-def _device_name(card: Mapping[str, Any]) -> str:
-    names = (str(card[key]) for key in _NAME_KEYS if key in card)
-    return next((name for name in names if name not in ("", "N/A")), "unknown AMD GPU")
 
 
 VENDOR = Amd()

@@ -1,7 +1,5 @@
-"""The training stacks: one module each, whose FRAMEWORK is all that the launchers know of that stack.
-
-To add one: CONTRIBUTING.md. Nothing else branches on a framework's name.
-"""
+"""The training stacks: one module each, whose FRAMEWORK is all that the launchers know of that stack. To add one:
+CONTRIBUTING.md. Nothing else branches on a framework's name."""
 
 from __future__ import annotations
 

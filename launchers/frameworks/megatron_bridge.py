@@ -1,7 +1,5 @@
-"""framework=megatron_bridge: NVIDIA Megatron-Bridge (launchers/ranks/bridge_ranks.py).
-
-A recipe reads the model's config.json from the Hugging Face hub; it gets launchers/settings/hugging_face.yaml's.
-"""
+"""framework=megatron_bridge: NVIDIA Megatron-Bridge (launchers/ranks/bridge_ranks.py). A recipe reads the model's
+config.json from the Hugging Face hub; it gets launchers/settings/hugging_face.yaml's."""
 
 from __future__ import annotations
 
@@ -22,12 +20,9 @@ RELEASES = ("0.3", "0.4", "0.5", "0.6")  # whose attribute paths the table was c
 
 
 class MegatronBridge(RecipeStack):
-    """The precisions are names in megatron.bridge.training.mixed_precision."""
-
     name = "megatron_bridge"
     label = "Megatron-Bridge"
     program = RANKS / "bridge_ranks.py"
-    fp8_delayed = "bf16_with_fp8_delayed_scaling_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         family, _, recipe = e.framework.recipes[e.model.name].partition(".")

@@ -14,16 +14,16 @@ from launchers.nvidia import RANKS, RecipeStack
 
 
 class Nemo(RecipeStack):
-    """The precisions are factories in
-    nemo.collections.llm.recipes.precision.mixed_precision."""
-
     name = "nemo"
     label = "NeMo"
     program = RANKS / "nemo_ranks.py"
     lists_on_one_line = True  # one entry a layer is no reading matter
-    fp8_delayed = "bf16_with_fp8_mixed"
 
     def settings(self, e: Experiment) -> dict[str, Any]:
+        # the name in NeMo's flops_callback.py, for the TFLOP/s that it prints: qwen3's counts widths as configured;
+        # llama3's and mixtral's have a vocabulary of their own, deepseekv3's wants a low rank of the queries
+        mla = e.model.mla
+        flops = "qwen3" if mla is None else None if mla.q_lora_rank is None else "deepseekv3"
         data = {"name": e.data.name, "path": e.data.path, "split": e.data.split, "vocab_size": e.model.vocab_size}
         return {
             "recipe": e.framework.recipes[e.model.name],
@@ -33,7 +33,7 @@ class Nemo(RecipeStack):
             "seed": e.training.seed,
             "data": {**data, "samples": corpus.samples(e)},
             "precision": self.precision(e),
-            "flops_formula": _flops_formula(e),
+            "flops_formula": flops,
         }
 
     def more_refusals(self, e: Experiment) -> Iterator[Problem]:
@@ -41,14 +41,6 @@ class Nemo(RecipeStack):
             what = "with several ranks over gloo NeMo's checkpoint callback was seen to hang (Lightning's broadcast)"
             hint = "gpus_per_node=1, or framework=megatron_bridge"
             yield wrong(e, "training.save_interval", what, "null", hint)
-
-
-def _flops_formula(e: Experiment) -> str | None:
-    """Return the name in NeMo's flops_callback.py, for the TFLOP/s that it prints. qwen3's counts every width as
-    configured; llama3's and mixtral's have a vocabulary of their own; deepseekv3's wants a low rank of the queries."""
-    if e.model.mla is None:
-        return "qwen3"
-    return None if e.model.mla.q_lora_rank is None else "deepseekv3"
 
 
 FRAMEWORK = Nemo()

@@ -1,12 +1,11 @@
-"""framework=primus: AMD's Primus (its Megatron backend), configured by one YAML file, on one node.
-
-The rendered train.sh (shell/primus_train.sh) is what starts it, in a run of ours as in a bundle carried elsewhere
-(bundle=DIR), so that both do the same.
-"""
+"""framework=primus: AMD's Primus (its Megatron backend), configured by one YAML file, on one node. The rendered
+train.sh (shell/primus_train.sh) is what starts it, in a run of ours as in a bundle carried elsewhere (bundle=DIR), so
+that both do the same."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -87,13 +86,15 @@ class Primus(Framework):
             return
         release, document = e.framework.release or "", yaml.safe_load(experiment_yaml(e))
         findings = rank_module("primus_check").findings
-        yield from (Problem(*p) for p in findings(Path(_checkout(e)), document, release, e.image, said=release))
+        yield from (
+            Problem(*p) for p in findings(Path(e.framework.checkout or ""), document, release, e.image, said=release)
+        )
 
     def in_container(self, e: Experiment) -> tuple[tuple[str, ...], Mapping[str, str]]:
         """Return both: Primus installs and compiles in its checkout, and keeps its kernels elsewhere; a home inside
         the container would be another one, and gone with it."""
         kernels = str(Path(e.framework.cache or "").expanduser().absolute())
-        return (str(Path(_checkout(e)).absolute()), kernels), {"PRIMUS_CACHE_ROOT": kernels}
+        return (str(Path(e.framework.checkout or "").absolute()), kernels), {"PRIMUS_CACHE_ROOT": kernels}
 
     def rehearsed(self, e: Experiment) -> Experiment:
         """Return `e` with one of the two entries that start no container and no job."""
@@ -101,15 +102,17 @@ class Primus(Framework):
         return e if kept else replace(e, framework=replace(e.framework, entry=_PLAIN_ENTRIES[0]))
 
     def not_rehearsed(self) -> Mapping[str, Any]:
-        rows: Mapping[str, Any] = self.table.more["not_rehearsed"]
-        return rows
+        return dict(self.table.more["not_rehearsed"])
 
     def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
         """Return it; pure but for our own programs, which are read."""
+        sources = {name: ROOT / path for name, path in PROGRAMS.items()}
+        if e.rehearse:
+            parts = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
+            sources |= {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path for path in parts}
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
         return {
-            **{name: (ROOT / path).read_text(encoding="utf-8") for name, path in PROGRAMS.items()},
-            **(_rehearsal_programs() if e.rehearse else {}),
+            **{name: path.read_text(encoding="utf-8") for name, path in sources.items()},
             **plan.files,
             "env.sh": bundle.env_sh(env, plan.env_reasons, OVERRIDABLE),
             "bundle.json": json.dumps(bundle.facts(e, plan, scope), indent=1, ensure_ascii=False) + "\n",
@@ -121,19 +124,13 @@ def experiment_yaml(e: Experiment) -> str:
     """Return the experiment as Primus' YAML. A placeholder `${NAME}` is replaced by Primus from its environment."""
     import yaml
 
+    trainer = {"framework": "megatron", "config": "pre_trainer.yaml", "model": e.framework.recipes[e.model.name]}
     document = {
         "work_group": "tensorprimat",
         "user_name": "tensorprimat",
         "exp_name": e.name,
         "workspace": "${PRIMUS_WORKSPACE}",
-        "modules": {
-            "pre_trainer": {
-                "framework": "megatron",
-                "config": "pre_trainer.yaml",
-                "model": e.framework.recipes[e.model.name],
-                "overrides": overrides(e),
-            }
-        },
+        "modules": {"pre_trainer": {**trainer, "overrides": overrides(e)}},
     }
     where = f"{e.nodes} × {e.gpus_per_node} {e.hardware.name}"
     head = f"# {e.name}: {e.model.name} on {where}, for Primus {e.framework.release}.\n"
@@ -153,7 +150,7 @@ def overrides(e: Experiment) -> dict[str, Any]:
 def environment(e: Experiment) -> Reasoned:
     """Return all that train.sh and Primus read."""
     places = {
-        "PRIMUS_PATH": (_checkout(e), "the checkout (framework.checkout)"),
+        "PRIMUS_PATH": (e.framework.checkout or "", "the checkout (framework.checkout)"),
         "PRIMUS_RELEASE": (e.framework.release or "", "whose keys the YAML has (framework.release)"),
         "PRIMUS_ENTRY": (e.framework.entry or "", "what of it is started (framework.entry)"),
         "NNODES": (str(e.nodes), "nodes"),
@@ -176,14 +173,9 @@ def environment(e: Experiment) -> Reasoned:
     return {**tuned(e), **places}
 
 
-def releases() -> Mapping[str, Mapping[str, Any]]:
-    """Return what is known of each release, oldest first."""
-    known: Mapping[str, Mapping[str, Any]] = FRAMEWORK.table.more["releases"]
-    return known
-
-
 def _release_refused(e: Experiment) -> Iterator[Problem]:
-    release, names = e.framework.release or "", list(releases())
+    releases: Mapping[str, Any] = FRAMEWORK.table.more["releases"]  # oldest first
+    release, names = e.framework.release or "", list(releases)
     if e.framework.entry not in ENTRIES:
         yield wrong(e, "framework.entry", "no such entry of Primus", listed(ENTRIES))
     if release not in names:
@@ -193,13 +185,14 @@ def _release_refused(e: Experiment) -> Iterator[Problem]:
         yield Problem("framework.release", what, release, listed(names), hint)
         return
     yield from _model_refused(e, release)
-    if e.framework.entry != "run_pretrain" and not releases()[release]["from_cli"]:
+    if e.framework.entry != "run_pretrain" and not releases[release]["from_cli"]:
         what = f"primus-cli of {release} prints no iteration line or an incomplete log"
         yield wrong(e, "framework.entry", what, "run_pretrain", "framework.entry=run_pretrain")
     if e.framework.entry in ("container", "slurm") and e.image is None:
         what = "primus-cli's own default image is of another release"
         yield wrong(e, "image", what, "the image of the release", f"image=rocm/primus:{release}")
-    if e.image is not None and ":" in e.image and not _same_release(e.image, release):
+    name, _, tag = (e.image or "").rpartition(":")  # v26.5, v26.5.1, v25.9_gfx942; one without a version passes
+    if name and re.match(r"v\d", tag) and not re.fullmatch(rf"{re.escape(release)}([._-].*)?", tag):
         what = f"Primus {release} in an image of another release is what AMD warns of"
         yield wrong(e, "image", what, f"rocm/primus:{release}", "framework.release=, or the other image")
     if e.precision.fp8_recipe == "mxfp8" and e.hardware.architecture != "gfx950":
@@ -249,10 +242,8 @@ def _options_refused(e: Experiment) -> Iterator[Problem]:
 
 def _keys_of_option(name: str, release: str | None) -> list[str]:
     """Return the keys of an option in `release`; none if it is known not to have it."""
-    options = FRAMEWORK.table.more["options"]
-    if name not in options:
-        return [name]
-    return [target.path for target in written(name, options[name]).to if in_range(release, target.since, target.before)]
+    targets = written(name, FRAMEWORK.table.more["options"].get(name, name)).to
+    return [target.path for target in targets if in_range(release, target.since, target.before)]
 
 
 def _declared(e: Experiment) -> Iterator[Declared]:
@@ -266,24 +257,6 @@ def _declared(e: Experiment) -> Iterator[Declared]:
         yield Declared(fused, False, why)
     for name, value in e.framework.options.items():
         yield Declared(name, value, "framework.options")
-
-
-def _same_release(image: str, release: str) -> bool:
-    """Return whether the tag is that of `release`: v26.5, v26.5.1, v25.9_gfx942; any tag without a version passes."""
-    tag = image.rpartition(":")[2]
-    if not tag.startswith("v") or not tag[1:2].isdigit():
-        return True
-    return tag == release or tag.startswith((f"{release}.", f"{release}_", f"{release}-"))
-
-
-def _checkout(e: Experiment) -> str:
-    return e.framework.checkout or ""
-
-
-def _rehearsal_programs() -> dict[str, str]:
-    """Return the stand-in for a GPU (launchers/ranks/rehearsal), by name in a bundle."""
-    ours = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
-    return {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path.read_text(encoding="utf-8") for path in ours}
 
 
 def readme(e: Experiment, plan: Plan, scope: Scope) -> str:

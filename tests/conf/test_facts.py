@@ -12,10 +12,11 @@ import yaml
 
 from conf import facts
 from conf.compose import compose
-from conf.errors import ConfigError, Problem
+from conf.errors import ConfigError
 from conf.facts import LayoutRow, check_hardware, find_row, layout_rows, no_row, read_rows
 from conf.freeze import freeze
-from conf.schema import Hardware, Model
+from conf.schema import Hardware
+from tests.conf.test_parameters import OURS, PUBLISHED, load
 
 CONF = Path(__file__).parents[2] / "conf"
 COLLECTED = Path(__file__).parents[3] / "shared" / "data/hardware.csv"
@@ -49,18 +50,7 @@ HEADER = ",".join(LayoutRow.__slots__)
 ROW = "identical,llama31_8b,,8,,2,1,,1,1,true,1,,,,true,true,true,{source},{note}"
 
 
-def models() -> Mapping[str, Model]:
-    loaded: dict[str, Model] = {}
-    for path in (CONF / "model").glob("*.yaml"):
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        problems: list[Problem] = []
-        if "model" in config:
-            loaded[path.stem] = freeze(Model, config["model"], path.stem, problems)
-        assert not problems, problems
-    return loaded
-
-
-MODELS = models()
+MODELS = {name: load(name) for name in (*PUBLISHED, *OURS)}
 
 
 def figure(entry: Mapping[str, Any], key: str) -> float | None:
@@ -115,24 +105,15 @@ def test_figures_are_the_collected_ones_or_the_note_names_the_other(name: str) -
 GOOD = {"name": "x", "source": "a data sheet", "status": "data sheet", "note": None, "peak_dense_tflops": {"bf16": 1.0}}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"source": None},
-        {"source": "  "},
-        {"source": "recalled AMD datasheet"},
-        {"source": "a blog, UNVERIFIED"},
-        {"status": "Unverified"},
-        {"note": "tdp recalled"},
-        {"peak_dense_tflops": {"bf16": 0.0}},
-        {"peak_dense_tflops": {"bf16": -989.0}},
-        {"peak_dense_tflops": {"bf16": None}},
-        {"achievable_tflops": {"fp8": float("nan")}},
-        {"achievable_tflops": {"fp8": "1402"}},
-        {"memory_gb": 0},
-        {"tdp_w": True},
-    ],
-)
+PLANTED: list[dict[str, Any]] = [
+    *({"source": text} for text in (None, "  ", "recalled AMD datasheet", "a blog, UNVERIFIED")),
+    *({"peak_dense_tflops": {"bf16": figure}} for figure in (0.0, -989.0, None)),
+    *({"achievable_tflops": {"fp8": figure}} for figure in (float("nan"), "1402")),
+    *({"status": "Unverified"}, {"note": "tdp recalled"}, {"memory_gb": 0}, {"tdp_w": True}),
+]
+
+
+@pytest.mark.parametrize("change", PLANTED, ids=str)
 def test_planted_hardware_is_refused(change: dict[str, Any]) -> None:
     assert not check_hardware(GOOD)
     problems = check_hardware(GOOD | change)

@@ -9,9 +9,8 @@ from math import prod
 
 import pytest
 
-from conf.parameters import count, per_stage
 from conf.schema import Model
-from conf.shapes import EMBEDDING, Place, Sizes, on_rank, usual_name
+from conf.shapes import EMBEDDING, Place, Sizes, count, on_rank, per_stage, usual_name
 from tests.conf.test_parameters import OURS, PUBLISHED, load
 
 LAYERS, EXPERTS = 8, 16
@@ -68,16 +67,6 @@ def test_the_ranks_of_every_layout_hold_the_whole_model_once(name: str) -> None:
 
 
 BY_HAND = {
-    ("llama31_8b", Sizes(8, 8), Place(0)): {
-        EMBEDDING: (16032, 4096),
-        "decoder.layers.0.input_layernorm.weight": (4096,),
-        "decoder.layers.0.self_attention.linear_qkv.weight": (768, 4096),
-        "decoder.layers.0.self_attention.linear_proj.weight": (4096, 512),
-        "decoder.layers.3.mlp.linear_fc1.weight": (3584, 4096),
-        "decoder.layers.3.mlp.linear_fc2.weight": (4096, 1792),
-    },
-    ("llama32_1b", Sizes(2, 2), Place(1)): {EMBEDDING: (64128, 2048), "decoder.final_layernorm.weight": (2048,)},
-    ("qwen25_7b", Sizes(4), Place()): {"decoder.layers.5.self_attention.linear_qkv.bias": (1152,)},
     ("qwen3_30b_a3b", Sizes(2, 1, 8), Place(0, 3)): {
         "decoder.layers.0.self_attention.q_layernorm.weight": (128,),
         "decoder.layers.0.mlp.router.weight": (128, 2048),

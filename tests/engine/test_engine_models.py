@@ -10,8 +10,7 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from conf.parameters import per_rank
-from conf.shapes import Sizes
+from conf.shapes import Sizes, per_rank
 from launchers.frameworks.megatron import settings
 from launchers.plan import Host
 

@@ -53,15 +53,9 @@ class Box:
 
     def start(self, bundle: Path, **variables: str) -> subprocess.Popen[str]:
         """bash run.sh, from somewhere else."""
-        return subprocess.Popen(
-            ["bash", str(bundle / "run.sh")],
-            cwd=self.root,
-            env=self.environment(**variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        command, env = ["bash", str(bundle / "run.sh")], self.environment(**variables)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, cwd=self.root, env=env, text=True, **pipes)  # type: ignore[call-overload]
 
     def run(self, bundle: Path, **variables: str) -> tuple[int, str]:
         process = self.start(bundle, **variables)

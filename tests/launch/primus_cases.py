@@ -12,7 +12,7 @@ from conf import load_experiment
 from conf.resolve import Experiment
 from launchers import make_plan
 from launchers.plan import Host, Plan
-from tests.launch.nvidia_cases import MODELS
+from tests.launch.test_nvidia_table import MODELS
 
 HOST = Host(python="python", cpu_count=64)
 HARDWARE = ("mi300x", "mi325x", "mi355x")

@@ -26,11 +26,6 @@ def nemo() -> tuple[Experiment, Plan]:
     return e, make_plan(e, HOST)
 
 
-def checking(plan: Plan, program: str) -> Plan:
-    """`plan` with another check: a real process all the same."""
-    return replace(plan, check=(sys.executable, "-c", program))
-
-
 @pytest.mark.skipif(devices.find().vendor is not None, reason="a GPU is here")
 def test_that_no_gpu_is_here_speaks_against_nothing_where_the_stack_was_rehearsed() -> None:
     e = load_experiment("platform=nvidia", f"framework.python={sys.executable}")
@@ -73,7 +68,7 @@ def test_the_check_runs_in_a_folder_with_the_rendered_files_and_leaves_nothing(t
         f"pathlib.Path({str(tmp_path / 'where')!r}).write_text(str(pathlib.Path.cwd())); "
         "print('[tprimat] configured ' + json.dumps({'num_layers': int('recipe: llama3_8b' in text) + 4}))"
     )
-    (problem,) = check.target_problems(e, checking(plan, program))
+    (problem,) = check.target_problems(e, replace(plan, check=(sys.executable, "-c", program)))
     assert "would run" in problem.what, "num_layers is 5 there"
     assert not Path((tmp_path / "where").read_text(encoding="utf-8")).exists()
 

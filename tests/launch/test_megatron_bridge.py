@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,13 @@ import yaml
 
 from conf import load_experiment
 from conf.compose import choices
-from conf.errors import ConfigError
 from conf.resolve import Experiment
-from conf.vocabulary import vocabulary
 from launchers import attribute_settings, make_plan
 from launchers.frameworks.megatron_bridge import hub_config
 from launchers.plan import Host
 from launchers.rank_modules import rank_module
 
 HOST = Host(python="python", cpu_count=64)
-TABLE = attribute_settings.table("megatron_bridge")
 
 
 def experiment(*overrides: str) -> Experiment:
@@ -31,16 +29,6 @@ def experiment(*overrides: str) -> Experiment:
 def settings(*overrides: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(make_plan(experiment(*overrides), HOST).files["settings.yaml"])
     return found
-
-
-def test_every_setting_that_a_training_program_is_told_is_in_the_table() -> None:
-    assert set(TABLE.settings) == {name for name, setting in vocabulary().items() if setting.request and setting.dump}
-
-
-def test_the_weight_decay_goes_to_all_three_places() -> None:
-    told = settings("model=llama", "optimizer.weight_decay=0.05")["set"]
-    places = ("optimizer.weight_decay", "scheduler.start_weight_decay", "scheduler.end_weight_decay")
-    assert [told[place] for place in places] == [0.05] * 3
 
 
 def test_switches_that_bridge_ors_are_both_switched_off() -> None:
@@ -58,11 +46,6 @@ def test_the_vocabulary_is_preset_padded_and_the_tokenizers_is_not(model: str) -
     assert told["set"]["tokenizer.vocab_size"] == e.model.vocab_size
     assert told["set"]["model.should_pad_vocab"] is False
     assert told["set_if_there"]["tokenizer.use_tokenizer_vocab_size"] is False
-
-
-def test_the_rate_of_the_first_step_is_nemos() -> None:
-    told = settings("model=llama", "optimizer.lr=1.1e-3", "optimizer.lr_warmup_iters=10")["set"]
-    assert told["scheduler.lr_warmup_init"] == pytest.approx(1e-4, rel=1e-15)
 
 
 def test_precision_is_set_in_the_one_place_that_wins() -> None:
@@ -85,10 +68,8 @@ def test_data_that_is_mock_has_no_blend() -> None:
 
 @pytest.mark.parametrize("model", sorted(set(choices("model")) - {"mixtral_8x7b", "mixtral_8x22b"}))
 def test_config_json_says_the_models_own_shapes(model: str) -> None:
-    told, e = (
-        settings(f"model={model}", "layout=data_parallel")["hugging_face"],
-        experiment(f"model={model}", "layout=data_parallel"),
-    )
+    given = (f"model={model}", "layout=data_parallel")
+    told, e = settings(*given)["hugging_face"], experiment(*given)
     config = told["config"]
     assert json.loads(json.dumps(config)) == config
     assert config["num_hidden_layers"] == e.model.num_layers
@@ -100,54 +81,21 @@ def test_config_json_says_the_models_own_shapes(model: str) -> None:
 def test_config_json_is_the_published_one_where_we_know_it() -> None:
     """Llama 3.2 1B's, as NVIDIA's own test carries it (Megatron-Bridge@067f987
     tests/unit_tests/models/llama/test_llama_bridge.py:41-76), without what names tokens and programs."""
-    published = {
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "head_dim": 64,
-        "hidden_act": "silu",
-        "hidden_size": 2048,
-        "initializer_range": 0.02,
-        "intermediate_size": 8192,
-        "max_position_embeddings": 131072,
-        "mlp_bias": False,
-        "model_type": "llama",
-        "num_attention_heads": 32,
-        "num_hidden_layers": 16,
-        "num_key_value_heads": 8,
-        "rms_norm_eps": 1e-05,
-        "rope_scaling": {
-            "factor": 32.0,
-            "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192,
-            "rope_type": "llama3",
-        },
-        "rope_theta": 500000.0,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "vocab_size": 128256,
-    }
+    published = """{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+        "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32,
+        "num_hidden_layers": 16, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+        "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+        "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        "vocab_size": 128256}"""
     model = experiment("model=llama32_1b", "layout=data_parallel").model
-    assert hub_config("llama32_1b_pretrain_config", model) == published
+    assert hub_config("llama32_1b_pretrain_config", model) == json.loads(published)
 
 
 def test_every_recipe_has_an_id_and_every_id_a_recipe() -> None:
     recipes = {name.partition(".")[2] for name in experiment("model=llama").framework.recipes.values()}
     ids = yaml.safe_load((attribute_settings.FOLDER / "hugging_face.yaml").read_text(encoding="utf-8"))["ids"]
     assert recipes == set(ids)
-
-
-def test_all_refusals_come_at_once() -> None:
-    with pytest.raises(ConfigError) as refused:
-        make_plan(
-            experiment(
-                *("model=mixtral_8x7b", "layout=data_parallel", "framework.release=0.9.0"),
-                *("training.save_interval=1", "resume=true"),
-            ),
-            HOST,
-        )
-    assert len(refused.value.problems) == 3
 
 
 def test_the_cache_is_what_the_hubs_client_looks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +109,6 @@ def test_the_cache_is_what_the_hubs_client_looks_for(tmp_path: Path, monkeypatch
     for snapshot in (commit, *answer["revisions"]):
         found = (home / "snapshots" / snapshot / "config.json").read_text(encoding="utf-8")
         assert json.loads(found) == answer["config"]
-    import os
-
-    assert (os.environ["HF_HOME"], os.environ["HF_HUB_OFFLINE"], "HF_HUB_CACHE" in os.environ) == (
-        str(tmp_path),
-        "1",
-        False,
-    )
-    monkeypatch.delenv("HF_HOME")
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.delenv("TRANSFORMERS_OFFLINE")
+    variables = {name: os.environ.pop(name, None) for name in ("HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
+    assert variables == {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    assert "HF_HUB_CACHE" not in os.environ

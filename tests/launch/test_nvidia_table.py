@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +20,36 @@ from conf import load_experiment
 from conf.errors import ConfigError
 from conf.resolve import Experiment
 from conf.vocabulary import program_settings
-from launchers import attribute_settings, corpus, make_plan
+from launchers import attribute_settings, corpus, make_plan, variables
 from launchers.frameworks import megatron_bridge, nemo
 from launchers.plan import Host, Plan
-from tests.launch.nvidia_cases import FRAMEWORKS, HARDWARE, MODELS, PRECISIONS, overrides
 
 HOST = Host(python="python", cpu_count=64)
 ACCEPT = "# accept a change with: UPDATE_GOLDEN=1 make test\n"
+MODELS: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    "llama": (8, ()),
+    "qwen": (8, ()),
+    "llama31_70b": (64, ()),
+    "mixtral_8x7b": (8, ("layout.expert_model_parallel_size=8",)),
+    "deepseek_v3": (64, ("layout.expert_model_parallel_size=64",)),
+}
+"""GPUs, and the sizes of a layout where the table has no row."""
+HARDWARE = ("h100", "h200", "b200", "gb200")
+PRECISIONS = ("bf16", "fp8")
+FRAMEWORKS = ("nemo", "megatron_bridge")
+
+
+def overrides(model: str, hardware: str, precision: str, framework: str) -> tuple[str, ...]:
+    """One case as launch.py takes it."""
+    gpus, layout = MODELS[model]
+    nodes = gpus // (4 if hardware == "gb200" else 8)
+    return (
+        *("platform=nvidia", f"model={model}", f"hardware={hardware}", f"precision={precision}"),
+        *(f"framework={framework}", f"nodes={nodes}", *layout),
+        *("cluster.master_addr=head", "cluster.master_port=29500", "cluster.node_rank=0"),
+    )
+
+
 PLANS = {
     "nemo_llama_h100": ("llama", "h100", "bf16", "nemo"),
     "bridge_llama_h100": ("llama", "h100", "bf16", "megatron_bridge"),
@@ -114,15 +138,71 @@ def shown_value(value: Any) -> str:
     return str(value)
 
 
-@pytest.mark.parametrize(("model", "precision"), list(product(MODELS, PRECISIONS)))
-def test_both_stacks_are_told_the_same_of_every_setting_that_both_have(model: str, precision: str) -> None:
-    """Unequal are only those that a stack has no place for, and declares."""
-    columns = {f: planned(model, "h100", precision, f) for f in FRAMEWORKS}
-    if any(isinstance(made, str) for made in columns.values()):
-        assert model == "mixtral_8x7b"
-        return
-    values = [dict(rendered(made)) for made in columns.values()]
-    plain = [{n: v.strip("()") for n, v in column.items() if not n.startswith("$")} for column in values]
-    unequal = {name for name in plain[0] if plain[0][name] != plain[1][name]}
-    # named otherwise, worth the same: blend is a path; NeMo's precision has other names; factor 1.0 is no scaling
-    assert unequal <= {"data_path", "precision", "rope_scaling_factor", "moe_shared_expert_intermediate_size"}
+ENVIRONMENTS = {
+    "h100, data parallel": ("hardware=h100", "layout=data_parallel"),
+    "h100, TP 2": ("hardware=h100", "layout=tp2"),
+    "h100, CP 2 alone": ("hardware=h100", "layout.context_parallel_size=2"),
+    "h100, PP 2": ("hardware=h100", "layout=pp2"),
+    "h200, TP 2": ("hardware=h200", "layout=tp2"),
+    "a100, TP 2": ("hardware=a100", "layout=tp2"),
+    "b200, TP 2": ("hardware=b200", "layout=tp2"),
+    "gb200, data parallel": ("hardware=gb200", "layout=data_parallel"),
+    "gb300, data parallel": ("hardware=gb300", "layout=data_parallel"),
+    "an unknown GPU, TP 2": ("hardware=unknown", "layout=tp2"),
+    "h100, latent attention": ("hardware=h100", "model=deepseek_v2_lite", "layout=data_parallel"),
+}
+
+
+def experiment(*overrides: str, framework: str = "megatron_bridge") -> Experiment:
+    return load_experiment("platform=nvidia", "model=llama", f"framework={framework}", *overrides)
+
+
+def test_the_environment_of_each_family(golden: Callable[[str, str], None]) -> None:
+    parts = []
+    for case, given in ENVIRONMENTS.items():
+        for framework in ("nemo", "megatron_bridge"):
+            env = variables.tuned(experiment(*given, framework=framework))
+            assert all("[" in reason for _, reason in env.values()), "each has a reason and a source"
+            lines = "\n".join(f"  {name}={value}" for name, (value, _) in sorted(env.items()))
+            parts.append(f"{case}, {framework}\n{lines}\n")
+    golden("nvidia/environment.txt", "\n".join(parts))
+
+
+def test_a_rehearsal_on_a_cpu_gets_nothing_that_is_for_gpus() -> None:
+    env = variables.tuned(load_experiment("platform=cpu", "framework=megatron_bridge"))
+    assert set(env) == {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "inherited", "said"),
+    [
+        (("cluster.forward_env=[NVTE_FLASH_ATTN]",), {"NVTE_FLASH_ATTN": "0"}, "unset NVTE_FLASH_ATTN"),
+        (("cluster.forward_env=[CUDA_LAUNCH_BLOCKING]",), {"CUDA_LAUNCH_BLOCKING": "1"}, "allowed: not set"),
+        ((), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "allowed: 1"),
+        ((), {"NVTE_FLASH_ATTN": "0"}, "unset NVTE_FLASH_ATTN"),
+        (("training.attention=unfused",), {"NVTE_FUSED_ATTN": "1"}, "allowed: 0"),
+        ((), {"CUDA_LAUNCH_BLOCKING": "1"}, "allowed: not set"),
+        (("framework=nemo", "hardware=b200"), {"PYTORCH_CUDA_ALLOC_CONF": "x"}, "allowed: not set"),
+    ],
+)
+def test_a_users_own_variable_that_contradicts_is_refused(
+    overrides: tuple[str, ...], inherited: dict[str, str], said: str
+) -> None:
+    found = list(variables.conflicts(experiment(*overrides), {"PATH": "/bin", **inherited}))
+    assert [p.where for p in found] == list(inherited)
+    assert said in str(found[0])
+
+
+def test_the_same_value_and_a_forwarded_one_are_no_conflict() -> None:
+    assert not list(variables.conflicts(experiment(), {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_FLASH_ATTN": "1"}))
+    own = experiment("cluster.forward_env=[NCCL_NVLS_ENABLE]")
+    assert not list(variables.conflicts(own, {"NCCL_NVLS_ENABLE": "1"}))
+    assert "NCCL_NVLS_ENABLE" not in variables.tuned(own)
+
+
+def test_a_row_without_a_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "nvidia_env.yaml").write_text("[{variable: X, value: '1', when: {}}]", encoding="utf-8")
+    monkeypatch.setattr(variables, "TABLES", tmp_path)
+    variables._rows.cache_clear()
+    with pytest.raises(ConfigError, match=r"nvidia_env.yaml: X.reason"):
+        variables.tuned(experiment())

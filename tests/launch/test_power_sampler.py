@@ -37,13 +37,9 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def samplers(directory: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "cwd"]):
-        if any("sample_power" in part for part in process.info["cmdline"] or ()) and process.info["cwd"] == str(
-            directory
-        ):
-            found.append(process)
-    return found
+    processes = psutil.process_iter(["cmdline", "cwd"])
+    sampling = (p for p in processes if any("sample_power" in part for part in p.info["cmdline"] or ()))
+    return [p for p in sampling if p.info["cwd"] == str(directory)]
 
 
 def test_samples_are_on_the_clock_of_the_steps_and_end_with_the_run(gpu: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conf import load_experiment
-from conf.errors import ConfigError, InputError
-from conf.vocabulary import program_settings, requested
+from conf.errors import InputError
+from conf.vocabulary import requested
 from launch import main as launch
-from launchers import attribute_settings, bundle, corpus, env_to_shell, make_plan
+from launchers import bundle, corpus, env_to_shell
 from launchers.frameworks import primus
 from launchers.plan import NO_REHEARSAL
 from launchers.rank_modules import rank_module
 from tests.launch.fake_rocm import checkout
-from tests.launch.primus_cases import HOST, overrides, planned, written
+from tests.launch.primus_cases import overrides, planned, written
 
 primus_check, primus_settle = rank_module("primus_check"), rank_module("primus_settle")
 AMD = ("platform=amd", "framework=primus")
 TINY = (*AMD, "model=llama_tiny", "layout=tp2", "training.global_batch_size=16", "optimizer.lr_warmup_iters=2")
-
-
-def test_every_setting_is_in_the_table() -> None:
-    table = attribute_settings.table("primus")
-    assert set(program_settings(load_experiment(*AMD))) == set(table.settings)
 
 
 @pytest.mark.parametrize(
@@ -54,30 +48,6 @@ def test_keys_are_those_of_the_release(release: str, has: set[str], lacks: set[s
     assert {"use_turbo_gemm", "use_turbo_grouped_gemm"} <= {d.key for d in plan.declared}
 
 
-def test_virtual_stages_are_written_where_they_are_read() -> None:
-    _, plan = planned(*AMD, "layout=pp2", "layout.virtual_pipeline_model_parallel_size=2")
-    assert written(plan)["num_virtual_stages_per_pipeline_rank"] == 2
-    assert "virtual_pipeline_model_parallel_size" not in written(plan)
-
-
-def test_the_padded_vocabulary_does_not_depend_on_tp() -> None:
-    for tp in (1, 2, 4, 8):
-        e, plan = planned(*AMD, "model=llama", f"layout.tensor_model_parallel_size={tp}")
-        step = written(plan)["make_vocab_size_divisible_by"] * tp
-        assert -(-e.model.vocab_size // step) * step == e.model.padded_vocab_size
-
-
-def test_options_are_for_primus_alone() -> None:
-    with pytest.raises(ConfigError, match="takes no options"):
-        make_plan(load_experiment("platform=cpu", "framework=megatron", "framework.options.x=1"), HOST)
-
-
-@pytest.mark.parametrize("platform", ["nvidia", "cpu"])
-def test_primus_is_for_amd_alone(platform: str) -> None:
-    with pytest.raises(ConfigError, match="AMD's stack"):
-        make_plan(load_experiment(f"platform={platform}", "framework=primus", "model=llama_tiny"), HOST)
-
-
 def test_a_launch_without_a_checkout_starts_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert launch([*AMD, "model=llama", "framework.checkout=/nowhere", f"runs_dir={tmp_path}"]) == 2
     assert "is not a checkout of Primus" in capsys.readouterr().err
@@ -93,20 +63,6 @@ def test_a_dry_run_of_a_bundle_leaves_none(capsys: pytest.CaptureFixture[str], t
 
 
 # bundles
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["platform=cpu", "framework=megatron"], "framework=primus"),
-        ([*AMD, "repeat=3"], "a bundle is one run"),
-        (["-m", *AMD, "layout=data_parallel,tp2"], "one folder takes one experiment"),
-    ],
-)
-def test_what_is_no_bundle(overrides: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert launch([*overrides, "model=llama_tiny", f"bundle={tmp_path / 'b'}"]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "b").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -257,35 +213,3 @@ def test_the_real_checkout_knows_every_key(model: str) -> None:
     for precision in ("bf16", "fp8"):
         _, plan = planned(*overrides(model, "mi300x", precision, release))
         assert primus_check.findings(path, yaml.safe_load(plan.files["primus.yaml"]), release, said=release) == []
-
-
-@pytest.mark.skipif("PRIMUS_PATH" not in os.environ, reason="PRIMUS_PATH names no checkout of Primus")
-@pytest.mark.parametrize("case", [("llama", "bf16"), ("llama", "fp8"), ("deepseek_v3", "bf16")], ids="-".join)
-def test_the_real_primus_takes_the_yaml_and_changes_nothing(case: tuple[str, str], tmp_path: Path) -> None:
-    """PRIMUS_PYTHON: an interpreter that has what Primus needs, if this one has not."""
-    path, python = os.environ["PRIMUS_PATH"], os.environ.get("PRIMUS_PYTHON", sys.executable)
-    release = primus_check.release_of(Path(path)) or os.environ.get("PRIMUS_RELEASE", "v26.5")
-    if release in primus_check.STRICT or release == "v26.1":
-        pytest.skip(f"{release} has no core runtime")
-    if subprocess.run([python, "-c", "import torch, loguru, pydantic"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{python} has not all that Primus needs (PRIMUS_PYTHON names another)")
-    e, plan = planned(*overrides(case[0], "mi300x", case[1], release))
-    (tmp_path / "primus.yaml").write_text(plan.files["primus.yaml"])
-    program = str(Path(__file__).with_name("ask_primus.py"))
-    done = subprocess.run(
-        [python, program, path, str(tmp_path / "primus.yaml"), str(e.nodes), str(e.gpus_per_node)],
-        env=os.environ | {"DATA_PREFIX": "/corpus", "PRIMUS_WORKSPACE": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    resolved, asked = json.loads(done.stdout), written(plan)
-    different = {
-        key: (value, resolved.get(key, "absent")) for key, value in asked.items() if resolved.get(key) != value
-    }
-    written_otherwise = {"train_data_path", "attention_backend", "moe_layer_freq", "expert_tensor_parallel_size"}
-    written_otherwise |= {key for key in asked if key.endswith("_dtype")}
-    if release in ("v26.2", "v26.3", "v26.4"):  # forced to a folder; nothing is ever written there
-        written_otherwise.add("save")
-    assert {key: pair for key, pair in different.items() if key not in written_otherwise} == {}

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from conf import devices
-from conf.errors import ConfigError
 from conf.load import load
-from conf.parameters import per_stage
 from conf.resolve import Experiment
-from conf.shapes import Sizes
+from conf.shapes import Place, Shape, Sizes, on_rank
 from launchers import make_plan, rehearse, run_dir
 from launchers.plan import Host
 from launchers.rehearse import FOLDER, in_layout, not_rehearsed, played, prepared
 from launchers.runner import environment
+from parsers import Reading, Record
+from parsers.probe import Chunk, Parameter, RankFile
+from tensorprimat import run
 
 HOST = Host(python="python", cpu_count=2)
 PLENTY = 10**15
@@ -132,21 +135,10 @@ def test_the_plan_puts_the_folder_in_front_of_what_is_inherited() -> None:
     assert "PYTHONPATH" not in make_plan(load(["platform=nvidia", "framework=nemo"]), HOST).env
 
 
-@pytest.mark.parametrize("framework", ["nemo", "megatron_bridge", "primus"])
-def test_latent_attention_is_refused_before_it_starts(framework: str) -> None:
-    """Seen: core 0.15.3, 0.16.1 and Primus v26.5's die of it, and Bridge's own layers for a CPU are silently another
-    model's."""
-    e, _ = prepared(rehearsal("train", framework, "model=deepseek_v2_lite", "layout=data_parallel"), 0)
-    with pytest.raises(ConfigError, match="latent attention"):
-        make_plan(e, HOST)
-
-
 def test_the_engine_has_a_stand_in_of_its_own() -> None:
     plan = make_plan(prepared(rehearsal("train", "megatron"), 0)[0], HOST)
     assert "TPRIMAT_REHEARSE" not in plan.env and plan.env["TPRIMAT_REHEARSED"] == "train"
     assert json.loads(plan.files["settings.json"])["device"] == "cpu"
-    with pytest.raises(ConfigError, match="rehearse=train"):
-        make_plan(prepared(rehearsal("layout", "megatron", *PIPELINED), PLENTY)[0], HOST)
 
 
 def test_a_layout_is_played_rank_after_rank_by_single_processes() -> None:
@@ -181,23 +173,74 @@ def test_layers_are_cut_to_the_memory_and_nothing_else() -> None:
     assert any("more do not fit" in note for note in told.notes)
 
 
-def test_a_rank_that_does_not_fit_is_refused_with_what_it_needs() -> None:
-    e = rehearsal("layout", "nemo", "model=llama31_405b", "layout.tensor_model_parallel_size=8")
-    with pytest.raises(ConfigError) as refused:
-        prepared(e, 8 * 10**9)
-    (problem,) = refused.value.problems
-    assert "it may take 8.0 GB of what is free here" in problem.what and "more TP" in problem.hint
-
-
-def test_parameters_of_interleaved_stages_are_those_of_all_of_them() -> None:
-    """DeepSeek-V2-Lite's first layer has no experts: with VP the first stage has it and layers from the middle."""
-    model = load(["platform=nvidia", "framework=nemo", "model=deepseek_v2_lite", "layout=data_parallel"]).model
-    model = replace(model, num_layers=24)
-    plain, dealt = per_stage(model, Sizes(1, 2)), per_stage(model, Sizes(1, 2, 1, 3))
-    assert sum(s.total for s in plain) == sum(s.total for s in dealt) == per_stage(model, Sizes())[0].total
-    layers = [dealt[0].experts, dealt[1].experts]
-    assert layers[1] > layers[0], "one dense layer on the first stage"
-
-
 def test_free_memory_is_some_of_what_there_is() -> None:
     assert 0 < devices.available_memory_bytes() <= devices.host_memory_bytes()
+
+
+QKV = "decoder.layers.1.self_attention.linear_qkv.weight"
+DONE = Record(id="a", name="a", provenance="rehearsed", status="completed")
+
+
+def toy_of(*overrides: str) -> Experiment:
+    return prepared(
+        load(["rehearse=train", "framework=nemo", "layout=data_parallel", "gpus_per_node=1", *overrides]), 0
+    )[0]
+
+
+def file_of(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) -> RankFile:
+    """The file of a rank, with its parameters."""
+    parameters = None if shapes is None else tuple(Parameter(name, at, 0, None) for name, at in shapes.items())
+    where = {"world": 1, "pipeline": 0, "expert": 0, **places}
+    return RankFile(rank=rank, ranks=where, chunks=(Chunk(parameters),))
+
+
+def held(e: Experiment, *files: RankFile, **effective: str) -> Record:
+    read = {name: Reading(value, 1) for name, value in effective.items()}
+    return run.against_count(structs.replace(DONE, effective=read), e, files)
+
+
+def test_a_rank_with_our_shapes_has_passed() -> None:
+    e = toy_of()
+    assert held(e, file_of(on_rank(e.model, Sizes(), Place()))) == DONE
+    assert held(e, file_of(None)).cause == held(e).cause == "rank 0 reported no parameters"
+
+
+def test_each_parameter_that_is_not_ours_is_named() -> None:
+    e = toy_of()
+    ours = on_rank(e.model, Sizes(), Place())
+    rows, columns = ours[QKV]
+    wrong = {**ours, QKV: (rows + 32, columns), "decoder.layers.1.bogus": (3,)}
+    del wrong["decoder.final_layernorm.weight"]
+    record = held(e, file_of(wrong))
+    assert record.status == "failed" and record.cause is not None
+    assert f"{QKV}: ({rows + 32}, {columns}), expected ({rows}, {columns})" in record.cause
+    assert "decoder.layers.1.bogus: (3,), not known to our own count" in record.cause
+    assert f"decoder.final_layernorm.weight: absent, expected ({columns},)" in record.cause
+    swapped = held(e, file_of({**ours, QKV: (columns, rows)}))
+    assert swapped.status == "failed", "the same number of elements in another shape"
+
+
+def test_one_that_is_no_rehearsals_is_a_note() -> None:
+    e = replace(toy_of(), rehearse=None)
+    record = run.against_count(DONE, e, [file_of({"w": (1,)})])
+    assert record.status == "completed" and "expected" in record.notes[0] and "; and " in record.notes[0]
+
+
+def test_each_rank_is_held_at_its_own_place() -> None:
+    e = toy_of("model=qwen3_30b_a3b", "gpus_per_node=8", "layout.expert_model_parallel_size=8")
+    sizes = Sizes(ep=2)
+    assert e.layout.expert_model_parallel_size == 2
+    files = [file_of(on_rank(e.model, sizes, Place(0, rank)), rank, expert=rank) for rank in range(2)]
+    assert held(e, *files) == DONE
+    assert held(e, files[0], structs.replace(files[1], ranks=files[0].ranks)).status == "failed"
+    assert "does not report its place" in str(held(e, structs.replace(files[0], ranks={}), files[1]).cause)
+
+
+@pytest.mark.parametrize("impl", ["local", "transformer_engine"])
+def test_names_and_cuts_are_those_of_the_modules_in_use(impl: str) -> None:
+    e = toy_of("model=qwen3_30b_a3b")
+    ours = on_rank(e.model, Sizes(), Place(), fused=True)
+    if impl == "transformer_engine":
+        norm = "decoder.layers.0.self_attention.linear_qkv.layer_norm_weight"
+        ours[norm] = ours.pop("decoder.layers.0.input_layernorm.weight")
+    assert held(e, file_of(ours), transformer_impl=impl).status == "completed"

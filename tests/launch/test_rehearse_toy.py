@@ -29,24 +29,14 @@ KEPT_OF_MODEL = (
     *("make_vocab_size_divisible_by", "max_position_embeddings", "window_attn_skip_freq"),
 )
 KEPT_OF_OPTIMIZER = (
-    "optimizer",
-    "lr",
-    "min_lr",
-    "lr_decay_style",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_eps",
+    *("optimizer", "lr", "min_lr", "lr_decay_style", "weight_decay"),
+    *("adam_beta1", "adam_beta2", "adam_eps", "clip_grad"),
 )
 KEPT_OF_TRAINING = (
     *("seed", "recompute_granularity", "recompute_method", "use_distributed_optimizer", "overlap_grad_reduce"),
     "overlap_param_gather",
 )
-KEPT = {
-    "model": KEPT_OF_MODEL,
-    "optimizer": KEPT_OF_OPTIMIZER,
-    "training": KEPT_OF_TRAINING,
-}
+KEPT = {"model": KEPT_OF_MODEL, "optimizer": KEPT_OF_OPTIMIZER, "training": KEPT_OF_TRAINING}
 
 
 @cache
@@ -122,18 +112,11 @@ ROWS = [(row, name) for row in layout_rows() for name in ((row.hardware,) if row
 def test_every_row_of_the_layouts_has_a_toy(row: LayoutRow, gpu: str) -> None:
     asked, nodes = request(row.model), max(1, row.gpus // 8)
     batch = 128 * (row.micro_batch_size or 1)
-    e = resolve(
-        replace(
-            asked,
-            hardware=hardware(gpu),
-            layout=replace(asked.layout, name=row.table, table=row.table),
-            precision=replace(asked.precision, name=row.precision or "bf16"),
-            training=replace(asked.training, global_batch_size=batch),
-            nodes=nodes,
-            gpus_per_node=row.gpus // nodes,
-        ),
-        (),
-    )
+    asked = replace(asked, hardware=hardware(gpu), nodes=nodes, gpus_per_node=row.gpus // nodes)
+    layout = replace(asked.layout, name=row.table, table=row.table)
+    precision = replace(asked.precision, name=row.precision or "bf16")
+    training = replace(asked.training, global_batch_size=batch)
+    e = resolve(replace(asked, layout=layout, precision=precision, training=training), ())
     check(e)
 
 

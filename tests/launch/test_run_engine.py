@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import psutil
 import pytest
 
+import parsers
 from conf.vocabulary import vocabulary
 from tests.drills import PATIENCE_S, wait_until
 
@@ -51,16 +52,26 @@ def wait_for_step(runs: Path, iteration: int = 3) -> Path:
 
 def engine_ranks(process: subprocess.Popen[str]) -> list[psutil.Process]:
     family = psutil.Process(process.pid).children(recursive=True)
-    return [
-        p
-        for p in family
-        if any(a.endswith("engine.py") for a in p.cmdline()) and "torch.distributed.run" not in p.cmdline()
-    ]
+    commands = {p: p.cmdline() for p in family}
+    ranks = (p for p, words in commands.items() if any(word.endswith("engine.py") for word in words))
+    return [p for p in ranks if "torch.distributed.run" not in commands[p]]
+
+
+def the_record(runs: Path) -> dict[str, Any]:
+    (record,) = records(runs)
+    return record
 
 
 def assert_gone(family: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def running(runs: Path, *arguments: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A long run at work, and all its processes."""
+    process = start(runs, *LONG, *arguments)
+    wait_for_step(runs)
+    return process, psutil.Process(process.pid).children(recursive=True)
 
 
 def test_a_run_becomes_a_record_and_is_not_run_twice(tmp_path: Path) -> None:
@@ -80,6 +91,11 @@ def test_a_run_becomes_a_record_and_is_not_run_twice(tmp_path: Path) -> None:
     assert record["summary"]["tokens_per_s"]["value"] > 0
     assert not (set(environment) & set(os.environ)), "no environment variable is copied into a record"
 
+    schema = json.loads((ROOT / "parsers" / "run.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(record, schema)
+    names = ["data", "experiment.yaml", "plan.json", "run.json", "settings.json", "steps.jsonl", "train.log"]
+    assert [sorted(path.name for path in run.iterdir()) for run in tmp_path.glob("t/*/")] == [names, names]
+
     before = (tmp_path / "t").stat().st_mtime_ns
     code, _, err = finish(start(tmp_path, *SMALL, "repeat=2"))
     assert code == 0
@@ -92,68 +108,53 @@ def test_a_run_becomes_a_record_and_is_not_run_twice(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_dies_ends_the_run_at_once(tmp_path: Path) -> None:
-    process = start(tmp_path, *LONG)
-    wait_for_step(tmp_path)
-    family = psutil.Process(process.pid).children(recursive=True)
+    process, family = running(tmp_path)
     killed_at = time.monotonic()
     engine_ranks(process)[1].kill()
     code, _, _ = finish(process)
     assert time.monotonic() - killed_at < 100, "seconds on an idle machine, and not half an hour of waiting for it"
     assert code == 1
     assert_gone(family)
-    (record,) = records(tmp_path)
-    assert record["status"] == "failed"
-    assert "SIGKILL" in record["cause"]
-    assert record["last_lines"]
+    record = the_record(tmp_path)
+    assert record["status"] == "failed" and "SIGKILL" in record["cause"] and record["last_lines"]
 
 
 def test_a_rank_that_hangs_ends_as_hung(tmp_path: Path) -> None:
-    process = start(tmp_path, *LONG, "hang_after_s=20")
-    wait_for_step(tmp_path)
-    family = psutil.Process(process.pid).children(recursive=True)
+    process, family = running(tmp_path, "hang_after_s=20")
     stopped_at = time.monotonic()
     engine_ranks(process)[1].suspend()
     code, _, _ = finish(process)
     assert 15 < time.monotonic() - stopped_at < PATIENCE_S
     assert code == 1
     assert_gone(family)
-    (record,) = records(tmp_path)
-    assert record["status"] == "hung"
+    assert the_record(tmp_path)["status"] == "hung"
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_with_a_record(tmp_path: Path, number: signal.Signals) -> None:
-    process = start(tmp_path, *LONG, "repeat=3")
-    wait_for_step(tmp_path)
-    family = psutil.Process(process.pid).children(recursive=True)
+    process, family = running(tmp_path, "repeat=3")
     process.send_signal(number)
     code, _, err = finish(process)
     assert code == 1
     assert "Traceback" not in err
     assert_gone(family)
-    (record,) = records(tmp_path)
-    assert (record["status"], number.name in record["cause"]) == ("killed", True), (
-        "and the other repeats are not started"
-    )
+    record = the_record(tmp_path)  # of one: the other repeats are not started
+    assert (record["status"], number.name in record["cause"]) == ("killed", True)
 
 
 def test_a_loss_that_is_not_a_number_is_diverged(tmp_path: Path) -> None:
     code, _, _ = finish(start(tmp_path, *SMALL, "optimizer.lr=1.0e+30", "optimizer.clip_grad=0"))
     assert code == 1
-    (record,) = records(tmp_path)
-    assert record["status"] == "diverged"
+    assert the_record(tmp_path)["status"] == "diverged"
 
 
 def test_a_launcher_that_is_killed_leaves_a_row_and_no_ranks(tmp_path: Path) -> None:
-    process = start(tmp_path, *LONG)
-    wait_for_step(tmp_path)
-    family = psutil.Process(process.pid).children(recursive=True)
+    process, family = running(tmp_path)
     process.kill()
     finish(process)
     assert_gone(family)
-    (record,) = records(tmp_path)
-    assert record["status"] == "running", "nobody was left to write another"
+    assert the_record(tmp_path)["status"] == "running", "nobody was left to write another"
 
 
 def test_a_secret_in_a_log_is_blotted_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,20 +166,6 @@ def test_a_secret_in_a_log_is_blotted_out(tmp_path: Path, monkeypatch: pytest.Mo
     assert run._without_secrets(record).cause == "bad [secret]"
 
 
-def test_the_same_bytes_go_to_the_log_and_the_record_validates(
-    tmp_path: Path, golden: Callable[[str, str], None]
-) -> None:
-    import jsonschema
-
-    code, _, err = finish(start(tmp_path, *SMALL))
-    assert code == 0, err
-    (directory,) = tmp_path.glob("t/*/")
-    schema = json.loads((ROOT / "parsers" / "run.schema.json").read_text(encoding="utf-8"))
-    jsonschema.validate(json.loads((directory / "run.json").read_text(encoding="utf-8")), schema)
-    names = sorted(p.name for p in directory.iterdir())
-    assert names == ["data", "experiment.yaml", "plan.json", "run.json", "settings.json", "steps.jsonl", "train.log"]
-
-
 def test_one_run_is_not_run_twice_at_a_time(tmp_path: Path) -> None:
     first = start(tmp_path, *LONG)
     wait_for_step(tmp_path, 1)
@@ -187,8 +174,7 @@ def test_one_run_is_not_run_twice_at_a_time(tmp_path: Path) -> None:
     assert "another process is running this very run" in err
     first.send_signal(signal.SIGTERM)
     finish(first)
-    (record,) = records(tmp_path)
-    assert record["status"] == "killed"
+    assert the_record(tmp_path)["status"] == "killed"
 
 
 def test_a_cpu_does_not_pass_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,10 +185,8 @@ def test_a_cpu_does_not_pass_for_a_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     code, _, _ = finish(start(tmp_path, "model=llama_tiny", "name=t"))
     assert code == 1
-    (record,) = records(tmp_path)
-    assert record["status"] == "failed"
-    assert "meant for cuda" in record["cause"]
-    assert "has cpu here" in record["cause"]
+    record = the_record(tmp_path)
+    assert record["status"] == "failed" and "meant for cuda" in record["cause"] and "has cpu here" in record["cause"]
 
 
 def test_a_disk_that_fills_up_leaves_a_record(tmp_path: Path) -> None:
@@ -212,16 +196,41 @@ def test_a_disk_that_fills_up_leaves_a_record(tmp_path: Path) -> None:
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("no rights to mount a small file system")
     try:
-        sizes = (
-            "training.train_iters=2000",
-            "training.seq_length=16",
-            "training.global_batch_size=1",
-            "data=synthetic",
-        )
-        code, _, err = finish(start(small, "platform=cpu", "name=t", *sizes))
+        sizes = ("training.train_iters=2000", "training.seq_length=16", "training.global_batch_size=1")
+        code, _, err = finish(start(small, "platform=cpu", "name=t", "data=synthetic", *sizes))
         assert code == 1, err
-        (record,) = records(small)
-        assert record["status"] == "failed"
-        assert "No space left on device" in record["cause"]
+        record = the_record(small)
+        assert record["status"] == "failed" and "No space left on device" in record["cause"]
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+SAVING = ("platform=cpu", "training.train_iters=60", "training.save_interval=4", "model.num_layers=2")
+
+
+def steps(directory: Path) -> list[tuple[int, float | None, float | None]]:
+    return [(s.iteration, s.loss, s.grad_norm) for s in parsers.read(directory).steps]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_its_record_covers_all_steps(tmp_path: Path) -> None:
+    process = start(tmp_path, *SAVING, "name=t")
+    wait_until(lambda: [*tmp_path.glob("t/*/checkpoints/latest")], "a checkpoint")
+    (latest,) = tmp_path.glob("t/*/checkpoints/latest")
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 1
+    directory = latest.parent.parent
+    first = steps(directory)
+    assert parsers.read(directory).status == "killed"
+    assert 4 <= len(first) < 60
+
+    code, _, err = finish(start(tmp_path, *SAVING, "name=t", "resume=true"))
+    assert code == 0, err
+    (record,) = records(tmp_path)
+    assert record["status"] == "completed"
+    assert any(note.startswith("resumed after iteration ") for note in record["notes"])
+    assert not (directory / "attempts").exists()
+    assert finish(start(tmp_path, *SAVING, "name=u"))[0] == 0
+    (uninterrupted,) = tmp_path.glob("u/*/")
+    assert [iteration for iteration, _, _ in steps(directory)] == list(range(1, 61))
+    assert steps(directory) == steps(uninterrupted)

@@ -70,10 +70,6 @@ def when_running(directory: Path, act: Callable[[], object]) -> None:
     threading.Thread(target=wait_and_act, daemon=True).start()
 
 
-def later(seconds: float, act: Callable[[], object]) -> None:
-    threading.Timer(seconds, act).start()
-
-
 def test_a_run_that_ends_by_itself(tmp_path: Path) -> None:
     lines: list[str] = []
     ending = run(tmp_path, lines=lines)
@@ -84,10 +80,14 @@ def test_a_run_that_ends_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_every_rank(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGTERM, ("deaf",))], ids=str
+)
+def test_a_signal_ends_every_rank_and_kills_one_that_ignores_it(
+    tmp_path: Path, number: signal.Signals, words: tuple[str, ...]
+) -> None:
     when_running(tmp_path, lambda: os.kill(os.getpid(), number))
-    ending = run(tmp_path, "stay")
+    ending = run(tmp_path, "stay", *words)
     assert ending.signal_sent == number.name
     assert ending.wall_time_s < PATIENCE_S, "and not the ten minutes that the ranks would take"
     assert_nobody_left(tmp_path)
@@ -96,17 +96,10 @@ def test_a_signal_ends_every_rank(tmp_path: Path, number: signal.Signals) -> Non
 def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        later(0.2, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGHUP)).start()
         assert run(tmp_path).exit_code == 0
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_ranks_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
-    when_running(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    ending = run(tmp_path, "stay", "deaf")
-    assert ending.signal_sent == "SIGTERM"
-    assert_nobody_left(tmp_path)
 
 
 def test_silence_is_a_hang(tmp_path: Path) -> None:
@@ -160,11 +153,6 @@ def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
     runner.execute(Plan(argv=(sys.executable, "-c", code), files={}, env={}), tmp_path, 60.0, lines.append)
     assert (tmp_path / "train.log").read_bytes() == b"\xff\xfe\x00 bytes\n"
     assert len(lines) == 1
-
-
-def test_the_plans_environment_wins_over_the_inherited() -> None:
-    plan = Plan(argv=("x",), files={}, env={"A": "plan"})
-    assert runner.environment(plan, {"A": "shell", "B": "shell"}) == {"A": "plan", "B": "shell"}
 
 
 def setup_run(directory: Path, *setup: str, hang_after_s: float = 60.0) -> tuple[runner.Ending, str]:

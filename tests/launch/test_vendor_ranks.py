@@ -94,8 +94,7 @@ def test_a_settings_file_that_is_none(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frequency", "dense"),
-    [(1, 0), (2, None), ([0, 0, 1, 1], 2), ([1, 1], 0), ([1, 0, 1], None), ([0, 0], 2)],
+    ("frequency", "dense"), [(1, 0), (2, None), ([0, 0, 1, 1], 2), ([1, 1], 0), ([1, 0, 1], None), ([0, 0], 2)]
 )
 def test_dense_layers_are_counted_only_where_they_all_come_first(frequency: Any, dense: int | None) -> None:
     assert tprimat_settings.first_dense_layers(SimpleNamespace(moe_layer_freq=frequency)) == dense

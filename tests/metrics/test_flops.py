@@ -16,8 +16,8 @@ import pytest
 
 from conf import shapes
 from conf.load import model_named as model
-from conf.parameters import count
 from conf.schema import Model
+from conf.shapes import count
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, Recompute, convert, explaining, flops_per_token, recompute_of
 from metrics.shape import Facts, Shape, shape_from, shape_of_model
 
