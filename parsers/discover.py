@@ -51,14 +51,10 @@ class Skipped:
 def discover(folders: Sequence[Path]) -> tuple[list[Log], list[Skipped]]:
     """Return the logs below `folders`, newest first, and what was skipped: first what speaks of training (a copy, a
     log without steps), then all other files."""
-    logs: list[Log] = []
     skipped: list[Skipped] = []
-    for path in _files(folders, skipped):
-        result = _looked_at(path)
-        if isinstance(result, Log):
-            logs.append(result)
-        else:
-            skipped.append(result)
+    results = [_looked_at(path) for path in _files(folders, skipped)]
+    logs = [result for result in results if isinstance(result, Log)]
+    skipped += [result for result in results if isinstance(result, Skipped)]
     taken: dict[object, Log] = {}  # of the files with the same steps the largest: ranks and sinks write their own
     for log in sorted(logs, key=lambda log: -log.size):
         other = taken.setdefault(log.begins if any(loss is not None for _, loss, *_ in log.begins) else log.path, log)
@@ -76,9 +72,8 @@ def _files(folders: Sequence[Path], skipped: list[Skipped]) -> Iterator[Path]:
             for name in sorted(names):
                 seen += 1
                 if seen > MANY_FILES:
-                    skipped.append(
-                        Skipped(Path(directory), f"more than {MANY_FILES} files; the rest was not looked at")
-                    )
+                    why = f"more than {MANY_FILES} files; the rest was not looked at"
+                    skipped.append(Skipped(Path(directory), why))
                     return
                 yield Path(directory) / name
 

@@ -80,9 +80,14 @@ class _Driver(Driver):
             self._run.bar = max(self._run.bar, int(bar[1]))
         if "loss" in pairs and not pairs.keys().isdisjoint(("learning_rate", "epoch", *_COUNTERS)):
             yield from self._entry(line, pairs)
-        elif "eval_loss" in pairs or "train_runtime" in pairs:
+        elif "eval_loss" in pairs:
             yield from self._release(None)
-            yield from self._validation(line, pairs) if "eval_loss" in pairs else _summary(line, pairs)
+            yield from self._validation(line, pairs)
+        elif "train_runtime" in pairs:
+            yield from self._release(None)
+            values = ((fact, number(pairs.get(name, ""))) for name, fact in _SUMMARY.items())
+            yield from (Fact(fact, value, line) for fact, value in values if value is not None)
+            yield Fact("completed", True, line)
         else:
             yield from self.other(line, text)
 
@@ -173,12 +178,6 @@ def _counted(pairs: dict[str, str]) -> re.Match[str] | None:
 def _pairs(text: str) -> dict[str, str]:
     _, brace, rest = text.partition("{")
     return {name: printed.strip() for name, printed in _PAIR.findall(rest[:20_000])} if brace else {}
-
-
-def _summary(line: int, pairs: dict[str, str]) -> Iterator[Event]:
-    values = {fact: number(pairs.get(name, "")) for name, fact in _SUMMARY.items()}
-    yield from (Fact(fact, value, line) for fact, value in values.items() if value is not None)
-    yield Fact("completed", True, line)
 
 
 # What stands before " = 1,024" in the header.

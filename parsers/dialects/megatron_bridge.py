@@ -29,7 +29,6 @@ _ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")
 _SECTION = re.compile(r"\[([a-z_]{2,30})\](?: Non-default values \(|:\s*$)")
 _GAP = 60
 _UNNUMBERED = 16  # so many "Step Time" lines without an iteration line: the log has none
-_AGREE = 0.01
 _DEEPEST = 12
 _DTYPES = ("params_dtype", "params_dtype._target_")
 
@@ -90,7 +89,7 @@ class _Driver(MegatronDriver):
         self._timed, self._numbered = [], True
         if timed is None or step.tflops_per_gpu is not None or not step.step_time_s or not timed.step_time_s:
             return step
-        agree = abs(timed.step_time_s - step.step_time_s) <= max(_AGREE * step.step_time_s, 0.006)
+        agree = abs(timed.step_time_s - step.step_time_s) <= max(0.01 * step.step_time_s, 0.006)
         return replace(step, tflops_per_gpu=timed.tflops_per_gpu) if agree else step
 
     def _dump_line(self, line: int, text: str) -> None:

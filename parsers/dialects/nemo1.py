@@ -158,10 +158,9 @@ class _Driver(NemoDriver):
         # fp8 comes first in NeMo's files, its format in the lines that follow.
         if self._fp8 == {"model.fp8": False}:
             yield Setting("fp8", None, line)
-        elif self._fp8.get("model.fp8") is True:
-            for name in ("hybrid", "e4m3"):
-                if self._fp8.pop(f"model.fp8_{name}", None) is True:
-                    yield Setting("fp8", name, line)
+        for name in ("hybrid", "e4m3") if self._fp8.get("model.fp8") is True else ():
+            if self._fp8.pop(f"model.fp8_{name}", None) is True:
+                yield Setting("fp8", name, line)
 
     def end(self) -> Iterable[Event]:
         validation, self._validation = self._validation, None
