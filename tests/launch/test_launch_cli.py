@@ -105,6 +105,6 @@ def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path, str
     before = sorted(directory.iterdir())
     done = launch(tmp_path, "platform=cpu", "name=t", f"runs_dir={tmp_path}")
     assert done.returncode == 2
-    assert ("is of another run" if "run.json" in stranger else "holds ") in done.stderr
+    assert ("is of another run" if "run.json" in stranger else "has files of something else") in done.stderr
     assert "Traceback" not in done.stderr
     assert sorted(directory.iterdir()) == before

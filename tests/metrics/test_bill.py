@@ -239,7 +239,7 @@ def test_prices_in_a_file(tmp_path: Path) -> None:
     assert (found.currency, found.of("b200").value, found.of("b200").note) == ("EUR", 4.5, "yours: 2026-11-20 Offer 7")
 
 
-def test_prices_that_are_none() -> None:
+def test_prices_that_are_none(tmp_path: Path) -> None:
     wrong = {"3.10 USD": "in USD/gpu-hour", "3 EUR/gpu-hour": "in USD/gpu-hour"}
     wrong |= dict.fromkeys(("28000 USD/gpu", "0", "-3", "nan", "3,10"), "is not a positive number")
     cases = [("usd_per_gpu_hour.mi355x", amount, message) for amount, message in wrong.items()]
@@ -251,9 +251,6 @@ def test_prices_that_are_none() -> None:
     ):
         with pytest.raises(InputError, match=message):
             typed_prices({key: amount})
-
-
-def test_files_that_are_no_prices(tmp_path: Path) -> None:
     amounts = ("usd_per_gpu_hour: {b200: x}", "usd_per_gpu_hour: {}", "usd_per_gpu_hour: {b200: true}", "b200: 4.5")
     two = "{usd_per_gpu_hour: {b200: 1}, eur_per_gpu_hour: {b200: 1}}"
     for text in (*amounts, two, "[]", "a: [", "price: 3"):
@@ -291,9 +288,8 @@ def test_codecarbons_table_is_read_and_never_imported(tmp_path: Path, monkeypatc
     table = {"PRT": {"carbon_intensity": 165.5, "year": 2023}, "ATA": {"carbon_intensity": None, "year": 2023}}
     (folder / "data" / "private_infra" / "global_energy_mix.json").write_text(json.dumps(table), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert intensity("PRT") == Quantity(
-        165.5, "gCO2e/kWh", "assumed", note="PRT, average of 2023: codecarbon's global_energy_mix.json"
-    )
+    note = "PRT, average of 2023: codecarbon's global_energy_mix.json"
+    assert intensity("PRT") == Quantity(165.5, "gCO2e/kWh", "assumed", note=note)
     with pytest.raises(InputError):
         intensity("ATA")
 

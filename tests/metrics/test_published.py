@@ -28,32 +28,18 @@ pytestmark = pytest.mark.skipif(not DATA.is_file(), reason="no ../shared")
 def dense_rows() -> list[Mapping[str, str]]:
     """Return those of dense models in pre-training, with shape and speed, read at their source."""
     with DATA.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if row["task"] == "pretrain" and row["confidence"] in "AB"]
     needed = ("layers", "hidden", "ffn", "heads", "vocab", "seq", "tokens_per_s_per_gpu")
-    return [
-        row
-        for row in rows
-        if all(row[name] for name in needed)
-        and not row["experts"]
-        and row["task"] == "pretrain"
-        and row["confidence"] in "AB"
-    ]
+    return [row for row in rows if all(row[name] for name in needed) and not row["experts"]]
 
 
 def shape(row: Mapping[str, str]) -> Shape:
     heads, hidden = int(row["heads"]), int(row["hidden"])
     plain = "mpt" in row["source_group"] or "gpt" in row["model"].lower() or "nemotron" in row["model"].lower()
-    return Shape(
-        num_layers=int(row["layers"]),
-        hidden_size=hidden,
-        ffn_hidden_size=int(row["ffn"]),
-        num_attention_heads=heads,
-        num_query_groups=int(row["kv_heads"] or heads),
-        kv_channels=hidden // heads,
-        vocabulary=int(row["vocab"]),
-        gated_linear_unit=not plain,
-        untie_embeddings_and_output_weights=True,
-    )
+    attention = {"num_query_groups": int(row["kv_heads"] or heads), "kv_channels": hidden // heads}
+    names = {"num_layers": "layers", "ffn_hidden_size": "ffn", "vocabulary": "vocab"}
+    sizes = {"hidden_size": hidden, "num_attention_heads": heads, **{ours: int(row[n]) for ours, n in names.items()}}
+    return Shape(**sizes, **attention, gated_linear_unit=not plain, untie_embeddings_and_output_weights=True)
 
 
 @pytest.mark.parametrize(
