@@ -13,27 +13,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
-from compare.groups import (
-    DEVICE,
-    DUMPED,
-    FACTS,
-    LAYOUT,
-    PARAMETERS,
-    SEED,
-    TOKENS,
-    Group,
-    Question,
-    Varied,
-    choose,
-    counted,
-    expand,
-    fact_of,
-    gathered,
-)
+from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact, gathered
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import shown_in, vocabulary
+from metrics.repeats import SEED
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
 from parsers.storage import STEPS_FILE
@@ -49,7 +34,6 @@ NEVER_READ = "probe_never_read"
 """Keys that were written for a framework and that its programs never looked at (parsers/probe.py)."""
 _OFTEN_VARIED = (LAYOUT, "image", "precision")
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment, and were planned: there a run that died counts
-_ENVIRONMENT = (DEVICE, TOKENS, *PARAMETERS, *DUMPED)
 _NAMED = 6
 _ESTIMATED = "estimated: does not count"
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
@@ -122,7 +106,7 @@ def audit(groups: Sequence[Group], question: Question, curves: Mapping[str, Curv
     compared = choose(sides, question.vary)
     may = compared.settings
     if rehearsed and "framework" in may:  # which the platform of a rehearsal follows, and nothing of it runs
-        may |= {"platform", "hardware", DEVICE}
+        may |= {"platform"} | expand(("hardware",))
     runs = [Traced(side.label, run, curves[run.path]) for side in sides for run in side.usable]
     checksums = compare_checksums(runs, len(sides))
     rows = tuple(_rows(sides, may, curves, checksums)) if sides else ()
@@ -137,11 +121,7 @@ def audit(groups: Sequence[Group], question: Question, curves: Mapping[str, Curv
 
 
 def _checks(
-    sides: Sequence[Group],
-    runs: Sequence[Traced],
-    checksums: Finding,
-    states: Mapping[str, str],
-    baseline: str | None,
+    sides: Sequence[Group], runs: Sequence[Traced], checksums: Finding, states: Mapping[str, str], baseline: str | None
 ) -> Iterator[Check]:
     """Yield every check over all runs that count. states: of the settings; a difference that follows from what is
     varied or declared does not decide. What is not known decides nothing: the settings behind it do."""
@@ -151,12 +131,9 @@ def _checks(
         more = f"; and so for {len(empty) - 1} more" if len(empty) > 1 else ""
         reason = f"{file} {'has no step' if file.exists() else 'is missing'}{more}"
         yield Check("steps", "unknown", reason, None, decides=True)
-
-    def quality(run: Traced) -> tuple[bool, bool, int]:
-        """Order rates: exact, then used, then any."""
-        return run.curve.digits is None, run.curve.offsets == (0,), sum(map(math.isfinite, run.curve.rates))
-
-    rates = compare_with(max(runs, key=quality), runs, compare_rates)
+    # Rates are compared with the surest: exact ones, then those used, then any.
+    quality = [(c.digits is None, c.offsets == (0,), sum(map(math.isfinite, c.rates))) for c in (r.curve for r in runs)]
+    rates = compare_with(runs[quality.index(max(quality))], runs, compare_rates)
     losses = compare_losses([side.label for side in sides], runs, baseline)
     kinds = {name: setting.kind for name, setting in vocabulary().items()}
     schedule, count = shown_in("lr_used"), shown_in("tokens_seen")
@@ -185,7 +162,7 @@ def _rows(
         runs = {side.label: side.runs if name in _A_SEED else side.usable for side in sides}
         values[name] = {label: _distinct([_ran(run, name, curves) for run in same]) for label, same in runs.items()}
     for name in FACTS:
-        if name not in (*PARAMETERS, *DUMPED) or any(values[name].values()):  # a probe or one stack alone reports them
+        if name not in RARE or any(values[name].values()):
             row = _row(name, values[name], varied, sides)
             timers = name == "clock" and row.state == "unexplained" and not row.reason
             yield replace(row, reason="step times by different timers") if timers else row
@@ -252,10 +229,7 @@ def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> Any:
         return record.requested.get(name, UNSET)
     if name in vocabulary():
         return record.setting(name) if known else UNSET
-    if name == "clock":
-        value: Any = curves[run.path].clock
-    else:
-        value = record.environment.get(name) if name in _ENVIRONMENT else fact_of(record, name)
+    value = curves[run.path].clock if name == "clock" else fact(record, name)
     return UNSET if value is None else value
 
 

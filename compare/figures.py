@@ -30,10 +30,7 @@ class Figure(Struct, frozen=True):
 SPEED, COST = "tokens_per_s_per_gpu", "cost_per_trillion_tokens"
 FIGURES = yaml.decode(Path(__file__).with_name("figures.yaml").read_bytes(), type=tuple[Figure, ...])
 TITLES = {figure.metric: figure.title for figure in FIGURES}
-_WORDS: Mapping[Part, tuple[Word, Word]] = {
-    "speed": ("faster", "slower"),
-    "cost": ("cheaper", "dearer"),
-}
+_WORDS: Mapping[Part, tuple[Word, Word]] = {"speed": ("faster", "slower"), "cost": ("cheaper", "dearer")}
 
 
 def worded(figure: Figure, word: Word) -> Word:

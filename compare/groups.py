@@ -15,20 +15,19 @@ from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
 from conf.vocabulary import short_names, vocabulary
 from metrics.peak import hardware_of
-from metrics.repeats import SEED as SEED
-from metrics.repeats import experiment_key, requested_of
+from metrics.repeats import SEED, experiment_key, requested_of
 from parsers import Record, Run
 
 LAYOUT = "layout"
 """A kind of settings, and the name under which a layout was requested (identical, max_performance …)."""
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
 PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the model as it was built
-DUMPED = ("mock_data",)  # what one stack alone prints, and its recipes set: no setting of ours
+RARE = (*PARAMETERS, "mock_data")  # facts that a probe or one stack alone reports: no settings of ours
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
 FACTS = (
     *("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"),
-    *(TOKENS, *PARAMETERS, *DUMPED),
+    *(TOKENS, *RARE),
 )
 _SIDES = ("platform", "hardware", "framework")
 _IMPLIED: Mapping[str, tuple[str, ...]] = {
@@ -157,8 +156,10 @@ class Varied(Struct, frozen=True):
     reason: str
 
 
-def fact_of(record: Record, name: str) -> Any:
+def fact(record: Record, name: str) -> Any:
     """Return a fact of the record beside its settings."""
+    if name in (DEVICE, TOKENS, *RARE):
+        return record.environment.get(name)
     return hardware_of(record) if name == "hardware" else getattr(record, name)
 
 
@@ -169,7 +170,7 @@ def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varie
     Comparing platforms excuses another layout only where each was given its best one: else it is a second
     difference."""
     runs = [run for group in groups for run in group.usable]
-    apart = [name for name in _SIDES if len({fact_of(run.record, name) for run in runs}) > 1]
+    apart = [name for name in _SIDES if len({fact(run.record, name) for run in runs}) > 1]
     if named is not None:
         keys, reason = tuple(named), "vary="
     elif apart:

@@ -27,7 +27,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from compare.curve import Finding, Traced
 from compare.groups import gathered
@@ -208,13 +207,9 @@ class Band:
         self._squares = float((rows**2).sum())
         self.spread = math.sqrt(self._squares / rows.size) if self._squares else None
         self._risk = RISK / max(comparisons, 1)
-        if self.spread:
-            self._turn(rows)
-
-    def _turn(self, rows: Any) -> None:
-        """Compute for every random rotation its part in the difference, and what it brings there from the groups."""
-        import numpy as np
-
+        if self.spread is None:
+            return
+        # Of every random rotation its part in the difference, and what it brings there from the groups.
         rows = np.linalg.qr(rows, "r")  # as few rows as blocks: how all others turn is one number
         random = np.random.RandomState(0)  # whose stream is frozen (NEP 19): one report everywhere
         own, others = random.standard_normal((_ROTATIONS, 1)), random.standard_normal((_ROTATIONS, len(rows)))

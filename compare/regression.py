@@ -165,7 +165,12 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
     state = _state(figure, interval, limit)
     values = [[comparison.run_figures[run.path][figure.metric].value for run in side.usable] for side in sides]
     theirs, ours = ([float(value) for value in each if value is not None] for each in values)
-    noise = [None if None in each else _noise(known) for each, known in zip(values, (theirs, ours), strict=True)]
+    noise = [
+        100 * statistics.stdev(known) / mean
+        if len(each) == len(known) > 1 and (mean := statistics.fmean(known)) > 0
+        else None
+        for each, known in zip(values, (theirs, ours), strict=True)
+    ]
     if ratio is not None and limit is not None and state == "cannot tell":
         # Why the limit is not decided, and how many runs would decide it: the ratio's reason is about its own word.
         reason = reason.partition("; ")[0]
@@ -174,11 +179,6 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
             reason += f"; {would_decide(needed)} against the limit of {100 * limit:g} %"
     ends, word = _percent(interval), word if figure.better else ""
     return Line(figure.metric, reference, noise[0], new, noise[1], difference, ends, word, state, reason)
-
-
-def _noise(values: Sequence[float]) -> float | None:
-    mean = statistics.fmean(values) if values else 0.0
-    return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean > 0 else None
 
 
 def _percent(interval: Interval | None) -> Interval | None:

@@ -13,10 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metrics.repeats import ENOUGH as ENOUGH
-from metrics.repeats import exp
-from metrics.repeats import mean_of as mean_of
-from metrics.repeats import t_quantile as t_quantile
+from metrics.repeats import ENOUGH, exp, t_quantile
 
 Better = Literal["higher", "lower"]
 Interval = tuple[float, float]

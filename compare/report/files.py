@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from textwrap import shorten, wrap
 from typing import Any
@@ -24,7 +25,6 @@ from compare.figures import FIGURES
 from compare.report import charts
 from compare.report.page import Report, headline, lines_of, report, text_of
 from conf.arguments import program
-from metrics import Quantity
 from parsers.storage import dumps
 from parsers.text import cell, plain
 
@@ -107,21 +107,17 @@ def csv_text(comparison: Comparison) -> str:
 
 def _csv_rows(comparison: Comparison) -> Iterator[tuple[object, ...]]:
     for group in comparison.groups:
-        for run in group.shown:
-            for figure in FIGURES:
-                q = comparison.run_figures[run.path][figure.metric]
-                yield "run", group.label, run.record.id, figure.metric, *_quantity(q)
-        for figure in FIGURES if group.label in comparison.group_figures else ():
-            q = comparison.group_figures[group.label][figure.metric]
-            yield "group", group.label, "", figure.metric, *_quantity(q)
+        known = [("run", run.record.id, comparison.run_figures[run.path]) for run in group.shown]
+        if group.label in comparison.group_figures:
+            known.append(("group", "", comparison.group_figures[group.label]))
+        for (what, run, figures), figure in product(known, FIGURES):
+            q = figures[figure.metric]
+            ends = q.interval or ("", "")
+            yield what, group.label, run, figure.metric, q.value, q.unit, q.source, *ends, "", q.note
     for item in comparison.ratios:
         ratio, (low, high) = "" if item.ratio is None else item.ratio, item.interval or ("", "")
         against = f"against {item.baseline}"
         yield "ratio", item.group, "", item.metric, ratio, against, "computed", low, high, item.word, item.reason
-
-
-def _quantity(q: Quantity) -> tuple[object, ...]:
-    return q.value, q.unit, q.source, *(q.interval or ("", "")), "", q.note
 
 
 def png(comparison: Comparison) -> bytes:

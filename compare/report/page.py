@@ -13,21 +13,18 @@ from markupsafe import Markup
 from msgspec import Struct
 from msgspec.structs import replace
 
+from compare import regression
 from compare.audit import Check, Deviation, Row, some
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED, TITLES, Figure
 from compare.groups import Group, counted, gathered, seed_of
-from compare.regression import Line as FigureLine
-from compare.regression import Regression
 from compare.report import charts
-from compare.report.charts import Chart
-from compare.statistics import ENOUGH
 from conf.arguments import program
 from conf.compose import SECRET
 from conf.errors import listed
 from metrics import Quantity, shown
 from metrics.peak import hardware_of
-from metrics.repeats import requested_of
+from metrics.repeats import ENOUGH, requested_of
 from parsers.given import typed
 
 Tone = Literal["good", "bad", "open", "plain", "quiet"]
@@ -107,7 +104,7 @@ class Table(Struct, frozen=True):
 class Charts(Struct, frozen=True):
     """Charts beside each other where there is room. legend: each group's line and shape, and its label."""
 
-    charts: Sequence[Chart]
+    charts: Sequence[charts.Chart]
     legend: tuple[tuple[Markup, str], ...] = ()
 
 
@@ -758,7 +755,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def regression_report(gate: Regression) -> Report:
+def regression_report(gate: regression.Regression) -> Report:
     """Return the outcome, the figures of every experiment, and what changed between the sides."""
     limits = listed([f"{metric} {100 * limit:g} %" for metric, limit in gate.limits.items()])
     headline = f"{gate.candidate} against {gate.baseline} (limit: {limits})"
@@ -771,7 +768,7 @@ def regression_report(gate: Regression) -> Report:
     return Report(headline, gate.outcome, _TONES[gate.outcome], (headline,), (Section("", blocks),))
 
 
-def _gate_cells(figure: FigureLine) -> tuple[str, ...]:
+def _gate_cells(figure: regression.Line) -> tuple[str, ...]:
     unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
     title = TITLES[figure.metric]
     title = title if unit in ("", title) else f"{title}, {unit}"

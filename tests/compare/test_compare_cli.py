@@ -273,7 +273,7 @@ def test_all_cores_say_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     save(tmp_path, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (1.0, 1.1, 1.2), TP2))
     outputs = set()
     for much in (1 << 40, 0):
-        monkeypatch.setattr("compare.tracing._MUCH", much)
+        monkeypatch.setattr("compare.comparison._MUCH", much)
         assert main([str(tmp_path), "--json"]) == 0
         outputs.add(capsys.readouterr().out)
     assert len(outputs) == 1
@@ -293,7 +293,7 @@ def test_a_worker_that_the_system_kills_is_an_error_and_no_traceback(
         os.kill(os.getpid(), signal.SIGKILL)
         return ()
 
-    monkeypatch.setattr("compare.tracing._MUCH", 0)
+    monkeypatch.setattr("compare.comparison._MUCH", 0)
     monkeypatch.setattr("parsers.storage.read_steps", read)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert main([str(tmp_path)]) == 2
@@ -302,10 +302,10 @@ def test_a_worker_that_the_system_kills_is_an_error_and_no_traceback(
 
 _SLOW = """
 import sys, time
-import compare.tracing, parsers.storage
+import compare.comparison, parsers.storage
 from compare.cli import main
-compare.tracing._MUCH = 0
-compare.tracing.os.sched_getaffinity = lambda _: {0, 1}
+compare.comparison._MUCH = 0
+compare.comparison.os.sched_getaffinity = lambda _: {0, 1}
 def read(path):
     print("reading", flush=True)
     time.sleep(600)
