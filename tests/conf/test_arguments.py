@@ -183,7 +183,7 @@ def test_a_gate_fails_whoever_reads_its_table() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "row\n", "")
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2

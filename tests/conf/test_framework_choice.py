@@ -106,7 +106,7 @@ def test_what_cannot_be_known_is_refused(overrides: tuple[str, ...], said: str) 
 
 def test_on_a_cpu_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
-        raise AssertionError("nothing has to be asked")
+        raise AssertionError("nothing has to be called")
 
     monkeypatch.setattr(frameworks, "versions", never)
     assert load_experiment("platform=cpu").framework.name == "megatron"

@@ -103,8 +103,8 @@ def test_moe_tiny_by_hand() -> None:
 def test_fullest_rank_of_llama31_70b_by_hand() -> None:
     split = 8192 * (8192 + 2 * 1024) + 8192 * 8192 + 3 * 8192 * 28672
     first_stage = (20 * split + 128256 * 8192) // 8 + 20 * 2 * 8192
-    held = per_rank(load("llama31_70b"), Sizes(8, 4))
-    assert (held.dense, held.experts) == (first_stage + 8192, 0)
+    counted = per_rank(load("llama31_70b"), Sizes(8, 4))
+    assert (counted.dense, counted.experts) == (first_stage + 8192, 0)
 
 
 def test_a_layout_that_does_not_divide_is_refused() -> None:

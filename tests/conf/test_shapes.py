@@ -1,4 +1,4 @@
-"""Shapes on the ranks of a layout against those of the whole model, whose sizes test_parameters.py holds against
+"""Shapes on the ranks of a layout against those of the full model, whose sizes test_parameters.py checks against
 published totals; and by hand. That Megatron-Core builds these, the rehearsals show (tests/rehearsal)."""
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ def test_the_ranks_of_every_layout_hold_the_whole_model_once(name: str) -> None:
     parts = count(replace(model, vocab_size=model.padded_vocab_size))
     buffers = model.moe.num_experts if model.moe and model.moe.moe_router_enable_expert_bias else 0
     routed = LAYERS - model.dense_layers + (model.mtp_num_layers or 0) if model.moe else 0
-    whole = on_rank(model, Sizes(), Place())
-    assert sum(map(prod, whole.values())) == parts.total + parts.mtp - routed * buffers
+    complete = on_rank(model, Sizes(), Place())
+    assert sum(map(prod, complete.values())) == parts.total + parts.mtp - routed * buffers
     found = layouts(model)
     assert len(found) >= 4
     for sizes in found:
         tp, pp, ep, *_ = sizes
         stages = [[on_rank(model, sizes, Place(stage, rank)) for rank in range(ep)] for stage in range(pp)]
-        for stage, held in enumerate(per_stage(model, sizes)):
-            assert {sum(map(prod, rank.values())) for rank in stages[stage]} == {held.total}
+        for stage, counted in enumerate(per_stage(model, sizes)):
+            assert {sum(map(prod, rank.values())) for rank in stages[stage]} == {counted.total}
         owners: dict[str, set[int]] = {}
         for stage, ranks in enumerate(stages):
             for rank in ranks:
                 for parameter, shape in rank.items():
                     owners.setdefault(parameter, set()).add(stage)
-                    full = whole[parameter]
+                    full = complete[parameter]
                     differs = [(own, all_) for own, all_ in zip(shape, full, strict=True) if own != all_]
                     assert all(tp * own == all_ for own, all_ in differs) and len(differs) <= 1, parameter
-        assert owners.keys() == whole.keys()
-        assert {parameter for parameter, held_by in owners.items() if len(held_by) > 1} <= {EMBEDDING}
+        assert owners.keys() == complete.keys()
+        assert {parameter for parameter, owned_by in owners.items() if len(owned_by) > 1} <= {EMBEDDING}
 
 
 BY_HAND = {

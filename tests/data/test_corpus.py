@@ -1,4 +1,4 @@
-"""The writer of corpora: the same bytes everywhere, whole or not at all, nothing overwritten, something to learn."""
+"""The writer of corpora: the same bytes everywhere, complete or not at all, nothing overwritten, something to learn."""
 
 from __future__ import annotations
 

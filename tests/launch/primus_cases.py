@@ -1,4 +1,4 @@
-"""The cases that Primus' plans are held down in, and what a Primus YAML says in canonical names."""
+"""The cases that Primus' plans are pinned in, and what a Primus YAML says in canonical names."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def wrapped(runtime: str, *overrides: str, cache: Path | None = Path("/home/me/.
 @pytest.mark.parametrize("name", CASES)
 def test_golden_command(name: str, golden: Callable[[str, str], None]) -> None:
     plan = wrapped(name.partition("_")[0], *CASES[name])
-    told = [("setup", *command) for command in plan.setup] + [("run", *plan.argv)] + [("check", *plan.check)]
-    lines = "\n".join("\n    ".join(map(shlex.quote, command)) for command in told)
+    stated = [("setup", *command) for command in plan.setup] + [("run", *plan.argv)] + [("check", *plan.check)]
+    lines = "\n".join("\n    ".join(map(shlex.quote, command)) for command in stated)
     golden(f"containers/{name}.txt", lines.replace(str(containers.RANKS), "RANKS") + "\n")
 
 
@@ -72,7 +72,7 @@ def test_a_registry_as_enroot_writes_it() -> None:
 
 
 def test_the_wrapped_command_reaches_the_runtime_as_it_is(tmp_path: Path) -> None:
-    """A docker that prints what it is given: the plan's own command comes last, whole, and the variables are there."""
+    """A docker that prints what it is given: the plan's complete command comes last, the variables are there."""
     fake = tmp_path / "docker"
     fake.write_text('#!/bin/sh\nfor a in "$@"; do echo "$a"; done\necho "OMP=$OMP_NUM_THREADS"\n', encoding="utf-8")
     fake.chmod(0o755)

@@ -33,19 +33,19 @@ def settings(*overrides: str) -> dict[str, Any]:
 
 def test_switches_that_bridge_ors_are_both_switched_off() -> None:
     switches = ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer")
-    told = settings("model=llama", *(f"training.{switch}=false" for switch in switches))["set"]
+    stated = settings("model=llama", *(f"training.{switch}=false" for switch in switches))["set"]
     for switch in ("overlap_param_gather", "use_distributed_optimizer"):
-        assert (told[f"ddp.{switch}"], told[f"optimizer.{switch}"]) == (False, False)
-    assert told["comm_overlap"] is None
+        assert (stated[f"ddp.{switch}"], stated[f"optimizer.{switch}"]) == (False, False)
+    assert stated["comm_overlap"] is None
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen", "deepseek_v3"])
 def test_the_vocabulary_is_preset_padded_and_the_tokenizers_is_not(model: str) -> None:
-    told, e = settings(f"model={model}", "layout=data_parallel"), experiment(f"model={model}", "layout=data_parallel")
-    assert told["set"]["model.vocab_size"] == e.model.padded_vocab_size
-    assert told["set"]["tokenizer.vocab_size"] == e.model.vocab_size
-    assert told["set"]["model.should_pad_vocab"] is False
-    assert told["set_if_there"]["tokenizer.use_tokenizer_vocab_size"] is False
+    stated, e = settings(f"model={model}", "layout=data_parallel"), experiment(f"model={model}", "layout=data_parallel")
+    assert stated["set"]["model.vocab_size"] == e.model.padded_vocab_size
+    assert stated["set"]["tokenizer.vocab_size"] == e.model.vocab_size
+    assert stated["set"]["model.should_pad_vocab"] is False
+    assert stated["set_if_there"]["tokenizer.use_tokenizer_vocab_size"] is False
 
 
 def test_precision_is_set_in_the_one_place_that_wins() -> None:
@@ -56,9 +56,9 @@ def test_precision_is_set_in_the_one_place_that_wins() -> None:
         "fp8_current": "bf16_with_fp8_current_scaling_mixed",
         "mxfp8": "bf16_with_mxfp8_mixed",
     }.items():
-        told = settings("model=llama", f"precision={precision}", "hardware=b200")
-        assert told["precision"]["factory"] == factory
-        assert not [path for path in told["set"] if re.search(r"\.(fp8|bf16|fp16|params_dtype|grad_reduce)", path)]
+        stated = settings("model=llama", f"precision={precision}", "hardware=b200")
+        assert stated["precision"]["factory"] == factory
+        assert not [path for path in stated["set"] if re.search(r"\.(fp8|bf16|fp16|params_dtype|grad_reduce)", path)]
 
 
 def test_data_that_is_mock_has_no_blend() -> None:
@@ -69,13 +69,13 @@ def test_data_that_is_mock_has_no_blend() -> None:
 @pytest.mark.parametrize("model", sorted(set(choices("model")) - {"mixtral_8x7b", "mixtral_8x22b"}))
 def test_config_json_says_the_models_own_shapes(model: str) -> None:
     given = (f"model={model}", "layout=data_parallel")
-    told, e = settings(*given)["hugging_face"], experiment(*given)
-    config = told["config"]
+    stated, e = settings(*given)["hugging_face"], experiment(*given)
+    config = stated["config"]
     assert json.loads(json.dumps(config)) == config
     assert config["num_hidden_layers"] == e.model.num_layers
     assert config["rope_theta"] == e.model.rotary_base
     assert (config.get("rope_scaling") is not None) == (e.model.use_rope_scaling or e.model.yarn is not None)
-    assert re.fullmatch(r"[\w-]+/[\w.-]+", told["id"])
+    assert re.fullmatch(r"[\w-]+/[\w.-]+", stated["id"])
 
 
 def test_config_json_is_the_published_one_where_we_know_it() -> None:

@@ -39,7 +39,7 @@ def test_golden_settings(name: str, golden: Callable[[str, str], None]) -> None:
 
 
 @pytest.mark.parametrize("framework", ALL)
-def test_every_setting_that_a_program_is_told_is_in_the_table(framework: str) -> None:
+def test_every_setting_that_a_program_is_reported_is_in_the_table(framework: str) -> None:
     table = attribute_settings.table(framework)
     assert set(table.settings) == set(program_settings(load_experiment("platform=cpu")))
     rows = (*table.settings.values(), *table.parts)
@@ -54,10 +54,10 @@ def test_a_path_is_given_one_value_only() -> None:
 
 
 def test_checkpoints_are_written_where_they_are_asked_for() -> None:
-    told = yaml.safe_load(plan("platform=cpu", "training.save_interval=5").files["settings.yaml"])["set"]
-    assert told["trainer.enable_checkpointing"] is True
-    assert told["log.ckpt.every_n_train_steps"] == 5
-    assert told["resume"] is None, "nothing is gone on with all the same"
+    stated = yaml.safe_load(plan("platform=cpu", "training.save_interval=5").files["settings.yaml"])["set"]
+    assert stated["trainer.enable_checkpointing"] is True
+    assert stated["log.ckpt.every_n_train_steps"] == 5
+    assert stated["resume"] is None, "nothing is gone on with all the same"
 
 
 def test_the_interpreter_is_the_one_that_the_framework_names() -> None:

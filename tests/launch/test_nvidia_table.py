@@ -1,4 +1,4 @@
-"""Test what every NVIDIA plan sets, in one table, and eight whole plans.
+"""Test what every NVIDIA plan sets, in one table, and eight full plans.
 
 A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_nvidia_table.py)
 """
@@ -117,13 +117,13 @@ def rendered(made: tuple[Experiment, Plan] | str) -> Iterator[tuple[str, str]]:
     e, plan = made
     table, file = attribute_settings.table(e.framework.name), yaml.safe_load(plan.files["settings.yaml"])
     written, declared = file["set"] | file["set_if_there"], {d.key: d.value for d in plan.declared}
-    for name, asked in program_settings(e).items():
+    for name, requested in program_settings(e).items():
         row = table.settings[name]
         found = [written[path] for path in row.paths(e.framework.release) if path in written]
         if found:
             shown = shown_value(not found[0] if row.write.convert == "opposite" else found[0])
         else:
-            shown = f"[{declared[name]}]" if name in declared else f"({shown_value(asked)})"
+            shown = f"[{declared[name]}]" if name in declared else f"({shown_value(requested)})"
         yield name, shown
     yield "precision", f"{file['precision']['factory']} {file['precision']['set']}"
     yield from ((f"${name}", value) for name, value in sorted(plan.env.items()))
@@ -200,7 +200,7 @@ def test_the_same_value_and_a_forwarded_one_are_no_conflict() -> None:
     assert "NCCL_NVLS_ENABLE" not in variables.tuned(own)
 
 
-def test_a_row_without_a_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_row_without_a_reason_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "nvidia_env.yaml").write_text("[{variable: X, value: '1', when: {}}]", encoding="utf-8")
     monkeypatch.setattr(variables, "TABLES", tmp_path)
     variables._rows.cache_clear()

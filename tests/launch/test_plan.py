@@ -59,9 +59,9 @@ def test_the_printed_line_does_what_the_runner_does(tmp_path: Path) -> None:
 
 def test_both_vendors_get_the_same_settings() -> None:
     nvidia, amd = (plan(load_experiment(f"platform={p}", "model=llama", ENGINE_NAMED), HOST) for p in ("nvidia", "amd"))
-    told = [json.loads(made.files["settings.json"]) for made in (nvidia, amd)]
-    assert [settings.pop("device") for settings in told] == ["cuda", "rocm"]
-    assert told[0] == told[1]
+    settings_of_both = [json.loads(made.files["settings.json"]) for made in (nvidia, amd)]
+    assert [settings.pop("device") for settings in settings_of_both] == ["cuda", "rocm"]
+    assert settings_of_both[0] == settings_of_both[1]
 
 
 def test_every_framework_file_has_a_renderer() -> None:

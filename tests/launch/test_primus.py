@@ -1,4 +1,4 @@
-"""framework=primus: what is refused, how releases differ, what a bundle recomputes, and what a checkout is asked."""
+"""framework=primus: what is refused, how releases differ, what a bundle recomputes, and what is read of a checkout."""
 
 from __future__ import annotations
 
@@ -85,10 +85,12 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
 ) -> None:
     base = (*TINY, layout, "training.train_iters=8", "gpus_per_node=8")
     e, plan = planned(*base)
-    told = {"TRAIN_ITERS": str(iters), "NNODES": str(nodes), "GPUS_PER_NODE": str(gpus)}
+    values = {"TRAIN_ITERS": str(iters), "NNODES": str(nodes), "GPUS_PER_NODE": str(gpus)}
     again = (f"training.train_iters={iters}", f"nodes={nodes}", f"gpus_per_node={gpus}")
     try:
-        settled = primus_settle.settle(json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"]), told)
+        settled = primus_settle.settle(
+            json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"]), values
+        )
     except primus_settle.Refused:
         return  # what each refusal says: tests/launch/test_primus_box.py
     other, rendered = planned(*base, *again)
@@ -102,9 +104,9 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
 
 def test_a_layout_from_a_table_is_for_its_own_gpus() -> None:
     e, plan = planned(*AMD, "model=llama")
-    told = json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"])
+    stated = json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"])
     with pytest.raises(primus_settle.Refused, match=r"chosen for 1 × 8 GPUs; try: render again"):
-        primus_settle.settle(told, {"NNODES": "2"})
+        primus_settle.settle(stated, {"NNODES": "2"})
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=40))
@@ -161,8 +163,8 @@ def test_a_checkout_is_of_the_release_and_of_the_image(tmp_path: Path) -> None:
     assert found(root, image="rocm/primus:v26.5.1") == []
     e = load_experiment("platform=amd", "model=llama", f"framework.checkout={root}")
     assert (e.framework.name, e.framework.release) == ("primus", "v26.5")
-    asked = load_experiment(*AMD, "framework.release=v26.2", f"framework.checkout={root}")
-    assert asked.framework.release == "v26.2" and "Primus v26.2, as requested: checked out is v26.5" in asked.reasons
+    other = load_experiment(*AMD, "framework.release=v26.2", f"framework.checkout={root}")
+    assert other.framework.release == "v26.2" and "Primus v26.2, as requested: checked out is v26.5" in other.reasons
 
 
 COMMIT = ("commit", "-q", "--allow-empty", "-m", "x")
@@ -183,14 +185,14 @@ def test_a_checkout_of_an_unknown_release_is_refused(
     root = checkout(tmp_path / "Primus")
     for words in UNTOLD[said]:
         subprocess.run([*git, str(root), *words], check=True)
-    asked = ("model=llama", "platform=amd", f"framework.checkout={root}", f"runs_dir={tmp_path}")
+    other = ("model=llama", "platform=amd", f"framework.checkout={root}", f"runs_dir={tmp_path}")
     for more in (["dry_run=true"], [f"bundle={tmp_path / 'b'}"], ["framework=primus"]):
-        assert launch([*asked, *more]) == 2
-        told = capsys.readouterr().err
-        assert f"found: {said} at {root}\n" in told and "try: framework.release=" in told
-    assert launch([*asked, "framework=primus", "rehearse=train"]) == 1
+        assert launch([*other, *more]) == 2
+        stated = capsys.readouterr().err
+        assert f"found: {said} at {root}\n" in stated and "try: framework.release=" in stated
+    assert launch([*other, "framework=primus", "rehearse=train"]) == 1
     assert "whose keys are not known" in capsys.readouterr().out
-    assert launch([*asked, "framework=primus", "framework.release=v26.5", "dry_run=true"]) == 0
+    assert launch([*other, "framework=primus", "framework.release=v26.5", "dry_run=true"]) == 0
 
 
 def test_what_a_checkout_may_lack(tmp_path: Path) -> None:

@@ -94,42 +94,44 @@ def test_the_table_of_settings(golden: Callable[[str, str], None]) -> None:
 def test_the_yaml_says_what_was_asked_for(model: str, release: str) -> None:
     for hardware, precision in product(HARDWARE, PRECISIONS):
         e, plan = planned(*overrides(model, hardware, precision, release))
-        asked, told = program_settings(e), canonical(plan)
+        requested, given = program_settings(e), canonical(plan)
         assert {
-            name: (asked[name], told.get(name, "not told")) for name in asked if asked[name] != told.get(name)
+            name: (requested[name], given.get(name, "not given"))
+            for name in requested
+            if requested[name] != given.get(name)
         } == {}
 
 
 @pytest.mark.parametrize(
     ("model", "framework", "precision"), list(product(MODELS, ("nemo", "megatron_bridge"), PRECISIONS))
 )
-def test_both_platforms_are_told_the_same_of_every_setting(model: str, framework: str, precision: str) -> None:
+def test_both_platforms_are_reported_the_same_of_every_setting(model: str, framework: str, precision: str) -> None:
     """Equal but for those that a side declares; the list of all is every setting of the vocabulary."""
     _, amd = planned(*overrides(model, "mi300x", precision, "v26.5"))
     try:
-        nvidia_asked = load_experiment(*nvidia_cases.overrides(model, "h100", precision, framework))
-        nvidia = make_plan(nvidia_asked, HOST)
+        nvidia_requested = load_experiment(*nvidia_cases.overrides(model, "h100", precision, framework))
+        nvidia = make_plan(nvidia_requested, HOST)
     except ConfigError:
         assert (model, framework) == ("mixtral_8x7b", "megatron_bridge")
         return
-    left = {name: plain(name, text) for name, text in rendered((nvidia_asked, nvidia))}
+    left = {name: plain(name, text) for name, text in rendered((nvidia_requested, nvidia))}
     right = {name: plain(name, shown_value(value)) for name, value in canonical(amd).items()}
-    settings = list(program_settings(nvidia_asked))
+    settings = list(program_settings(nvidia_requested))
     assert set(settings) <= set(right)
     assert set(settings) <= set(left)
     declared = {d.key for d in (*nvidia.declared, *amd.declared)}
     unequal = {name: (left[name], right[name]) for name in settings if left[name] != right[name]}
     assert set(unequal) <= declared
     assert set(unequal) <= {"max_position_embeddings"}  # NeMo's and Bridge's is the sequence length
-    told = yaml.safe_load(nvidia.files["settings.yaml"])
+    stated = yaml.safe_load(nvidia.files["settings.yaml"])
     assert written(amd).items() >= FP8_FACTORY.items()
     if precision == "fp8":
-        assert "fp8" in told["precision"]["factory"]
+        assert "fp8" in stated["precision"]["factory"]
         names = ("fp8", "fp8_param_gather", "first_last_layers_bf16")
-        assert {n: told["precision"]["set"][n] for n in names} == {n: written(amd)[n] for n in names}
+        assert {n: stated["precision"]["set"][n] for n in names} == {n: written(amd)[n] for n in names}
     fused = "gradient_accumulation_fusion"
-    asked = next(value for path, value in told["set"].items() if path.endswith(fused))
-    assert (fused in declared) == (asked != written(amd)[fused])
+    requested = next(value for path, value in stated["set"].items() if path.endswith(fused))
+    assert (fused in declared) == (requested != written(amd)[fused])
 
 
 FP8_FACTORY = {"fp8_margin": 0, "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}

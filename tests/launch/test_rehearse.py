@@ -38,26 +38,26 @@ def test_the_platform_follows_from_the_framework() -> None:
 
 
 def test_a_rehearsal_is_none_of_the_runs_that_are_measured() -> None:
-    real, told = load(["platform=nvidia", "framework=nemo"]), rehearsal("train", "nemo")
-    assert real.accelerator == "nvidia" and told.accelerator is None
-    assert (real.name, told.name) == ("llama31_8b-nvidia", "llama31_8b-rehearsal")
+    real, scope = load(["platform=nvidia", "framework=nemo"]), rehearsal("train", "nemo")
+    assert real.accelerator == "nvidia" and scope.accelerator is None
+    assert (real.name, scope.name) == ("llama31_8b-nvidia", "llama31_8b-rehearsal")
     ids = {run_dir.identity(replace(real, **change), None) for change in ({}, {"rehearse": "train"}, {"probe": True})}
     assert len(ids) == 3
 
 
 def test_two_experiments_with_one_toy_are_two_runs() -> None:
     pair = [rehearsal("train", "nemo", f"training.global_batch_size={batch}") for batch in (128, 256)]
-    (first, told), (second, of_other) = (prepared(e, 0) for e in pair)
+    (first, scope), (second, of_other) = (prepared(e, 0) for e in pair)
     assert replace(first, reasons=()) == replace(second, reasons=())
-    assert run_dir.run_id(told.requested, None) != run_dir.run_id(of_other.requested, None)  # type: ignore[arg-type]
+    assert run_dir.run_id(scope.requested, None) != run_dir.run_id(of_other.requested, None)  # type: ignore[arg-type]
 
 
 def test_what_was_shrunk_is_listed_with_both_values() -> None:
-    e, told = prepared(rehearsal("train", "nemo", "model=deepseek_v3", "layout=data_parallel", "repeat=3"), 0)
-    assert told.shrunk["num_layers"] == {"asked": 61, "ran": 2}
-    assert told.shrunk["model.moe.moe_router_num_groups"] == {"asked": 8, "ran": 2}, "without a canonical name"
-    assert told.shrunk["repeat"] == {"asked": 3, "ran": 1}
-    assert "lr" not in told.shrunk and "norm_epsilon" not in told.shrunk
+    e, scope = prepared(rehearsal("train", "nemo", "model=deepseek_v3", "layout=data_parallel", "repeat=3"), 0)
+    assert scope.shrunk["num_layers"] == {"asked": 61, "ran": 2}
+    assert scope.shrunk["model.moe.moe_router_num_groups"] == {"asked": 8, "ran": 2}, "without a canonical name"
+    assert scope.shrunk["repeat"] == {"asked": 3, "ran": 1}
+    assert "lr" not in scope.shrunk and "norm_epsilon" not in scope.shrunk
     assert e.probe and e.rerun
 
 
@@ -78,18 +78,18 @@ def test_what_was_shrunk_is_listed_with_both_values() -> None:
 def test_what_a_cpu_tells_nothing_of_is_listed_where_it_is_asked_for(override: str, name: str) -> None:
     plain = ("layout=data_parallel", "training.overlap_grad_reduce=false", "gpus_per_node=4")
     without = not_rehearsed(rehearsal("train", "primus", *plain))
-    told = not_rehearsed(rehearsal("train", "primus", *plain, *override.split()))
-    assert name not in without and told[name]
+    scope = not_rehearsed(rehearsal("train", "primus", *plain, *override.split()))
+    assert name not in without and scope[name]
     assert {"attention_backend", "speed", "memory"} <= without.keys()
 
 
-def test_an_option_that_needs_its_kernel_is_left_out_and_told() -> None:
+def test_an_option_that_needs_its_kernel_is_left_out_and_reported() -> None:
     given = {"tp_comm_overlap": "true", "enable_primus_turbo": "true", "log_throughput": "true"}
     options = [f"framework.options.{name}={value}" for name, value in given.items()]
-    e, told = prepared(rehearsal("train", "primus", "layout=data_parallel", *options), 0)
+    e, scope = prepared(rehearsal("train", "primus", "layout=data_parallel", *options), 0)
     assert set(e.framework.options) == {"enable_primus_turbo", "log_throughput"}
-    assert {"tp_comm_overlap", "enable_primus_turbo"} <= told.not_rehearsed.keys()
-    assert "log_throughput" not in told.not_rehearsed
+    assert {"tp_comm_overlap", "enable_primus_turbo"} <= scope.not_rehearsed.keys()
+    assert "log_throughput" not in scope.not_rehearsed
 
 
 def test_interpreters_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,21 +103,21 @@ def test_interpreters_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_fp8_runs_as_bf16_and_says_so() -> None:
-    e, told = prepared(rehearsal("train", "megatron_bridge", "layout=data_parallel", "precision=fp8"), 0)
+    e, scope = prepared(rehearsal("train", "megatron_bridge", "layout=data_parallel", "precision=fp8"), 0)
     assert (e.precision.fp8, e.precision.params_dtype) == (None, "bfloat16")
-    assert "fp8" in told.not_rehearsed and "fp8" not in told.shrunk
-    assert any("fp8" in note for note in told.notes)
-    own = ["own first weights" in note for note in told.notes]
+    assert "fp8" in scope.not_rehearsed and "fp8" not in scope.shrunk
+    assert any("fp8" in note for note in scope.notes)
+    own = ["own first weights" in note for note in scope.notes]
     same = prepared(rehearsal("train", "nemo", "equal_init=true"), 0)[1].notes
     assert any(own) and not any("own first weights" in note for note in same)
 
 
 def test_what_is_not_the_real_thing_is_said_beforehand() -> None:
-    _, told = prepared(rehearsal("train", "nemo", "layout.context_parallel_size=2", "gpus_per_node=8"), 0)
-    assert any("not CP's" in note for note in told.notes)
+    _, scope = prepared(rehearsal("train", "nemo", "layout.context_parallel_size=2", "gpus_per_node=8"), 0)
+    assert any("not CP's" in note for note in scope.notes)
     sizes = ("nodes=8", "layout.tensor_model_parallel_size=4", "layout.pipeline_model_parallel_size=8")
-    _, told = prepared(rehearsal("train", "nemo", *sizes), 0)
-    assert "DP 2 is not rehearsed: four processes hold no more; rehearse=layout shows all of it" in told.notes
+    _, scope = prepared(rehearsal("train", "nemo", *sizes), 0)
+    assert "DP 2 is not rehearsed: four processes hold no more; rehearse=layout shows all of it" in scope.notes
 
 
 def test_the_plan_puts_the_folder_in_front_of_what_is_inherited() -> None:
@@ -142,15 +142,15 @@ def test_the_engine_has_a_stand_in_of_its_own() -> None:
 
 
 def test_a_layout_is_played_rank_after_rank_by_single_processes() -> None:
-    e, told = prepared(rehearsal("layout", "nemo", *PIPELINED), PLENTY)
+    e, scope = prepared(rehearsal("layout", "nemo", *PIPELINED), PLENTY)
     plan = make_plan(e, HOST)
     assert played(e) == (0, 56), "the first tensor rank of the last stage"
     commands = [*plan.setup, plan.argv]
     assert [command[:2] for command in commands] == [("env", f"TPRIMAT_PLAY_RANK={rank}") for rank in (0, 56)]
     assert not any("torch.distributed.run" in part for command in commands for part in command)
     assert (plan.env["TPRIMAT_PLAY_WORLD"], plan.env["LOCAL_WORLD_SIZE"]) == ("64", "8")
-    assert told.shrunk == {}, "width, layers and world are true"
-    assert {"data", "data_path", "split", "loss"} <= told.not_rehearsed.keys()
+    assert scope.shrunk == {}, "width, layers and world are true"
+    assert {"data", "data_path", "split", "loss"} <= scope.not_rehearsed.keys()
     assert e.data.name == "mock", "at true size no corpus is made for one batch"
 
 
@@ -161,16 +161,16 @@ def test_one_stage_is_played_by_one_rank() -> None:
 
 def test_layers_are_cut_to_the_memory_and_nothing_else() -> None:
     e = rehearsal("layout", "nemo", "model=llama31_405b", *PIPELINED[:2], "layout.pipeline_model_parallel_size=2")
-    small, told = prepared(e, 16 * 10**9)
+    small, scope = prepared(e, 16 * 10**9)
     assert 0 < small.model.num_layers < 126 and small.model.num_layers % 2 == 0
     assert (
         rehearse.rank_bytes(small)
         <= 16 * 10**9
         < rehearse.rank_bytes(rehearse._with_layers(e, small.model.num_layers + 2))
     )
-    assert told.shrunk["num_layers"] == {"asked": 126, "ran": small.model.num_layers}
+    assert scope.shrunk["num_layers"] == {"asked": 126, "ran": small.model.num_layers}
     assert (small.model.hidden_size, small.layout) == (16384, e.layout)
-    assert any("more do not fit" in note for note in told.notes)
+    assert any("more do not fit" in note for note in scope.notes)
 
 
 def test_free_memory_is_some_of_what_there_is() -> None:
@@ -194,15 +194,15 @@ def file_of(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) ->
     return RankFile(rank=rank, ranks=where, chunks=(Chunk(parameters),))
 
 
-def held(e: Experiment, *files: RankFile, **effective: str) -> Record:
+def counted(e: Experiment, *files: RankFile, **effective: str) -> Record:
     read = {name: Reading(value, 1) for name, value in effective.items()}
     return run.against_count(structs.replace(DONE, effective=read), e, files)
 
 
 def test_a_rank_with_our_shapes_has_passed() -> None:
     e = toy_of()
-    assert held(e, file_of(on_rank(e.model, Sizes(), Place()))) == DONE
-    assert held(e, file_of(None)).cause == held(e).cause == "rank 0 reported no parameters"
+    assert counted(e, file_of(on_rank(e.model, Sizes(), Place()))) == DONE
+    assert counted(e, file_of(None)).cause == counted(e).cause == "rank 0 reported no parameters"
 
 
 def test_each_parameter_that_is_not_ours_is_named() -> None:
@@ -211,12 +211,12 @@ def test_each_parameter_that_is_not_ours_is_named() -> None:
     rows, columns = ours[QKV]
     wrong = {**ours, QKV: (rows + 32, columns), "decoder.layers.1.bogus": (3,)}
     del wrong["decoder.final_layernorm.weight"]
-    record = held(e, file_of(wrong))
+    record = counted(e, file_of(wrong))
     assert record.status == "failed" and record.cause is not None
     assert f"{QKV}: ({rows + 32}, {columns}), expected ({rows}, {columns})" in record.cause
     assert "decoder.layers.1.bogus: (3,), not known to our own count" in record.cause
     assert f"decoder.final_layernorm.weight: absent, expected ({columns},)" in record.cause
-    swapped = held(e, file_of({**ours, QKV: (columns, rows)}))
+    swapped = counted(e, file_of({**ours, QKV: (columns, rows)}))
     assert swapped.status == "failed", "the same number of elements in another shape"
 
 
@@ -231,9 +231,9 @@ def test_each_rank_is_held_at_its_own_place() -> None:
     sizes = Sizes(ep=2)
     assert e.layout.expert_model_parallel_size == 2
     files = [file_of(on_rank(e.model, sizes, Place(0, rank)), rank, expert=rank) for rank in range(2)]
-    assert held(e, *files) == DONE
-    assert held(e, files[0], structs.replace(files[1], ranks=files[0].ranks)).status == "failed"
-    assert "does not report its place" in str(held(e, structs.replace(files[0], ranks={}), files[1]).cause)
+    assert counted(e, *files) == DONE
+    assert counted(e, files[0], structs.replace(files[1], ranks=files[0].ranks)).status == "failed"
+    assert "does not report its place" in str(counted(e, structs.replace(files[0], ranks={}), files[1]).cause)
 
 
 @pytest.mark.parametrize("impl", ["local", "transformer_engine"])
@@ -243,4 +243,4 @@ def test_names_and_cuts_are_those_of_the_modules_in_use(impl: str) -> None:
     if impl == "transformer_engine":
         norm = "decoder.layers.0.self_attention.linear_qkv.layer_norm_weight"
         ours[norm] = ours.pop("decoder.layers.0.input_layernorm.weight")
-    assert held(e, file_of(ours), transformer_impl=impl).status == "completed"
+    assert counted(e, file_of(ours), transformer_impl=impl).status == "completed"

@@ -48,7 +48,7 @@ def test_no_number_of_a_rehearsal_is_a_speed() -> None:
     assert set(kept.metrics) == {"params_norm", "tokens_checksum", "z_loss"}
 
 
-# What becomes of a vendor's process: an interpreter that answers what is installed, and then does as it is told.
+# What becomes of a vendor's process: an interpreter that answers what is installed, and then does as a test says.
 
 FAKE = """#!/bin/bash
 [[ $1 == -c ]] && { echo '{"torch": "2", "megatron-core": "0.15.3", "nemo_toolkit": "2.7.3"}'; exit; }
@@ -97,7 +97,7 @@ def test_a_vendor_that_is_killed_or_takes_too_long_has_not_passed(
     assert record["last_lines"][-1] == "importing" and record["exit_code"] != 0
 
 
-def test_a_vendor_that_hangs_is_ended_and_its_last_line_told(
+def test_a_vendor_that_hangs_is_ended_and_its_last_line_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, record = launched(tmp_path, "echo waiting for rank 1; sleep 60", "hang_after_s=5", capsys=capsys)

@@ -41,7 +41,7 @@ KEPT = {"model": KEPT_OF_MODEL, "optimizer": KEPT_OF_OPTIMIZER, "training": KEPT
 
 @cache
 def request(model: str) -> Request:
-    """Return what the model's file asks for, by GPU; composing takes a quarter of a second."""
+    """Return what the model's file requests, by GPU; composing takes a quarter of a second."""
     config = compose(["platform=nvidia", "framework=megatron_bridge", "rehearse=train", f"model={model}"])
     problems: list[Any] = []
     frozen: Request = freeze(Request, config, "", problems)
@@ -61,12 +61,12 @@ def sizes(e: Experiment) -> dict[str, int]:
 
 def valid(e: Experiment) -> Experiment:
     """Return the settled `e` after all its rules were applied anew."""
-    asked = request("llama31_8b")
+    requested = request("llama31_8b")
     layout = LayoutChoice(
         table=None, **{name: getattr(e.layout, name) for name in LayoutChoice.__slots__ if name != "table"}
     )
     kept = {field.name: getattr(e, field.name) for field in fields(Common)}
-    return resolve(replace(asked, **kept, layout=layout, gpus_per_node=e.gpus_per_node), ())
+    return resolve(replace(requested, **kept, layout=layout, gpus_per_node=e.gpus_per_node), ())
 
 
 def check(e: Experiment) -> Experiment:
@@ -77,13 +77,13 @@ def check(e: Experiment) -> Experiment:
     assert small.layout.world_size == small.gpus_per_node <= PROCESSES
     per_step = small.training.micro_batch_size * data_parallel_size * small.layout.num_micro_batches
     assert per_step == small.training.global_batch_size <= 8
-    asked, ran = sizes(e), sizes(small)
-    assert all((ran[name] > 1) <= (asked[name] > 1) and ran[name] <= 2 for name in SIZES)
-    if sum(asked[name] > 1 for name in ("tensor_model", "pipeline_model", "context", "data")) <= 2 and not (
-        asked["tensor_model"] > 1 and asked["expert_model"] > 1
+    full, ran = sizes(e), sizes(small)
+    assert all((ran[name] > 1) <= (full[name] > 1) and ran[name] <= 2 for name in SIZES)
+    if sum(full[name] > 1 for name in ("tensor_model", "pipeline_model", "context", "data")) <= 2 and not (
+        full["tensor_model"] > 1 and full["expert_model"] > 1
     ):
-        assert {n for n in SIZES if asked[n] > 1} == {n for n in SIZES if ran[n] > 1}, "four processes hold them"
-    assert (ran["virtual_pipeline_model"] > 1) == (ran["pipeline_model"] > 1 and asked["virtual_pipeline_model"] > 1)
+        assert {n for n in SIZES if full[n] > 1} == {n for n in SIZES if ran[n] > 1}, "four processes hold them"
+    assert (ran["virtual_pipeline_model"] > 1) == (ran["pipeline_model"] > 1 and full["virtual_pipeline_model"] > 1)
     assert (small.layout.num_micro_batches == 1) == (e.layout.num_micro_batches == 1)
     for group, names in KEPT.items():
         part, full = getattr(small, group), getattr(e, group)
@@ -110,20 +110,20 @@ ROWS = [(row, name) for row in layout_rows() for name in ((row.hardware,) if row
 
 @pytest.mark.parametrize(("row", "gpu"), ROWS, ids=str)
 def test_every_row_of_the_layouts_has_a_toy(row: LayoutRow, gpu: str) -> None:
-    asked, nodes = request(row.model), max(1, row.gpus // 8)
+    requested, nodes = request(row.model), max(1, row.gpus // 8)
     batch = 128 * (row.micro_batch_size or 1)
-    asked = replace(asked, hardware=hardware(gpu), nodes=nodes, gpus_per_node=row.gpus // nodes)
-    layout = replace(asked.layout, name=row.table, table=row.table)
-    precision = replace(asked.precision, name=row.precision or "bf16")
-    training = replace(asked.training, global_batch_size=batch)
-    e = resolve(replace(asked, layout=layout, precision=precision, training=training), ())
+    requested = replace(requested, hardware=hardware(gpu), nodes=nodes, gpus_per_node=row.gpus // nodes)
+    layout = replace(requested.layout, name=row.table, table=row.table)
+    precision = replace(requested.precision, name=row.precision or "bf16")
+    training = replace(requested.training, global_batch_size=batch)
+    e = resolve(replace(requested, layout=layout, precision=precision, training=training), ())
     check(e)
 
 
 @st.composite
 def experiments(draw: st.DrawFn) -> Experiment:
     """Any model by any layout that its rules allow, on any GPU."""
-    asked = request(draw(st.sampled_from(choices("model"))))
+    requested = request(draw(st.sampled_from(choices("model"))))
     gpu = hardware(draw(st.sampled_from(GPUS)))
     tp, cp, pp, vp, ep, dp = (
         draw(st.sampled_from(values))
@@ -133,7 +133,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
     per_node = next(n for n in (8, 4, 2, 1) if world % n == 0)
     micro, accumulation, steps = draw(st.integers(1, 4)), draw(st.integers(1, 24)), draw(st.integers(1, 5000))
     layout = replace(
-        asked.layout,
+        requested.layout,
         name="explicit",
         table=None,
         tensor_model_parallel_size=tp,
@@ -143,7 +143,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
         expert_model_parallel_size=ep,
     )
     training = replace(
-        asked.training,
+        requested.training,
         micro_batch_size=micro,
         global_batch_size=micro * dp * accumulation,
         train_iters=steps,
@@ -151,11 +151,11 @@ def experiments(draw: st.DrawFn) -> Experiment:
     )
     if training.recompute_granularity == "full":
         training = replace(training, recompute_method="block", recompute_num_layers=draw(st.integers(1, 40)))
-    optimizer = replace(asked.optimizer, lr_warmup_iters=draw(st.integers(0, steps - 1)), lr_decay_iters=None)
-    data = replace(asked.data, name="mock", path=None, split="1,1,1") if draw(st.booleans()) else asked.data
+    optimizer = replace(requested.optimizer, lr_warmup_iters=draw(st.integers(0, steps - 1)), lr_decay_iters=None)
+    data = replace(requested.data, name="mock", path=None, split="1,1,1") if draw(st.booleans()) else requested.data
     changed = {"layout": layout, "training": training, "optimizer": optimizer, "data": data}
     try:
-        return resolve(replace(asked, hardware=gpu, nodes=world // per_node, gpus_per_node=per_node, **changed), ())
+        return resolve(replace(requested, hardware=gpu, nodes=world // per_node, gpus_per_node=per_node, **changed), ())
     except ConfigError:
         assume(False)
         raise
@@ -189,17 +189,17 @@ def test_what_a_toy_is() -> None:
 
 def test_the_same_batch_whatever_the_layout() -> None:
     """Or two vendors' own layouts could not be compared step by step."""
-    asked = request("llama31_8b")
+    requested = request("llama31_8b")
     batches = set()
     for dp, micro in ((8, 1), (4, 4), (1, 2), (8, 16)):
-        training = replace(asked.training, global_batch_size=128, micro_batch_size=micro)
-        layout = replace(asked.layout, name="data_parallel", table=None)
-        e = resolve(replace(asked, layout=layout, training=training, gpus_per_node=dp), ())
+        training = replace(requested.training, global_batch_size=128, micro_batch_size=micro)
+        layout = replace(requested.layout, name="data_parallel", table=None)
+        e = resolve(replace(requested, layout=layout, training=training, gpus_per_node=dp), ())
         batches.add(toy(e).training.global_batch_size)
     assert batches == {8}
 
 
 def test_a_corpus_of_the_users_own_keeps_its_vocabulary() -> None:
-    asked = request("llama31_8b")
-    small = toy(resolve(replace(asked, data=replace(asked.data, name="prefix", path="/x/y")), ()))
+    requested = request("llama31_8b")
+    small = toy(resolve(replace(requested, data=replace(requested.data, name="prefix", path="/x/y")), ()))
     assert (small.model.vocab_size, small.data.path) == (128256, "/x/y")

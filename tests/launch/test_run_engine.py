@@ -82,8 +82,8 @@ def test_a_run_becomes_a_record_and_is_not_run_twice(tmp_path: Path) -> None:
     assert [r["requested"]["seed"] for r in found] == [1234, 1235]
     record = found[0]
     assert record["differences"] == []
-    told = [name for name in record["requested"] if vocabulary()[name].dump]
-    missing = [name for name in told if name not in record["effective"]]
+    stated = [name for name in record["requested"] if vocabulary()[name].dump]
+    missing = [name for name in stated if name not in record["effective"]]
     assert missing == [], "every setting of the program is read back from the log's own dump"
     environment = record["environment"]
     for fact in ("torch", "megatron_core", "host", "device_name", "device_memory_bytes", "launcher_commit", "kernel"):

@@ -123,7 +123,7 @@ def test_a_parent_that_is_killed_leaves_no_ranks(tmp_path: Path, monkeypatch: py
     assert_nobody_left(tmp_path)
 
 
-def test_a_full_disk_ends_the_run_and_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.log").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
         run(tmp_path, "stay")

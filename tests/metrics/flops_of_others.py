@@ -142,7 +142,7 @@ def table(count: Callable[[dict[str, Any], int], float]) -> list[dict[str, Any]]
 
 
 def titan_row(name: str, seq_length: int) -> dict[str, Any]:
-    """Return what TorchTitan says of one of our models, as its trainer asks it."""
+    """Return what TorchTitan says of one of our models, as its trainer calls it."""
     import torch
 
     sys.path.insert(0, os.environ["TORCHTITAN_PATH"])

@@ -33,7 +33,7 @@ def parse_text(text: str | bytes, dialect: str | None = None) -> tuple[Parsed, .
     return parse_all(text.split("\n") if isinstance(text, str) else text.split(b"\n"), dialect)
 
 
-def whole(data: bytes) -> tuple[Parsed, ...]:
+def all_runs(data: bytes) -> tuple[Parsed, ...]:
     """The same, fed a megabyte at a time."""
     parser = Parser()
     for at in range(0, len(data), 1 << 20):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers import FIXTURES, parse_text, read, steps_of, whole
+from helpers import FIXTURES, all_runs, parse_text, read, steps_of
 
 from parsers import Parser
 from parsers.events import NewRun
@@ -32,8 +32,8 @@ def test_samples_decide_from_where_a_submitter_counts(counts_from: int) -> None:
 def test_accuracy_is_a_loss_in_some_benchmarks_only() -> None:
     for benchmark, loss in (("gpt3", 2.69), ("bert", None)):
         text = f"{point('submission_benchmark', benchmark)}\n{point('eval_accuracy', 2.69)}"
-        (told,) = (event for event in read("mllog", text) if isinstance(event, Validation))
-        assert (told.loss, told.metrics) == (loss, {"eval_accuracy": 2.69})
+        (stated,) = (event for event in read("mllog", text) if isinstance(event, Validation))
+        assert (stated.loss, stated.metrics) == (loss, {"eval_accuracy": 2.69})
 
 
 def test_a_mean_over_a_block_is_no_step() -> None:
@@ -72,22 +72,22 @@ def test_a_program_that_follows_is_another_run_and_takes_no_step_from_the_first(
     for count in (2_000, 10_000):
         alone = point("global_batch_size", 8) + "\n" + "".join(tracked(0, count))
         assert len(alone) > FIRST_WINDOW + (WINDOW if count > 2_000 else 0)
-        first, second = whole((alone + nemo).encode())
+        first, second = all_runs((alone + nemo).encode())
         assert (first.dialect, len(first.steps), first.steps[-1].step) == ("mllog", count, count - 1)
         assert (second.dialect, [step.loss for step in second.steps]) == ("nemo2", losses)
 
 
 def test_a_log_of_it_alone_is_read_as_it_comes() -> None:
-    """Waiting for another program for ever would hold the whole log in memory."""
-    parser, steps, told = Parser(), tracked(0, 10**9), 0
+    """Waiting for another program for ever would hold the full log in memory."""
+    parser, steps, stated = Parser(), tracked(0, 10**9), 0
     parser.feed(point("global_batch_size", 8))
-    while told < FIRST_WINDOW + WINDOW:
+    while stated < FIRST_WINDOW + WINDOW:
         text = "".join(next(steps) for _ in range(2000))
         parser.feed_bytes(text.encode())
-        told += len(text)
+        stated += len(text)
     before = parser.result().steps[-1].step
     parser.feed_bytes("".join(next(steps) for _ in range(10)).encode())
-    # the last one is held until the next: more lines may tell it
+    # the last one is kept until the next: more lines may be its own
     assert parser.result().steps[-1].step == before + 10
 
 

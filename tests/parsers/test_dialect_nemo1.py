@@ -22,8 +22,8 @@ def bar(step: int, drawn: int, time: str = "", rest: str = "", loss: str = "2.60
 
 
 def test_a_validation_point() -> None:
-    told = "Epoch 0, global step 100: 'val_loss' reached 1.42065 (best 1.42065)"
-    text = "\n".join([bar(99, 110), bar(99, 110, rest=", val_loss=1.420"), told])
+    stated = "Epoch 0, global step 100: 'val_loss' reached 1.42065 (best 1.42065)"
+    text = "\n".join([bar(99, 110), bar(99, 110, rest=", val_loss=1.420"), stated])
     points = [event for event in read("nemo1", text) if isinstance(event, Validation)]
     assert [(point.step, point.loss) for point in points] == [(99, 1.42065)]
 

@@ -35,11 +35,11 @@ def test_the_order_of_the_fields_does_not_matter() -> None:
 
 
 def test_a_terminal_may_wrap_anywhere() -> None:
-    whole = steps_of("nemo2", f"{LINE}\n{LINE.replace('step: 45', 'step: 46')}")
+    complete = steps_of("nemo2", f"{LINE}\n{LINE.replace('step: 45', 'step: 46')}")
     for at in range(len("Training epoch 2, iteration 7/999 |"), len(LINE) - len(": 23552")):
         broken = f"{LINE[:at]}\n{LINE[at:]}\n{LINE.replace('step: 45', 'step: 46')}"
         assert steps_of("nemo2", broken)[-1].step == 46
-        assert steps_of("nemo2", broken)[0] == whole[0], broken
+        assert steps_of("nemo2", broken)[0] == complete[0], broken
 
 
 def test_a_cut_number_is_no_number() -> None:
@@ -52,7 +52,7 @@ def test_what_stands_behind_the_last_number_does_not_hide_it() -> None:
         assert steps_of("nemo2", LINE + tail)[0].consumed_samples == 23552, tail
 
 
-def test_means_over_an_interval_are_told_apart() -> None:
+def test_means_over_an_interval_are_reported_apart() -> None:
     for k in (2, 5, 10):
         found = steps_of("nemo2", averaged(k, 0, 4))
         assert [step.interval_steps for step in found[1:]] == [k] * 3

@@ -70,8 +70,8 @@ def test_what_a_dump_does_not_tell_stays_unknown(dump: dict[str, Any], name: str
 def test_a_complete_dump_of_an_older_version_says_what_it_lacks() -> None:
     readings = {f"argument_{i}": Reading(i, i + 1) for i in range(60)}
     heads = {"num_attention_heads": Reading(16, 61)}
-    told = in_effect(heads, {**readings, **heads}, complete=True)
-    assert {name: reading.value for name, reading in told.items()} == {
+    stated = in_effect(heads, {**readings, **heads}, complete=True)
+    assert {name: reading.value for name, reading in stated.items()} == {
         "num_attention_heads": 16,
         "num_query_groups": 16,
         "multi_latent_attention": False,
@@ -79,14 +79,14 @@ def test_a_complete_dump_of_an_older_version_says_what_it_lacks() -> None:
         "num_experts": None,
         "gated_linear_unit": False,
     }
-    assert told["num_experts"].line == 61
+    assert stated["num_experts"].line == 61
     older = {**readings, "swiglu": Reading(True, 62)}
     assert in_effect({}, older, complete=True)["gated_linear_unit"].value is True
     assert "gated_linear_unit" not in in_effect({}, older)
     assert "gated_linear_unit" not in in_effect({}, {**readings, "glu_activation": Reading("geglu", 62)}, complete=True)
 
 
-def test_layers_that_no_formula_here_counts_are_told() -> None:
+def test_layers_that_no_formula_here_counts_are_reported() -> None:
     """In Hyena and Mamba hybrids attention and MLP are half the story: an MFU of these would be wrong."""
     assert other_layers({"model.hybrid_override_pattern": Reading("SDH*", 3)}) == "model.hybrid_override_pattern SDH*"
     plain = {"hybrid_override_pattern": Reading(None, 3), "hybrid_model": Reading(False, 4)}

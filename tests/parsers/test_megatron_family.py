@@ -56,22 +56,22 @@ def test_a_memory_of_no_known_size_has_no_unit() -> None:
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_terminals_wraps_are_undone(width: int) -> None:
     line = next(li for li in MODERN.splitlines() if "iteration        3/" in li)
-    whole = unplaced(line.encode())
+    complete = unplaced(line.encode())
     wrapped = "\n".join(line[at : at + width] for at in range(0, len(line), width))
-    assert unplaced(wrapped.encode() + b"\n  something else\n") == whole
+    assert unplaced(wrapped.encode() + b"\n  something else\n") == complete
 
 
 def test_what_another_rank_glued_into_a_number_costs_that_number_only() -> None:
     line = MODERN.splitlines()[-3]
-    (whole,), (glued,) = (
+    (complete,), (glued,) = (
         unplaced(line.encode()),
         unplaced(line.replace("lm loss: 6", "lm loss: 6[rank3]: hello").encode()),
     )
     assert glued.loss is None
-    assert replace(glued, loss=whole.loss) == whole
+    assert replace(glued, loss=complete.loss) == complete
 
 
-def test_a_restart_and_a_second_run_are_told_apart() -> None:
+def test_a_restart_and_a_second_run_are_reported_apart() -> None:
     lines = [line for line in MODERN.splitlines() if "elapsed time" in line]
     (run,) = parse_text("\n".join([*lines[:6], "loading", *(line.replace("loss: ", "loss: 1") for line in lines[4:])]))
     assert [step.iteration for step in run.steps] == list(range(1, 9))
@@ -144,5 +144,5 @@ def test_an_iteration_line_behind_bridges_step_time_in_one_line_is_read() -> Non
     pair = r"(Step Time : \S+ GPU utilization: \S+GPU)\n( \[[^\n]* iteration        [1357]/[^\n]*\n)"
     glued = re.sub(pair, r"\1\2\n", text)
     assert glued.count("/GPU [") == 4
-    (run,), (whole,) = parse_text(glued), parse_text(text)
-    assert [replace(step, line=0) for step in run.steps] == [replace(step, line=0) for step in whole.steps]
+    (run,), (complete,) = parse_text(glued), parse_text(text)
+    assert [replace(step, line=0) for step in run.steps] == [replace(step, line=0) for step in complete.steps]

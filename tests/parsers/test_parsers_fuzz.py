@@ -90,13 +90,13 @@ def test_no_line_alone_raises(data: bytes, dialect: str) -> None:
 @CALM
 @given(st.sampled_from(FIXTURES), st.lists(st.integers(1, 3000), min_size=1, max_size=20))
 def test_where_the_bytes_are_cut_changes_nothing(path: Path, sizes: list[int]) -> None:
-    data, whole = path.read_bytes(), parse_all(path)
+    data, complete = path.read_bytes(), parse_all(path)
     parser, at, index = Parser(), 0, 0
     while at < len(data):
         size = sizes[index % len(sizes)]
         parser.feed_bytes(data[at : at + size])
         at, index = at + size, index + 1
-    assert parser.finish() == whole
+    assert parser.finish() == complete
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)

@@ -100,8 +100,8 @@ def test_a_loss_that_is_not_finite_is_named_and_is_no_number() -> None:
 
 
 def test_a_number_cut_short_is_no_number() -> None:
-    whole = line(1)
-    cut = parse([whole[: whole.index("6.26") + 2]]).steps[0]
+    complete = line(1)
+    cut = parse([complete[: complete.index("6.26") + 2]]).steps[0]
     assert (cut.loss, cut.global_batch_size) == (None, 8)
 
 

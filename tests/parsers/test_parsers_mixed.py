@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import FIXTURES, parse_text, whole
+from helpers import FIXTURES, all_runs, parse_text
 
 from parsers.dialects import load
 from parsers.discover import discover
@@ -41,13 +41,13 @@ def test_two_programs_make_two_records_in_their_order(first: str) -> None:
     for second in PROGRAMS:
         if first == second:
             continue
-        runs = whole(bytes_of(first) + bytes_of(second))
+        runs = all_runs(bytes_of(first) + bytes_of(second))
         assert [(run.dialect, len(run.steps)) for run in runs] == [PROGRAMS[first], PROGRAMS[second]], second
 
 
 def test_the_values_of_the_second_are_those_that_it_has_alone() -> None:
     for first, second in itertools.permutations(("torchtitan_tiny", "nemo2_tiny", "maxtext_tiny"), 2):
-        (alone,), runs = whole(bytes_of(second)), whole(bytes_of(first) + bytes_of(second))
+        (alone,), runs = all_runs(bytes_of(second)), all_runs(bytes_of(first) + bytes_of(second))
         shift = bytes_of(first).count(b"\n")
         assert [(s.step, s.loss, s.line - shift) for s in runs[1].steps] == [
             (s.step, s.loss, s.line) for s in alone.steps
@@ -77,7 +77,7 @@ def test_a_packed_log_is_read_from_standard_input(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 9
 
 
-def test_copies_and_logs_without_steps_are_told_before_other_files(tmp_path: Path) -> None:
+def test_copies_and_logs_without_steps_are_reported_before_other_files(tmp_path: Path) -> None:
     for n in range(30):
         (tmp_path / f"a{n}.py").write_text("print('iteration')\n")
     (tmp_path / "rank0.log").write_bytes(bytes_of("maxtext_tiny"))

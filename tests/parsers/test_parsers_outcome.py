@@ -117,7 +117,7 @@ def test_what_the_kernel_killed() -> None:
     assert judge(Ending(exit_code=0, oom_kills=1), read(*steps(1, 2, 3))).status == "completed"
 
 
-def test_a_refusal_of_the_engine_is_told_whole() -> None:
+def test_a_refusal_of_the_engine_is_reported_in_full() -> None:
     head = "engine: settings refused, 2 problems"
     first = "settings.json: num_attention_heads: found 8; allowed: a multiple of num_query_groups = 3; try: 6"
     second = "settings.json: lr: found 0; allowed: a number > 0; try: write a plain number, without quotes"
@@ -152,15 +152,15 @@ def test_diverged() -> None:
     assert nan.status == "diverged"
     assert nan.cause == "loss is not finite at iteration 2 (line 2)"
     assert judge(Ending(exit_code=0), read(*steps(1, 2), *steps(3, loss="inf"))).status == "diverged"
-    for told in (
+    for stated in (
         "RuntimeError: Rank 0, node a: found NaN in local forward loss calculation",
         "AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel communication",
         "ERROR:megatron.core.rerun_state_machine:Unexpected result tensor(nan, device='cuda:0') on rank 0 at iteration "
         "#2 invokation #1 (message='found NaN in local forward loss calculation')!",
         "engine: loss is nan at iteration 2 of 3; try a smaller lr or a longer warm-up",
     ):
-        outcome = judge(Ending(exit_code=1), read(*steps(1), told))
-        assert outcome == Outcome("diverged", told, ("the log ends at iteration 1 of 3",))
+        outcome = judge(Ending(exit_code=1), read(*steps(1), stated))
+        assert outcome == Outcome("diverged", stated, ("the log ends at iteration 1 of 3",))
 
 
 def test_a_loss_that_recovered_is_a_note() -> None:
@@ -172,14 +172,14 @@ def test_a_loss_that_recovered_is_a_note() -> None:
 def test_hung_and_killed() -> None:
     cut = read(*steps(1))
     assert judge(Ending(exit_code=-15, signal_sent="SIGTERM", hung=True), cut).status == "hung"
-    asked = judge(Ending(exit_code=1, signal_sent="SIGTERM"), cut)
-    assert (asked.status, asked.cause) == ("killed", "ended by SIGTERM from its launcher")
+    requested = judge(Ending(exit_code=1, signal_sent="SIGTERM"), cut)
+    assert (requested.status, requested.cause) == ("killed", "ended by SIGTERM from its launcher")
     for code in (-9, 137):
         outside = judge(Ending(exit_code=code), cut)
         assert (outside.status, outside.cause) == ("killed", "ended by SIGKILL from outside")
 
 
-def test_without_any_error_line_the_exit_code_and_the_last_line_are_told() -> None:
+def test_without_any_error_line_the_exit_code_and_the_last_line_are_reported() -> None:
     assert judge(Ending(exit_code=5), read("starting")).cause == "exit code 5 after no iteration; last line: starting"
     assert judge(Ending(exit_code=5), read()).cause == "exit code 5 after no iteration; the log is empty"
 
@@ -189,10 +189,10 @@ def test_talk_of_nan_after_the_last_step_does_not_undo_it() -> None:
 
 
 def test_a_setting_that_the_program_does_not_tell_is_named() -> None:
-    told = {"seq_length": Reading(4096, 3)}
-    asked = {"seq_length": 4096, "rotary_base": 500000.0, "num_experts": None, "layout": "tp2"}
-    assert list(unreported(asked, told)) == ["requested, and not reported by the log: rotary_base"]
-    assert list(unreported(asked, {})) == [], "a log without settings says nothing about them"
+    stated = {"seq_length": Reading(4096, 3)}
+    requested = {"seq_length": 4096, "rotary_base": 500000.0, "num_experts": None, "layout": "tp2"}
+    assert list(unreported(requested, stated)) == ["requested, and not reported by the log: rotary_base"]
+    assert list(unreported(requested, {})) == [], "a log without settings says nothing about them"
 
 
 # A log of two parts: the second goes on from a checkpoint of the first.

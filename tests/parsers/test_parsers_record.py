@@ -1,4 +1,4 @@
-"""Records on disk: whole or not at all, the schema, older and newer versions, foreign files."""
+"""Records on disk: complete or not at all, the schema, older and newer versions, foreign files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
     assert (again.wall_time_s, again.steps[0].loss) == (None, None)
 
 
-def test_a_full_disk_leaves_the_old_record_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_record_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(FULL, tmp_path)
 
     def full(_: int) -> None:
@@ -177,7 +177,7 @@ def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("asked", "ran", "differ"),
+    ("requested", "ran", "differ"),
     [
         (1, 1.0, False),
         (500000.0, 500000, False),
@@ -190,8 +190,8 @@ def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyP
         ("bfloat16", "bfloat16", False),
     ],
 )
-def test_requested_against_effective(asked: Any, ran: Any, differ: bool) -> None:
-    assert bool(differences({"x": asked, "only": 1}, {"x": Reading(ran, 1), "other": Reading(1, 2)})) is differ
+def test_requested_against_effective(requested: Any, ran: Any, differ: bool) -> None:
+    assert bool(differences({"x": requested, "only": 1}, {"x": Reading(ran, 1), "other": Reading(1, 2)})) is differ
 
 
 def test_a_lone_surrogate_is_replaced_and_an_earlier_one_is_read(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_of_several_runs_none_gets_the_power_of_a_file_without_their_clock(tmp_p
     assert "which of the runs drew it is not known" in one_of_two.notes[0]
 
 
-def test_a_counter_that_disagrees_is_told(tmp_path: Path) -> None:
+def test_a_counter_that_disagrees_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "power.jsonl"
     path.write_text(jsonl([(float(t), 100.0, 80.0 * t) for t in range(10)]))
     record = with_power(Record(id="a", name="a", provenance="measured", status="completed"), path)

@@ -38,9 +38,9 @@ def steps(dialect: str, text: str) -> list[Step]:
 @pytest.mark.parametrize("dialect", LINES)
 def test_a_break_anywhere_in_a_step_line(dialect: str) -> None:
     line = LINES[dialect]
-    (whole,) = steps(dialect, line)
+    (complete,) = steps(dialect, line)
     for at in range(line.index(HEADS[dialect]) + len(HEADS[dialect]), line.index(TAILS[dialect]) + 1):
-        assert steps(dialect, f"{line[:at]}\n{line[at:]}\nsomething else") == [whole], line[:at]
+        assert steps(dialect, f"{line[:at]}\n{line[at:]}\nsomething else") == [complete], line[:at]
 
 
 @pytest.mark.parametrize("dialect", LINES)
@@ -56,12 +56,12 @@ def test_three_pieces_under_a_prefix(dialect: str) -> None:
 @pytest.mark.parametrize("dialect", LINES)
 def test_a_line_that_stays_cut_never_tells_half_a_number(dialect: str) -> None:
     line = LINES[dialect]
-    (whole,) = steps(dialect, line)
+    (complete,) = steps(dialect, line)
     names = ("loss", "grad_norm", "lr", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes")
     for at in range(1, len(line) - len(TAILS[dialect])):
         for step in steps(dialect, line[:at]):
             for name in names:
-                assert getattr(step, name) in (None, getattr(whole, name)), (line[:at], name)
+                assert getattr(step, name) in (None, getattr(complete, name)), (line[:at], name)
 
 
 @pytest.mark.parametrize("dialect", LINES)

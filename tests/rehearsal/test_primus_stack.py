@@ -17,7 +17,7 @@ from tests.launch.fake_rocm import the_run
 pytestmark = pytest.mark.nvidia
 
 
-def assert_as_asked(record: Record) -> None:
+def assert_as_requested(record: Record) -> None:
     """Completed, every setting as requested, every key that was written read, every step with its rate."""
     assert (record.status, record.provenance) == ("completed", "rehearsed"), record.cause
     assert [str(d) for d in record.differences] == []
@@ -37,7 +37,7 @@ def test_an_entry_point_of_primus(entry: str, tmp_path: Path) -> None:
     interpreter("primus")
     before = state_of_checkout()
     record, path = rehearsed(tmp_path, "primus", f"framework.entry={entry}", "gpus_per_node=2")
-    assert_as_asked(record)
+    assert_as_requested(record)
     assert {step.metrics["tokens_checksum"] for step in record.steps} and len(record.steps) == 8
     assert state_of_checkout() == before
     assert (path / "primus" / "rocm" / "lib").is_dir()  # what Primus wants lies in the run's own folder

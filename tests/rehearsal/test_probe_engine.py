@@ -57,7 +57,7 @@ def test_the_tokens_of_a_batch_are_the_same_in_every_layout(tmp_path: Path) -> N
     assert seen["1"] == seen["2"] != seen["seed"]
 
 
-def test_tokens_on_a_device_are_told_by_the_loader(tmp_path: Path) -> None:
+def test_tokens_on_a_device_are_reported_by_the_loader(tmp_path: Path) -> None:
     """Where memory cannot be read; the samples of another split are passed over."""
     folder = ROOT / "launchers" / "ranks" / "rehearsal"
     env = {**os.environ, "TPRIMAT_PROBE": str(tmp_path), "PYTHONPATH": str(folder)}

@@ -169,7 +169,7 @@ def test_experts_are_those_of_all_expert_ranks(tmp_path: Path) -> None:
         ({"version": 2}, "rank1.json: is of version 2, which is not known here"),
     ],
 )
-def test_ranks_that_contradict_each_other_are_told_and_not_believed(
+def test_ranks_that_contradict_each_other_are_reported_and_not_believed(
     tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     second = rank_file(1, **{"places": {"tensor": 1}, **changes})

@@ -66,7 +66,7 @@ def test_a_rank_that_is_none_is_refused(rank: str, world: str) -> None:
     assert f"integers, rank below world: {rank}, {world}" in done.stderr
 
 
-def test_a_played_rank_is_told_as_torchrun_would() -> None:
+def test_a_played_rank_has_the_variables_that_torchrun_would_set() -> None:
     code = "import os; print(*(os.environ[name] for name in 'RANK WORLD_SIZE LOCAL_RANK NODE_RANK NNODES'.split()))"
     requested = {"TPRIMAT_REHEARSE": "layout", "TPRIMAT_PLAY_RANK": "61", "TPRIMAT_PLAY_WORLD": "64"}
     assert started(code, **requested).stdout == "61 64 5 7 8\n"

@@ -15,7 +15,7 @@ tool() {
 
 sampled() { timeout 1.5 bash "$script" "$out" 0.2 || [[ $? == 124 ]]; }
 
-@test "nvidia-smi: watts, mebibytes as bytes, what is not told is null" {
+@test "nvidia-smi: watts, mebibytes as bytes, what is missing is null" {
   tool nvidia-smi 'index, power.draw [W], memory.used [MiB]\n0, 71.76 W, 4 MiB\n1, [N/A], 5 MiB\n'
   sampled
   grep -q '"device": 0, "power_w": 71.76, "memory_used_bytes": 4194304, "energy_j": null, "tool": "nvidia-smi"' "$out"
