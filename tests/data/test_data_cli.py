@@ -12,7 +12,7 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from conf.load import spelled_out
-from launchers import corpus, preflight
+from launchers import corpus, make_plan, preflight
 from launchers.frameworks.megatron import FRAMEWORK
 from launchers.plan import Host
 from tensorprimat import data
@@ -68,8 +68,8 @@ def test_data_that_cannot_be_is_refused(overrides: list[str], message: str) -> N
 def test_mock_data_needs_a_vocabulary_that_holds_it() -> None:
     host = Host(python="python", cpu_count=2)
     with pytest.raises(ConfigError, match="ids up to 4094"):
-        FRAMEWORK.render(load_experiment(CPU, "data=mock"), host)
-    made = FRAMEWORK.render(load_experiment(CPU, "data=mock", "model.vocab_size=4096"), host)
+        make_plan(load_experiment(CPU, "data=mock"), host)
+    made = make_plan(load_experiment(CPU, "data=mock", "model.vocab_size=4096"), host)
     assert made.setup == ()
     assert json.loads(made.files["settings.json"])["data_path"] is None
 
