@@ -20,7 +20,6 @@ from parsers.values import commas, count, number, step_fields
 _HEAD = re.compile(r"(?:\[epoch=(\d{1,9})\])?\[(batch|token|sample)=(\d{1,18})(?:/(\d{1,18}))?\]:\s*$")
 _EVAL_HEAD = re.compile(r"\[Eval batch=(\d{1,12})/(\d{1,12})\] Eval on (.{1,80}?) data:?\s*$")
 _ENTRY = re.compile(r"^\s{0,20}(Train|Eval) ([\w./ -]{1,120}): (\S{1,60})\s*$")
-_MOST_ENTRIES = 400
 
 
 def _gigabytes(text: str) -> int | None:
@@ -42,7 +41,7 @@ class _Driver(Driver):
         if self._head_of_record is not None and "/" in text:
             entry = _ENTRY.match(text) or _ENTRY.match(body(text))  # every entry that is read has a "/" in its name
             if entry is not None:
-                if (entry[1] == "Eval") == ("Eval" in self._head_of_record[0]) and len(self._entries) < _MOST_ENTRIES:
+                if (entry[1] == "Eval") == ("Eval" in self._head_of_record[0]) and len(self._entries) < 400:
                     self._entries.setdefault(entry[2], entry[3])
                 return ()
         head = _HEAD.search(text) or _EVAL_HEAD.search(text)

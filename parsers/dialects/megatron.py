@@ -42,7 +42,7 @@ _VALIDATION = re.compile(
 )
 _VALIDATED = re.compile(r"([A-Za-z_][\w ]{0,40}?)[ _](value|PPL|ppl): ([^ |]{1,30})")
 PARAMETERS = re.compile(
-    r"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})"
+    r"parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})"
 )
 _PEAK_MEMORY = re.compile(r"\[Rank (\d{1,6})\] \(after (\d{1,12}) iterations\) memory \((MB|GB)\) \|")
 _PEAKS = re.compile(r"(?:^|\|) {0,4}(?:mem-)?max[ -](allocated|reserved)(?:-gigabytes)?: {0,4}([^ |]{1,24})")

@@ -104,10 +104,9 @@ class _Driver(Driver):
             yield Fact("mlperf_status", about["status"], line)
         if about.get("status") == "success":
             yield Fact("completed", True, line)
-        if now is None:
-            return
-        yield Fact("mlperf_run_stop_unix_s", now / 1000, line)
-        if self._started is not None and now >= self._started:
+        if now is not None:
+            yield Fact("mlperf_run_stop_unix_s", now / 1000, line)
+        if now is not None and self._started is not None and now >= self._started:
             yield Fact("mlperf_time_to_train_s", (now - self._started) / 1000, line)
 
     def _evaluation(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:

@@ -177,11 +177,10 @@ def _parse(text: str) -> Values | None:
     values["iteration"] = iteration
     # The parameter groups' rate, logged before the scheduler steps: the one that this step uses (nvidia.md, section 4).
     values["lr_used"] = values.get("lr")
-    for name, kind in _MEMORY.items():
-        # 0 bytes is what a stand-in for torch.cuda answers: no measurement.
-        if values["metrics"].get(name):
-            values["memory_bytes"], values["memory_kind"] = int(values["metrics"][name]), kind
-            break
+    # 0 bytes is what a stand-in for torch.cuda answers: no measurement.
+    measured = [(values["metrics"][name], kind) for name, kind in _MEMORY.items() if values["metrics"].get(name)]
+    if measured:
+        values["memory_bytes"], values["memory_kind"] = int(measured[0][0]), measured[0][1]
     return values
 
 
