@@ -28,6 +28,7 @@ from parsers.storage import STEPS_FILE
 State = Literal["identical", "varied", "allowed", "declared", "unknown", "unexplained", "not rehearsed"]
 CheckState = Literal["equal", "apart", "unknown", "varied", "declared"]
 Values = Mapping[str, tuple[Any, ...] | None]
+Sides = Sequence[Group]
 Word = Literal["comparable", "not comparable", "cannot tell", "nothing to compare"]
 
 NEVER_READ = "probe_never_read"
@@ -121,7 +122,7 @@ def audit(groups: Sequence[Group], question: Question, curves: Mapping[str, Curv
 
 
 def _checks(
-    sides: Sequence[Group], runs: Sequence[Traced], checksums: Finding, states: Mapping[str, str], baseline: str | None
+    sides: Sides, runs: Sequence[Traced], checksums: Finding, states: Mapping[str, str], baseline: str | None
 ) -> Iterator[Check]:
     """Yield every check over all runs that count. states: of the settings; a difference that follows from what is
     varied or declared does not decide. What is not known decides nothing: the settings behind it do."""
@@ -153,9 +154,7 @@ def _checks(
             yield Check(name, state, f"{key} is {state}: {result.reason}", result.step, decides=False)
 
 
-def _rows(
-    sides: Sequence[Group], varied: frozenset[str], curves: Mapping[str, Curve], checksums: Finding
-) -> Iterator[Row]:
+def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], checksums: Finding) -> Iterator[Row]:
     """Yield every fact, how a layout was requested, and every setting, as all groups have it."""
     values: dict[str, Values] = {}
     for name in (*FACTS, LAYOUT, *(name for name, setting in vocabulary().items() if setting.dump)):
@@ -177,7 +176,7 @@ def _rows(
 
 
 def _setting_rows(
-    values: Mapping[str, Values], varied: frozenset[str], sides: Sequence[Group], same_tokens: bool
+    values: Mapping[str, Values], varied: frozenset[str], sides: Sides, same_tokens: bool
 ) -> Iterator[Row]:
     """Yield every setting that a log may report, and what a rehearsal leaves out that is none: kernels, collectives."""
     for name in (name for name, setting in vocabulary().items() if setting.dump):
@@ -198,7 +197,7 @@ def _setting_rows(
             yield Row(topic, "rehearsal", "not rehearsed", nobody, _not_rehearsed(sides, topic), decides=False)
 
 
-def _not_rehearsed(sides: Sequence[Group], name: str) -> str:
+def _not_rehearsed(sides: Sides, name: str) -> str:
     """Return why, and by which groups, a setting or topic was not rehearsed; empty where it was by all."""
     left_out = [(s.label, why) for s in sides for r in s.usable if (why := r.record.not_rehearsed.get(name))]
     labels = list(dict.fromkeys(label for label, _ in left_out))
@@ -243,7 +242,7 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:
     return tuple(sorted(distinct, key=repr))
 
 
-def _row(name: str, values: Values, varied: frozenset[str], sides: Sequence[Group]) -> Row:
+def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row:
     """Return the row. An unknown fact, kernel or setting that nobody can request decides nothing."""
     setting = vocabulary().get(name)
     kind = "fact" if setting is None else setting.kind
@@ -252,7 +251,7 @@ def _row(name: str, values: Values, varied: frozenset[str], sides: Sequence[Grou
     return Row(name, kind, state, values, reason, state == "unexplained" or (state == "unknown" and matters))
 
 
-def _state(name: str, kind: str, values: Values, varied: frozenset[str], sides: Sequence[Group]) -> tuple[State, str]:
+def _state(name: str, kind: str, values: Values, varied: frozenset[str], sides: Sides) -> tuple[State, str]:
     reported = {label: value for label, value in values.items() if value is not None}
     mixed = [label for label, value in reported.items() if len(value) > 1 and name not in _A_SEED]
     if mixed and kind != "kernels":
@@ -279,7 +278,7 @@ def _alike(first: tuple[Any, ...] | None, value: tuple[Any, ...] | None) -> bool
     return all(same(a, b) for a, b in zip(first, value, strict=True))
 
 
-def _declared(name: str, reported: Values, sides: Sequence[Group]) -> str:
+def _declared(name: str, reported: Values, sides: Sides) -> str:
     """Return the reasons given for a setting, where the groups that give none have it alike."""
     given = {side.label: _declared_by(side.usable, name) for side in sides if side.label in reported}
     silent = [reported[label] for label, reason in given.items() if not reason]
@@ -337,11 +336,7 @@ def _accepted(item: _Item, name: str, reasons: Mapping[str, str]) -> _Item:
 
 
 def _verdict(
-    groups: Sequence[Group],
-    sides: Sequence[Group],
-    rows: Sequence[Row],
-    checks: Sequence[Check],
-    deviations: Sequence[Deviation],
+    groups: Sequence[Group], sides: Sides, rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
 ) -> Verdict:
     """Return the verdict: what differs decides before what is not known; both before what is missing."""
     wrong = [_sentence(row) for row in rows if row.decides and row.state == "unexplained"]

@@ -102,7 +102,13 @@ def compare_groups(
     runs = [run for group_ in groups for run in group_.runs]
     if problems := tuple(copies(runs)):
         raise InputError(*problems)
-    base = _baseline(groups, question.baseline)
+    named, base = question.baseline, next((g for g in groups if g.usable), groups[0])
+    if named is not None:
+        labels = [g.label for g in groups]
+        if named not in labels:
+            hint = closest(named, labels) or "beside a candidate it may be a filter, too"
+            raise InputError(Problem("baseline", "no such group", named, listed(labels), hint))
+        base = groups[labels.index(named)]
     on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
     numbers, curves = _trace(runs, on, progress)
     audited = audit(groups, question, curves)
@@ -192,16 +198,6 @@ def _start(runs: Sequence[Run], terms: Terms) -> None:
 def _traced_here(place: int) -> _Traced:
     runs, terms = _here
     return _traced(terms, runs[place])
-
-
-def _baseline(groups: Sequence[Group], label: str | None) -> Group:
-    if label is None:
-        return next((g for g in groups if g.usable), groups[0])
-    labels = [g.label for g in groups]
-    if label not in labels:
-        hint = closest(label, labels) or "beside a candidate it may be a filter, too"
-        raise InputError(Problem("baseline", "no such group", label, listed(labels), hint))
-    return groups[labels.index(label)]
 
 
 def _scaling(groups: Sequence[Group], numbers: Numbers, difference: float) -> Iterator[Scaled]:

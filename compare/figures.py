@@ -50,11 +50,8 @@ def pool(figure: Figure, quantities: Sequence[Quantity]) -> Quantity:
         note = "the repeats have it in other units, or from other sources"
         return Quantity(None, first.unit, first.source, note=note)
     values = [float(q.value) for q in quantities if q.value is not None]
-    note = (
-        first.note
-        if all(q.note == first.note for q in quantities)
-        else f"of {len(quantities)} runs; the first: {first.note}"
-    )
+    alike = all(q.note == first.note for q in quantities)
+    note = first.note if alike else f"of {len(quantities)} runs; the first: {first.note}"
     if figure.pooled in ("max", "min"):
         return Quantity.of(max(values) if figure.pooled == "max" else min(values), first.unit, first.source, note)
     if figure.pooled == "geometric" and min(values) <= 0:

@@ -25,10 +25,7 @@ PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of 
 RARE = (*PARAMETERS, "mock_data")  # facts that a probe or one stack alone reports: no settings of ours
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
-FACTS = (
-    *("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"),
-    *(TOKENS, *RARE),
-)
+FACTS = (*("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"), *(TOKENS, *RARE))
 _SIDES = ("platform", "hardware", "framework")
 _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image"),
@@ -171,12 +168,12 @@ def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varie
     difference."""
     runs = [run for group in groups for run in group.usable]
     apart = [name for name in _SIDES if len({fact(run.record, name) for run in runs}) > 1]
+    keys: tuple[str, ...] = (LAYOUT,)
+    reason = f"no difference in {listed(_SIDES)} is reported"
     if named is not None:
         keys, reason = tuple(named), "vary="
     elif apart:
         keys, reason = ("platform",), f"the groups differ in {listed(apart)}"
-    else:
-        keys, reason = (LAYOUT,), f"no difference in {listed(_SIDES)} is reported"
     settings = expand(keys)
     layouts = {run.record.requested.get(LAYOUT) for run in runs}
     if "platform" in settings and LAYOUT not in settings and layouts == {_BEST}:

@@ -80,8 +80,7 @@ def legend(comparison: Comparison) -> tuple[tuple[Markup, str], ...]:
 
 
 def with_curves(comparison: Comparison) -> list[tuple[int, Group]]:
-    """Return the groups whose curves are drawn, each with its place: those that carry numbers; where none does, the
-    rehearsed ones."""
+    """Return the groups whose curves are drawn, those that are audited, each with its place."""
     return [(comparison.places[side.label], side) for side in counted(comparison.groups)]
 
 

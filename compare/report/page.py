@@ -211,7 +211,12 @@ def report(comparison: Comparison, command: str) -> Report:
     """Return the full report. command: the one that made it."""
     curves = charts.curve_charts(comparison)
     groups = tuple((charts.sample(place), side.label) for place, side in charts.with_curves(comparison))
-    verdict = [*_verdict_blocks(comparison), *_ratio_blocks(comparison), *_groups(comparison)]
+    # The ratios that a manager reads, of many groups throughput alone; all others folded.
+    few = len(comparison.groups) <= _FEW
+    wanted = _FIRST if few else {SPEED}
+    rest = [*_ratios_of(comparison, TITLES.keys() - wanted, few, "Other figures: ")]
+    ratios = [*_ratios_of(comparison, wanted, few), *([Details("More ratios", rest)] if rest else [])]
+    verdict = [*_verdict_blocks(comparison), *ratios, *_groups(comparison)]
     commands: list[Block] = [Code(command, "the command of this report"), *map(_reproduced, comparison.groups)]
     return _report(
         comparison,
@@ -229,7 +234,7 @@ def report(comparison: Comparison, command: str) -> Report:
 def summary(comparison: Comparison) -> Report:
     """Return what a terminal has room for: the verdict, what differs, the first figures and ratios."""
     audited = comparison.audit
-    differing = [r for r in audited.rows if r.state in ("varied", "declared", "allowed") and _is_reported(r)]
+    differing = [r for r in audited.rows if r.state in ("varied", "declared", "allowed") and any(r.values.values())]
     blocks: list[Block] = [Paragraph(_counted(audited.rows)), *_verdict_blocks(comparison)]
     blocks += _settings("What differs", differing, with_reasons=False)
     reasoned = [row for row in audited.rows if row.reason and (row in differing or row.state == "not rehearsed")]
@@ -409,15 +414,6 @@ def _groups(comparison: Comparison) -> Iterator[Block]:
         yield Paragraph(f"Trained by all: {listed(texts)}.")
 
 
-def _ratio_blocks(comparison: Comparison) -> Iterator[Block]:
-    """Yield the ratios that a manager reads, of many groups throughput alone; all others folded."""
-    few = len(comparison.groups) <= _FEW
-    wanted = _FIRST if few else {SPEED}
-    yield from _ratios_of(comparison, wanted, few)
-    if rest := tuple(_ratios_of(comparison, TITLES.keys() - wanted, few, "Other figures: ")):
-        yield Details("More ratios", rest)
-
-
 def _ratios_of(comparison: Comparison, metrics: Set[str], few: bool, of: str = "") -> Iterator[Block]:
     """Yield tables: of few groups one each, with a line a figure; of many one for each figure, with a line a group; and
     why there are no others, a sentence a reason."""
@@ -462,7 +458,8 @@ def _figure(comparison: Comparison, label: str, metric: str, **look: bool) -> Me
 def _audit_section(comparison: Comparison) -> Section:
     """Return what differs, then everything, folded."""
     rows = comparison.audit.rows
-    differing = [row for state in _ORDER for row in rows if row.state == state and _is_reported(row)]
+    # What no group reports may differ, and nobody sees it.
+    differing = [row for state in _ORDER for row in rows if row.state == state and any(row.values.values())]
     differing += [row for row in rows if row.state not in (*_ORDER, "identical", "unknown")]
     silent = [row for row in rows if row.state in (*_ORDER, "unknown") and row not in differing]
     blocks: list[Block] = [Paragraph(_counted(rows)), *_settings("Differences", differing)]
@@ -475,11 +472,6 @@ def _audit_section(comparison: Comparison) -> Section:
         every = [table for kind, same in kinds.items() for table in _settings(f"Kind: {kind}", same)]
         blocks.append(Details(f"All {len(rows)} settings", every))
     return Section("Audit", blocks, "audit")
-
-
-def _is_reported(row: Row) -> bool:
-    """Return whether a group reports the setting at all: what none reports may differ, and nobody sees it."""
-    return any(values is not None for values in row.values.values())
 
 
 def _counted(rows: Sequence[Row]) -> str:
@@ -604,10 +596,6 @@ def _assumed_section(comparison: Comparison) -> Section:
     rows = [(note or "no reason given", tuple(lines)) for note, lines in gathered(guessed).items()]
     assumed = _table("Figures that nobody measured", ("because", "figures"), rows)
     blocks: list[Block] = [*assumed] if assumed else [Paragraph("No figure of this report is assumed.")]
-    return Section("What was assumed", [*blocks, *_terms(comparison)], "assumed")
-
-
-def _terms(comparison: Comparison) -> list[Table]:
     terms, prices = comparison.terms, comparison.terms.prices
     source = " ".join(filter(None, (prices.date, prices.source)))
     whose = "an example, not your price" if prices.example else "yours"
@@ -616,7 +604,7 @@ def _terms(comparison: Comparison) -> list[Table]:
         value = getattr(terms, name)
         return none if value is None else ((Number(shown(value), value, f"/terms/{name}"), unit),)
 
-    rows: list[tuple[str, Cell]] = [
+    taken: list[tuple[str, Cell]] = [
         ("training that time, money and energy are of", number("tokens", " tokens")),
         ("prices", f"{prices.currency}, {whose}" + (f": {source}" if source else "")),
         ("electricity on top", number("power_price", f" {prices.currency}/kWh", "none")),
@@ -625,7 +613,8 @@ def _terms(comparison: Comparison) -> list[Table]:
         ("share of the time that makes progress", number("goodput")),
         ("carbon intensity", Measured(terms.carbon, "/terms/carbon")),
     ]
-    return _table("Terms of time, money, energy and CO2", ("of", "taken as"), rows)
+    blocks += _table("Terms of time, money, energy and CO2", ("of", "taken as"), taken)
+    return Section("What was assumed", blocks, "assumed")
 
 
 def _scaling_section(comparison: Comparison) -> Iterator[Section]:
@@ -684,8 +673,7 @@ def _run_figures(comparison: Comparison, group: Group) -> Details:
         [run.record.id, *(Measured(numbers[run.path][f.metric], f"{at[run.path]}/{f.metric}") for f in known)]
         for run in runs
     ]
-    caption = f"{group.label}: the figures of every run"
-    heads = ("run", *(figure.title for figure in known))
+    caption, heads = f"{group.label}: the figures of every run", ("run", *(figure.title for figure in known))
     return Details(f"{caption} ({len(runs)})", _table(caption, heads, rows, numbers=True))
 
 
@@ -734,7 +722,13 @@ def _folded(summary: str, text: str) -> Details:
 def launched(directory: str) -> tuple[str | None, str | None]:
     """Return how the run of a directory was started, by its plan.json as a shell takes it, and its experiment.yaml.
     None: not there, or not as we write them."""
-    plan, experiment = (_text(Path(directory) / name) for name in ("plan.json", "experiment.yaml"))
+    texts: list[str | None] = []
+    for path in (Path(directory) / name for name in ("plan.json", "experiment.yaml")):
+        try:
+            texts.append(path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_BYTES else None)
+        except (OSError, ValueError):  # a name or a text that is no UTF-8, too
+            texts.append(None)
+    plan, experiment = texts
     try:
         entry: Any = json.loads(plan or "")
     except (ValueError, RecursionError):
@@ -746,13 +740,6 @@ def launched(directory: str) -> tuple[str | None, str | None]:
     # A secret by its name alone.
     variables = [f'{k}="${k}"' if SECRET.search(k) else f"{k}={shlex.quote(str(v))}" for k, v in known]
     return " \\\n  ".join([f"cd {shlex.quote(directory)} &&", *variables, shlex.join(argv)]), experiment
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_BYTES else None
-    except (OSError, ValueError):  # a name or a text that is no UTF-8, too
-        return None
 
 
 def regression_report(gate: regression.Regression) -> Report:
