@@ -145,7 +145,7 @@ def read_yaml(path: Path, kind: type = dict) -> Any:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(Problem(where, "is not valid YAML", " ".join(str(error).split()))) from error
     if document is not None and not isinstance(document, kind):
-        raise ConfigError(Problem(where, "is not a mapping" if kind is dict else "is no list", repr(document)))
+        raise ConfigError(Problem(where, "is not a mapping" if kind is dict else "is not a list", repr(document)))
     return document or kind()
 
 
