@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from conf.compose import SECRET, choices
 from conf.errors import Answer, InputError, Problem, closest, listed
-from conf.freeze import field_types, required
+from conf.freeze import field_types, number, required
 from conf.schema import Request
 from conf.version import VERSION
 
@@ -29,8 +29,6 @@ _STANDARD: Mapping[str, str] = {"--help": "print this", "--version": "print the 
 _WIDTH, _COLUMN = 118, 40  # of a help, and of its left column
 _FORMS = ("--json", "--csv", "--markdown")
 _PAIR = re.compile(r"[A-Za-z_][\w.]{0,120}=")
-_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[kKMBGTP](?![a-zA-Z]))?\s*(\S.*)?")
-_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,20 +231,6 @@ class _Parser:
 def is_pair(word: str) -> bool:
     """Return whether `word` is KEY=VALUE, and no path that is there."""
     return bool(_PAIR.match(word)) and not Path(word).exists()
-
-
-def number(text: str, units: Sequence[str] = ()) -> float:
-    """Read a number with a scale (1T, 2%) and one of `units` behind it. Raises ValueError."""
-    match = _NUMBER.fullmatch(text.strip())
-    unit = match[3] if match else None
-    if match is None or (unit and unit.casefold() not in [u.casefold() for u in units]):
-        behind = f", with {' or '.join(units)} behind it or nothing" if units else ""
-        raise ValueError(f"a number such as 15e12, 1T or 2%{behind}")
-    value = float(match[1].replace("_", ""))
-    value = value / 100 if match[2] == "%" else value * _SCALES.get(match[2] or "", 1)
-    if not math.isfinite(value):
-        raise ValueError("a finite number")
-    return value
 
 
 def between(low: float, high: float, allowed: str, *units: str, exclusive: bool = False) -> Callable[[str], float]:

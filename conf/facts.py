@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import inf, log2
 from pathlib import Path
@@ -58,7 +58,7 @@ def hardware(name: str | None) -> Hardware | None:
         return None
     facts, problems = read_choice("hardware", name), list[Problem]()
     device = freeze(Hardware, facts, f"hardware {name}", problems)
-    if problems := [*problems, *check_hardware(facts)]:
+    if problems := [*problems, *check_hardware(asdict(device) if device else facts)]:
         raise ConfigError(*problems)
     return device  # type: ignore[no-any-return]
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from math import isfinite
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from conf.errors import ConfigError, Problem, closest, listed
+
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[kKMBGTP](?![a-zA-Z]))?\s*(\S.*)?")
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
+_UNITS = {"usd_per_gpu_hour": ("USD/gpu-hour", "USD/gpu-h")}  # by key, below which they may be typed
 
 
 def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
@@ -26,9 +32,34 @@ def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
         return tuple(freeze(get_args(kind)[0], item, f"{where}[{i}]", problems) for i, item in enumerate(value))
     if origin is Mapping and isinstance(value, Mapping):
         return {str(k): freeze(get_args(kind)[1], v, f"{where}.{k}", problems) for k, v in value.items()}
+    value = amount(kind, value, next((units for key, units in _UNITS.items() if f".{key}." in where), ()))
     if not _is(kind, value):
         return _wrong(kind, value, where, problems)
     return float(value) if kind is float else value  # 1 and 1.0 in YAML are the same request
+
+
+def amount(kind: Any, value: Any, units: Sequence[str] = ()) -> Any:
+    """Return what was typed for a number of `kind` (int or float) as that number: 4k, 1e3, 2%, with one of `units`
+    behind it or none. All else stays as it is."""
+    if kind in (int, float) and isinstance(value, str):
+        with suppress(ValueError):
+            value = number(value, units)
+    return int(value) if kind is int and isinstance(value, float) and value.is_integer() else value
+
+
+def number(text: str, units: Sequence[str] = ()) -> float:
+    """Read a number with a scale (1T), and one of `units` behind it; without units it may be a share (2%). Raises
+    ValueError."""
+    match = _NUMBER.fullmatch(text.strip())
+    unit = match[3] or ("%" if units and match[2] == "%" else "") if match else ""
+    if match is None or unit.casefold() not in ["", *(u.casefold() for u in units)]:
+        known = f" or 1T, with {' or '.join(units)} behind it or nothing" if units else ", 1T or 2%"
+        raise ValueError(f"a number such as 15e12{known}")
+    value = float(match[1].replace("_", ""))
+    value = value / 100 if match[2] == "%" else value * _SCALES.get(match[2] or "", 1)
+    if not isfinite(value):
+        raise ValueError("a finite number")
+    return value
 
 
 def frozen(kind: Any, value: Any, where: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from conf import devices, frameworks
 from conf.compose import choices, compose, entry, flattened, read_choice
 from conf.errors import ConfigError, Problem, listed
 from conf.facts import check_hardware, find_row, hardware, named_by_driver
-from conf.freeze import freeze, frozen
+from conf.freeze import frozen
 from conf.resolve import Declared, Experiment, resolve
 from conf.schema import Data, Model, Request
 from conf.vendors import CPU, accelerators
@@ -68,13 +68,10 @@ def spelled_out(overrides: Iterable[str]) -> list[str]:
 
 def _request(config: dict[str, Any]) -> Request:
     """Return the validated request. ConfigError: every wrong key, type and fact."""
-    problems: list[Problem] = []
-    request = freeze(Request, config, "", problems)
-    problems += check_hardware(config["hardware"])
-    problems += [] if request is None else [*_data_problems(request.data), *_senseless(request)]
-    if problems:
+    request: Request = frozen(Request, config, "")
+    if problems := [*check_hardware(asdict(request.hardware)), *_data_problems(request.data), *_senseless(request)]:
         raise ConfigError(*problems)
-    return request  # type: ignore[no-any-return]
+    return request
 
 
 def _data_problems(data: Data) -> Iterator[Problem]:

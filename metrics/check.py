@@ -26,6 +26,7 @@ _CONVERTED = {name: convention for name, convention in CONVENTIONS.items() if no
 _SHAPE = ("num_layers", "hidden_size", "ffn_hidden_size", "gated_linear_unit", "vocab_size")
 _MODEL = ("model", "seq_length", *_SHAPE)
 _EXIT = {"possible": 0, "implausible": 1, "impossible": 1, "cannot tell": 3}
+_TFLOPS = ("TFLOP/s", "TFLOPS", "TFLOP/s/GPU", "TFLOPS/GPU")
 _DIGITS = 0.005  # half of the last of three digits, as such figures are quoted
 
 
@@ -66,8 +67,8 @@ CHECK = Command(
         Key("mode", "(default: training)", str, "training", "forward", lambda: ("training", "forward")),
         Key("tokens_per_s_per_gpu", "claim: a speed", positive("tokens/s/GPU"), example="20k"),
         Key("tokens_per_s", "claim: a speed of all gpus together", positive("tokens/s"), example="1.45M"),
-        Key("tflops_per_gpu", "claim: a rate", positive("TFLOP/s"), example="1100"),
-        Key("peak_tflops", "claim: the dense peak of hardware in precision", positive("TFLOP/s"), example="989"),
+        Key("tflops_per_gpu", "claim: a rate", positive(*_TFLOPS), example="1100"),
+        Key("peak_tflops", "claim: the dense peak of hardware in precision", positive(*_TFLOPS), example="989"),
         Key("ratio", "claim: the ratio of the numbers in of", positive(), example="6.34"),
         Key("of", "the two numbers of a ratio", _two, example="13363,5115"),
         _CONVENTION,
@@ -92,7 +93,8 @@ FLOPS = Command(
     summary="A model's FLOPs in every convention; TFLOP/s converted between them.",
     keys=(
         *_OF_A_MODEL,
-        Key("tflops", "a printed figure, to be converted", positive("TFLOP/s"), example="1441"),
+        Key("tflops", "a printed figure, to be converted", positive(*_TFLOPS), example="1441"),
+        Key("tflops_per_gpu", "the same, as metrics check calls it", positive(*_TFLOPS), example="1441"),
         _CONVENTION,
     ),
     examples=("model=llama31_8b seq_length=8192 tflops=1441 convention=full_attention",),
@@ -125,8 +127,10 @@ def check(argv: Sequence[str] | None = None) -> int:
 def flops(argv: Sequence[str] | None = None) -> int:
     """Print a model's FLOPs. 0: printed; 2: bad input."""
     arguments = FLOPS.parse(argv)
-    tflops: float | None = arguments["tflops"]
+    tflops: float | None = arguments["tflops"] or arguments["tflops_per_gpu"]
     problems = []
+    if {"tflops", "tflops_per_gpu"} <= arguments.typed:
+        problems.append(Problem("tflops, tflops_per_gpu", "exclude each other"))
     if "convention" in arguments.typed and tflops is None:
         hint = f"tflops=400 convention={arguments['convention']}"
         problems.append(Problem("convention", "of which figure?", hint=hint))

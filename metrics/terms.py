@@ -7,6 +7,7 @@ A GPU-hour costs what the user says, else a dated example of ours, which is mark
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,10 +16,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from conf.arguments import Arguments, Key, between, number
+from conf.arguments import Arguments, Key, between
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
-from conf.freeze import frozen
+from conf.freeze import frozen, number
 from conf.vocabulary import read_yaml
 from metrics.bill import NO_CARBON, Prices, Terms, hours_at_work, owned
 from metrics.quantity import Quantity
@@ -27,7 +28,7 @@ from parsers.storage import experiment_of
 
 EXAMPLE = "oracle"
 _PER_HOUR = "_per_gpu_hour"
-_UNITS: Mapping[str, tuple[str, ...]] = {_PER_HOUR: ("/gpu-hour", "/gpu-h", "/gpuh"), "_per_gpu": ("/gpu",)}
+_UNITS: Mapping[str, tuple[str, ...]] = {_PER_HOUR: ("/gpu-hour", "/gpu-h", "/gpuh"), "_per_gpu": ("/gpu", "")}
 _HINT = "price.usd_per_gpu_hour.mi355x=3.10, or price=FILE like conf/price/oracle.yaml"
 _SHARE = "above 0, at most 1 or 100%"
 _BUILDING = "1 or more: 1 is a building that needs nothing for itself"
@@ -54,12 +55,22 @@ def intensity(text: str) -> Quantity:
     """Read a number (the user's own, in gCO2e/kWh) or a country's ISO code (USA, FRA) of conf/carbon, else of
     codecarbon where that is installed. InputError: neither."""
     try:
-        value = number(text, (_CARBON_UNIT,))
+        value = number(text, (_CARBON_UNIT, "gCO2/kWh", "g/kWh"))
     except ValueError:
+        if text.strip()[:1].isdigit():
+            raise
         return _country(text.strip().upper())
     if value < 0:
         raise InputError(Problem("carbon", "is not a carbon intensity", text, "0 gCO2e/kWh or more"))
     return Quantity(value, _CARBON_UNIT, "computed", note="yours")
+
+
+def _of_kwh(text: str) -> Quantity:
+    """Read a price of electricity; its unit is USD/kWh or the like, empty where none is typed. Raises ValueError."""
+    match = re.search(r"[A-Za-z]{3}/kWh$", text.strip(), re.IGNORECASE)
+    unit = match[0] if match else "USD/kWh"
+    price = between(0, 1e6, "0 to 1,000,000", unit)(text)
+    return Quantity(price, f"{unit[:3].upper()}/kWh" if match else "", "computed")
 
 
 def _country(code: str) -> Quantity:
@@ -190,8 +201,9 @@ def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Seque
         except ValueError:  # true and false, too
             checked[name] = 0.0
         if not checked[name] > 0:
-            allowed = f"above 0, in {currency}{units[0]}"
-            problems.append(Problem(where, f"the price of {name} is not a positive number", str(amount), allowed))
+            unit = f"{currency}{units[0]}"
+            what = f"the price of {name} is not a positive number of {unit}"
+            problems.append(Problem(where, what, str(amount), f"above 0, in {unit}"))
     if problems:
         raise InputError(*problems)
     return checked
@@ -206,7 +218,7 @@ KEYS = (
     Key("capex.*", "bought instead: a GPU, its host and network", str, None, "capex.usd_per_gpu.mi355x=28000", _bought),
     Key("years", "that bought hardware works (default: 4)", between(0.01, 100, "0.01 to 100", "years"), 4.0, "5"),
     Key("utilisation", "share of those years that it works (default: 1)", between(0.001, 1, _SHARE), 1.0, "70%"),
-    Key("power_price", "of a kWh, in the price's currency; adds electricity", between(0, inf, _MORE), None, "0.09"),
+    Key("power_price", "of a kWh, in the price's currency; adds electricity", _of_kwh, None, "0.09"),
     Key("pue", "power usage effectiveness of the building (default: 1)", between(1, 10, _BUILDING), 1.0, "1.25"),
     Key("host_share", "hosts and network: a share of the GPUs' power (default: 0)", between(0, 10, _HOST), 0.0, "25%"),
     Key("goodput", "share of the time that makes progress (default: 1)", between(0.001, 1, _SHARE), 1.0, "96%"),
@@ -233,8 +245,12 @@ def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     embodied_kg = arguments["embodied_kg"]
     if embodied_kg is not None:
         embodied_kg /= hours_at_work(arguments["years"], arguments["utilisation"])
-    plain = {name: arguments[name] for name in ("tokens", "power_price", "pue", "host_share", "goodput", "carbon")}
-    return Terms(prices=_prices(arguments, runs), embodied_kg_per_gpu_hour=embodied_kg, **plain)
+    plain = {name: arguments[name] for name in ("tokens", "pue", "host_share", "goodput", "carbon")}
+    prices, power = _prices(arguments, runs), arguments["power_price"] or Quantity(None, "", "computed")
+    if power.unit not in ("", f"{prices.currency}/kWh"):
+        what = "another currency than the prices'"
+        raise InputError(Problem("power_price", what, power.unit, f"{prices.currency}/kWh"))
+    return Terms(prices=prices, embodied_kg_per_gpu_hour=embodied_kg, power_price=power.value, **plain)
 
 
 def _prices(arguments: Arguments, runs: Sequence[Run]) -> Prices:

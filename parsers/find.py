@@ -14,6 +14,7 @@ from typing import Any
 from conf.arguments import Key, is_pair, offered, program
 from conf.compose import choices, read_choice
 from conf.errors import InputError, Problem, UserError, closest, listed
+from conf.freeze import amount
 from conf.vocabulary import vocabulary
 from parsers.progress import Progress, silent
 from parsers.record import Run
@@ -183,5 +184,5 @@ def _is(value: Any, text: str) -> bool:
     if value is None or isinstance(value, bool):
         return str(value).lower() == text.lower() or (value is None and text == "null")
     if isinstance(value, int | float):
-        return real(literal(text)) is not None and bool(literal(text) == value)
+        return real(typed := amount(float, literal(text))) is not None and bool(typed == value)
     return fnmatchcase(str(value), text)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from conf.arguments import Key, offered
 from conf.errors import InputError, Problem, UserError, closest, listed
+from conf.freeze import amount
 from conf.vocabulary import follow, vocabulary
 from parsers.record import Record, Status
 from parsers.values import yaml_literal
@@ -34,7 +35,7 @@ def given_of(texts: Sequence[str], other_keys: Sequence[str] = ()) -> dict[str, 
     problems = [problem for key, value in pairs for problem in _problems(key, value, other_keys)]
     if problems:
         raise InputError(*problems)
-    return {key: value if key in (*FIELDS, *_CHOICES, STATUS) else yaml_literal(value) for key, value in pairs}
+    return {key: value if key in (*FIELDS, *_CHOICES, STATUS) else _value(key, value) for key, value in pairs}
 
 
 def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Problem]:
@@ -50,10 +51,14 @@ def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Probl
         allowed = f"{', '.join((*_CHOICES, *FIELDS, STATUS))}, or a setting of conf/vocabulary.yaml"
         yield Problem(key, "no such key", allowed=allowed, hint=closest(key, (*known, *other_keys)))
     elif key in vocabulary():
-        setting, typed_value = vocabulary()[key], yaml_literal(value)
+        setting, typed_value = vocabulary()[key], _value(key, value)
         if not setting.accepts(typed_value):  # it would be believed
             hint = "precision=bf16 gives all at once" if setting.kind == "precision" else ""
             yield Problem(key, "no such value", str(typed_value), setting.allowed, hint)
+
+
+def _value(key: str, text: str) -> Any:
+    return amount({"int": int, "float": float}.get(vocabulary()[key].type), yaml_literal(text))
 
 
 def with_given(record: Record, given: Mapping[str, Any]) -> Record:

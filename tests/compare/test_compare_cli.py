@@ -198,6 +198,7 @@ def test_runs_are_found_by_what_they_are(vendors: Path) -> None:
         ("hardware=mi3*", "mi300x mi355x"),
         ("tensor_model_parallel_size=2", "mi300x"),
         ("lr=1e-1", "mi355x"),
+        ("lr=10%", "mi355x"),
         ("fp8=null image=nemo:26.02", "h100"),
         ("host=box runs/h100", "h100"),
     ):

@@ -109,6 +109,13 @@ def test_the_users_own_price_for_a_gpu() -> None:
     assert e.price.usd_per_gpu_hour == {"mi355x": 3.1}
 
 
+def test_numbers_are_typed_as_on_every_other_command_line() -> None:
+    price, steps = "price.usd_per_gpu_hour.mi355x=3.10 USD/gpu-hour", "per_platform.cpu.training.train_iters=1e3"
+    e = load_experiment("platform=cpu", "training.seq_length=0.2k", "optimizer.weight_decay=10%", price, steps)
+    assert (e.training.seq_length, e.training.train_iters, type(e.training.train_iters)) == (200, 1000, int)
+    assert (e.optimizer.weight_decay, e.price.usd_per_gpu_hour) == (0.1, {"mi355x": 3.1})
+
+
 def test_max_performance_comes_from_a_vendors_recipe() -> None:
     e = load_experiment("platform=amd", "model=llama", "layout=max_performance")
     assert "rimus" in (e.layout.source or "")

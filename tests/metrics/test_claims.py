@@ -44,7 +44,7 @@ FORWARD = "whether only the forward pass was timed"
         (f"{LLAMA} tokens_per_s_per_gpu=25000 mode=forward", "possible", []),
         # gh:AMD-AGI/Primus/pull/772 as TFLOP/s: 312, the A100's peak, taken for an MI355X's: an MFU of 563 %
         ("hardware=mi355x tflops_per_gpu=1756.56", "implausible", []),
-        ("hardware=a100 tflops_per_gpu=1756.56", "impossible", ["1,757 TFLOP/s on each GPU: 563 %"]),
+        ("hardware=a100 tflops_per_gpu=1756.56TFLOPS", "impossible", ["1,757 TFLOP/s on each GPU: 563 %"]),
         ("hardware=h100 tflops_per_gpu=1100", "impossible", ["how FLOPs were counted"]),
         (f"{FULL} tflops_per_gpu=1100", "implausible", [CONVERTED]),
         (f"{FULL} tflops_per_gpu=800", "possible", []),
@@ -81,6 +81,7 @@ def test_a_claim(claim: str, word: str, texts: list[str], capsys: pytest.Capture
         ("check tflops_per_gpu=5 convention=hardware", "allowed: megatron_causal, full_attention, palm, 6n"),
         ("check tflops_per_gpu=5 model=llama31_8b", "no convention is given"),
         ("flops model=llama31_8b tokens_per_s=5", "tokens_per_s: no such key"),
+        ("flops model=llama31_8b tflops=5 tflops_per_gpu=5", "exclude each other"),
         ("flops model=llama31_8b convention=palm", "convention: of which figure?"),
         ("flops model=llama31_8b tflops=500 convention=hardware", "without knowing what was recomputed"),
     ],
@@ -92,7 +93,7 @@ def test_bad_input(arguments: str, message: str, capsys: pytest.CaptureFixture[s
 
 def test_flops_and_their_conversion_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     llama = ["flops", "model=llama31_8b", "seq_length=8192"]
-    assert main([*llama, "tflops=1441", "convention=full_attention", "--json"]) == 0
+    assert main([*llama, "tflops_per_gpu=1441", "convention=full_attention", "--json"]) == 0
     rows = {row["convention"]: row for row in json.loads(capsys.readouterr().out)["conventions"]}
     assert rows["megatron_causal"]["flops_per_token"] == pytest.approx(5.147e10, rel=1e-4)
     assert rows["megatron_causal"]["tflops"] == pytest.approx(1280.7, rel=1e-4)

@@ -102,6 +102,10 @@ def test_the_price_that_a_run_was_started_with(tmp_path: Path, capsys: pytest.Ca
         ("tokens=-1|goodput=2", "goodput: cannot be used"),
         ("tokens=nan", "tokens: cannot be used"),
         ("power_price=inf", "power_price: cannot be used"),
+        ("power_price=1T", "0 to 1,000,000"),
+        ("power_price=0.09 EUR/kWh", "another currency than the prices'"),
+        ("years=5%", "with years behind it or nothing"),
+        ("carbon=400kg", "with gCO2e/kWh or gCO2/kWh or g/kWh behind it"),
         ("capex.usd_per_gpu.mi355x=28000", "needs power_price"),
         ("capex.usd_per_gpu.mi355x=28000|power_price=0|price=oracle", "exclude each other"),
         ("carbon=nowhere", "no such country"),
@@ -133,8 +137,8 @@ def test_runs_without_a_speed_and_copies_are_refused(tmp_path: Path, capsys: pyt
 
 def test_owned_hardware_and_a_folder_with_an_equals_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeats(tmp_path / "lr=0.1", "mi355x", 10_000)
-    how = ["capex.usd_per_gpu.mi355x=35040", "years=4", "utilisation=50%", "power_price=0"]
-    assert main(["cost", str(tmp_path / "lr=0.1"), *how, "--json"]) == 0
+    how = ["capex.usd_per_gpu.mi355x=35040 USD", "years=4", "utilisation=50%", "power_price=0 usd/kWh"]
+    assert main(["cost", str(tmp_path / "lr=0.1"), *how, "carbon=400gCO2/kWh", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["options"][0]["figures"]
     assert figures["price"]["value"] == pytest.approx(2.0)
     assert "bought for 4 years, 50 % of them at work" in figures["price"]["note"]

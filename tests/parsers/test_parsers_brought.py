@@ -20,6 +20,7 @@ from helpers import FIXTURES
 from parsers import parse_all, read
 from parsers.cli import main
 from parsers.discover import discover
+from parsers.given import given_of
 from parsers.importers import read_record
 from parsers.show import follow
 
@@ -112,6 +113,12 @@ def test_the_log_is_right_where_it_says_otherwise(tmp_path: Path) -> None:
     record = read(tmp_path)
     assert (record.setting("num_layers"), dict(record.given)) == (4, {})
     assert "num_layers is 4 in the log, 99 as given" in record.notes
+
+
+def test_numbers_are_given_as_people_type_them() -> None:
+    given = given_of(["seq_length=4k", "train_iters=1e3", "weight_decay=10%", "model=llama"])
+    assert given == {"seq_length": 4000, "train_iters": 1000, "weight_decay": 0.1, "model": "llama"}
+    assert type(given["train_iters"]) is int
 
 
 def test_what_cannot_be_given(capsys: pytest.CaptureFixture[str]) -> None:
