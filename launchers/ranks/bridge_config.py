@@ -14,6 +14,8 @@ from typing import Any
 import megatron.bridge
 import megatron.core
 import torch
+from megatron.bridge.data.loaders import get_train_valid_test_num_samples
+from megatron.bridge.data.utils import get_dataset_provider
 from megatron.bridge.training import initialize, mixed_precision
 from megatron.bridge.training.callbacks import Callback
 from megatron.bridge.training.config import runtime_config_update
@@ -174,7 +176,11 @@ class Marks(Callback):
         self.is_last_rank = os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1)
 
     def on_train_start(self, context: Any) -> None:
-        fingerprint = _first_batch(context.state.cfg)  # on every rank: building it is collective
+        config, fingerprint = context.state.cfg, None
+        if config.dataset.blend is not None:  # and no mock data, which no stack shares
+            # Bridge's own dataset, built once more, on every rank: it hands out no other
+            made = get_dataset_provider(config.dataset)(get_train_valid_test_num_samples(config), config.dataset)[0]
+            fingerprint = first_batch(made[index] for index in range(config.train.global_batch_size))
         if is_first_rank():
             mark("effective", effective(context, self.settings))
             mark("facts", {"data_first_batch": fingerprint})
@@ -186,15 +192,3 @@ class Marks(Callback):
         if self.is_last_rank:
             loss = (context.loss_dict or {}).get("lm loss")
             mark_step(self.stand_in, context.state.train_state.step, self.lr_used, loss, context.grad_norm)
-
-
-def _first_batch(config: Any) -> str | None:
-    """Return the fingerprint of the first global batch; None of mock data, which no stack shares. Bridge's own dataset,
-    built once more: it hands out no other."""
-    from megatron.bridge.data.loaders import get_train_valid_test_num_samples
-    from megatron.bridge.data.utils import get_dataset_provider
-
-    if config.dataset.blend is None:
-        return None
-    data = get_dataset_provider(config.dataset)(get_train_valid_test_num_samples(config), config.dataset)[0]
-    return first_batch(data[index] for index in range(config.train.global_batch_size))

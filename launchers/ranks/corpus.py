@@ -21,18 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import corpus_order as order
 import numpy as np
-from corpus_order import (
-    HEADER,
-    TYPES,
-    Reading,
-    batches,
-    check_ids,
-    describe,
-    fingerprint,
-    open_corpus,
-    sha256,
-)
 from numpy.typing import NDArray
 from rank_program import Problem, Refused, mark
 
@@ -59,7 +49,9 @@ def provide(prefix: str, spec: Spec) -> None:
     Raises Refused: something else is there (nothing is overwritten), or the disk is too small."""
     manifest, files = _manifest(prefix), [Path(prefix + suffix) for suffix in (".bin", ".idx", ".json")]
     ours = manifest.get("generator") == GENERATOR and manifest.get("arguments") == asdict(spec)
-    if ours and all(file.is_file() and sha256(file) == manifest.get(f"{file.suffix[1:]}_sha256") for file in files[:2]):
+    if ours and all(
+        file.is_file() and order.sha256(file) == manifest.get(f"{file.suffix[1:]}_sha256") for file in files[:2]
+    ):
         return
     there = [file.suffix for file in files if file.exists()]
     if there and not ours:
@@ -78,7 +70,7 @@ def provide(prefix: str, spec: Spec) -> None:
         made = Path(name, "made")
         _write(made, _stream(draw, lengths, spec), lengths, dtype)
         manifest = {"generator": GENERATOR, "arguments": asdict(spec)}
-        manifest |= describe(open_corpus(str(made)), complete=True)
+        manifest |= order.describe(order.open_corpus(str(made)), complete=True)
         made.with_suffix(".json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for file in files:  # the manifest last: without it a corpus does not count as ours
             os.replace(made.with_suffix(file.suffix), file)
@@ -141,26 +133,25 @@ def _write(prefix: Path, parts: Iterator[NDArray[np.int32]], lengths: NDArray[np
         for part in parts:
             file.write(part.astype(dtype).tobytes())
     n, ends = lengths.size, np.cumsum(lengths, dtype="<i8")
-    code = next(code for code, name in TYPES.items() if np.dtype(name) == dtype)
-    index = HEADER + struct.pack("<QBQQ", 1, code, n, n + 1) + lengths.astype("<i4").tobytes()
+    code = next(code for code, name in order.TYPES.items() if np.dtype(name) == dtype)
+    index = order.HEADER + struct.pack("<QBQQ", 1, code, n, n + 1) + lengths.astype("<i4").tobytes()
     index += ((ends - lengths) * dtype.itemsize).tobytes() + np.arange(n + 1, dtype="<i8").tobytes()
     prefix.with_suffix(".idx").write_bytes(index)
 
 
-def check(prefix: str, vocab_size: int, reading: Reading | None) -> dict[str, Any]:
+def check(prefix: str, vocab_size: int, reading: order.Reading | None) -> dict[str, Any]:
     """Return facts of the corpus at `prefix` for the record.
     Raises Refused: it is damaged, has ids beyond the vocabulary, or is too short for the run."""
-    corpus = open_corpus(prefix)
-    described = describe(corpus)
-    check_ids(corpus, vocab_size, described["least_id"], described["largest_id"])
+    corpus = order.open_corpus(prefix)
+    described = order.describe(corpus)
+    order.check_ids(corpus, vocab_size, described["least_id"], described["largest_id"])
     facts = {f"data_{name}": value for name, value in described.items()}
     if reading is not None:
-        facts["data_first_batch_predicted"] = fingerprint(next(batches(corpus, reading)))
+        facts["data_first_batch_predicted"] = order.fingerprint(next(order.batches(corpus, reading)))
     return facts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     a = _parser().parse_args(argv)
     try:
         if not a.check:
@@ -170,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise Refused.of("--eod", "is beyond the vocabulary", str(eod), allowed, "leave it out")
             provide(a.prefix, Spec(a.vocab_size, eod, a.seed, a.tokens, a.documents))
         sizes = (a.seq_length, a.global_batch_size, a.samples)
-        facts = check(a.prefix, a.vocab_size, Reading(*sizes, a.seed) if all(sizes) else None)
+        facts = check(a.prefix, a.vocab_size, order.Reading(*sizes, a.seed) if all(sizes) else None)
     except (Refused, OSError) as error:
         if isinstance(error, OSError):
             what, hint = str(error.strerror or error), "data.path=/another/prefix"

@@ -128,7 +128,6 @@ def id_range(corpus: Corpus, complete: bool = False) -> tuple[int, int]:
 
 
 def check_ids(corpus: Corpus, vocab_size: int, least: int, most: int) -> None:
-    """Refuse an id outside of the model's vocabulary."""
     if least < 0 or most >= vocab_size:
         what, allowed = "has ids that the model does not have", f"0 to {vocab_size - 1:,} (vocab_size {vocab_size:,})"
         attempt = "the model whose tokenizer made this corpus, or preprocess with this model's"
@@ -186,7 +185,6 @@ def fingerprint(batch: NDArray[Any]) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file, read in parts."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(2**24):

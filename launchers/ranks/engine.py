@@ -31,7 +31,6 @@ _QUIET = (
 
 
 def main() -> int:
-    """Run this rank and return its exit code."""
     die_with_parent()
     parser = argparse.ArgumentParser(description="one rank of the embedded engine; start it with torchrun")
     parser.add_argument("--settings", required=True, metavar="FILE.json")

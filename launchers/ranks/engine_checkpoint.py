@@ -11,11 +11,10 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from engine_data import TokenData
 from engine_optimizer import sharded_optimizer_state, take_optimizer_state
 from engine_settings import EngineError, Settings
 from megatron.core import dist_checkpointing
@@ -25,6 +24,9 @@ from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.utils import get_attr_wrapped_model
 from rank_program import mark
 from torch.distributed import checkpoint
+
+if TYPE_CHECKING:
+    from engine_train import TokenData
 
 _MARKER = "latest"
 _LAYOUT = (

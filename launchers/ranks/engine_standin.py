@@ -20,7 +20,7 @@ import torch
 
 sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
 import tprimat_standin
-from tprimat_after_import import FAULTS, after
+from tprimat_after_import import FAULTS, after, around
 from tprimat_standin import Replacement, answer, set_state
 
 MEGATRON_VERSION = "0.15.3"
@@ -72,7 +72,6 @@ def _refusal(why: str) -> StandInError:
 
 
 def rows() -> tuple[Replacement, ...]:
-    """Return all rows that are replaced here."""
     tables = (*tprimat_standin.CUDA, *tprimat_standin.MEGATRON)
     return (*(entry for entry in tables if entry.full_name in _SHARED), *OWN)
 
@@ -89,26 +88,21 @@ class _TorchOnCpu(types.ModuleType):
         return getattr(torch, name)
 
 
-def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(factory)
-    def wrapped(*args: Any, **options: Any) -> Any:
-        options.pop("pin_memory", None)
-        if str(options.get("device")).startswith("cuda"):
-            options["device"] = _CPU
-        return factory(*args, **options)
-
-    return wrapped
+@around
+def _on_cpu(factory: Any, *args: Any, **options: Any) -> Any:
+    options.pop("pin_memory", None)
+    if str(options.get("device")).startswith("cuda"):
+        options["device"] = _CPU
+    return factory(*args, **options)
 
 
-def _type_as_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
-    def type_(tensor: Any, *args: Any, **options: Any) -> Any:
-        answer = original(tensor, *args, **options)
-        if args or options:
-            return answer
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        return answer.replace("torch.", "torch.cuda.") if caller.startswith("megatron.core.optimizer") else answer
-
-    return type_
+@around
+def _type_as_cuda(original: Any, tensor: Any, *args: Any, **options: Any) -> Any:
+    said = original(tensor, *args, **options)
+    if args or options:
+        return said
+    caller = sys._getframe(2).f_globals.get("__name__", "")  # behind around's own
+    return said.replace("torch.", "torch.cuda.") if caller.startswith("megatron.core.optimizer") else said
 
 
 def _no_compile(_: Any) -> Callable[..., Any]:

@@ -1,9 +1,12 @@
-"""Train: process groups, the objects of a run, the loop over Megatron-Core's pipeline schedules, and what is printed:
-Megatron-LM's own lines, and marks of ours that begin with `[tprimat]`."""
+"""Train: process groups, the objects of a run, the loop over Megatron-Core's pipeline schedules, what is printed
+(Megatron-LM's own lines, and marks of ours that begin with `[tprimat]`), and what is read: Megatron-Core's own
+GPTDataset over an indexed corpus, which corpus.py has made before, or its own mock data. All of it trains; only one
+epoch is read."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import os
 import time
@@ -13,18 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import megatron.core
+import numpy as np
 import torch
 import torch.distributed as dist
+from corpus_order import fingerprint
 from engine_checkpoint import Built, resume, save
-from engine_data import TokenData
 from engine_model import aux_loss_correction, build_model, context_shard
 from engine_optimizer import build_optimizer, build_scheduler
 from engine_settings import EngineError, Settings
 from megatron.core import parallel_state
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
+from numpy.typing import NDArray
 from rank_program import machine_facts, mark, peak_memory, say
 from tprimat_settings import megatron_schedule, read, training
 
@@ -276,3 +283,72 @@ def _proc(name: str, key: str) -> str | None:
     except OSError:
         return None
     return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), None)
+
+
+class TokenData:
+    """The samples of a run, in the order of Megatron's loader `single`, which every layout and every stack shares."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Build the dataset; every rank must."""
+        self.micro_batch_size, self.global_batch_size = settings.micro_batch_size, settings.global_batch_size
+        self.name, self.dataset = settings.data, _dataset(settings)
+
+    def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
+        """Return tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
+        Micro-batch j of rank r has samples (j * data_size + r) * micro_batch_size onwards, so the samples of a step,
+        and their split into micro-batches, are the same in every layout."""
+        first = step * self.global_batch_size
+        order = np.arange(first, first + self.global_batch_size).reshape(-1, data_size, self.micro_batch_size)
+        return np.stack([[self._sample(index) for index in batch] for batch in order[:, data_rank].tolist()])
+
+    def first_batch(self) -> str | None:
+        """Return the fingerprint of the first global batch as this rank reads it; None of mock data, which no stack
+        shares."""
+        if self.dataset.config.mock:
+            return None
+        return fingerprint(np.stack([self._sample(index) for index in range(self.global_batch_size)]))
+
+    def effective(self) -> dict[str, Any]:
+        """Return the settings of the dataset that was built, under their canonical names."""
+        config = self.dataset.config
+        return {
+            "data": "mock" if config.mock else self.name,
+            "data_path": self.dataset.dataset_path,
+            "split": config.split,
+            "seed": config.random_seed,
+            "vocab_size": config.tokenizer.eod + 1,
+        }
+
+    def _sample(self, index: int) -> NDArray[np.int64]:
+        item = self.dataset[index]
+        return np.append(item["tokens"].numpy(), item["labels"][-1:].numpy())  # a label is the next token
+
+
+class _Tokenizer:
+    """Be what GPTDataset needs of a tokenizer where the corpus is ids already."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.eod = vocab_size - 1
+        self.unique_identifiers = {"class": "ids", "eod": self.eod}
+
+
+def _dataset(s: Settings) -> Any:
+    logging.getLogger(GPTDataset.__module__).setLevel(logging.ERROR)  # it warns that there is no cache: see below
+    corpus = s.data_path is not None
+    config = GPTDatasetConfig(
+        random_seed=s.seed,
+        sequence_length=s.seq_length,
+        blend=([s.data_path], None) if corpus else None,
+        split=s.split,
+        # Empty, not None: every rank works the order out for itself, in milliseconds. A cache on disk is looked up by
+        # the corpus' path, not its contents (gpt_dataset.py), and its ranks must share a file system.
+        path_to_cache="",
+        tokenizer=_Tokenizer(s.vocab_size),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    sizes = [s.train_iters * s.global_batch_size, 0, 0]
+    kind = GPTDataset if corpus else MockGPTDataset
+    return BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[0]

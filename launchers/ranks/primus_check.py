@@ -143,7 +143,6 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def main(checkout: str, experiment: str, release: str, image: str | None = None, said: str | None = None) -> int:
-    """Run the check and return its exit code."""
     import yaml
 
     requested = yaml.safe_load(Path(experiment).read_text(encoding="utf-8"))

@@ -50,7 +50,12 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
     requested = {**rendered, "train_iters": iters}
     if rendered["lr_decay_iters"] == rendered["train_iters"]:  # a decay that ended with the run still does
         requested["lr_decay_iters"] = iters
-    problems = [*_schedule(requested)]
+    warm_up, least = requested["lr_warmup_iters"], min(iters, requested["lr_decay_iters"])
+    problems = []
+    if warm_up >= least:
+        again = AGAIN.format(f"training.train_iters={iters} optimizer.lr_warmup_iters=N")
+        what = f"the warm-up of {warm_up} iterations must end before {least}"
+        problems.append(Problem("TRAIN_ITERS", what, hint=f"TRAIN_ITERS={warm_up + 1} or more, or {again}"))
     if (nodes, gpus) != (bundle["nodes"], bundle["gpus_per_node"]):
         problems += _world(bundle, requested, nodes, gpus)
     if problems:
@@ -60,14 +65,6 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
         requested["data_path"] = prefix
     changed = {name: requested[name] for name in ("train_iters", "lr_decay_iters") if requested[name] != rendered[name]}
     return Settled(requested, changed, tuple(_corpus(bundle, requested, prefix)))
-
-
-def _schedule(requested: Mapping[str, Any]) -> Iterator[Problem]:
-    warm_up, least = requested["lr_warmup_iters"], min(requested["train_iters"], requested["lr_decay_iters"])
-    if warm_up >= least:
-        again = AGAIN.format(f"training.train_iters={requested['train_iters']} optimizer.lr_warmup_iters=N")
-        what = f"the warm-up of {warm_up} iterations must end before {least}"
-        yield Problem("TRAIN_ITERS", what, hint=f"TRAIN_ITERS={warm_up + 1} or more, or {again}")
 
 
 def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpus: int) -> Iterator[Problem]:
@@ -124,7 +121,6 @@ def written(text: str, changed: Mapping[str, Any]) -> str:
 
 
 def main(folder: str, run_directory: str) -> int:
-    """Settle the bundle and return the exit code."""
     source, target = Path(folder), Path(run_directory)
     bundle = json.loads((source / BUNDLE).read_text(encoding="utf-8"))
     try:

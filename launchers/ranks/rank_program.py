@@ -33,7 +33,6 @@ class Problem(NamedTuple):
     hint: str = ""
 
     def line(self) -> str:
-        """Return all of it as one line."""
         labels = (("found", self.found), ("allowed", self.allowed), ("try", self.hint))
         return "; ".join([f"{self.where}: {self.what}", *(f"{label}: {text}" for label, text in labels if text)])
 

@@ -19,18 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rank_program import (
-    Problem,
-    Refused,
-    die_with_parent,
-    installed,
-    is_first_rank,
-    machine_facts,
-    mark,
-    peak_memory,
-    plain,
-    stop,
-)
+import rank_program
+from rank_program import Problem, Refused, is_first_rank, mark, plain, stop
 
 # behind all else: where the plan put it on PYTHONPATH it is loaded already, and these are the same modules
 sys.path.append(str(Path(__file__).with_name("rehearsal")))
@@ -57,7 +47,7 @@ def main(program: str, stack: Callable[[Settings, bool], tuple[str | None, Any]]
     """Run one rank of `program`, or check settings files, and return the exit code. stack: takes the settings, and
     whether they are only checked; returns the stand-in's name, if one is needed, and the module that imports the
     vendor's stack (nemo_recipe, bridge_config). Refused ends the program with code 2."""
-    die_with_parent()
+    rank_program.die_with_parent()
     parser = argparse.ArgumentParser(description=f"one rank of {program}; start it with torchrun")
     parser.add_argument("--settings", required=True, nargs="+", metavar="FILE.yaml")
     parser.add_argument("--check", action="store_true", help="build and check, without training")
@@ -205,9 +195,9 @@ def facts(stand_in: str | None, framework: str, *distributions: str) -> dict[str
     import torch
 
     return {
-        **installed("megatron-core", "transformer-engine", framework, *distributions),
-        "framework_version": installed(framework)[framework.replace("-", "_")],
-        **machine_facts(torch.cuda.is_available() and stand_in is None),
+        **rank_program.installed("megatron-core", "transformer-engine", framework, *distributions),
+        "framework_version": rank_program.installed(framework)[framework.replace("-", "_")],
+        **rank_program.machine_facts(torch.cuda.is_available() and stand_in is None),
         "stand_in": stand_in,
     }
 
@@ -218,7 +208,7 @@ def mark_step(stand_in: str | None, step: int, lr_used: float, loss: Any, grad_n
     values = {"step": step, "lr_used": lr_used, "loss": _number(loss), "grad_norm": _number(grad_norm)}
     values["end_monotonic_s"] = time.monotonic()  # reading the numbers above has waited for them
     bad = values["loss"] is not None and not math.isfinite(values["loss"])
-    mark("step", {**values, **({} if stand_in else peak_memory()), **({"nonfinite": True} if bad else {})})
+    mark("step", {**values, **({} if stand_in else rank_program.peak_memory()), **({"nonfinite": True} if bad else {})})
 
 
 def _number(value: Any) -> float | None:

@@ -95,7 +95,7 @@ engine_standin.install()
 import numpy
 from types import SimpleNamespace
 from corpus_order import Reading, batches, open_corpus
-from engine_data import TokenData
+from engine_train import TokenData
 corpus = open_corpus({prefix!r})
 n = (corpus.tokens - 1) // 128 // 8 * 8
 settings = SimpleNamespace(vocab_size=100000, data="prefix", data_path={prefix!r}, split="100,0,0", seed=77,

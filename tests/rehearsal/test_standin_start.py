@@ -111,8 +111,9 @@ def test_hooks_run_once_after_the_import_and_a_broken_one_stops_nobody(tmp_path:
 LOADS_CUDA = "raise OSError('libcuda.so.1: cannot open shared object file')"
 PACKAGES = """
 import importlib.util, sys
-import tprimat_standin_packages as packages
-packages.install(lambda: ACTIVE)
+import tprimat_standin
+tprimat_standin.is_active = lambda: ACTIVE
+tprimat_standin.hide_packages()
 def tell(name):
     try:
         module = __import__(name, fromlist=["told"])

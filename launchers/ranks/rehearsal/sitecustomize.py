@@ -2,7 +2,7 @@
 PYTHONPATH. Then hand over to the sitecustomize that would have been imported without it. No torch is imported.
 
 TPRIMAT_REHEARSE=train|layout   a stand-in for torch.cuda where there is no accelerator (tprimat_standin.py)
-TPRIMAT_PLAY_RANK=R, TPRIMAT_PLAY_WORLD=W   this one process plays rank R of W (tprimat_fake_world.py)
+TPRIMAT_PLAY_RANK=R, TPRIMAT_PLAY_WORLD=W   this one process plays rank R of W (there, too)
 TPRIMAT_EQUAL_INIT=SEED         weights by global name (tprimat_parameters.py)
 TPRIMAT_PROBE=DIR               what is built and stepped is read into DIR (tprimat_probe.py)
 """
@@ -17,29 +17,24 @@ import time
 def _set_up() -> None:
     parts = {
         "TPRIMAT_REHEARSE": ("tprimat_standin", "arm"),
-        "TPRIMAT_PLAY_RANK": ("tprimat_fake_world", "install"),
+        "TPRIMAT_PLAY_RANK": ("tprimat_standin", "play"),
         "TPRIMAT_EQUAL_INIT": ("tprimat_parameters", "install"),
     }
     for variable, (module, function) in parts.items():
         if os.environ.get(variable):
             getattr(__import__(module), function)()
     if os.environ.get("TPRIMAT_PROBE"):
-        _set_up_probe()
+        from tprimat_after_import import after
+
+        after("torch")(_install_probe)
 
 
-def _set_up_probe() -> None:
-    """Install the probe after torch, which has loaded what it needs: before, each start of Python would pay for it."""
-    started, spent_s = time.perf_counter(), 0.0
-    from tprimat_after_import import after
+def _install_probe(_: object) -> None:
+    """Load the probe after torch, which has loaded what it needs: before, each start of Python would pay for it."""
+    started = time.perf_counter()
+    import tprimat_probe
 
-    @after("torch")
-    def install(_: object) -> None:
-        started = time.perf_counter()
-        import tprimat_probe
-
-        tprimat_probe.install(started - spent_s)
-
-    spent_s = time.perf_counter() - started
+    tprimat_probe.install(started)
 
 
 def _hand_over() -> None:

@@ -12,7 +12,6 @@ TYPE_CHECKING = False  # typing itself would be most of what each start of Pytho
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable
-    from importlib.machinery import ModuleSpec
     from typing import Any
 
     Hook = Callable[[types.ModuleType], object]
@@ -37,6 +36,11 @@ def after(module: str) -> Callable[[Hook], Hook]:
     return register
 
 
+def around(function: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+    """Decorate a function that takes an original first: what is left makes, of an original, what stands in for it."""
+    return lambda original: lambda *arguments, **options: function(original, *arguments, **options)
+
+
 def _call(hook: Hook, module: types.ModuleType) -> None:
     try:
         hook(module)
@@ -47,8 +51,8 @@ def _call(hook: Hook, module: types.ModuleType) -> None:
 
 
 class _Finder:
-    """Find what the finders behind it find, with a loader that calls the hooks. No subclass of
-    importlib.abc's, which brings importlib.resources, pathlib and more into each start of Python."""
+    """Find what the finders behind it find, and let its loader call the hooks. No subclass of importlib.abc's, which
+    brings importlib.resources, pathlib and more into each start of Python."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in _HOOKS:
@@ -58,29 +62,21 @@ class _Finder:
             spec = find(name, path, target) if find and finder is not self else None
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader)
+                    _call_hooks_behind(spec.loader)
                 return spec
         return None
 
 
-class _Loader:
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
+def _call_hooks_behind(loader: Any) -> None:
+    execute = loader.exec_module
 
-    def create_module(self, spec: ModuleSpec) -> Any:
-        return self.inner.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        # the module gets its own loader back: resources and inspect read it
-        module.__loader__ = self.inner
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.inner
-        self.inner.exec_module(module)
+    def exec_module(module: types.ModuleType) -> None:
+        loader.exec_module = execute
+        execute(module)
         for hook in _HOOKS.pop(module.__name__, ()):
             _call(hook, module)
 
-    def __getattr__(self, name: str) -> Any:  # what is read of it before: is_package, get_filename …
-        return getattr(self.inner, name)
+    loader.exec_module = exec_module
 
 
 _FINDER = _Finder()

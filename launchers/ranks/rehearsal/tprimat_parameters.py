@@ -53,18 +53,20 @@ def global_name(model: Any, name: str) -> str:
     return f"decoder.layers.{model.decoder.layers[int(number)].layer_number - 1}.{inner}"
 
 
-def first_expert(config: Any) -> int:
-    """Return the global number, from 0, of this rank's first expert."""
+def _groups() -> Any:
     from megatron.core import parallel_state
 
-    return local_experts(config) * int(parallel_state.get_expert_model_parallel_rank())
+    return parallel_state
+
+
+def first_expert(config: Any) -> int:
+    """Return the global number, from 0, of this rank's first expert."""
+    return local_experts(config) * int(_groups().get_expert_model_parallel_rank())
 
 
 def local_experts(config: Any) -> int:
     """Return how many experts of each layer are on this rank."""
-    from megatron.core import parallel_state
-
-    return int(config.num_moe_experts or 0) // int(parallel_state.get_expert_model_parallel_world_size())
+    return int(config.num_moe_experts or 0) // int(_groups().get_expert_model_parallel_world_size())
 
 
 def is_fused(name: str) -> bool:
@@ -74,8 +76,7 @@ def is_fused(name: str) -> bool:
 
 def split_of(parameter: Any, name: str) -> Split:
     """Return how the parameter of this global name (or of fused experts) is cut between tensor parallel ranks."""
-    from megatron.core import parallel_state as groups
-
+    groups = _groups()
     if ".experts." in name:
         # grouped ones of TransformerEngine have no attribute for it (TEGroupedLinear, explicit_expert_comm)
         dim = next((dim for end, dim in _EXPERTS_CUT.items() if name.endswith(end)), None)
@@ -86,33 +87,29 @@ def split_of(parameter: Any, name: str) -> Split:
 
 def full_numel(parameter: Any, name: str, config: Any) -> int:
     """Return the elements in the complete model of what this parameter is a part of."""
-    from megatron.core import parallel_state
-
     split, numel = split_of(parameter, name), int(parameter.numel())
     if is_fused(name):
-        return numel * split.size * int(parallel_state.get_expert_model_parallel_world_size())
+        return numel * split.size * int(_groups().get_expert_model_parallel_world_size())
     return numel if split.dim is None else numel * split.size
 
 
 def install() -> None:
     """Set the weights of every GPTModel when it is made, before DDP and the optimizer copy them. One that cannot be set
     ends the run: losses of unequal weights would be compared."""
-    from tprimat_after_import import after
+    from tprimat_after_import import after, around
 
     seed = int(os.environ[VARIABLE])
+
+    def make_equal(make: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        set_weights(self, seed)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"[tprimat] facts {json.dumps({'equal_init': seed})}", flush=True)
 
     @after("megatron.core.models.gpt.gpt_model")
     def equal_weights(module: Any) -> None:
         make = module.GPTModel.__init__
-
-        @functools.wraps(make)
-        def make_equal(self: Any, *arguments: Any, **options: Any) -> None:
-            make(self, *arguments, **options)
-            set_weights(self, seed)
-            if os.environ.get("RANK", "0") == "0":
-                print(f"[tprimat] facts {json.dumps({'equal_init': seed})}", flush=True)
-
-        module.GPTModel.__init__ = make_equal
+        module.GPTModel.__init__ = functools.wraps(make)(around(make_equal)(make))
 
 
 def set_weights(model: Any, seed: int) -> None:

@@ -26,7 +26,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tprimat_after_import import FAULTS, after
+from tprimat_after_import import FAULTS, after, around
 from tprimat_parameters import full_numel, global_name
 from tprimat_settings import first_group, megatron_schedule, nemo_schedule, process_groups, read, rope_scaling
 
@@ -56,7 +56,7 @@ _VERSIONS = ("torch", "megatron.core", "nemo", "megatron.bridge", "primus", "num
 
 def install(started: float) -> Probe:
     """Wait for the vendor to import what the probe reads. Imports nothing heavy. started: by time.perf_counter, when
-    this module began to be loaded, less what was spent before."""
+    this module began to be loaded."""
     folder = Path(os.environ[VARIABLE]).absolute()
     os.environ[VARIABLE] = str(folder)  # children may start elsewhere
     probe = Probe(folder)
@@ -67,6 +67,12 @@ def install(started: float) -> Probe:
     atexit.register(probe.finish)
     probe.seconds = time.perf_counter() - started
     return probe
+
+
+def _wrap(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    """Put `function`, which takes the original first, in place of `owner.name`."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(around(function)(original)))
 
 
 class Probe:
@@ -110,24 +116,20 @@ class Probe:
             self.seconds += time.perf_counter() - self.since
 
     def fault(self, where: str, error: object) -> None:
-        """Keep a fault, each once."""
         text = f"{where}: {type(error).__name__}: {error}"[:300]
         if text not in self.faults and len(self.faults) < FAULTS_KEPT:
             self.faults.append(text)
 
     def after_making(self, name: str, module: Any) -> None:
         """Keep each object of the class `name` of `module`, and pass it to on_NAME, once it is made."""
-        kind = getattr(module, name)
-        make = kind.__init__
 
-        @functools.wraps(make)
-        def make_and_pass(this: Any, *arguments: Any, **options: Any) -> None:
+        def make_and_keep(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
             make(this, *arguments, **options)
             self.made[name].append(this)
             if hasattr(self, f"on_{name}"):
                 self.guarded(f"on_{name}", this)
 
-        kind.__init__ = make_and_pass
+        _wrap(getattr(module, name), "__init__", make_and_keep)
 
     @property
     def schedule(self) -> Any:
@@ -218,7 +220,7 @@ class Probe:
         if self.description is None:
             self.description = described(self)
         else:  # the second step shows what the schedule counts
-            self.description["settings"] |= plain(read(**_schedule(self)))
+            self.description["settings"] |= read(**_schedule(self))
 
     def finish(self) -> None:
         """Write the file, for the last time. Never raises."""
@@ -237,7 +239,7 @@ class Probe:
         path = self.folder / f"rank{rank}.json"
         part = path.with_name(f".{path.name}.{self.process}")
         try:
-            text = json.dumps({**head, **(self.description or {})}, default=_no_value)
+            text = json.dumps({**head, **(self.description or {})}, default=plain)
             self.folder.mkdir(parents=True, exist_ok=True)
             with part.open("w", encoding="utf-8") as file:
                 file.write(text[:-1])
@@ -248,10 +250,6 @@ class Probe:
             if not self.failed:
                 print(f"[tprimat] probe: cannot write below {self.folder}: {error!r}", file=sys.stderr, flush=True)
             self.failed = True
-
-
-def _no_value(value: object) -> str:
-    return f"<{type(value).__name__}>"
 
 
 # The objects that were built, as plain values. Nothing here touches a device, but for the RoPE frequencies, which are
@@ -267,7 +265,7 @@ def described(probe: Probe) -> dict[str, Any]:
         settings |= _part(probe, part, probe) or {}
     return {
         "ranks": _part(probe, ranks),
-        "settings": plain(settings),
+        "settings": settings,
         "chunks": [_part(probe, chunk, model, probe) for model in probe.models],
         "reduction_dtypes": _part(probe, reduction_dtypes, probe),
         "rope_frequencies": probe.frequencies,
@@ -304,7 +302,7 @@ def chunk(model: Any, probe: Probe) -> dict[str, Any]:
     for name, parameter in model.named_parameters():
         own, gradient = global_name(model, name), getattr(parameter, "main_grad", None)
         counts = (list(parameter.shape), full_numel(parameter, own, model.config), decays.get(id(parameter)))
-        rows.append([own, *counts, plain(parameter.dtype), None if gradient is None else plain(gradient.dtype)])
+        rows.append([own, *counts, parameter.dtype, None if gradient is None else gradient.dtype])
     layers = getattr(getattr(model, "decoder", None), "layers", ())
     numbers = [layer.layer_number for layer in layers]
     return {"class": type(model).__name__, "layers": numbers, "parameters": rows}
@@ -336,15 +334,11 @@ def frequencies(model: Any) -> list[float] | None:
     return None if embedding is None else [float(value) for value in embedding.inv_freq.tolist()]
 
 
-def plain(value: Any) -> Any:
-    """Return `value` as JSON takes it. Never its str or repr, which may wait for a device: else the name of its
-    type."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple | set):
-        return [plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+def plain(value: object) -> Any:
+    """Return, for JSON, the name of a dtype, an enum or a function; of any other object that of its type, never str or
+    repr, which may wait for a device."""
+    if isinstance(value, set):
+        return list(value)
     if type(value).__name__ == "dtype":
         return str(value).removeprefix("torch.")
     named = getattr(value, "name", None) or getattr(value, "__name__", None)
@@ -356,7 +350,6 @@ def plain(value: Any) -> Any:
 
 
 def _built(probe: Probe) -> dict[str, Any]:
-    """Read the objects by the vocabulary's rows."""
     objects = {**process_groups(), **_schedule(probe)}
     if probe.models:
         modules = [module for model in probe.models for module in model.modules()]
@@ -446,15 +439,13 @@ def _data(probe: Probe) -> dict[str, Any]:
 
 def _watch_loaders(probe: Probe, module: Any) -> None:
     """Hand the probe each batch that a loader gives out, in the process that trains."""
-    kind = module._BaseDataLoaderIter
-    step = kind.__next__
 
-    def step_and_pass(this: Any) -> Any:
+    def step_and_pass(step: Any, this: Any) -> Any:
         batch = step(this)
         probe.guarded(probe.tokens.handed, this, batch)
         return batch
 
-    kind.__next__ = step_and_pass
+    _wrap(module._BaseDataLoaderIter, "__next__", step_and_pass)
 
 
 class Tokens:
@@ -472,7 +463,6 @@ class Tokens:
 
     @property
     def reads(self) -> bool:
-        """Return whether batches are still read."""
         return self._steps < STEPS_READ
 
     def handed(self, iterator: Any, batch: Any) -> None:
@@ -548,30 +538,27 @@ _PRIMUS_PRINTS = {"_print_args", "log_dict_aligned", "merge_namespace", "nested_
 
 def _extra_keywords(probe: Probe, module: Any) -> None:
     """List the keywords that MegatronStrategy drops into **kwargs, which nothing reads."""
-    make = module.MegatronStrategy.__init__
-    known = {n for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
+    parameters = inspect.signature(module.MegatronStrategy.__init__).parameters.values()
+    known = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
 
-    @functools.wraps(make)
-    def make_and_list(this: Any, *arguments: Any, **options: Any) -> None:
+    def make_and_list(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
         probe.unread["MegatronStrategy"] = sorted(options.keys() - known)
         make(this, *arguments, **options)
 
-    module.MegatronStrategy.__init__ = make_and_list
+    _wrap(module.MegatronStrategy, "__init__", make_and_list)
 
 
 def _extra_attributes(probe: Probe, module: Any) -> None:
     """List the attributes of Bridge's configs that are no fields of theirs: kept (they have no slots), and inert."""
-    run = module.pretrain
 
-    @functools.wraps(run)
-    def list_and_run(config: Any, *arguments: Any, **options: Any) -> Any:
+    def list_and_run(run: Any, config: Any, *arguments: Any, **options: Any) -> Any:
         def inert_attributes() -> None:
             probe.unread["ConfigContainer"] = sorted(_not_fields(config))
 
         probe.guarded(inert_attributes)
         return run(config, *arguments, **options)
 
-    module.pretrain = list_and_run
+    _wrap(module, "pretrain", list_and_run)
 
 
 _NO_FIELDS = ("_", "yarn_")
@@ -613,25 +600,23 @@ _READ: set[str] = set()
 def _unread_arguments(probe: Probe, module: Any) -> None:
     """Watch Primus' arguments: from v26.2 on it keeps any key of the user's, and prints it as if it were an
     argument."""
-    builder = module.MegatronArgBuilder
-    build = builder.to_namespace
 
-    @functools.wraps(build)
-    def to_namespace(this: Any) -> Any:
+    def to_namespace(build: Any, this: Any) -> Any:
         built = build(this)
         probe.guarded(watch, probe, built)
         return probe.arguments or built
 
-    builder.to_namespace = builder.finalize = to_namespace
+    _wrap(module.MegatronArgBuilder, "to_namespace", to_namespace)
+    module.MegatronArgBuilder.finalize = module.MegatronArgBuilder.to_namespace
 
 
 def _unread_config(probe: Probe, module: Any) -> None:
     """Watch the legacy trainers' arguments: the config's own namespace, with keys that the config knows and nothing
     reads (v25.9: primus/modules/base_module.py, primus/core/launcher/config.py)."""
-    make = module.BaseModule.__init__
 
-    @functools.wraps(make)
-    def make_watched(this: Any, module_name: str, primus_config: Any, *arguments: Any, **options: Any) -> None:
+    def make_watched(
+        make: Any, this: Any, module_name: str, primus_config: Any, *arguments: Any, **options: Any
+    ) -> None:
         def replace() -> None:
             modules = primus_config._exp.modules
             watch(probe, getattr(modules, module_name))
@@ -640,7 +625,7 @@ def _unread_config(probe: Probe, module: Any) -> None:
         probe.guarded(replace)
         make(this, module_name, primus_config, *arguments, **options)
 
-    module.BaseModule.__init__ = make_watched
+    _wrap(module.BaseModule, "__init__", make_watched)
 
 
 def _watch_steps(probe: Probe, optim: Any) -> None:

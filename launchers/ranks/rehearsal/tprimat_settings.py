@@ -130,7 +130,6 @@ def rope_scaling(factor: float) -> dict[str, Any]:
 
 
 def is_swiglu(config: Any) -> bool:
-    """Return whether the MLP is gated by SiLU."""
     from torch.nn import functional
 
     return bool(config.gated_linear_unit and config.activation_func is functional.silu)
@@ -156,13 +155,11 @@ def rows(gpt: Any) -> int:
 
 
 def matrix_dtype(gpt: Any) -> Any:
-    """Return the dtype of the first matrix."""
     dtypes = [p.dtype for p in gpt.parameters() if p.dim() > 1]
     return dtypes[0]
 
 
 def epsilon(modules: Sequence[Any]) -> float:
-    """Return the epsilon that all norms have."""
     values = {module.eps for module in modules if isinstance(getattr(module, "eps", None), float)}
     if len(values) != 1:
         raise LookupError("the norms differ, or keep it elsewhere")

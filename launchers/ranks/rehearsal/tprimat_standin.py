@@ -10,23 +10,26 @@ Seen with nemo_toolkit 2.7.3, Megatron-Bridge 0.3.1, Primus v25.9 to main; Megat
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import collections
 import contextlib
 import copy
 import functools
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tprimat_standin_packages
-from tprimat_after_import import FAULTS, after
+from tprimat_after_import import FAULTS, after, around
 
 NAME = "torch.cuda"
 MODE = "TPRIMAT_REHEARSE"
@@ -41,7 +44,7 @@ def arm() -> None:
     if _state["armed"]:
         return
     _state["armed"] = True
-    tprimat_standin_packages.install(is_active)
+    hide_packages()
     after("torch")(_install)
 
 
@@ -107,24 +110,20 @@ def _version(module: str) -> str:
     return f"this {parts[0]}"
 
 
-def _announced(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make init_process_group announce the rehearsal: then this process knows its rank, and the stack has imported
-    what it runs."""
-
-    def init_process_group(*arguments: Any, **options: Any) -> Any:
-        made = original(*arguments, **options)
-        torch = sys.modules["torch"]
-        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        mode = os.environ.get(MODE, "train")
-        head = {"mode": mode, "rank": rank, "world": world, "stand_in": NAME, "torch": torch.__version__}
-        _say(json.dumps(head))
-        if rank == 0 or mode == "layout":
-            for line in (*GONE, *_never_met(), *(f"{module}: {error}" for module, _, error in FAULTS)):
-                _say(f"degraded: {line}")
-            _state["announced"] = True
-        return made
-
-    return init_process_group
+@around
+def _announced(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Let init_process_group announce the rehearsal: then this process knows its rank, and the stack has imported what
+    it runs."""
+    made = original(*arguments, **options)
+    torch = sys.modules["torch"]
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    mode = os.environ.get(MODE, "train")
+    _say(json.dumps({"mode": mode, "rank": rank, "world": world, "stand_in": NAME, "torch": torch.__version__}))
+    if rank == 0 or mode == "layout":
+        for line in (*GONE, *_never_met(), *(f"{module}: {error}" for module, _, error in FAULTS)):
+            _say(f"degraded: {line}")
+        _state["announced"] = True
+    return made
 
 
 def _never_met() -> list[str]:
@@ -172,26 +171,30 @@ class Replacement(NamedTuple):
         return self.path.rpartition(".")[0].partition(":")[0]
 
 
-class Stream:
-    """Be the one "stream" of a CPU: what was queued is done."""
-
-    cuda_stream = 0
+class _Done:
+    """Be a part of a device whose queue is empty: all that was queued is done."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
+        self.at = 0.0
+
+    def wait(self, *_: Any) -> None:
         pass
+
+    wait_stream = wait_event = synchronize = wait
+
+    def query(self) -> bool:
+        return True
+
+
+class Stream(_Done):
+    """Be the one "stream" of a CPU."""
+
+    cuda_stream = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream)
 
     __hash__ = None  # type: ignore[assignment]
-
-    def wait_stream(self, *_: Any) -> None:
-        pass
-
-    wait_event = synchronize = wait_stream
-
-    def query(self) -> bool:
-        return True
 
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
@@ -203,22 +206,11 @@ class Stream:
         pass
 
 
-class Event:
+class Event(_Done):
     """Be a point on that stream."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.at = 0.0
 
     def record(self, *_: Any) -> None:
         self.at = time.monotonic()
-
-    def wait(self, *_: Any) -> None:
-        pass
-
-    synchronize = wait
-
-    def query(self) -> bool:
-        return True
 
     def elapsed_time(self, other: Event) -> float:
         return (other.at - self.at) * 1000
@@ -230,14 +222,11 @@ def answer(value: Any) -> Callable[[Any], Callable[..., Any]]:
     return lambda _: lambda *_, **__: value
 
 
-def counts_as_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `as_numpy` of Megatron's maybe_move_tensor_to_cpu count for tensors that are on the CPU already."""
-
-    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-        moved = original(tensor, as_numpy=as_numpy, record_stream=record_stream)
-        return moved.numpy() if as_numpy and hasattr(moved, "numpy") else moved
-
-    return move
+@around
+def counts_as_numpy(original: Any, tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    """Let `as_numpy` of Megatron's maybe_move_tensor_to_cpu count for tensors that are on the CPU already."""
+    moved = original(tensor, as_numpy=as_numpy, record_stream=record_stream)
+    return moved.numpy() if as_numpy and hasattr(moved, "numpy") else moved
 
 
 def _generator() -> Any:
@@ -248,22 +237,17 @@ def _generator() -> Any:
 
 
 def set_state(_: Any) -> Callable[..., Any]:
-    """Set the state of that generator."""
-
     def put(state: Any, *_: Any, **__: Any) -> None:
         _generator().set_state(state)
 
     return put
 
 
-def decayed_first(original: Callable[..., list[dict[str, Any]]]) -> Callable[..., list[dict[str, Any]]]:
+@around
+def decayed_first(original: Any, *arguments: Any, **options: Any) -> list[dict[str, Any]]:
     """Put the decayed group first on every rank, as Megatron-Core 0.16 does (optimizer/__init__.py:189): 0.15 begins
     with that of the rank's first parameter, and sums a later stage's gradient norm in another order."""
-
-    def param_groups(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
-        return sorted(original(*arguments, **options), key=lambda group: -group["wd_mult"])
-
-    return param_groups
+    return sorted(original(*arguments, **options), key=lambda group: -group["wd_mult"])
 
 
 _MEMORY_BYTES = 80 << 30  # of every device: stacks decide nothing by it but to go on
@@ -391,18 +375,14 @@ class _NoNccl:
             self.config = type("Config", (), {})()
 
 
-def _on_gloo(original: Callable[..., Any]) -> Callable[..., Any]:
-    def init_process_group(backend: str | None = None, *arguments: Any, **options: Any) -> Any:
-        return original(_gloo(backend), *arguments, **_without_device(options))
-
-    return init_process_group
+@around
+def _on_gloo(original: Any, backend: str | None = None, *arguments: Any, **options: Any) -> Any:
+    return original(_gloo(backend), *arguments, **_without_device(options))
 
 
-def _group_on_gloo(original: Callable[..., Any]) -> Callable[..., Any]:
-    def new_group(*arguments: Any, backend: str | None = None, **options: Any) -> Any:
-        return original(*arguments, backend=_gloo(backend), **_without_device(options))
-
-    return new_group
+@around
+def _group_on_gloo(original: Any, *arguments: Any, backend: str | None = None, **options: Any) -> Any:
+    return original(*arguments, backend=_gloo(backend), **_without_device(options))
 
 
 def _gloo(backend: str | None) -> str | None:
@@ -413,11 +393,9 @@ def _without_device(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in ("device_id", "pg_options")}
 
 
-def _cpu_mesh(original: Callable[..., None]) -> Callable[..., None]:
-    def init(self: Any, device_type: str, *arguments: Any, **options: Any) -> None:
-        original(self, "cpu" if device_type == "cuda" else device_type, *arguments, **options)
-
-    return init
+@around
+def _cpu_mesh(original: Any, self: Any, device_type: str, *arguments: Any, **options: Any) -> None:
+    original(self, "cpu" if device_type == "cuda" else device_type, *arguments, **options)
 
 
 _GROUPS = "the stacks request nccl, with a device and options that gloo does not take"
@@ -462,45 +440,34 @@ def _backward(_: Any) -> Any:
     return lambda output, gradient: sys.modules["torch"].autograd.backward(output, grad_tensors=gradient)
 
 
-def _attention_without_cp(original: Callable[..., None]) -> Callable[..., None]:
-    def init(self: Any, config: Any, *arguments: Any, **options: Any) -> None:
-        plain = copy.copy(config)
-        plain.context_parallel_size = 1
-        original(self, plain, *arguments, **options)
-        self.tprimat_is_split = config.context_parallel_size > 1
-
-    return init
+@around
+def _attention_without_cp(original: Any, self: Any, config: Any, *arguments: Any, **options: Any) -> None:
+    plain = copy.copy(config)
+    plain.context_parallel_size = 1
+    original(self, plain, *arguments, **options)
+    self.tprimat_is_split = config.context_parallel_size > 1
 
 
-def _attention_on_the_shard(original: Callable[..., Any]) -> Callable[..., Any]:
+@around
+def _attention_on_the_shard(original: Any, self: Any, *arguments: Any, **named: Any) -> Any:
     """Attend causally in the shard's own order: the mask that comes with the batch covers the full sequence in one
     stack, and the shard in the other."""
-
-    def forward(
-        self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *rest: Any, **named: Any
-    ) -> Any:
-        mask = None if self.tprimat_is_split else attention_mask
-        return original(self, query, key, value, mask, *rest, **named)
-
-    return forward
+    (mask, *rest) = arguments[3:] or (named.pop("attention_mask", None),)
+    return original(self, *arguments[:3], None if self.tprimat_is_split else mask, *rest, **named)
 
 
-def _mock_arguments(original: Any) -> Any:
-    def init(self: Any, tokenizer: Any, name: str, count: int, length: int, *_: Any) -> None:
-        original(self, tokenizer, name, count, length, 42, True)
-
-    return init
+@around
+def _mock_arguments(original: Any, self: Any, *arguments: Any) -> None:
+    original(self, *arguments[:4], 42, True)
 
 
-def _built_helpers(make: Callable[[], None]) -> Callable[[], None]:
-    def compile_helpers() -> None:
-        from megatron.core import datasets
+@around
+def _built_helpers(make: Any) -> None:
+    from megatron.core import datasets
 
-        folder = Path(datasets.__file__).parent
-        if (folder / "Makefile").exists() or not any(folder.glob("helpers_cpp*.so")):
-            make()
-
-    return compile_helpers
+    folder = Path(datasets.__file__).parent
+    if (folder / "Makefile").exists() or not any(folder.glob("helpers_cpp*.so")):
+        make()
 
 
 _ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttention"
@@ -558,3 +525,258 @@ MEGATRON = (
         "attention needs the mask",
     ),
 )
+
+
+# Packages of a GPU machine. Hidden, one looks as if it were not installed, and a stack takes its own way around it:
+# most load a library of CUDA's or ROCm's when they are imported, and die. Hollow, every name of a missing one can be
+# imported and does nothing, for a stack that cannot do without; only the stack that imports it at its top sees that, so
+# that Megatron-Core and others still know that it is not there.
+
+HIDDEN = (
+    *("transformer_engine", "transformer_engine_torch", "apex", "amp_C", "fused_weight_gradient_mlp_cuda"),
+    *("flash_attn", "flash_attn_3", "flash_attn_interface", "grouped_gemm", "deep_ep", "mamba_ssm", "causal_conv1d"),
+    *("primus_turbo", "aiter", "nvidia_resiliency_ext"),
+)
+
+HOLLOW: Mapping[str, tuple[str, ...]] = {
+    "megatron.bridge.": (
+        *("transformer_engine", "transformer_engine_torch", "nvidia_resiliency_ext", "megatron.energon"),
+        "qwen_vl_utils",
+        # by 0.6.0 as well
+        *("modelopt", "webdataset", "av", "flashinfer", "fla", "timm", "open_clip", "mlflow", "comet_ml", "diffusers"),
+        "imageio",
+    ),
+    # of Megatron-Core 0.16.1, for inference alone
+    "megatron.core.inference.": ("triton",),
+    "nemo.": ("modelopt",),
+    # v25.9 imports it whatever it trains
+    "primus.": ("transformer_engine",),
+}
+"""Modules that import at their top what only parts use that are not rehearsed."""
+
+
+def hide_packages() -> None:
+    """Hide and hollow from now on, where the stand-in is active when a package is first requested."""
+    guard = _Guard()
+    sys.meta_path.insert(0, guard)
+    original, original_find = builtins.__import__, importlib.util.find_spec
+
+    def guarded(name: str, *rest: Any, **named: Any) -> Any:
+        if name.partition(".")[0] in _TOPS:
+            call = dict(zip(("globals", "locals", "fromlist", "level"), rest, strict=False)) | named
+            if not call.get("level"):
+                guard.refuse_hollow(name, (call.get("globals") or {}).get("__name__", ""))
+        return original(name, *rest, **named)
+
+    def guarded_import(name: str, package: str | None = None) -> Any:
+        guard.refuse_hollow(name, sys._getframe(1).f_globals.get("__name__", ""))
+        return _import_module(name, package)
+
+    def guarded_find(name: str, package: str | None = None) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        try:
+            guard.refuse_hollow(name, caller)
+            return original_find(name, package)
+        except _Hidden:
+            return None
+
+    builtins.__import__ = guarded
+    importlib.import_module = guarded_import
+    importlib.util.find_spec = guarded_find
+
+
+_import_module = importlib.import_module
+
+
+class _Hidden(ModuleNotFoundError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No module named {name!r} (hidden: this is a rehearsal without a GPU)", name=name)
+
+
+class _HollowModule(types.ModuleType):
+    """Make any name importable: a lower-case one is a module of the same kind, any other an empty Module; called, it
+    decorates nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self.__version__ = "2.14.0"  # Bridge requires TransformerEngine 2.10 or newer
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if len(arguments) == 1 and callable(arguments[0]) and not options:
+            return arguments[0]
+        return None if arguments else lambda function: function
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not name[0].isupper():
+            return _import_module(f"{self.__name__}.{name}")
+        import torch
+
+        def init(module: Any, *_: Any, **__: Any) -> None:
+            torch.nn.Module.__init__(module)
+
+        body = {"__init__": init, "__module__": self.__name__, "__class_getitem__": classmethod(lambda cls, _: cls)}
+        made = type(name, (torch.nn.Module,), body)
+        setattr(self, name, made)
+        return made
+
+
+class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Find hollow packages for those that are served them, and hidden ones for no one."""
+
+    def __init__(self) -> None:
+        self.missing: dict[str, bool] = {}
+        self.looking: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        hollow = _root(name, _ALL_HOLLOW)
+        root = hollow or _root(name, HIDDEN)
+        if root is None or root in self.looking or not is_active():
+            return None
+        if hollow and self._is_missing(hollow) and _is_served(hollow):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        if root in HIDDEN:
+            raise _Hidden(name)
+        return None
+
+    def refuse_hollow(self, name: str, caller: str) -> None:
+        """Raise for one that is not served what it would see without us, where the hollow package is loaded already.
+        Raises ModuleNotFoundError: as for a package that is not installed."""
+        root = _root(name, _ALL_HOLLOW)
+        if root is None or caller == __name__ or not isinstance(sys.modules.get(root), _HollowModule):
+            return
+        if not _serves(caller, root):
+            raise _Hidden(name)
+
+    def _is_missing(self, root: str) -> bool:
+        if root in HIDDEN:
+            return True
+        if root not in self.missing:
+            self.looking.add(root)
+            try:
+                self.missing[root] = importlib.util.find_spec(root) is None
+            except ModuleNotFoundError:
+                self.missing[root] = True
+            finally:
+                self.looking.discard(root)
+        return self.missing[root]
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _HollowModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+_ALL_HOLLOW = tuple(dict.fromkeys(root for roots in HOLLOW.values() for root in roots))
+_TOPS = {root.partition(".")[0] for root in _ALL_HOLLOW}
+
+
+def _root(name: str, roots: tuple[str, ...]) -> str | None:
+    return next((root for root in roots if name == root or name.startswith(f"{root}.")), None)
+
+
+def _serves(caller: str, root: str) -> bool:
+    """Return whether `caller`, a module's name, is served the hollow `root`; a hollow module is served its own
+    parts."""
+    if _root(caller, (root,)):
+        return True
+    return any(f"{caller}.".startswith(who) and root in roots for who, roots in HOLLOW.items())
+
+
+def _is_served(root: str) -> bool:
+    """Return the same of whoever is importing now: the first caller outside the import machinery and this file."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module != __name__ and not module.startswith("importlib"):
+            return _serves(module, root)
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+# Rank R of a job of W in one process: torch's fake process group, whose collectives return at once. The model, the
+# layout and every rule that the stack checks before the first forward pass are real, at true size. The process ends
+# there, with exit code 0 and a mark: what would follow has no meaning (a receive leaves a tensor as it was). Only a
+# rank whose place in its tensor parallel group is 0 gets that far: the others learn from a broadcast whether they
+# train.
+
+RANK, WORLD = "TPRIMAT_PLAY_RANK", "TPRIMAT_PLAY_WORLD"
+_SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+_FILLERS = ("normal_", "uniform_", "trunc_normal_", "xavier_normal_", "xavier_uniform_", "kaiming_uniform_")
+"""Functions of torch.nn.init: they would take minutes, and nothing reads the weights."""
+
+
+def play() -> None:
+    """Make this process rank RANK of WORLD; before torch is imported."""
+    arm()  # whose process groups these stand on
+    rank, world = _requested()
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE") or min(8, world))
+    node, nodes = rank // local_world, -(-world // local_world)
+    sizes = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": local_world, "GPUS_PER_NODE": local_world, "NNODES": nodes}
+    place = {"RANK": rank, "LOCAL_RANK": rank % local_world, "GROUP_RANK": node, "NODE_RANK": node}
+    # as torchrun; Primus and Lightning read more than that
+    os.environ.update({name: str(number) for name, number in (sizes | place).items()})
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    after("torch")(_play)
+    after(_SCHEDULES)(_end_at_the_first_forward)
+
+
+def _requested() -> tuple[int, int]:
+    stated = [str(os.environ.get(name)) for name in (RANK, WORLD)]
+    try:
+        rank, world = map(int, stated)
+    except ValueError:
+        rank, world = -1, 0
+    if not 0 <= rank < world:
+        _refuse(f"{RANK} and {WORLD} must be integers, rank below world: {', '.join(stated)}")
+    return rank, world
+
+
+def _play(torch: types.ModuleType) -> None:
+    if not is_active():
+        _refuse("one process plays a rank on a CPU only, and an accelerator is visible here: hide it")
+    try:
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend "fake"
+    except ImportError as error:
+        _refuse(f"torch {torch.__version__} has no fake process group where it was ({error})")
+    rank, world = _requested()
+    begin, new_group = torch.distributed.init_process_group, torch.distributed.new_group
+
+    def init_process_group(*_: Any, **__: Any) -> Any:
+        return begin("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    def fake_group(*arguments: Any, **options: Any) -> Any:
+        return new_group(*arguments, **{**options, "backend": "fake"})
+
+    def as_it_is(objects: list[Any], *_: Any, **__: Any) -> None:
+        """Broadcast nothing: the objects stay what this process would have sent."""
+
+    torch.distributed.init_process_group, torch.distributed.new_group = init_process_group, fake_group
+    torch.distributed.broadcast_object_list = as_it_is
+    for name in _FILLERS:
+        setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+
+
+def _end_at_the_first_forward(schedules: Any) -> None:
+    """End where the schedules call the model: they have checked their own rules by then."""
+    if not hasattr(schedules, "forward_step"):
+        _refuse(f"{_SCHEDULES} has no forward_step in this release: the training would not end before it")
+    schedules.forward_step = _end
+
+
+def _end(*_: Any, **__: Any) -> None:
+    rank, world = _requested()
+    sys.stdout.write(f"[tprimat] rehearsed {json.dumps({'rank': rank, 'world': world})}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    atexit._run_exitfuncs()
+    os._exit(0)  # no except and no finally of the stack's in between
+
+
+def _refuse(text: str) -> None:
+    sys.stderr.write(f"[tprimat] rehearsal refused: {text}\n")
+    sys.stderr.flush()
+    os._exit(2)
