@@ -48,15 +48,6 @@ def test_every_layout_is_one_model(tmp_path: Path, layout: str) -> None:
     assert_read_back(record, requested(*LAYOUTS[layout]), world=2)
 
 
-@pytest.mark.slow
-def test_the_tokens_of_a_batch_are_the_same_in_every_layout(tmp_path: Path) -> None:
-    seen = {}
-    for name, overrides in {"1": (), "2": ("gpus_per_node=2",), "seed": ("training.seed=5",)}.items():
-        record, _ = launched(tmp_path / name, *overrides)
-        seen[name] = [step.metrics["tokens_checksum"] for step in record.steps]
-    assert seen["1"] == seen["2"] != seen["seed"]
-
-
 def test_tokens_on_a_device_are_reported_by_the_loader(tmp_path: Path) -> None:
     """Where memory cannot be read; the samples of another split are passed over."""
     folder = ROOT / "launchers" / "ranks" / "rehearsal"
@@ -66,12 +57,8 @@ def test_tokens_on_a_device_are_reported_by_the_loader(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     samples = [zlib.crc32(struct.pack("<8q", *range(8 * k, 8 * k + 8))) for k in range(8)]
-    assert (
-        reported["host"]
-        == reported["device"]
-        == reported["virtual"]
-        == [sum(samples[2 * k : 2 * k + 2]) for k in range(4)]
-    )
+    expected = [sum(samples[2 * k : 2 * k + 2]) for k in range(4)]
+    assert reported["host"] == reported["device"] == reported["virtual"] == expected
     assert reported["other"][0] == "the loader handed out other samples than the model saw"
 
 

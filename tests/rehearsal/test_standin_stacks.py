@@ -77,17 +77,9 @@ def losses(folder: Path, stack: str, *overrides: str) -> list[float]:
     return result
 
 
-def test_pp2_vp2(tmp_path: Path) -> None:
-    """Needs deallocate_output_tensor and custom_backward."""
-    sizes = ("layout.pipeline_model_parallel_size=2", "layout.virtual_pipeline_model_parallel_size=2")
-    stacks = ("nemo", "megatron_bridge")
-    first, second = (losses(tmp_path / stack, stack, *sizes) for stack in stacks)
-    assert first == second
-
-
 def test_tied_pp2_vp2(tmp_path: Path) -> None:
-    """Needs _get_param_groups: groups in another order on the last stage are another last bit of the gradient norm,
-    which bf16 shows in 8 steps. Untied, as above, the losses were the same without the stand-in's order, too."""
+    """Needs deallocate_output_tensor, custom_backward and _get_param_groups: groups in another order on the last stage
+    are another last bit of the gradient norm, which bf16 shows in 8 steps."""
     sizes = ("layout.pipeline_model_parallel_size=2", "layout.virtual_pipeline_model_parallel_size=2")
     requested = ("model=llama32_1b", "equal_init=true", *sizes)
     first, *others = (losses(tmp_path / stack, stack, *requested) for stack in ("nemo", "megatron_bridge", "megatron"))

@@ -183,13 +183,6 @@ def test_9_and_12_a_path_of_another_release_and_a_typo_are_refused_by_name(tmp_p
 
 
 @pytest.mark.nvidia
-def test_10_parameters_that_decay_and_do_not(primus: Rehearsal, bridge: Rehearsal) -> None:
-    names = ("parameters", "parameters_decayed", "parameters_undecayed")
-    counts = {tuple(record.environment[name] for name in names) for record, _ in (primus, bridge)}
-    assert counts == {(541_312, 540_672, 640)}
-
-
-@pytest.mark.nvidia
 def test_11_defaults_of_two_stacks_are_two(bridge: Rehearsal, engine: Rehearsal) -> None:
     assert (ran(bridge[0], "average_in_collective"), ran(engine[0], "average_in_collective")) == (True, False)
 
