@@ -80,14 +80,12 @@ def _transformer_config(s: Settings) -> Any:
         init_method=_leave,  # set_weights comes after; perform_initialization=False would also skip the biases' zeros
         output_layer_init_method=_leave,
         attention_softmax_in_fp32=False,  # of Megatron's own attention; as on every vendor's stack
-        # these need TransformerEngine or apex, or compile at the first step
-        persist_layer_norm=False,
-        gradient_accumulation_fusion=False,
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
+        **dict.fromkeys(_NEED_MORE, False),
     )
 
 
+_NEED_MORE = ("persist_layer_norm", "gradient_accumulation_fusion", "bias_activation_fusion", "bias_dropout_fusion")
+"""These need TransformerEngine or apex, or compile at the first step."""
 _SAME_NAME = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
     *("normalization", "add_bias_linear", "add_qkv_bias", "init_method_std", "hidden_dropout", "attention_dropout"),

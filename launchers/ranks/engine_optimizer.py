@@ -49,19 +49,15 @@ def build_scheduler(settings: Settings, optimizer: Any) -> Any:
     """Return the schedule, which counts steps: call `step(1)` after each. With lr_warmup_init = lr / (W + 1) for W
     warm-up steps, step s = 0, 1, ... uses lr (s + 1) / (W + 1) while s < W, then the cosine from lr at s = W to min_lr
     at s = lr_decay_iters."""
-    return OptimizerParamScheduler(
-        optimizer,
-        init_lr=settings.lr_warmup_init,
-        max_lr=settings.lr,
-        min_lr=settings.min_lr,
-        lr_warmup_steps=settings.lr_warmup_iters,
-        lr_decay_steps=settings.lr_decay_iters,
-        lr_decay_style=settings.lr_decay_style,
-        start_wd=settings.weight_decay,
-        end_wd=settings.weight_decay,
-        wd_incr_steps=settings.lr_decay_iters,
-        wd_incr_style="constant",
-    )
+    s = settings
+    rates = {"init_lr": s.lr_warmup_init, "max_lr": s.lr, "min_lr": s.min_lr, "lr_decay_style": s.lr_decay_style}
+    steps = {
+        "lr_warmup_steps": s.lr_warmup_iters,
+        "lr_decay_steps": s.lr_decay_iters,
+        "wd_incr_steps": s.lr_decay_iters,
+    }
+    decay = {"start_wd": s.weight_decay, "end_wd": s.weight_decay, "wd_incr_style": "constant"}
+    return OptimizerParamScheduler(optimizer, **rates, **steps, **decay)
 
 
 def sharded_optimizer_state(optimizer: Any, models: dict[str, Any], loading: bool) -> Any:

@@ -120,10 +120,15 @@ def effective_arguments(built: Built) -> dict[str, Any]:
     if arguments["moe_aux_loss_coeff"] is not None:  # as requested: Megatron's config has it corrected for its CP
         arguments["moe_aux_loss_coeff"] /= aux_loss_correction(gpt.config.context_parallel_size)
     data_size = parallel_state.get_data_parallel_world_size()
+    dataset, config = built.data.dataset, built.data.dataset.config
     micro_batches, micro_batch_size, tokens = built.data.rank_batches(0, 0, data_size).shape
     return {
         **arguments,
-        **built.data.effective(),
+        "data": "mock" if config.mock else built.settings.data,
+        "data_path": dataset.dataset_path,
+        "split": config.split,
+        "seed": config.random_seed,
+        "vocab_size": config.tokenizer.eod + 1,
         "seq_length": tokens - 1,  # a sample has one more, for the last label
         "micro_batch_size": micro_batch_size,
         "num_micro_batches": micro_batches,
@@ -291,7 +296,7 @@ class TokenData:
     def __init__(self, settings: Settings) -> None:
         """Build the dataset; every rank must."""
         self.micro_batch_size, self.global_batch_size = settings.micro_batch_size, settings.global_batch_size
-        self.name, self.dataset = settings.data, _dataset(settings)
+        self.dataset = _dataset(settings)
 
     def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
         """Return tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
@@ -307,17 +312,6 @@ class TokenData:
         if self.dataset.config.mock:
             return None
         return fingerprint(np.stack([self._sample(index) for index in range(self.global_batch_size)]))
-
-    def effective(self) -> dict[str, Any]:
-        """Return the settings of the dataset that was built, under their canonical names."""
-        config = self.dataset.config
-        return {
-            "data": "mock" if config.mock else self.name,
-            "data_path": self.dataset.dataset_path,
-            "split": config.split,
-            "seed": config.random_seed,
-            "vocab_size": config.tokenizer.eod + 1,
-        }
 
     def _sample(self, index: int) -> NDArray[np.int64]:
         item = self.dataset[index]
@@ -344,10 +338,9 @@ def _dataset(s: Settings) -> Any:
         # the corpus' path, not its contents (gpt_dataset.py), and its ranks must share a file system.
         path_to_cache="",
         tokenizer=_Tokenizer(s.vocab_size),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
+        **dict.fromkeys(
+            ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask"), False
+        ),
     )
     sizes = [s.train_iters * s.global_batch_size, 0, 0]
     kind = GPTDataset if corpus else MockGPTDataset

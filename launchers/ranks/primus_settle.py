@@ -13,9 +13,8 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rank_program import Problem, Refused, mark
 
@@ -23,8 +22,7 @@ BUNDLE, EXPERIMENT, CORPUS = "bundle.json", "primus.yaml", "corpus.args"
 AGAIN = "render again: python launch.py … {} bundle=DIR"
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(NamedTuple):
     """The effect of overrides. requested: canonical settings as they are now. overrides: keys of the YAML that change.
     corpus: arguments."""
 

@@ -13,11 +13,7 @@ DP2: Changes = {"data_parallel_size": 2}
 CP2: Changes = {"context_parallel_size": 2}
 SHARDED: Changes = {"use_distributed_optimizer": True}
 OVERLAPPED: Changes = {**SHARDED, "overlap_grad_reduce": True, "overlap_param_gather": True}
-RECOMPUTE: Changes = {
-    "recompute_granularity": "full",
-    "recompute_method": "uniform",
-    "recompute_num_layers": 1,
-}
+RECOMPUTE: Changes = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SHORT: Changes = {"train_iters": 5}
 BFLOAT16: Changes = {"params_dtype": "bfloat16"}
 UNFUSED: Changes = {"attention_backend": "unfused"}

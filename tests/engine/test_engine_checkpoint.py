@@ -25,10 +25,7 @@ SAME = {
     "EP2+sharded": {**EP2, **EXPERTS, **SHARDED},
     "TP2xDP2+SP+overlapped, dropout": {**TP2_SP, **DP2, **OVERLAPPED, **DROPOUT},
 }
-OTHER = {
-    "PP2xVP2 to CP2": (VP2, CP2),
-    "DP2 to TP2+SP, sharded": ({**DP2, **SHARDED}, {**TP2_SP, **SHARDED}),
-}
+OTHER = {"PP2xVP2 to CP2": (VP2, CP2), "DP2 to TP2+SP, sharded": ({**DP2, **SHARDED}, {**TP2_SP, **SHARDED})}
 PAIRS = {**{name: (layout, layout) for name, layout in SAME.items()}, **OTHER}
 """The layouts before and after a checkpoint."""
 Runs = Callable[[str], tuple[Run, Run, Run]]

@@ -57,9 +57,7 @@ def test_experts_in_one_matrix_are_the_experts_apart(complete: tuple[dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("layout", "kinds"),
-    [((2, 1, 1), KINDS), ((1, 2, 1), KINDS), ((1, 1, 2), ("moe",))],
-    ids=["TP2", "PP2", "EP2"],
+    ("layout", "kinds"), [((2, 1, 1), KINDS), ((1, 2, 1), KINDS), ((1, 1, 2), ("moe",))], ids=["TP2", "PP2", "EP2"]
 )
 def test_every_layout_has_the_same_weights(
     complete: tuple[dict[str, Any], str], layout: tuple[int, int, int], kinds: tuple[str, ...]

@@ -48,7 +48,7 @@ def test_a_rehearsal_asks_for_nothing_that_needs_a_gpu(release: str) -> None:
     same += ("layernorm_epsilon", "seed", "dataloader_type", "split")
     assert {key: requested[key] for key in same} == {key: ordinary[key] for key in same}, "what decides a comparison"
     assert requested.keys() - ordinary.keys() <= WITHOUT_TRANSFORMER_ENGINE.keys() | {
-        *("bias_swiglu_fusion", "bias_dropout_fusion", "masked_softmax_fusion"),
+        *("bias_swiglu_fusion", "bias_dropout_fusion", "masked_softmax_fusion")
     }
 
 

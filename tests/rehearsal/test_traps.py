@@ -210,10 +210,7 @@ def test_13_nemo_with_the_core_that_pip_resolves(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.nvidia
 def test_all_that_was_planted_is_found_by_the_audit(
-    primus: Rehearsal,
-    bridge: Rehearsal,
-    engine: Rehearsal,
-    capsys: pytest.CaptureFixture[str],
+    primus: Rehearsal, bridge: Rehearsal, engine: Rehearsal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """5, 6, 8, 11 and 14 between the groups: settings, rates used and tokens."""
     result = found_by(compared(capsys, primus[1], engine[1]))

@@ -69,11 +69,6 @@ def local_experts(config: Any) -> int:
     return int(config.num_moe_experts or 0) // int(_groups().get_expert_model_parallel_world_size())
 
 
-def is_fused(name: str) -> bool:
-    """Return whether this parameter is all experts of a rank (GroupedMLP)."""
-    return name.endswith(_FUSED)
-
-
 def split_of(parameter: Any, name: str) -> Split:
     """Return how the parameter of this global name (or of fused experts) is cut between tensor parallel ranks."""
     groups = _groups()
@@ -88,7 +83,7 @@ def split_of(parameter: Any, name: str) -> Split:
 def full_numel(parameter: Any, name: str, config: Any) -> int:
     """Return the elements in the complete model of what this parameter is a part of."""
     split, numel = split_of(parameter, name), int(parameter.numel())
-    if is_fused(name):
+    if name.endswith(_FUSED):
         return numel * split.size * int(_groups().get_expert_model_parallel_world_size())
     return numel if split.dim is None else numel * split.size
 
@@ -124,7 +119,7 @@ def set_weights(model: Any, seed: int) -> None:
             if parameter.is_meta:
                 raise RuntimeError(f"{VARIABLE}: {name} has no memory yet; try without meta device initialisation")
             own, config = global_name(model, name), model.config
-            if is_fused(name):
+            if name.endswith(_FUSED):
                 _set_experts(parameter, own, config, seed)
                 continue
             split = split_of(parameter, own)
