@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,14 +23,10 @@ def refusal(tmp_path: Path) -> Callable[..., str]:
     def words(settings: dict[str, Any] | str, world_size: str | None = "1") -> str:
         path = tmp_path / "s.json"
         path.write_text(settings if isinstance(settings, str) else json.dumps(settings))
-        env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
-        env |= {} if world_size is None else {"RANK": "0", "WORLD_SIZE": world_size}
-        command = [sys.executable, str(RANKS / "engine.py"), "--settings", str(path)]
-        ended = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=60)
-        assert ended.returncode == 2, ended.stderr
-        assert "Traceback" not in ended.stderr
-        assert ended.stdout == ""
-        return ended.stderr
+        world = ("env", "-u", "WORLD_SIZE") if world_size is None else ("env", f"WORLD_SIZE={world_size}", "RANK=0")
+        ended = finished({}, [*world, sys.executable, str(RANKS / "engine.py"), "--settings", str(path)])
+        assert (ended.code, ended.out, "Traceback" in ended.err) == (2, "", False), ended.err
+        return ended.err
 
     return words
 

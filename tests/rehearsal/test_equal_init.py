@@ -26,11 +26,8 @@ def weights(layout: tuple[int, int, int], *kinds: str, seed: int = 7) -> tuple[d
     argv = [*start, str(PROGRAM), *map(str, layout), *kinds]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = {}
-    for line in done.stdout.splitlines():
-        if line.startswith("WEIGHTS "):
-            result |= json.loads(line.removeprefix("WEIGHTS "))
-    return result, done.stdout
+    parts = [json.loads(line[8:]) for line in done.stdout.splitlines() if line.startswith("WEIGHTS ")]
+    return {kind: rows for part in parts for kind, rows in part.items()}, done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pickle
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,22 +95,16 @@ def test_a_strategy_that_takes_any_keyword_is_asked_by_its_signature(unread: Any
     assert probe.unread == {"MegatronStrategy": ["bogus"]}
 
 
-@dataclass
-class Inner:
-    lr: float = 0.1
-
-
-@dataclass
-class Container:
-    optimizer: Inner = field(default_factory=Inner)
+Inner = make_dataclass("Inner", [("lr", float)])
+Container = make_dataclass("Container", [("optimizer", Inner)])
 
 
 def test_an_attribute_that_is_no_field_is_inert(unread: Any, probe: Any) -> None:
     module: Any = types.SimpleNamespace(pretrain=lambda config, step: (config, step))
     unread._extra_attributes(probe, module)
-    config = Container()
-    config.optimizer.weight_decya = 0.1  # type: ignore[attr-defined]
-    config.yarn_mscale = None  # type: ignore[attr-defined]  # Megatron-Core reads it by its name
+    config: Any = Container(Inner(0.1))
+    config.optimizer.weight_decya = 0.1
+    config.yarn_mscale = None  # Megatron-Core reads it by its name
     assert module.pretrain(config, "step") == (config, "step")
     assert probe.unread == {"ConfigContainer": ["optimizer.weight_decya"]}
     module.pretrain(3, "step")

@@ -1,6 +1,6 @@
 """Each trap of ../shared/reference/rehearsal.md, section 4, planted in a stack, and named by the probe, audit or check.
 
-The numbers are those of its table. Traps that do not hide each other are planted in one run.
+The numbers are those of its table (9: tests/nvidia/test_configured.py). Traps that do not hide each other are planted in one run.
 """
 
 from __future__ import annotations
@@ -172,14 +172,6 @@ def test_8_rope_scaling_is_seen_in_the_frequencies(primus: Rehearsal, engine: Re
     assert ran(primus[0], "use_rope_scaling") is False
     lowest = [rank_file(path)["rope_frequencies"][-1] for _, path in (primus, engine)]
     assert lowest[0] / lowest[1] == pytest.approx(8.0)
-
-
-@pytest.mark.nvidia
-def test_9_and_12_a_path_of_another_release_and_a_typo_are_refused_by_name(tmp_path: Path) -> None:
-    wrong = {"model.transformer.tensor_model_parallel_size": 2, "train.train_itres": 5}
-    record, _ = rehearsed(tmp_path, "megatron_bridge", wrong=wrong)
-    assert record.status == "failed"
-    assert all(name in (record.cause or "") for name in ("model.transformer", "train_itres"))
 
 
 @pytest.mark.nvidia
