@@ -14,7 +14,6 @@ import contextlib
 import functools
 from typing import Any
 
-import megatron.core
 import torch
 import torch.distributed as dist
 from engine_settings import Settings
@@ -32,6 +31,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 from tprimat_parameters import set_weights
+from tprimat_settings import aux_loss_correction
 
 
 def build_model(settings: Settings) -> list[Any]:
@@ -126,12 +126,6 @@ def _experts(s: Settings) -> dict[str, Any]:
         "moe_token_dispatcher_type": "alltoall",
         "moe_grouped_gemm": False,  # needs grouped_gemm or TransformerEngine
     }
-
-
-def aux_loss_correction(context_size: int) -> int:
-    """Return the factor of the auxiliary loss's coefficient that makes Megatron-Core weigh it as requested. 0.15
-    divides its gradient by the context parallel size: https://github.com/NVIDIA/Megatron-LM/pull/2217."""
-    return context_size if megatron.core.__version__.startswith("0.15.") else 1
 
 
 def _leave(weight: torch.Tensor) -> torch.Tensor:

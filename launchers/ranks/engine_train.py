@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from corpus_order import fingerprint
 from engine_checkpoint import Built, resume, save
-from engine_model import aux_loss_correction, build_model, context_shard
+from engine_model import build_model, context_shard
 from engine_optimizer import build_optimizer, build_scheduler
 from engine_settings import EngineError, Settings
 from megatron.core import parallel_state
@@ -33,7 +33,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from numpy.typing import NDArray
 from rank_program import machine_facts, mark, peak_memory, say
-from tprimat_settings import megatron_schedule, read, training
+from tprimat_settings import aux_loss_correction, megatron_schedule, read, training
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Tokens and labels, [micro-batch size, sequence length] each."""

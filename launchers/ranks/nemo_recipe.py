@@ -32,7 +32,7 @@ from nemo.lightning.pytorch.optim import CosineAnnealingScheduler
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.utils.exp_manager import TimingCallback
 from rank_program import Problem, Refused, is_first_rank, mark
-from tprimat_settings import nemo_schedule, planned_batches, read, rope_scaling, training
+from tprimat_settings import nemo_schedule, planned_batches, read, rope_factor, rope_scaling, training
 from vendor_ranks import Settings, assign, changed, first_batch, mark_step, needs_transformer_engine, required
 
 try:
@@ -186,7 +186,7 @@ def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of a training that is about to take its first step, as rank 0 has them."""
     strategy, optimizer, module = trainer.strategy, trainer.optimizers[0], trainer.datamodule
     gpt = next(part for part in strategy.model.modules() if type(part).__name__ == "GPTModel")
-    groups = optimizer.param_groups
+    groups, embedding = optimizer.param_groups, getattr(gpt, "rotary_pos_emb", None)
     objects = training(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups)
     data = {"data": "mock", "data_path": None, "seed": settings["seed"]}
     if stated := getattr(module, "build_kwargs", None):
@@ -194,24 +194,13 @@ def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
         data = {"data": settings["data"]["name"], "data_path": path, "split": stated["split"], "seed": module.seed}
     return {
         **read(**objects, **nemo_schedule(trainer.lr_scheduler_configs[0].scheduler, groups[0]["lr"])),
-        **rope_scaling(_rope_factor(gpt)),
+        **rope_scaling(1.0 if embedding is None else rope_factor(embedding.inv_freq, gpt.rotary_base)),
         **data,
         "seq_length": module.data_sampler.seq_len,
         "vocab_size": module.tokenizer.vocab_size,
         "train_iters": trainer.max_steps,
         "save_interval": trainer.checkpoint_callback and trainer.checkpoint_callback._every_n_train_steps,
     }
-
-
-def _rope_factor(gpt: Any) -> float:
-    """Return what the lowest frequency of the rotary embedding is divided by; 1 where there is none of GPTModel's
-    own."""
-    embedding = getattr(gpt, "rotary_pos_emb", None)
-    if embedding is None:
-        return 1.0
-    frequencies = embedding.inv_freq
-    lowest = float(gpt.rotary_base) ** -((len(frequencies) - 1) / len(frequencies))
-    return float(round(lowest / float(frequencies[-1]), 3))
 
 
 class Marks(Callback):

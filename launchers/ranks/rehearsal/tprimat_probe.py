@@ -26,9 +26,10 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import tprimat_settings
 from tprimat_after_import import FAULTS, after, around
 from tprimat_parameters import full_numel, global_name
-from tprimat_settings import first_group, megatron_schedule, nemo_schedule, process_groups, read, rope_scaling
+from tprimat_settings import aux_loss_correction, first_group, megatron_schedule, nemo_schedule, process_groups
 
 VARIABLE = "TPRIMAT_PROBE"
 VERSION = 1
@@ -225,7 +226,7 @@ class Probe:
         if self.description is None:
             self.description = described(self)
         else:  # the second step shows what the schedule counts
-            self.description["settings"] |= read(**_schedule(self))
+            self.description["settings"] |= tprimat_settings.read(**_schedule(self))
 
     def finish(self) -> None:
         """Write the file, for the last time. Never raises."""
@@ -364,7 +365,7 @@ def _built(probe: Probe) -> dict[str, Any]:
     if probe.optimizers:
         groups = [group for optimizer in probe.optimizers for group in optimizer.param_groups]
         objects |= {"optimizer": probe.optimizers[0].config, **first_group(groups)}
-    values = read(probe.fault, **objects)
+    values = tprimat_settings.read(probe.fault, **objects)
     values.pop("rotary_base", None)  # _rope reads it off the frequencies
     return values
 
@@ -381,15 +382,11 @@ def _schedule(probe: Probe) -> dict[str, Any]:
 
 
 def _aux_loss(probe: Probe) -> dict[str, Any]:
-    """Correct the coefficient: Megatron-Core 0.15 divides the auxiliary loss's gradient by the context parallel size:
-    https://github.com/NVIDIA/Megatron-LM/pull/2217."""
-    import megatron.core
-
     config = probe.models[0].config
-    size = config.context_parallel_size
-    if config.num_moe_experts is None or size == 1 or not megatron.core.__version__.startswith("0.15."):
+    correction = aux_loss_correction(config.context_parallel_size)
+    if config.num_moe_experts is None or correction == 1:
         return {}
-    return {"moe_aux_loss_coeff": config.moe_aux_loss_coeff / size}
+    return {"moe_aux_loss_coeff": config.moe_aux_loss_coeff / correction}
 
 
 def _rope(probe: Probe) -> dict[str, Any]:
@@ -397,13 +394,12 @@ def _rope(probe: Probe) -> dict[str, Any]:
     scaled as Llama 3.1's are."""
     if not probe.frequencies or len(probe.frequencies) < 2:
         return {}
-    count, stated = len(probe.frequencies), float(probe.models[0].rotary_base)
-    base = probe.frequencies[1] ** -count
-    factor = stated ** -((count - 1) / count) / probe.frequencies[-1]
+    stated = float(probe.models[0].rotary_base)
+    base = probe.frequencies[1] ** -len(probe.frequencies)
     return {
         # float32 keeps seven digits of a frequency: the attribute is exact where it is that of the frequencies
         "rotary_base": stated if math.isclose(base, stated, rel_tol=1e-3) else round(base, 3),
-        **rope_scaling(round(factor, 3)),
+        **tprimat_settings.rope_scaling(tprimat_settings.rope_factor(probe.frequencies, stated)),
     }
 
 

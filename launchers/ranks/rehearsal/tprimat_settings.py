@@ -126,6 +126,20 @@ def rope_scaling(factor: float) -> dict[str, Any]:
     return {"use_rope_scaling": scaled, "rope_scaling_factor": factor if scaled else None}
 
 
+def rope_factor(frequencies: Sequence[Any], base: float) -> float:
+    """Return what the lowest of RoPE's frequencies, base ** (-i / n) for i < n, is divided by."""
+    count = len(frequencies)
+    return float(round(float(base) ** -((count - 1) / count) / float(frequencies[-1]), 3))
+
+
+def aux_loss_correction(context_size: int) -> int:
+    """Return the factor of the auxiliary loss's coefficient that makes Megatron-Core weigh it as requested. 0.15
+    divides its gradient by the context parallel size: https://github.com/NVIDIA/Megatron-LM/pull/2217."""
+    import megatron.core
+
+    return context_size if megatron.core.__version__.startswith("0.15.") else 1
+
+
 # Readers of what is no path. LookupError: this object does not show it.
 
 

@@ -473,6 +473,8 @@ def _built_helpers(make: Any) -> None:
 _ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttention"
 _SPLIT = "it asserts that the sequence is not split (M:transformer/dot_product_attention.py), which is "
 
+_SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+
 MEGATRON = (
     Replacement(
         "megatron.core.transformer.torch_norm:WrappedTorchNorm.__new__",
@@ -480,15 +482,11 @@ MEGATRON = (
         "asserts that the sequence is not parallel, which TransformerEngine's may be (M:transformer/torch_norm.py)",
     ),
     Replacement(
-        "megatron.core.pipeline_parallel.schedules.deallocate_output_tensor",
+        f"{_SCHEDULES}.deallocate_output_tensor",
         answer(None),
         "gloo sends from host memory in the background: freed before that, an output is NaN at the next stage",
     ),
-    Replacement(
-        "megatron.core.pipeline_parallel.schedules.custom_backward",
-        _backward,
-        "asserts that the output was freed as above",
-    ),
+    Replacement(f"{_SCHEDULES}.custom_backward", _backward, "asserts that the output was freed as above"),
     Replacement(
         "megatron.core.optimizer._get_param_groups",
         decayed_first,
@@ -704,7 +702,6 @@ def _is_served(root: str) -> bool:
 # train.
 
 RANK, WORLD = "TPRIMAT_PLAY_RANK", "TPRIMAT_PLAY_WORLD"
-_SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 _FILLERS = ("normal_", "uniform_", "trunc_normal_", "xavier_normal_", "xavier_uniform_", "kaiming_uniform_")
 """Functions of torch.nn.init: they would take minutes, and nothing reads the weights."""
 
