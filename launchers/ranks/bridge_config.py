@@ -14,6 +14,7 @@ from typing import Any
 import megatron.bridge
 import megatron.core
 import torch
+import vendor_ranks
 from megatron.bridge.data.loaders import get_train_valid_test_num_samples
 from megatron.bridge.data.utils import get_dataset_provider
 from megatron.bridge.training import initialize, mixed_precision
@@ -23,16 +24,7 @@ from megatron.core import datasets
 from megatron.core import utils as core
 from rank_program import Problem, Refused, is_first_rank, mark
 from tprimat_settings import megatron_schedule, planned_batches, read, rope_scaling, training
-from vendor_ranks import (
-    Settings,
-    assign,
-    changed,
-    first_batch,
-    mark_step,
-    needs_transformer_engine,
-    plain_names,
-    required,
-)
+from vendor_ranks import Settings, assign, changed, first_batch, needs_transformer_engine, plain_names, required
 
 RELEASE: str = megatron.bridge.__version__
 HAS_TRANSFORMER_ENGINE = bool(getattr(core, "HAVE_TE", False))
@@ -191,4 +183,4 @@ class Marks(Callback):
     def on_train_step_end(self, context: Any) -> None:
         if self.is_last_rank:
             loss = (context.loss_dict or {}).get("lm loss")
-            mark_step(self.stand_in, context.state.train_state.step, self.lr_used, loss, context.grad_norm)
+            vendor_ranks.mark_step(self.stand_in, context.state.train_state.step, self.lr_used, loss, context.grad_norm)
