@@ -68,11 +68,9 @@ class _Finder:
 
 
 def _call_hooks_behind(loader: Any) -> None:
-    execute = loader.exec_module
-
     def exec_module(module: types.ModuleType) -> None:
-        loader.exec_module = execute
-        execute(module)
+        del loader.exec_module  # the loader's own again, also for resources and inspect
+        loader.exec_module(module)
         for hook in _HOOKS.pop(module.__name__, ()):
             _call(hook, module)
 
