@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,9 +24,6 @@ from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.utils import get_attr_wrapped_model
 from rank_program import mark
 from torch.distributed import checkpoint
-
-if TYPE_CHECKING:
-    from engine_train import TokenData
 
 _MARKER = "latest"
 _LAYOUT = (
@@ -49,7 +46,7 @@ class Built(NamedTuple):
     """Megatron's DistributedDataParallel around GPTModel; several with a virtual pipeline."""
     optimizer: Any
     scheduler: Any
-    data: TokenData
+    data: Any  # engine_train.TokenData
 
 
 def save(built: Built, folder: Path, iteration: int) -> None:
