@@ -56,7 +56,7 @@ _VERSIONS = ("torch", "megatron.core", "nemo", "megatron.bridge", "primus", "num
 
 
 FINISH: list[Callable[[], None]] = []
-"""What a process calls that ends without its exit functions, or whose own come first and end the process groups."""
+"""To be called by a process that ends without its exit functions, or whose own come first and end the groups."""
 
 
 def install(started: float) -> Probe:
