@@ -108,4 +108,4 @@ def test_the_samples_become_the_records_energy_where_they_are_of_its_gpus(tmp_pa
     rehearsed = replace(record, provenance="rehearsed")
     assert with_own_power(rehearsed, tmp_path) == rehearsed
     (tmp_path / FILE).write_text("no samples\n")
-    assert "no power samples that we know" in with_own_power(record, tmp_path).notes[0]
+    assert "has no power samples in a format" in with_own_power(record, tmp_path).notes[0]
