@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from conf.arguments import Command
 from conf.errors import InputError, Problem, closest, command, listed
@@ -34,35 +35,6 @@ COMPLETION = Command(
     switches={},
     examples=("bash >> ~/.bashrc", "zsh >> ~/.zshrc"),
 )
-# In bash a word ends at =, so that of model=lla only lla is replaced.
-_BASH = """_tprimat() {{
-  local line=${{COMP_LINE:0:COMP_POINT}} words cut
-  local word=${{line##* }}
-  case "${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}" in
-{cases}
-  esac
-  if ((COMP_CWORD == 1)); then words={names}; fi
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
-  [[ $word != *=* ]] || cut=${{word%"${{word##*=}}"}}
-  COMPREPLY=("${{COMPREPLY[@]#"${{cut:-}}"}}")
-  [[ ${{COMPREPLY[0]:-}} != *= ]] || compopt -o nospace
-}}
-complete -o default -F _tprimat tprimat
-"""
-_ZSH = """#compdef tprimat
-_tprimat() {{
-  local -a all
-  local words_of
-  case "${{words[2]}} ${{words[3]}}" in
-{cases}
-  esac
-  ((CURRENT == 2)) && words_of={names}
-  all=(${{=words_of}})
-  compadd -S '' -- $all
-  _files
-}}
-compdef _tprimat tprimat
-"""
 
 
 @command
@@ -103,14 +75,14 @@ def completion(argv: Sequence[str] | None = None) -> int:
     words = COMPLETION.parse(argv).words
     if words not in (("bash",), ("zsh",)):
         raise InputError(Problem("completion", "of which shell?", " ".join(words), "bash, zsh"))
-    template, variable = (_BASH, "words") if words == ("bash",) else (_ZSH, "words_of")
+    template = Path(__file__).with_name(f"completion.{words[0]}").read_text(encoding="utf-8")
     # a command of two words before its first word alone: `case` takes the first that fits
     known = sorted(commands(), key=lambda one: -len(one.name.split()))
     cases = []
     for one in known:
         pattern = f"'{one.name}'" if " " in one.name else f"'{one.name} '*"
-        cases.append(f"  {pattern}) {variable}={shlex.quote(' '.join(dict.fromkeys(_candidates(one))))} ;;")
-    print(template.format(cases="\n".join(cases), names=shlex.quote(" ".join(COMMANDS))), end="")
+        cases.append(f"  {pattern}) candidates={shlex.quote(' '.join(dict.fromkeys(_candidates(one))))} ;;")
+    print(template.replace("@cases@", "\n".join(cases)).replace("@names@", shlex.quote(" ".join(COMMANDS))), end="")
     return 0
 
 
