@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from parsers import Step
-from parsers.steps import Steps
+from parsers.segment import Steps
 
 ROOT = Path(__file__).parents[2]
 STEPS = 60_000
