@@ -1,23 +1,21 @@
-"""How fast logs are read: generated logs, one line in ten of a step, against `grep -c` and against patterns a line.
+"""How fast logs are read: generated logs, one line in ten of a step, against `grep -c`.
 
     .venv/bin/python benchmarks/parsers.py [--mb 32] [--full] [--dialect megatron …]
 
 For each dialect: MB/s of `python -m parsers`' reader in a process of its own (with its peak memory), every step read to
-its last field; the same file through `grep -c` of the step marker, and through the usual way, five patterns searched in
-every line. --full: 1 GB for Megatron and 200 MB for each other dialect. Seconds are CPU seconds: a core may be shared.
-Fails where the parsed steps are not those written.
+its last field, and the same file through `grep -c` of the step marker. --full: 1 GB for Megatron, 200 MB for the others.
+Seconds are CPU seconds: a core may be shared. Fails where the parsed steps are not those written.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -29,16 +27,6 @@ _NOISE = (
     "    forward-backward ...............................: (1196.75, 1197.12)",
     "INFO:megatron.core.timers: all gradients are reduced, 128 buckets of 40000000 elements, overlap with the backward",
     "2026-08-14 00:18:46 | WARNING | torch.distributed.distributed_c10d | a library says that something is deprecated",
-)
-_USUAL = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"iteration\s+(\d+)\s*/\s*(\d+)",
-        r"elapsed time per iteration \(ms\):\s*([0-9.]+)",
-        r"lm loss:\s*([0-9.E+-]+)",
-        r"learning rate:\s*([0-9.E+-]+)",
-        r"tokens/s/GPU[^:]*:\s*([0-9.]+)",
-    )
 )
 _CHILD = """
 import json, resource, sys, time
@@ -61,7 +49,7 @@ def main() -> int:
     parser.add_argument("--dialect", nargs="+", choices=sorted(STEP_LINES))
     options = parser.parse_args()
     ours = f"{'dialect':<20}{'MB':>6}{'steps':>9}{'MB/s':>7}{'peak MB':>9}"
-    print(f"{ours}{'grep MB/s':>11}{'usual MB/s':>12}  ours/grep  ours/usual")
+    print(f"{ours}{'grep MB/s':>11}  ours/grep")
     right = True
     with tempfile.TemporaryDirectory() as folder:
         for dialect in options.dialect or STEP_LINES:
@@ -79,13 +67,7 @@ def _measure(dialect: str, megabytes: int, log: Path) -> bool:
     # To a pipe: with /dev/null as its output grep stops at the first match.
     command = ["grep", "-c", STEP_LINES[dialect]["counted"], str(log)]
     grep = _timed(lambda: subprocess.run(command, check=True, capture_output=True))
-    # Counted, not kept: the memory of this process would be part of the next child's peak.
-    usual = _timed(lambda: sum(1 for _ in _read_the_usual_way(log)))
-    print(
-        f"{dialect:<20}{size:>6.0f}{read:>9}{size / took:>7.0f}{peak:>9.0f}"
-        f"{size / grep:>11.0f}{size / usual:>12.1f}"
-        f"{grep / took:>11.2f}{usual / took:>12.1f}"
-    )
+    print(f"{dialect:<20}{size:>6.0f}{read:>9}{size / took:>7.0f}{peak:>9.0f}{size / grep:>11.0f}{grep / took:>11.2f}")
     log.unlink()
     right = (name, read) == (dialect, steps) and abs(last - loss) < 0.01
     if not right:
@@ -107,14 +89,6 @@ def write_log(dialect: str, size: int, log: Path) -> tuple[int, float]:
 
 def _loss(iteration: int) -> float:
     return 2.0 + 9.0 / (1 + iteration / 1000)
-
-
-def _read_the_usual_way(log: Path) -> Iterator[dict[str, str]]:
-    with log.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            matches = [pattern.search(line) for pattern in _USUAL]
-            if matches[0] is not None:
-                yield {f"{n}": match[1] for n, match in enumerate(matches) if match}
 
 
 def _timed(work: Callable[[], object]) -> float:
