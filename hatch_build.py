@@ -2,8 +2,7 @@
 
 In a checkout our folders are packages by themselves (`from conf.errors import Problem`). Installed like that they would
 meet a user's own `conf/` or `metrics.py`. So a wheel has them in tensorprimat/_app/, and its modules say
-`from tensorprimat._app.conf.errors import Problem`.
-"""
+`from tensorprimat._app.conf.errors import Problem`."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ def tree(root: Path, target: Path) -> None:
 def rewritten(text: str, root: Path, name: str) -> str:
     """Return a module with its imports of FOLDERS, and the names of such modules in strings, below tensorprimat._app.
 
-    ValueError: `import conf.errors`, which binds another name than it would below a package, or f"launchers.{name}".
-    """
+    ValueError: `import conf.errors`, which binds another name than it would below a package, or f"launchers.{name}"."""
     for pattern, what in _REFUSED.items():
         if match := re.search(pattern, text, re.MULTILINE):
             raise ValueError(f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {what}")

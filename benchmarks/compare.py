@@ -5,8 +5,7 @@
     python benchmarks/compare.py --groups 1000                every run a group of its own (default: a group of ten)
 
 Prints the seconds of `python -m compare` from start to end, the most memory of it and its workers together, and of a
-program that does nothing but json.loads on every line; and the CPU time of all figures of one of them.
-"""
+program that does nothing but json.loads on every line; and the CPU time of all figures of one of them."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
 
 Prints, for llama_tiny and a model of 32 M parameters, tokens/s of both, the ratio with its 95 % interval over pairs of
 steps that follow each other, each first in turn (so that a drift of the machine's speed cancels), and the engine's MFU
-against the best large matmul measured here. Fails on nothing: a slow machine is not a wrong one.
-"""
+against the best large matmul measured here. Fails on nothing: a slow machine is not a wrong one."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ curves of so many steps, step by step.
 
 And of the warm-up (metrics/step_times.py): runs of 50 to 500 steps with AR(1) noise of 1 %, a warm-up of none to 40
 steps that is flat (compilation) or dies away (allocator, clocks), and now and then a slow step. The truth is the mean
-that they were made of.
-"""
+that they were made of."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Records to a verdict: may they be compared, by how much do they differ, and how sure is that.
 
-Not here: reading logs (parsers/), making numbers of steps (metrics/).
-"""
+Not here: reading logs (parsers/), making numbers of steps (metrics/)."""
 
 from compare.comparison import Comparison, compare, to_json
 from compare.groups import Question

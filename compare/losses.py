@@ -18,8 +18,7 @@ not be quite equal. They may differ twofold where both have as many seeds, which
 five of half their spread would be called apart in 19 of 100.
 
 benchmarks/intervals.py loss: false alarms, and the differences that are detected. Where both sides have the same seeds,
-and so the same batches, there are fewer alarms.
-"""
+and so the same batches, there are fewer alarms."""
 
 from __future__ import annotations
 

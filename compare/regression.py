@@ -2,8 +2,7 @@
 
 The interval of the ratio decides, never the ratio alone: an interval beyond the limit is a regression, one on this side
 of it is none, and one across it is open. With fewer than three runs a side there is no interval, and everything is
-open. A candidate that lost runs has failed, whatever the others show.
-"""
+open. A candidate that lost runs has failed, whatever the others show."""
 
 from __future__ import annotations
 

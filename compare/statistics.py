@@ -1,7 +1,6 @@
 """Ratios between groups of runs. The run is the unit: the steps of one run depend on each other. Pure.
 
-Welch's t on the logarithms of run means: B. L. Welch, Biometrika 34, 1947; degrees of freedom by Satterthwaite.
-"""
+Welch's t on the logarithms of run means: B. L. Welch, Biometrika 34, 1947; degrees of freedom by Satterthwaite."""
 
 from __future__ import annotations
 

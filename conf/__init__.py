@@ -23,8 +23,7 @@ def load_experiment(*overrides: str) -> Experiment:
     """Return the experiment that conf/ and `overrides` (Hydra's grammar, `model=llama`, `training.seed=1`) describe.
 
     Raises:
-        conf.errors.ConfigError: with every problem found.
-    """
+        conf.errors.ConfigError: with every problem found."""
     return _load(overrides)
 
 

@@ -1,7 +1,6 @@
 """Make the pages of the site that would otherwise be written twice: tables of conf/, the commands' help, texts of ours.
 
-A hook of mkdocs (mkdocs.yml). Nothing of it is kept in git.
-"""
+A hook of mkdocs (mkdocs.yml). Nothing of it is kept in git."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ def model_states(e: Experiment) -> ModelStates:
 
     Megatron's own count (docs/source/api-guide/dist_optimizer.md): bf16 parameters with fp32 gradients take
     18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP. Experts are on EP times
-    fewer ranks, so their optimizer states are sharded over DP/EP.
-    """
+    fewer ranks, so their optimizer states are sharded over DP/EP."""
     on_rank = per_rank(e.model, Sizes.of(e.layout)._replace(vp=1))
     n = on_rank.total
     half = e.precision.params_dtype == "bfloat16"

@@ -1,7 +1,6 @@
 """Records to numbers: every number with its unit and its source.
 
-Not here: comparing runs with each other (compare/).
-"""
+Not here: comparing runs with each other (compare/)."""
 
 from metrics.quantity import Quantity, Source, shown
 from metrics.step_times import Warmup, find_warmup

@@ -1,8 +1,7 @@
 """Make options to train on out of runs, and the bill of each: GPU-hours, days, money, energy and CO2; the price or
 power at which an option breaks even, and what moves its total the most. Pure.
 
-An option is the repeats of one experiment on one kind of GPU, as pooled figures.
-"""
+An option is the repeats of one experiment on one kind of GPU, as pooled figures."""
 
 from __future__ import annotations
 

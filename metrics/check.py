@@ -1,8 +1,7 @@
 """`metrics check`: is a published figure possible? `metrics flops`: a model's FLOPs in every convention.
 
 Speeds are judged against peaks, peaks against data sheets, ratios against their own numbers. Nothing here says whether
-a possible figure is true.
-"""
+a possible figure is true."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ A multiply-add is two operations; a training step does the forward matrices thre
 data and of weights). The default equals `num_floating_point_operations` of Megatron-LM@d98e8a6
 megatron/training/training.py:802 for every shape that function knows, and Megatron-Bridge@067f987
 src/megatron/bridge/training/utils/flop_utils.py for gated MLPs other than SwiGLU and for attention windows, which
-Megatron-LM's does not see. No softmax, norm, bias, rotary embedding or router: none of the vendors counts them.
-"""
+Megatron-LM's does not see. No softmax, norm, bias, rotary embedding or router: none of the vendors counts them."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Convention:
 
     attention: a query is multiplied with half the sequence (causal), with all of it, or not counted. weights: those of
     the matrices that a token passes; or all parameters, including the embedding table, which is only looked up (and
-    without multi-token prediction, as published totals). recompute: forward work that is repeated counts.
-    """
+    without multi-token prediction, as published totals). recompute: forward work that is repeated counts."""
 
     name: str
     source: str
@@ -40,8 +38,7 @@ class Convention:
 
 _CONVENTIONS = (
     Convention(
-        "megatron_causal",
-        "Megatron-LM (megatron/training/training.py:802), Megatron-Bridge, NeMo 2, Primus from v26.1",
+        "megatron_causal", "Megatron-LM (megatron/training/training.py:802), Megatron-Bridge, NeMo 2, Primus from v26.1"
     ),
     Convention(
         "full_attention",
@@ -82,8 +79,7 @@ def flops_per_token(
     """Return the operations for one token of a sequence of `seq_length` tokens. passes: FORWARD or TRAINING.
 
     `recompute` counts only where the convention counts it. ValueError: the convention counts the embedding table, and
-    it is unknown whether the output matrix is another one.
-    """
+    it is unknown whether the output matrix is another one."""
     layers, rest = _work(shape, seq_length, convention)
     in_layers, again = sum(layers.values()), 0.0
     if convention.recompute and recompute and passes == TRAINING:
@@ -112,8 +108,7 @@ def recompute_of(facts: Facts) -> Recompute | None:
 
     `uniform` does every layer again in units of recompute_num_layers; `block` the first recompute_num_layers of each
     chunk of each pipeline stage (Megatron-LM@d98e8a6 megatron/core/recompute.py:170-180), taken here as that share of
-    all layers; `selective` the modules that the dump names, else the core attention (recompute_modules' default).
-    """
+    all layers; `selective` the modules that the dump names, else the core attention (recompute_modules' default)."""
     if "recompute_granularity" not in facts.settings:
         return None
     granularity = facts.settings["recompute_granularity"]
@@ -144,8 +139,7 @@ def _work(shape: Shape, seq_length: int, convention: Convention) -> tuple[Mappin
     """Return the multiply-adds of one token's forward pass: by part of the layers, and of what is beside them (logits,
     once for each prediction, and what joins the modules for multi-token prediction).
 
-    With the weights of all parameters every active one but norms and biases (below 0.1 %) counts as if multiplied.
-    """
+    With the weights of all parameters every active one but norms and biases (below 0.1 %) counts as if multiplied."""
     everything, untied = convention.weights == "all", shape.untie_embeddings_and_output_weights
     if everything and untied is None:
         raise ValueError(f"{convention.name} counts the embedding table; whether it is tied is unknown")

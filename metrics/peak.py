@@ -1,7 +1,6 @@
 """Devices and what they could do at most: the dense peak of the precision that ran, and the best matmul measured.
 
-Not here: how many operations a model needs (metrics/flops.py).
-"""
+Not here: how many operations a model needs (metrics/flops.py)."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def precision_of(facts: Facts) -> str | None:
     """Return fp8, bf16 or fp32; None where the settings do not report both whether fp8 ran and the type of the
     computation: Lightning's (mixed precision has other parameters), else that of the parameters.
 
-    In an fp8 run attention and logits stay in bf16, so that it cannot reach the peak of fp8.
-    """
+    In an fp8 run attention and logits stay in bf16, so that it cannot reach the peak of fp8."""
     if "fp8" not in facts.settings:
         return None
     if facts.settings["fp8"]:

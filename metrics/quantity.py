@@ -33,8 +33,7 @@ class Quantity:
     def times(self, factor: float | None, unit: str, source: Source | None = None, note: str = "") -> Quantity:
         """Return it and its interval times `factor`, in another unit. source: of the factor; the less sure one counts.
 
-        An unknown quantity stays unknown, with its own note, which says why.
-        """
+        An unknown quantity stays unknown, with its own note, which says why."""
         weaker = self.source if source is None else weakest(self.source, source)
         if self.value is None or factor is None or not math.isfinite(self.value * factor):
             return Quantity(None, unit, weaker, note=self.note if self.value is None else note)

@@ -5,8 +5,7 @@ Lines at another distance (a lost line, a restart) give no interval: what they c
 
 Warm-up is derived from the data by the marginal standard error rule, MSER: K. P. White, "An effective truncation
 heuristic for bias reduction in simulation output", Simulation 69(6), 1997; cut where the standard error of what remains
-is smallest. With the two bounds of ours named below.
-"""
+is smallest. With the two bounds of ours named below."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The metrics of a run. To add one: a function from Basis to Quantity, and its line in METRICS.
 
-The source of a figure is that of the step times: ours where our mark stands at the steps, else the framework's.
-"""
+The source of a figure is that of the step times: ours where our mark stands at the steps, else the framework's."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ Metric = Callable[[Basis], Quantity]
 def summarise(record: Record) -> dict[str, Quantity]:
     """Return every metric of METRICS; its value is None where the record does not say enough.
 
-    An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures.
-    """
+    An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures."""
     facts = facts_of(record)
     device, precision = device_of(record), precision_of(facts)
     basis = Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))

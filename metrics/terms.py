@@ -1,8 +1,7 @@
 """The terms on which a training is paid for, as KEY=VALUE of `metrics cost`, `metrics energy` and `compare`: tokens,
 prices, power, and CO2 of a kilowatt-hour.
 
-A GPU-hour costs what the user says, else a dated example of ours, which is marked as assumed.
-"""
+A GPU-hour costs what the user says, else a dated example of ours, which is marked as assumed."""
 
 from __future__ import annotations
 
@@ -110,8 +109,7 @@ def typed_prices(entries: Mapping[str, str], group: str = "price", per: str = _P
     """Read the entries typed behind `price.`: {"usd_per_gpu_hour.mi355x": "3.10"}; None where there are none.
 
     group, per: `capex` and `_per_gpu`, whose amounts are of a GPU, not of an hour. InputError: no such key, two
-    currencies, no such hardware, no positive amount, or one in another unit.
-    """
+    currencies, no such hardware, no positive amount, or one in another unit."""
     tables: dict[str, dict[str, str]] = {}
     for key, amount in entries.items():
         table, _, hardware = key.partition(".")

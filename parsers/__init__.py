@@ -1,7 +1,6 @@
 """Log text to one Record, whatever framework wrote the log.
 
-Not here: numbers made from steps (metrics/), judgements between runs (compare/).
-"""
+Not here: numbers made from steps (metrics/), judgements between runs (compare/)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A step line begins with `head`, and behind it each `fields` match is a name and a printed value, which `columns` turns
 into a field of the Step. Everything else that a log says is a pattern with named groups: the group's name is the
-setting, the fact or the field. Only what depends on the lines before needs code: a subclass of `Driver`.
-"""
+setting, the fact or the field. Only what depends on the lines before needs code: a subclass of `Driver`."""
 
 from __future__ import annotations
 
@@ -215,8 +214,7 @@ class Driver:
     reads it after every feed. 0 for the lines with marks only.
 
     A dialect whose steps depend on the lines before overrides `step`, `other` or `end`; one whose steps are no lines
-    with a number, `feed` or `read`.
-    """
+    with a number, `feed` or `read`."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -324,8 +322,7 @@ class WrappedLines:
     """Puts the pieces of a broken step line together. head: how one begins. is_complete: whether it lacks nothing.
 
     Where a line stays incomplete (the log was cut there) it comes without its last word, which may be half a number,
-    and what followed comes as it was.
-    """
+    and what followed comes as it was."""
 
     def __init__(self, head: re.Pattern[str], is_complete: Callable[[str], bool]) -> None:
         self._head = head

@@ -2,8 +2,7 @@
 
 Only a line that ends a program counts (an exception, an abort, a refusal) and the lines that its message goes on in:
 a warning may name the same fault, overcome. A fault after which training went on was handled, and is forgotten: so only
-what came after the last but one step is kept, in constant memory, and searched when somebody asks.
-"""
+what came after the last but one step is kept, in constant memory, and searched when somebody asks."""
 
 from __future__ import annotations
 

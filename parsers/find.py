@@ -43,8 +43,7 @@ def find_runs(named: Sequence[str], progress: Progress = silent, other_keys: Seq
     paths; of filters among these (platform=amd model=llama) those that fit them all. Filters alone look below runs/.
     other_keys: those that the command takes beside filters, for suggestions.
 
-    InputError: nothing named, nothing there, or records that cannot be used, all of them listed.
-    """
+    InputError: nothing named, nothing there, or records that cannot be used, all of them listed."""
     if not named:
         raise InputError(NO_RUN)
     filters = [name for name in named if is_pair(name)]

@@ -64,8 +64,7 @@ def _value(key: str, text: str) -> Any:
 def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     """Return `record` with what was given, where it does not say so itself; `record.given` holds what was taken.
 
-    A model's settings are those of its file in conf/model. A log that says otherwise is right, and a note says so.
-    """
+    A model's settings are those of its file in conf/model. A log that says otherwise is right, and a note says so."""
     if not given:
         return record
     other = []

@@ -1,8 +1,7 @@
 """Records of our predecessor: train_*.json and benchmark_*.json, each the summary of one run with series of its steps.
 
 Its series are separate lists: one that is not as long as the step times does not show to which step its values belong,
-and is left out. "gb" is 1e9 bytes there: an MI300X has 206.1 of them.
-"""
+and is left out. "gb" is 1e9 bytes there: an MI300X has 206.1 of them."""
 
 from __future__ import annotations
 

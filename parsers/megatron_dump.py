@@ -1,8 +1,7 @@
 """The meaning of a dump of Megatron's arguments: arguments that other arguments switch off are printed with their
 defaults.
 
-The rules name canonical settings, so that a dense model's record does not claim a router.
-"""
+The rules name canonical settings, so that a dense model's record does not claim a router."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ def in_effect(
 ) -> dict[str, Reading]:
     """Return `dumped`, by canonical name, without what is switched off, and with what stands under another argument.
 
-    arguments: the same dump under Megatron's names. complete: from its first to its last line.
-    """
+    arguments: the same dump under Megatron's names. complete: from its first to its last line."""
     settings, old = dict(dumped), complete and len(arguments) >= _WHOLE
     if old:
         last = max(reading.line for reading in arguments.values())

@@ -21,8 +21,7 @@ class Ending:
 
     signal_sent: the signal that the launcher or the user sent (SIGTERM …). hung: ended for want of progress.
     over_limit: ended for taking longer than it might. oom_kills: processes that the kernel's OOM killer ended during
-    the run.
-    """
+    the run."""
 
     exit_code: int | None = None
     signal_sent: str | None = None

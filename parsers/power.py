@@ -5,8 +5,7 @@ a clock stays without one. What the sensor sees: a GPU (its own sensor), a board
 
 Energy is taken two ways: by the devices' own counters, and as watts integrated over time. Only time between two
 neighbouring readings counts: a cell without a number or a gap ends a stretch, and a window that is not covered by
-stretches has no energy, only the mean power of what was seen.
-"""
+stretches has no energy, only the mean power of what was seen."""
 
 from __future__ import annotations
 
@@ -305,8 +304,7 @@ def with_power(record: Record, path: Path, alone: bool = True) -> Record:
     """Return `record` with the energy in a file of samples: over its steps where the clocks are one, else over all of
     the file. alone: whether no other run can have drawn it; without a common clock it is then nobody's.
 
-    InputError: no file of power samples.
-    """
+    InputError: no file of power samples."""
     log = read_power(path)
     aligned = over_steps(log, record.steps)
     if aligned is None and not alone:

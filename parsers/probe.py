@@ -2,8 +2,7 @@
 says.
 
 Its files are read as a stranger's input: of bounded size, checked by the structs below; what is wrong with a file is
-reported, never raised.
-"""
+reported, never raised."""
 
 from __future__ import annotations
 
@@ -145,8 +144,7 @@ def with_probe(record: Record, folder: Path, expected: Collection[int] | None = 
     parameters_by_rank (by global rank, in place of a log's by tensor and pipeline rank), probe_never_read (None: not
     known), probe_time_s (what the probe itself took, by its own timer, in the rank where it took most). Each step:
     lr_used, and metrics["tokens_checksum"] where every sample of the global batch was seen. expected: the ranks that
-    ran (all by default); one without a file is a note. Never raises.
-    """
+    ran (all by default); one without a file is a note. Never raises."""
     return with_files(record, *read_files(folder), expected) if folder.is_dir() else record
 
 

@@ -302,8 +302,7 @@ def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
     signed: the dialects whose signs stood in the parts before; this part's are added.
 
     Tried are the dialects with a sign in it. Of those that make a step the special ones come first, but where one makes
-    all its steps before the first step of another, two programs ran, and it is the first one's.
-    """
+    all its steps before the first step of another, two programs ran, and it is the first one's."""
     signed |= {name for name in DIALECTS if _signed(name, window)}
     companions = [name for name in DIALECTS if name in signed and load(name).companion]
     second, chosen, begins, before = [], "", 0, b""

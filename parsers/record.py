@@ -3,8 +3,7 @@
 On disk it is `run.json` and, a line a step, `steps.jsonl` (see `parsers/storage.py`). None is unknown, never a default.
 These structs are the one description of both files: msgspec checks what is read by them, and the JSON Schemas beside
 this file are made from them (`UPDATE_GOLDEN=1 pytest tests/parsers/test_parsers_record.py` rewrites them). Changes
-within a version only add fields that have a default; a reader passes over fields that it does not know.
-"""
+within a version only add fields that have a default; a reader passes over fields that it does not know."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     metrics: the other numbers of the line (params_norm, load_balancing_loss, mfu_percent …), units in names.
     flags: "field:word" where a field is no plain measurement of this one step; words: interval_mean (over the steps
     since the line before), running_mean, recovered (computed from running means), asynchronous (dispatch, not
-    execution), by_order (no number printed), warm_up.
-    """
+    execution), by_order (no number printed), warm_up."""
 
     step: Integer
     line: Positive
@@ -166,8 +164,7 @@ class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag
     effective is what ran: read from the built objects where a probe did so, else from the log's dump. dumped: what the
     dump alone says. configured: what was built and did not run. given: settings and facts that the user stated.
     not_rehearsed: setting or topic to the reason why a rehearsal says nothing of it. shrunk: setting to what the
-    experiment requested and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran.
-    """
+    experiment requested and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran."""
 
     id: str
     name: str

@@ -2,8 +2,7 @@
 
 Most lines of a log hold no figure. Testing each of them costs a microsecond in Python; `bytes.find` passes over
 gigabytes a second: so literal marks are looked for in blocks, and only the lines that hold one are decoded. Memory: a
-block and a line, whatever the log's length and its lines'.
-"""
+block and a line, whatever the log's length and its lines'."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Scanner:
     startup: marks that are looked for in the first block and in gaps between the others that are longer than usual:
     while training runs they do not come.
     wants: set by the consumer between two yields, how many of the next pieces it must get unmarked.
-    end: where in `block` the line of the piece that was yielded last ends.
-    """
+    end: where in `block` the line of the piece that was yielded last ends."""
 
     def __init__(self, marks: Sequence[bytes], startup: Sequence[bytes] = ()) -> None:
         self.marks = tuple(dict.fromkeys(marks))
@@ -172,8 +170,7 @@ def size_of(path: Path) -> int:
 def read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the bytes of a log in blocks. A compressed file that ends early (it is still written) gives what it holds.
 
-    InputError: it cannot be read.
-    """
+    InputError: it cannot be read."""
     try:
         brought = path != STDIN
         raw = io.FileIO(path if brought else sys.stdin.fileno(), closefd=brought)

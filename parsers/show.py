@@ -121,8 +121,7 @@ def _or_unknown(value: float | None) -> str:
 def follow(path: Path, dialect: str | None = None, until_done: bool = False) -> Parsed:
     """Print the steps of a growing log until Ctrl-C, or until the framework says that it is done; return the run.
 
-    A log that is replaced or cut short is read anew. InputError: it cannot be read.
-    """
+    A log that is replaced or cut short is read anew. InputError: it cannot be read."""
     parser, offset, shown = Parser(dialect), 0, 0
     try:
         while True:

@@ -34,8 +34,7 @@ T = TypeVar("T")
 def write(record: Record, directory: Path) -> None:
     """Write the record below `directory`, creating it. Steps first: a run.json never speaks of steps not yet there.
 
-    OSError passes through (a full disk); the older files then stay as they were.
-    """
+    OSError passes through (a full disk); the older files then stay as they were."""
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / STEPS_FILE, _lines(record.steps))
     replace_file(directory / RUN_FILE, dumps(run_file(record), indent=1) + "\n")

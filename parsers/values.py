@@ -1,7 +1,6 @@
 """From printed text to values, strictly: what is not entirely a number is None. No evaluation of any kind.
 
-`number` and `step_fields` run for every step of every log: they are written to be quick.
-"""
+`number` and `step_fields` run for every step of every log: they are written to be quick."""
 
 from __future__ import annotations
 

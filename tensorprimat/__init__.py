@@ -29,8 +29,7 @@ def read_runs(*places: str) -> tuple[Run, ...]:
     """Return the runs in or below run directories, globs and filters: read_runs("runs/", "platform=amd").
 
     Raises:
-        UserError: no run there, or records that cannot be used, all of them.
-    """
+        UserError: no run there, or records that cannot be used, all of them."""
     from parsers import find_runs
 
     return find_runs(places)

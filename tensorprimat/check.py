@@ -2,8 +2,7 @@
 
 Checks the rules of the config, this machine and the corpus; then, inside the environment that would train
 (framework.python, or the container of cluster.container), the versions, the recipe and every setting's place in it,
-without a training step; then rehearses a vendor's stack that is here. Lists what only a GPU can show.
-"""
+without a training step; then rehearses a vendor's stack that is here. Lists what only a GPU can show."""
 
 from __future__ import annotations
 

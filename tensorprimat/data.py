@@ -1,8 +1,7 @@
 """tprimat data: the content of a corpus, and the first batch that every stack reads of it. Needs no torch.
 
 tprimat data inspect PREFIX                   counts, types, ids and hashes of PREFIX.bin and PREFIX.idx
-tprimat data preview platform=cpu seed=7 …    the first global batch of an experiment, as `python launch.py` takes it
-"""
+tprimat data preview platform=cpu seed=7 …    the first global batch of an experiment, as `python launch.py` takes it"""
 
 from __future__ import annotations
 

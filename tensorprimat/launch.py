@@ -10,8 +10,7 @@ KEY=VALUE       any key of conf/, in Hydra's grammar (python launch.py --cfg job
 --json          the result (of a dry run: the plan) as JSON on stdout;  --version, --help
 Choices: model={models}  platform={platforms}
          layout={layouts}
-Exit codes: 0 all runs completed, 1 one did not, 2 bad input.
-"""
+Exit codes: 0 all runs completed, 1 one did not, 2 bad input."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
     """Check every experiment, then run each; a signal ends them all, a failure does not.
 
-    A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record.
-    """
+    A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record."""
     host, memory, checked = _host(), devices.host_memory_bytes(), [e for e in requested if not e.rehearse]
     problems = [p for e in checked for p in (*preflight.problems(e), *memory_problems(e, memory))]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]

@@ -228,8 +228,7 @@ def rehearsal_outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path)
 def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> Record:
     """Compare the parameters that the probe has read with our own count (conf/shapes.py), by name and shape.
 
-    A difference fails a rehearsal, as does a rank that reports none; any other run gets a note.
-    """
+    A difference fails a rehearsal, as does a rank that reports none; any other run gets a note."""
     local = record.setting("transformer_impl") == "local"
     wrong = list(islice(_miscounted(files, e, local), MOST_NAMED))
     if not wrong or record.status != "completed" or not e.rehearse:

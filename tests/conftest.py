@@ -79,8 +79,7 @@ def no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def heeds_ctrl_c() -> Iterator[None]:
     """Let SIGINT have its effect in this process and in what it starts.
 
-    A job in the background (`make test &` in a script) starts with SIGINT ignored, and its children inherit that.
-    """
+    A job in the background (`make test &` in a script) starts with SIGINT ignored, and its children inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -16,8 +16,7 @@ def wait_until(condition: Callable[[], object], reason: str, limit_s: float = PA
     """Return as soon as `condition()` is true.
 
     Raises:
-        AssertionError: it is still false after `limit_s` seconds.
-    """
+        AssertionError: it is still false after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {reason}"

@@ -2,8 +2,7 @@
 
 A block of bash is run as it stands: the pages of docs/ in one folder and in the order of the site. A block of sh needs
 a GPU, a vendor's packages or runs that are not here: launch.py only plans, make only prints, and the rest meets made-up
-runs of the names that the texts use. A block of Python is run.
-"""
+runs of the names that the texts use. A block of Python is run."""
 
 from __future__ import annotations
 

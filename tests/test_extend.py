@@ -2,8 +2,7 @@
 metric.
 
 Each is added to a copy of the tree by exactly the files and lines that it names, and run from end to end by the
-commands that a user types.
-"""
+commands that a user types."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The files that a comparison leaves in a directory: the same content as page, Markdown, spreadsheet, picture, JSON.
 
 fonts/: DejaVu 2.37, cut to Latin, Greek, Cyrillic and signs by pyftsubset, for machines without any font. Other scripts
-come from the machine's own fonts; a character that none has is a box.
-"""
+come from the machine's own fonts; a character that none has is a box."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     python -m torch.distributed.run --standalone --nproc-per-node N bridge_ranks.py --settings settings.yaml
     python bridge_ranks.py --settings settings.yaml … --check    build and check each, print what is configured
 
-Exit codes: 0 the training ran to its end (or every check passed), 2 the settings were refused.
-"""
+Exit codes: 0 the training ran to its end (or every check passed), 2 the settings were refused."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def seed_cache(folder: str, answer: Mapping[str, Any]) -> None:
 
     Every recipe reads config.json of its model when it is built: from the network, and some repositories are gated. The
     answer is ours (launchers/hugging_face.py), so it checks nothing. Call it before huggingface_hub is imported, which
-    reads the variables then.
-    """
+    reads the variables then."""
     home = Path(folder) / "hub" / ("models--" + answer["id"].replace("/", "--"))
     for commit in (_COMMIT, *answer["revisions"]):
         snapshot = home / "snapshots" / commit

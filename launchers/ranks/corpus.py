@@ -4,8 +4,7 @@
     python corpus.py --prefix P --vocab-size V --seed S --check         reads only; of a corpus of any origin
 
 With --seq-length, --global-batch-size and --samples also: that so many samples are in one epoch, and the fingerprint
-of the first global batch. The last line that it prints is a mark of facts for the record. Exit code 2: refused.
-"""
+of the first global batch. The last line that it prints is a mark of facts for the record. Exit code 2: refused."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ def _stream(draw: np.random.RandomState, lengths: NDArray[np.int32], spec: Spec)
     Every token has a fixed successor, which follows it three times in four; else comes one drawn from a Zipf-like
     distribution over the complete vocabulary, from which the successors were drawn, too. So there is something to learn
     in ten steps (which tokens are frequent) and in hundreds (what follows what). Integers only: a corpus must not
-    depend on how a processor rounds.
-    """
+    depend on how a processor rounds."""
     ids = draw.permutation(np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.eod))
     limits = np.cumsum(2**36 // np.arange(3, len(ids) + 3, dtype=np.int64))  # the n-th of them, from 0: as 1 / (n + 3)
     common = np.repeat(ids, np.diff(limits * _QUANTILES // limits[-1], prepend=0))  # quantiles of the distribution

@@ -1,8 +1,7 @@
 """Open and check a corpus as Megatron keeps it (P.bin, P.idx), and predict the order in which a run will see it.
 
 The order is that of Megatron-Core's GPTDataset within one epoch and of the loader `single`, worked out without torch.
-Corpora that several prefixes are blended of, and runs of several epochs, are not covered. Needs numpy alone.
-"""
+Corpora that several prefixes are blended of, and runs of several epochs, are not covered. Needs numpy alone."""
 
 from __future__ import annotations
 

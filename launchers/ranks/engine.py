@@ -3,8 +3,7 @@
     python -m torch.distributed.run --standalone --nproc-per-node N engine.py --settings FILE.json
 
 Exit codes: 0 the training ran to its end, 2 the settings, the data or a checkpoint were refused, 3 the loss was not
-finite. Checkpoints lie in checkpoints/ beside the settings; where there is one, the training goes on from it.
-"""
+finite. Checkpoints lie in checkpoints/ beside the settings; where there is one, the training goes on from it."""
 
 from __future__ import annotations
 

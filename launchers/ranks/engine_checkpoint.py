@@ -1,8 +1,7 @@
 """Save and resume in Megatron-Core's distributed format (torch_dist): any layout may read what another one wrote.
 
 A checkpoint counts only once the file `latest` names it, which is replaced in one step after everything else is on
-disk: a kill at any time costs the steps since the last checkpoint, never that one. Old ones are not deleted.
-"""
+disk: a kill at any time costs the steps since the last checkpoint, never that one. Old ones are not deleted."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ They are plain torch, the same on CPU and GPU. RMSNorm is needed: Megatron's own
 refuses context parallelism (transformer/dot_product_attention.py:58); only TransformerEngine's does not. The others are
 the same mathematics in fewer operations, and only with `attention=sdpa`: `unfused` keeps Megatron's own, bit for bit.
 Their gains are of a step of llama_tiny on one core (paired, as in benchmarks/engine.py); with 32 M parameters they are
-within the noise.
-"""
+within the noise."""
 
 from __future__ import annotations
 

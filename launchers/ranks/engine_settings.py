@@ -2,8 +2,7 @@
 
 What a value may be and what the engine cannot do is checked before the file is written (conf/, launchers/frameworks/
 megatron.py). Nothing has a default: a setting that the file lacks ends the run with its name. Does not import torch, so
-that a refusal takes no time.
-"""
+that a refusal takes no time."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A selection of the rehearsal's stand-in (rehearsal/tprimat_standin.py) and five rows beside it. The rehearsal's own way
 sends every call of torch through Python, which takes 7 % of a step of llama_tiny; here the literals "cuda" are replaced
-in the modules that write them, and torch.cuda.is_available() stays False. Line numbers are megatron-core 0.15.3's.
-"""
+in the modules that write them, and torch.cuda.is_available() stays False. Line numbers are megatron-core 0.15.3's."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
 
     Raises:
         EngineError: this machine has fewer accelerators than ranks, or none and a layout that needs them; or what is in
-            `checkpoints` is of another run, or damaged.
-    """
+            `checkpoints` is of another run, or damaged."""
     _set_up_groups(settings)
     first = dist.get_rank() == 0
     if first:
@@ -254,8 +253,7 @@ def _print_step(step: Mapping[str, Any], train_iters: int, batch: int) -> None:
     step: iteration (from 1), lr_used, lr_next, loss (mean over the global batch), grad_norm or None, loss_scale,
     skipped, elapsed_s since the last step's end, and end_monotonic_s, whose clock stands still while a checkpoint is
     written. batch: the global batch size. Megatron's line has the rate after the step, so the next step's; ours has the
-    rate that this step used.
-    """
+    rate that this step used."""
     iteration, loss, grad_norm = step["iteration"], step["loss"], step["grad_norm"]
     parts = (
         f" [{datetime.now().strftime('%Y-%m-%d %H:%M:%S.%f')}] iteration {iteration:8d}/{train_iters:8d}",

@@ -4,8 +4,7 @@ one rank.
     python -m torch.distributed.run --standalone --nproc-per-node N nemo_ranks.py --settings settings.yaml
     python nemo_ranks.py --settings settings.yaml … --check      build and check each, print what is configured
 
-Exit codes: 0 the training ran to its end (or every check passed), 2 the settings were refused.
-"""
+Exit codes: 0 the training ran to its end (or every check passed), 2 the settings were refused."""
 
 from __future__ import annotations
 

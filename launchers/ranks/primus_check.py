@@ -4,8 +4,7 @@ SAID: the release that the checkout is, where git does not show it.
 
 Reads files alone: the presets, Megatron's argument definitions and the names that Primus' own code uses. Primus ignores
 an unknown key without a word from v26.1 on, and up to v25.11 dies of one, so each is looked up. Needs the standard
-library and PyYAML. Findings are printed as marks ([tprimat] refused {…}) and as text; exit code 2 if there are any.
-"""
+library and PyYAML. Findings are printed as marks ([tprimat] refused {…}) and as text; exit code 2 if there are any."""
 
 from __future__ import annotations
 

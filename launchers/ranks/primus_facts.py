@@ -2,8 +2,7 @@
 
 Runs in the environment that trains, before it, and needs the standard library, primus_check.py and
 rank_program.py beside it. What is not known is left out.
-ENVIRONMENT.sh: shell/environment.sh, where nothing of ours has reported the host's facts already.
-"""
+ENVIRONMENT.sh: shell/environment.sh, where nothing of ours has reported the host's facts already."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 TRAIN_ITERS, NNODES, GPUS_PER_NODE and DATA_PREFIX may differ from what was rendered. What follows from them is computed
 here and nowhere else; where more would have to change, the run is refused: render again. Writes primus.yaml and
 corpus.args (the corpus program's arguments, one a line) into RUN_DIRECTORY and prints the request as it is now, as a
-mark for the record. Needs rank_program.py beside it and PyYAML, which Primus needs itself. Exit code 2: refused.
-"""
+mark for the record. Needs rank_program.py beside it and PyYAML, which Primus needs itself. Exit code 2: refused."""
 
 from __future__ import annotations
 

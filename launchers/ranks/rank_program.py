@@ -1,7 +1,6 @@
 """Share among the programs inside the ranks: a problem, a refusal, the lines that we print, versions.
 
-Standard library only, and beside every program that needs it: corpus.py and Primus' programs run from a bundle, too.
-"""
+Standard library only, and beside every program that needs it: corpus.py and Primus' programs run from a bundle, too."""
 
 from __future__ import annotations
 

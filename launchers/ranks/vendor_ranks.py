@@ -1,8 +1,7 @@
 """Share what the programs of NVIDIA's stacks do inside the ranks: their start, the settings file, attribute paths, the
 checks of both, and the GPU or its stand-in.
 
-Imported with the standard library alone; PyYAML, torch and Megatron-Core are imported where a function needs them.
-"""
+Imported with the standard library alone; PyYAML, torch and Megatron-Core are imported where a function needs them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The dialects by name, the special before the general: of two that read a line of one log, the first is taken.
 
-To add one: a module here with a `parsers.driver.Dialect` called DIALECT, and its name in this list.
-"""
+To add one: a module here with a `parsers.driver.Dialect` called DIALECT, and its name in this list."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ def load(name: str) -> Dialect:
     """Return the dialect of this name.
 
     Raises:
-        InputError: its module or the module's DIALECT is missing, or a named group of its settings is no setting.
-    """
+        InputError: its module or the module's DIALECT is missing, or a named group of its settings is no setting."""
     file = f"parsers/dialects/{name}.py"
     try:
         module = import_module(f"{__name__}.{name}")

@@ -3,8 +3,7 @@
 `[batch=36/100]:` and below it `Train time/batch: 35`, `Train loss/train/total: 7.9516`, …, four digits after the
 point: a learning rate of 0.0000 is below 0.00005, not zero. batch counts from 1, time/batch from 0. The throughput/
 figures are means over speed_monitor's window and appear once it is full. Memory is in units of 1e9 bytes
-(memory_monitor.py).
-"""
+(memory_monitor.py)."""
 
 from __future__ import annotations
 

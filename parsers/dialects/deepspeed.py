@@ -3,8 +3,7 @@
 `step=10, skipped=2, lr=[5e-05, 5e-05], mom=[…]` and `epoch=0/micro_step=10/global_step=10, RunningAvgSamplesPerSec=…,
 CurrSamplesPerSec=265.4, MemAllocated=4.34GB, MaxMemAllocated=12.81GB` (GB is 1024**3; CurrSamplesPerSec is the last
 step's), or of the pipeline engine `steps: 10 loss: 2.3 iter time (s): 1.2 samples/sec: 30.4` (a mean since the line
-before). Counts from 1. Only the pipeline engine knows a loss; skipped is a total. lr is printed after the scheduler.
-"""
+before). Counts from 1. Only the pipeline engine knows a loss; skipped is a total. lr is printed after the scheduler."""
 
 from __future__ import annotations
 

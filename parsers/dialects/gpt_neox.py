@@ -1,8 +1,7 @@
 """GPT-NeoX: "samples/sec: R | iteration N/ TOTAL | … | lm_loss: …", and NeoX's own names in its argument dump.
 
 A second line a step ("steps: N loss: …", DeepSpeed's) repeats it with fewer digits and is not read. Which step's rate
-is printed is not settled, so lr_used stays unknown.
-"""
+is printed is not settled, so lr_used stays unknown."""
 
 from __future__ import annotations
 

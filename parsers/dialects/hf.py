@@ -3,8 +3,7 @@
 `{'loss': 2.9859, 'grad_norm': 0.97, 'learning_rate': 4.17e-05, 'epoch': 0.16}` and bars `16/97 [01:44<08:41, 6.39s/it]`
 No step number (see `_Run`; ms-swift prints 'global_step/max_steps'). loss is the mean since the line before.
 learning_rate is the next step's in older transformers and this step's in newer ones: lr_used stays unknown.
-train_tokens_per_second and ms-swift's train_speed are means since the start. memory(GiB) is the most reserved.
-"""
+train_tokens_per_second and ms-swift's train_speed are means since the start. memory(GiB) is the most reserved."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class _Run:
 
         By, in this order: the epoch, where the steps of one are known and its two digits leave one step; the progress
         bars before and after (a bar drawn before has at most this step, one drawn after at least this); the tokens
-        seen, once a step is known.
-        """
+        seen, once a step is known."""
         epoch, tokens = (number(pairs.get(name, "")) for name in ("epoch", "num_input_tokens_seen"))
         low = max(self.last + 1, bar_before)
         examples, batch = self.header.get("num_examples"), self.header.get("global_batch_size")

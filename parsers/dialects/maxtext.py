@@ -2,8 +2,7 @@
 
 `completed step: 3, seconds: 10.344, TFLOP/s/device: 346.932, Tokens/s/device: 19006.461, total_weights: …, loss: …`
 Counts from 0. The time is between two dispatches: JAX runs ahead of the device, and after compilation, a profile or a
-stall a step is dispatched in a hundredth of its time (8,638 TFLOP/s per device). Such figures are kept and flagged.
-"""
+stall a step is dispatched in a hundredth of its time (8,638 TFLOP/s per device). Such figures are kept and flagged."""
 
 from __future__ import annotations
 

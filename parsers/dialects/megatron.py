@@ -4,8 +4,7 @@
 
 Forks add fields, Argonne writes key=value, Juelich seconds, Primus "this step/running mean". A field whose name is not
 among the columns goes to the step's metrics. Sources: Megatron-LM megatron/training/training.py training_log; Megatron-
-DeepSpeed megatron/training.py; GPT-NeoX megatron/logging.py; Primus print_rank_last_patches.py and (v25) trainer.py.
-"""
+DeepSpeed megatron/training.py; GPT-NeoX megatron/logging.py; Primus print_rank_last_patches.py and (v25) trainer.py."""
 
 from __future__ import annotations
 
@@ -173,8 +172,7 @@ def gigabyte(total: float | None) -> int | None:
     """Return the bytes of the "GB" in which a GPU's memory reads `total`; None where that does not show.
 
     Primus v25.9 prints 1e9, later ones 2**30 under the same name. Memory comes in multiples of 8 GiB, of which the
-    runtime keeps a little: 191.98 is in GiB, 206.1 in GB.
-    """
+    runtime keeps a little: 191.98 is in GiB, 206.1 in GB."""
     for unit in (2**30, 10**9):
         eighths = (total or 0) * unit / 2**33
         if -1e-6 < round(eighths) - eighths < 0.01 < eighths:

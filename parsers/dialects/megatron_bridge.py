@@ -2,8 +2,7 @@
 
 A log of the first rank alone has only "Step Time" lines: steps without a number, counted in their order. Memory is in
 1e9 bytes (keys "…-gigabytes"). The dump keeps what was requested, so three settings are not
-read from it: see vocab_size and weight_decay in conf/vocabulary.yaml.
-"""
+read from it: see vocab_size and weight_decay in conf/vocabulary.yaml."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Megatron-DeepSpeed: Microsoft's, BigScience's, Argonne's key=value form, Juelich's seconds.
 
-"TFLOPs" is per GPU. Argonne prints the learning rate with six decimals, so small rates read as 0.
-"""
+"TFLOPs" is per GPU. Argonne prints the learning rate with six decimals, so small rates read as 0."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Steps where the submitter logs them: `train_loss`, or `tracked_stats` with reduced_train_loss or train_step_time. Their
 `step` counts from 0 or from 1, so the step follows from samples_count / global_batch_size where that is an integer.
-eval_accuracy is the loss in the language benchmarks that are named below, a share of right answers in others.
-"""
+eval_accuracy is the loss in the language benchmarks that are named below, a share of right answers in others."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `iteration: 211364 / 1500000 | consumed_tokens: 480B | time_per_iteration_ms: 8.79K | tokens_per_sec_per_gpu: 699 | …`
 Counts from 1. Numbers have 3 significant digits and a letter (human_format: K M B T, powers of 1,000); the time is the
-iteration's own, after a barrier. global_batch_size is in tokens since 2024, in samples before.
-"""
+iteration's own, after a barrier. global_batch_size is in tokens since 2024, in samples before."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 `Epoch 0: :  10%|█ | 2/20 [00:49<07:25, v_num=, reduced_train_loss=11.20, global_step=1.000, consumed_samples=256.0,
 train_step_timing in s=24.80]DLL 2025-06-11 01:56:01.007935 - 1 reduced_train_loss : 11.159525871276855  lr : …`
 tqdm prints 3 significant digits and fills up with zeros (2e+3 may be 1999); a redraw first shows the step before.
-train_step_timing is a mean over the last buffer_size steps: own values are recovered where the digits allow.
-"""
+train_step_timing is a mean over the last buffer_size steps: own values are recovered where the digits allow."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 `step: 10  loss:  3.12459  grad_norm:  0.0441  memory: 26.01GiB(82.96%)  tps: 2,528  tflops: 15.68  mfu: 5.03%`
 Counts from 1. tps (wps before 2025) and tflops are per device, and means over the steps since the line before
 (log_freq); the loss is the step's own since January 2025 (pull request 779). Memory is the highest reserved since the
-line before. No time a step is printed, and no learning rate. mfu is against a peak that falls back to the A100's.
-"""
+line before. No time a step is printed, and no learning rate. mfu is against a peak that falls back to the A100's."""
 
 from __future__ import annotations
 

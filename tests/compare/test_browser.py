@@ -1,7 +1,6 @@
 """compare.html as Chromium shows it: on a laptop, a phone and paper, light and dark, by keyboard, and to axe-core.
 
-Needs Debian's chromium, node, and playwright-core and axe-core, which make test has npm put into .venv/node_modules.
-"""
+Needs Debian's chromium, node, and playwright-core and axe-core, which make test has npm put into .venv/node_modules."""
 
 from __future__ import annotations
 

@@ -60,8 +60,7 @@ def test_deepseek_v3_is_every_element_of_its_checkpoint() -> None:
     """huggingface.co/api/models/deepseek-ai/DeepSeek-V3: BF16 3,918,786,560, F8_E4M3 680,571,043,840, F32 41,555,600.
 
     The module for multi-token prediction brings its own copy of embedding and output; the fp32 ones are the correction
-    biases and the scales of the fp8 blocks of 128 × 128.
-    """
+    biases and the scales of the fp8 blocks of 128 × 128."""
     model = load("deepseek_v3")
     biases = 256 * (58 + 1)
     copies = 2 * 129280 * 7168

@@ -1,7 +1,6 @@
 """Real runs of the embedded engine under torchrun, each made once per session and shared by the tests.
 
-torch stays out of the test process: it takes seconds to import, and the engine runs in processes of its own anyway.
-"""
+torch stays out of the test process: it takes seconds to import, and the engine runs in processes of its own anyway."""
 
 from __future__ import annotations
 
@@ -143,8 +142,7 @@ def run(
 def together() -> Callable[[dict[Path, dict[str, Any]]], dict[Path, Run]]:
     """A function from settings by the file that they go to, all of one world size, to the runs that ended, by file.
 
-    The runs share their processes; after one that failed there are none.
-    """
+    The runs share their processes; after one that failed there are none."""
 
     def execute(group: dict[Path, dict[str, Any]]) -> dict[Path, Run]:
         for path, settings in group.items():

@@ -1,7 +1,6 @@
 """Several runs of the engine one after the other in one set of processes, for tests: torchrun ... together.py FILE...
 
-What a run prints is the engine's own; a line `=== FILE` goes before it. The first run that fails ends all.
-"""
+What a run prints is the engine's own; a line `=== FILE` goes before it. The first run that fails ends all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A ROCm box that is none: bash, a Primus tree of stubs that prints Primus' dialect, and AMD's tools on PATH.
 
-The stub prints the argument dump from the YAML that it is given, so what a bundle asks for is what is read back.
-"""
+The stub prints the argument dump from the YAML that it is given, so what a bundle asks for is what is read back."""
 
 from __future__ import annotations
 

@@ -78,8 +78,7 @@ def test_the_schedules_are_one(warmup: int) -> None:
     """Rate that step s of 100 uses: NeMo 2.7.3 (core/optim/lr_scheduler.py:361-363, 478-487), Megatron with our
     lr_warmup_init (megatron/core/optimizer_param_scheduler.py: get_lr), and the schedule that an experiment means.
 
-    make test-nvidia holds the first two against the classes themselves.
-    """
+    make test-nvidia holds the first two against the classes themselves."""
     lr, low, steps = 3e-4, 3e-5, 100
     optimizer = load_experiment(
         *("platform=cpu", "training.train_iters=100", f"optimizer.lr={lr}", f"optimizer.min_lr={low}"),

@@ -1,7 +1,6 @@
 """Test what every NVIDIA plan sets, in one table, and eight full plans.
 
-A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_nvidia_table.py)
-"""
+A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_nvidia_table.py)"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Test what every Primus plan sets, in one table, eight bundles, and equality with NVIDIA's side.
 
-A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_primus_table.py)
-"""
+A change is accepted with: UPDATE_GOLDEN=1 make test (or UPDATE_GOLDEN=1 pytest tests/launch/test_primus_table.py)"""
 
 from __future__ import annotations
 

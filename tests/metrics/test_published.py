@@ -99,8 +99,7 @@ def test_an_mfu_needs_the_gpu_which_their_logs_do_not_name(name: str, hardware: 
 
 
 @pytest.mark.parametrize(
-    ("name", "tflops", "mfu"),
-    [("b200_llama3_70b_64gpu_fp8", 1553.8, 34.5), ("b200_qwen25_32b_64gpu_tp2", 958.2, 42.6)],
+    ("name", "tflops", "mfu"), [("b200_llama3_70b_64gpu_fp8", 1553.8, 34.5), ("b200_qwen25_32b_64gpu_tp2", 958.2, 42.6)]
 )
 def test_nemo_1_reports_model_and_gpu(name: str, tflops: float, mfu: float) -> None:
     """64 B200 each: FP8 against 4,500 TFLOP/s, BF16 against 2,250."""

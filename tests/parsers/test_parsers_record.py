@@ -15,19 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from conf.errors import InputError
-from parsers import (
-    Declaration,
-    Ending,
-    Reading,
-    Record,
-    Step,
-    assemble,
-    differences,
-    judge,
-    parse,
-    read,
-    write,
-)
+from parsers import Declaration, Ending, Reading, Record, Step, assemble, differences, judge, parse, read, write
 from parsers.record import Difference, RunFile, json_schema
 from parsers.storage import dumps, run_file, upgrade
 

@@ -67,8 +67,7 @@ def rehearsed(
     """The record of a rehearsal of `framework` and the run's directory, below `runs`.
 
     wrong: what is planted, by the stack's own keys. words: the same behind Primus' command. program: ours, and what
-    runs in its place.
-    """
+    runs in its place."""
     python = () if framework == "megatron" else (f"framework.python={interpreter(framework)}",)
     if framework == "primus" and "PRIMUS_RELEASE" in os.environ:  # of a checkout whose git does not tell: main
         python += (f"framework.release={os.environ['PRIMUS_RELEASE']}",)
@@ -120,8 +119,7 @@ def compared(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, Any]
 def found_by(answer: Mapping[str, Any], states: tuple[str, ...] = ("unexplained", "allowed")) -> set[str]:
     """Names of the settings that differ, in one of these states, and of the checks of the curves that part.
 
-    allowed: kernels, which may differ and are shown.
-    """
+    allowed: kernels, which may differ and are shown."""
     rows = (row for row in answer["audit"] if row["state"] in states)
     differ = {row["setting"] for row in rows if len({repr(value) for value in row["values"].values()}) > 1}
     return differ | {check["name"] for check in answer["checks"] if check["state"] == "apart"}

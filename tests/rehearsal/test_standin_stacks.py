@@ -1,7 +1,6 @@
 """The stand-in under NVIDIA's own stacks: a user's own script, and the layouts that need more of it than one rank does.
 
-(TP2 with sequence parallelism, PP2 and DP2: tests/nvidia.)
-"""
+(TP2 with sequence parallelism, PP2 and DP2: tests/nvidia.)"""
 
 from __future__ import annotations
 

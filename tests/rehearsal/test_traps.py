@@ -1,7 +1,6 @@
 """Each trap of ../shared/reference/rehearsal.md, section 4, planted in a stack, and named by the probe, audit or check.
 
-The numbers are those of its table (9: tests/nvidia). Traps that do not hide each other are planted in one run.
-"""
+The numbers are those of its table (9: tests/nvidia). Traps that do not hide each other are planted in one run."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ PYTHONPATH. Then hand over to the sitecustomize that would have been imported wi
 TPRIMAT_REHEARSE=train|layout   a stand-in for torch.cuda where there is no accelerator (tprimat_standin.py)
 TPRIMAT_PLAY_RANK=R, TPRIMAT_PLAY_WORLD=W   this one process plays rank R of W (there, too)
 TPRIMAT_EQUAL_INIT=SEED         weights by global name (tprimat_parameters.py)
-TPRIMAT_PROBE=DIR               what is built and stepped is read into DIR (tprimat_probe.py)
-"""
+TPRIMAT_PROBE=DIR               what is built and stepped is read into DIR (tprimat_probe.py)"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Call a function once, right after the vendor's own code has imported a module.
 
 Nothing is imported for it: a module that no one imports costs nothing. A hook that fails never takes the vendor down:
-it is kept in FAULTS and printed on stderr.
-"""
+it is kept in FAULTS and printed on stderr."""
 
 from __future__ import annotations
 

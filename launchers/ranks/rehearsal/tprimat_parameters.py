@@ -3,8 +3,7 @@
 Layers and experts are numbered through the model, not through a rank; an expert has one name, however a rank keeps it.
 Equal initial weights (TPRIMAT_EQUAL_INIT=SEED, installed by sitecustomize.py for a vendor's own program): each matrix
 is a function of its global name, shape and the seed, not of any parallel size, the device or torch's generators.
-Biases and norm weights keep Megatron's constants (0 and 1), which are equal anyway.
-"""
+Biases and norm weights keep Megatron's constants (0 and 1), which are equal anyway."""
 
 from __future__ import annotations
 

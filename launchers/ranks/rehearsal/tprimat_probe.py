@@ -4,8 +4,7 @@ TPRIMAT_PROBE=DIR: installed by sitecustomize.py, for NeMo, Megatron-Bridge, Pri
 rank writes DIR/rank<RANK>.json (parsers/probe.py reads it) after 2, 32, 512 … steps and at the end, so that a killed
 run leaves one. It rides along on real runs and cannot hurt one: every fault is caught and kept in the file, nothing
 waits for a device (what is only on a device is unknown), and its own time is in the file: of loading, hooks, reading
-and writing. Built objects are read once, in the first step.
-"""
+and writing. Built objects are read once, in the first step."""
 
 from __future__ import annotations
 

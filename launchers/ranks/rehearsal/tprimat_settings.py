@@ -2,8 +2,7 @@
 
 Where each is read is the column `built` of conf/vocabulary.yaml, which stands here as tprimat_built.json: programs
 inside the ranks run where nothing else of ours is. Values are read, never echoed: a setting that no object here keeps
-is left out, and the caller adds what it knows.
-"""
+is left out, and the caller adds what it knows."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ TransformerEngine, fp8, NCCL, memory and speed are missing. Where there is an ac
 Every name is replaced because a stack uses it unconditionally while it trains: the tables below say which and why, one
 row a name. A release that lacks such a name is no reason to stop: the row is left out, and the log says so.
 
-Seen with nemo_toolkit 2.7.3, Megatron-Bridge 0.3.1, Primus v25.9 to main; Megatron-Core 0.15.3 to 0.20 dev.
-"""
+Seen with nemo_toolkit 2.7.3, Megatron-Bridge 0.3.1, Primus v25.9 to main; Megatron-Core 0.15.3 to 0.20 dev."""
 
 from __future__ import annotations
 

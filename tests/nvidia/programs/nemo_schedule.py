@@ -1,7 +1,6 @@
 """The learning rates that NeMo's own scheduler gives an optimizer, as JSON.
 
-argv: lr, min_lr, steps, then the numbers of warm-up steps.
-"""
+argv: lr, min_lr, steps, then the numbers of warm-up steps."""
 
 from __future__ import annotations
 

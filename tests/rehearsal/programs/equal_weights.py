@@ -2,8 +2,7 @@
 """Builds Megatron models with TPRIMAT_EQUAL_INIT, as a vendor would, and prints a checksum of every complete matrix.
 
 torchrun --nproc-per-node N equal_weights.py TP PP EP KIND…     KIND: dense (tied embeddings), moe, mla
-… 1 1 1 grouped     experts in one matrix (GroupedMLP) and apart (SequentialMLP): how far their outputs are apart
-"""
+… 1 1 1 grouped     experts in one matrix (GroupedMLP) and apart (SequentialMLP): how far their outputs are apart"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Each row of the stand-in's tables for torch, used as the stacks use it: with the row, then with what torch has.
 
-Prints a line a row: NAME works|fails works|fails. Started with the rehearsal's folder on PYTHONPATH.
-"""
+Prints a line a row: NAME works|fails works|fails. Started with the rehearsal's folder on PYTHONPATH."""
 
 from __future__ import annotations
 
