@@ -7,14 +7,17 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace as changed
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 import parsers
 from conf import devices, shapes
@@ -25,7 +28,6 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
 from launchers.plan import NO_REHEARSAL, Host, Plan, Scope
-from launchers.progress import shown
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record, marks
 from parsers.power import with_power
@@ -34,6 +36,8 @@ from parsers.probe import FOLDER, RankFile, read_files, with_files
 REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
 """The limit of one rehearsal, in seconds. A toy takes a minute; two ranks of a large model some minutes each."""
 MOST_NAMED = 4  # ranks whose parameters differ from our count, and parameters of each
+_PLAIN_EVERY_S = 2.0  # between two lines of progress where there is no terminal
+_OnStep = Callable[[int, float | None, float | None], None]
 SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
@@ -108,7 +112,7 @@ def rehearsal(e: Experiment) -> tuple[Experiment, Scope]:
 def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner.Ending, tuple[str, ...]]:
     title = f"{e.name} {e.framework.name} {e.layout} seed {e.training.seed}"
     tokens = e.training.global_batch_size * e.training.seq_length
-    with shown(title, e.training.train_iters, tokens) as show:
+    with _shown(title, e.training.train_iters, tokens) as show:
 
         def on_line(line: str) -> None:
             step = parsers.live(line)
@@ -260,3 +264,37 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
             more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
             which = f"{'; '.join(wrong[:MOST_NAMED])}{more}"
             yield f"rank {rank} has {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
+
+
+@contextmanager
+def _shown(title: str, iterations: int, tokens_per_step: int) -> Iterator[_OnStep]:
+    """Show a run; call what is given at the end of each step with its iteration, from 1, its loss and its seconds."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+    bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    task = bar.add_task(title, total=iterations, state="starting")
+    first_step_at: float | None = None
+    printed = time.monotonic()
+
+    def plain(text: str) -> None:
+        if bar.disable:
+            print(f"{title}: {text}", file=sys.stderr, flush=True)
+
+    def step(iteration: int, loss: float | None, step_time_s: float | None) -> None:
+        nonlocal first_step_at, printed
+        now = time.monotonic()
+        parts = [f"step {iteration}/{iterations}"]
+        parts += [] if loss is None else [f"loss {loss:.4f}"]
+        parts += [f"{tokens_per_step / step_time_s:,.0f} tokens/s"] if step_time_s else []
+        if first_step_at is None:
+            first_step_at = now  # the first step carries the start-up: no rate from it
+        elif iteration > 1:
+            pace = (now - first_step_at) / (iteration - 1)
+            parts.append(f"ETA {(iterations - iteration) * pace:.0f} s")
+        bar.update(task, completed=iteration, state=", ".join(parts))
+        if now - printed > _PLAIN_EVERY_S or iteration in (1, iterations):
+            plain(", ".join(parts))
+            printed = now
+
+    plain("starting")
+    with bar:
+        yield step

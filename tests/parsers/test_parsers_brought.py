@@ -18,11 +18,10 @@ import pytest
 from helpers import FIXTURES
 
 from parsers import parse_all, read
-from parsers.cli import main
+from parsers.cli import follow, main
 from parsers.discover import discover
 from parsers.given import given_of
 from parsers.importers import read_record
-from parsers.show import follow
 
 ROOT = Path(__file__).parents[2]
 MODERN = FIXTURES / "megatron_modern.log"
