@@ -22,7 +22,7 @@ from parsers.power import with_power
 from parsers.probe import FOLDER, with_probe
 from parsers.progress import shown
 from parsers.reader import Parser
-from parsers.record import STEP_FIELDS, Power, Record, Step, Validation
+from parsers.record import STEP_FIELDS, Power, Step, Validation
 from parsers.scan import STDIN, read_blocks, size_of
 from parsers.storage import dumps, run_file
 from parsers.text import cell, plain
