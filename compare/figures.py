@@ -1,4 +1,4 @@
-"""The figures of each run and group: the rows of figures.yaml, their words, and what repeats come to."""
+"""The figures of each run and group, in the order of figures.jsonl, their words, and what repeats come to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct, yaml
+from msgspec import Struct, json
 
 from compare.statistics import Better, Word
 from metrics.quantity import Quantity
@@ -17,7 +17,9 @@ Pooled = Literal["geometric", "mean", "max", "min"]
 
 
 class Figure(Struct, frozen=True):
-    """A metric that is shown: a row of figures.yaml, whose head says what the fields mean."""
+    """A metric that is shown: a line of figures.jsonl. part: of the report. better: the direction of its word, none for
+    no word (goodput: slow steps hide a long start). pooled: what repeats become, their geometric mean with an interval
+    where nothing else is said. table: in the terminal's, too."""
 
     metric: str
     title: str
@@ -28,7 +30,7 @@ class Figure(Struct, frozen=True):
 
 
 SPEED, COST = "tokens_per_s_per_gpu", "cost_per_trillion_tokens"
-FIGURES = yaml.decode(Path(__file__).with_name("figures.yaml").read_bytes(), type=tuple[Figure, ...])
+FIGURES = tuple(json.Decoder(Figure).decode_lines(Path(__file__).with_name("figures.jsonl").read_bytes()))
 TITLES = {figure.metric: figure.title for figure in FIGURES}
 _WORDS: Mapping[Part, tuple[Word, Word]] = {"speed": ("faster", "slower"), "cost": ("cheaper", "dearer")}
 

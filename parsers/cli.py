@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,7 +17,6 @@ from conf.vocabulary import vocabulary
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, marks, write
 from parsers.assemble import differences
 from parsers.dialects import load
-from parsers.discover import discover
 from parsers.given import given_keys, given_of, with_given
 from parsers.importers import is_record, read_record
 from parsers.power import with_power
@@ -24,10 +25,24 @@ from parsers.progress import shown
 from parsers.reader import Parser
 from parsers.record import STEP_FIELDS, Power, Step, Validation
 from parsers.scan import STDIN, read_blocks, size_of
-from parsers.storage import dumps, run_file
+from parsers.storage import RUN_FILE, STEPS_FILE, dumps, run_file
 from parsers.text import cell, plain
 
 _SKIPPED_SHOWN = 20
+MANY_FILES = 20_000
+_HEAD, _LOOK = 4096, 8 << 20
+_PASSED_FOLDERS = (".git", "node_modules", "__pycache__", ".venv", "site-packages", "attempts")
+_OURS = {RUN_FILE, STEPS_FILE}
+_NOTHING, _EMPTY, _BINARY, _JSON = "nothing of training in it", "empty", "binary", "a JSON document"
+_KINDS = {
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"PK\x03\x04": "an archive",
+    b"\x7fELF": "a program",
+    b"%PDF": "a document",
+}
+_OTHERS = {_NOTHING, _EMPTY, _BINARY, _JSON, *_KINDS.values()}
+_COMPARED = 3
 _MANY = 5
 _EVERY_S = 0.5
 _BLOCK = 1 << 20
@@ -329,3 +344,95 @@ def _step_line(step: Step) -> str:
     number = step.step + 1 if step.iteration is None else step.iteration
     seconds = "" if step.step_time_s is None else f", {step.step_time_s:g} s"
     return plain(f"iteration {number}: loss {_or_unknown(step.loss)}{seconds}")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A file that holds a training log. begins: its first steps, by which copies are known, with their times: a repeat
+    of a run has the same losses, and is another run."""
+
+    path: Path
+    dialect: str
+    changed_s: float
+    size: int
+    begins: tuple[tuple[float | None, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that was skipped, and why."""
+
+    path: Path
+    why: str
+
+
+def discover(folders: Sequence[Path]) -> tuple[list[Log], list[Skipped]]:
+    """Return the logs below `folders`, newest first, and what was skipped: first what speaks of training (a copy, a
+    log without steps), then all other files."""
+    skipped: list[Skipped] = []
+    results = [_looked_at(path) for path in _files(folders, skipped)]
+    logs = [result for result in results if isinstance(result, Log)]
+    skipped += [result for result in results if isinstance(result, Skipped)]
+    taken: dict[object, Log] = {}  # of the files with the same steps the largest: ranks and sinks write their own
+    for log in sorted(logs, key=lambda log: -log.size):
+        other = taken.setdefault(log.begins if any(loss is not None for _, loss, *_ in log.begins) else log.path, log)
+        if other is not log:
+            skipped.append(Skipped(log.path, f"the same steps as {other.path}"))
+    skipped.sort(key=lambda other: other.why in _OTHERS)
+    return sorted(taken.values(), key=lambda log: log.changed_s, reverse=True), skipped
+
+
+def _files(folders: Sequence[Path], skipped: list[Skipped]) -> Iterator[Path]:
+    seen = 0
+    for folder in folders:
+        for directory, inner, names in os.walk(folder):
+            inner[:] = sorted(name for name in inner if name not in _PASSED_FOLDERS)
+            for name in sorted(names):
+                seen += 1
+                if seen > MANY_FILES:
+                    why = f"more than {MANY_FILES} files; the rest was not looked at"
+                    skipped.append(Skipped(Path(directory), why))
+                    return
+                yield Path(directory) / name
+
+
+def _looked_at(path: Path) -> Log | Skipped:
+    """Return the log in a file, by its first megabytes, or why it is none."""
+    try:
+        stat, why = path.stat(), _why_not(path)
+        if why == "a record":
+            return Log(path, why, stat.st_mtime, stat.st_size)
+        if why is None:
+            parser, size = Parser(), 0
+            for block in read_blocks(path):
+                parser.feed_bytes(block)
+                size += len(block)
+                if size >= _LOOK:
+                    break
+            parsed = parser.finish()[0]
+            begins = ((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
+            if parsed.steps:
+                return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
+            why = "no steps in it" if parsed.dialect else _NOTHING
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {error}"
+    return Skipped(path, why)
+
+
+def _why_not(path: Path) -> str | None:
+    if not path.is_file():
+        return "no file"
+    if path.name in _OURS:
+        return "a record of ours"
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD)
+    if not head:
+        return _EMPTY
+    kind = next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
+    if kind is not None or head.startswith(b"\x1f\x8b"):
+        return kind
+    if is_record(head):
+        return "a record"
+    if head.split(b"\n", 1)[0].strip() in (b"{", b"["):
+        return _JSON
+    return _BINARY if head.count(b"\0") > len(head) // 8 else None

@@ -1,4 +1,4 @@
-"""The table that a dialect is, and the one reader that reads any log by such a table.
+"""The table that a dialect is, what it makes of a line, and the one reader that reads any log by such a table.
 
 A step line begins with `head`, and behind it each `fields` match is a name and a printed value, which `columns` turns
 into a field of the Step. Everything else that a log says is a pattern with named groups: the group's name is the
@@ -10,14 +10,53 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any, TypeGuard
+from typing import Any
 
 from conf import vocabulary
 from conf.vendors import maker_of
-from parsers.events import Event, Fact, Resumed, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
-from parsers.values import Column, commas, count, gibibytes, literal, number, step_fields
+from parsers.values import Column, commas, count, gibibytes, literal, number, real, step_fields
+
+
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    name: str
+    value: Any
+    line: int
+
+
+class Argument(_Stated):
+    """A setting as the framework's own dump prints it, under the framework's name (its column of the vocabulary)."""
+
+
+class Setting(_Stated):
+    """A setting that the log states otherwise than by a dump, under its canonical name and in its canonical unit."""
+
+
+class Fact(_Stated):
+    """Something else the log states. Names that the core knows: train_iters (iterations planned), completed (the
+    framework's end marker), dump_complete (its argument dump came to its end), framework_version, vendor (nvidia, amd,
+    intel, google), device_name, device_count, device_memory_bytes, parameters, parameters_by_rank. All others go to the
+    record's environment as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The log says that the run goes on where `done` iterations were done (a loaded checkpoint)."""
+
+    done: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """The log says that another run begins here. The core finds by itself that a first iteration comes again."""
+
+    line: int
+
+
+Event = Step | Argument | Setting | Fact | Validation | Stall | Resumed | NewRun
 
 Values = dict[str, Any]
 """Keyword arguments of a Step but `line`."""
@@ -88,7 +127,7 @@ class Dialect:
     settings: tuple[str, ...] = ()
     """Lines that state settings: each named group is a canonical name, its text a Python literal."""
     facts: tuple[str, ...] = ()
-    """The same of facts, see `parsers.events.Fact`."""
+    """The same of facts, see `Fact`."""
     conversions: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     """Such a setting's or fact's name to how its text is read instead; None as a result: not stated."""
     entry: str = ""
@@ -168,7 +207,9 @@ class Dialect:
     def _entries(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         for key, printed in match.re.findall(match.string, match.start()):
             value = literal(printed)
-            if key in self.known and _is_count(value) and value >= 0 and (value or not self.zero_is_unset):
+            amount = real(value)
+            counts = amount is not None and amount >= 0 and (amount > 0 or not self.zero_is_unset)
+            if key in self.known and counts:
                 yield Setting(self.known[key].name, value, line)
             if key in self.printed_facts:
                 yield Fact(self.printed_facts[key], value, line)
@@ -201,10 +242,6 @@ class Dialect:
         values = {name: commas(text) for name, text in printed.items() if text is not None}
         metrics = {name: value for name, value in values.items() if value is not None}
         yield Validation(line=line, step=iteration - self.first, iteration=iteration, loss=loss, metrics=metrics)
-
-
-def _is_count(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class Driver:

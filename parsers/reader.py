@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from parsers import marks
 from parsers.dialects import DIALECTS, load
-from parsers.driver import Driver
-from parsers.events import Argument, Event, NewRun, Resumed
+from parsers.driver import Argument, Driver, Event, NewRun, Resumed
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Literal, TypedDict
 
-import msgspec
 from msgspec import Meta, Struct
 
 SCHEMA_VERSION = 1
@@ -228,10 +227,3 @@ def columns(steps: Sequence[Step], *names: str) -> list[Sequence[Any]]:
     if len(names) == 1:
         return [[*map(attrgetter(names[0]), steps)]]
     return [*zip(*map(attrgetter(*names), steps), strict=True)] or [()] * len(names)
-
-
-def json_schema(kind: type[Struct], title: str) -> dict[str, Any]:
-    """Return the JSON Schema of a file of ours, whose objects are `kind`."""
-    _, defined = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    top = {**defined.pop(kind.__name__), "title": title}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, **({"$defs": defined} if defined else {})}

@@ -14,7 +14,7 @@ from msgspec.structs import fields, replace
 from conf.frameworks import facts
 from conf.vocabulary import vocabulary
 from parsers import marks
-from parsers.events import Argument, Event, Fact, Resumed, Setting
+from parsers.driver import Argument, Event, Fact, Resumed, Setting
 from parsers.faults import Faults, Trail
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation

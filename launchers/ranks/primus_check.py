@@ -47,12 +47,19 @@ def version_of(checkout: Path) -> str | None:
 def git(checkout: Path, *words: str) -> str:
     """Return what git prints of this tree, and of none that it lies in; empty where it fails."""
     git = ("git", "-c", "safe.directory=*", "-C", str(checkout), *words)
-    alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(checkout.resolve().parent)}
+    return output(*git, GIT_CEILING_DIRECTORIES=str(checkout.resolve().parent)).strip()
+
+
+def output(*argv: str, **env: str) -> str:
+    """Return what a program prints; empty where it is missing, fails or hangs."""
+    every = {**os.environ, **env}
     try:
-        done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=20, env=alone)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=20, env=every, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def findings(

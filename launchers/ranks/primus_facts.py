@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from primus_check import git, version_of
+from primus_check import git, output, version_of
 from rank_program import installed, mark, read_text
 
 PACKAGES = ("torch", "transformer_engine", "primus_turbo", "aiter", "triton", "numpy")
-LIMIT_S = 20.0
 
 
 def facts(environment_script: str | None = None) -> dict[str, Any]:
@@ -32,7 +30,7 @@ def facts(environment_script: str | None = None) -> dict[str, Any]:
     if os.environ.get("TPRIMAT_REHEARSE"):
         values["stand_in"] = "torch.cuda"
     if environment_script is not None:
-        lines = _output("bash", environment_script).splitlines()
+        lines = output("bash", environment_script).splitlines()
         values |= dict(line.split("=", 1) for line in lines if "=" in line)
         values |= {} if values.get("stand_in") else _devices()
     return {name: value for name, value in values.items() if value is not None}
@@ -47,7 +45,7 @@ def _rccl() -> str | None:
 
 def _devices() -> dict[str, Any]:
     """Return name and number of the GPUs as rocm-smi reports them, which is in every ROCm image."""
-    text = _output("rocm-smi", "--showproductname", "--json")
+    text = output("rocm-smi", "--showproductname", "--json")
     try:
         cards = json.loads(text[text.find("{") :])
     except ValueError:
@@ -58,14 +56,6 @@ def _devices() -> dict[str, Any]:
     named = (devices[0].get(key) for key in ("Card Series", "Card series", "Card Model", "Card model"))
     name = next((text for text in named if text and text != "N/A"), None)
     return {"vendor": "amd", "device_name": name, "device_count": len(devices)}
-
-
-def _output(*argv: str) -> str:
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver
-from parsers.events import Event, Fact, Setting
+from parsers.driver import Dialect, Driver, Event, Fact, Setting
 from parsers.record import Step, Validation
 from parsers.text import body
 from parsers.values import commas, count, number, step_fields

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parsers.driver import Dialect, Driver, Values
-from parsers.events import Event
+from parsers.driver import Dialect, Driver, Event, Values
 from parsers.values import gibibytes, number
 
 _SIGNS = (b"RunningAvgSamplesPerSec=", b", skipped=", b" iter time (s): ")

@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from parsers.driver import Dialect, Driver, Values
-from parsers.events import Event, Fact, NewRun, Setting
+from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Setting, Values
 from parsers.record import Stall, Step, Validation
 from parsers.values import count, gibibytes, number, step_fields
 

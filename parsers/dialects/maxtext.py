@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parsers.driver import Dialect, Driver, Values
-from parsers.events import Event
+from parsers.driver import Dialect, Driver, Event, Values
 from parsers.record import Step
 from parsers.values import number
 

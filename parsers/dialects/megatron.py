@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from parsers.driver import Dialect, Driver, Values
-from parsers.events import Argument, Event, Fact, Resumed
+from parsers.driver import Argument, Dialect, Driver, Event, Fact, Resumed, Values
 from parsers.record import STEP_FIELDS, Stall, Step, Validation
 from parsers.values import Column, integer, is_nonfinite, literal, milliseconds, number
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from parsers.dialects import megatron
 from parsers.dialects.megatron import MegatronDriver
-from parsers.driver import Dialect, Values
-from parsers.events import Argument, Event, Setting
+from parsers.driver import Argument, Dialect, Event, Setting, Values
 from parsers.record import Step
 from parsers.text import body
 from parsers.values import number, yaml_literal

@@ -12,8 +12,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from conf.vendors import maker_of
-from parsers.driver import Dialect, Driver
-from parsers.events import Event, Fact, NewRun, Setting
+from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import json_object
 from parsers.values import is_nonfinite, real

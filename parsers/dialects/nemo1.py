@@ -17,8 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from parsers.dialects.nemo2 import FACTS, SETTINGS, STARTUP, NemoDriver
-from parsers.driver import Dialect, Values
-from parsers.events import Event, Fact, Setting
+from parsers.driver import Dialect, Event, Fact, Setting, Values
 from parsers.record import Step, Validation
 from parsers.text import body
 from parsers.values import literal, number, step_fields

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from parsers.dialects.megatron import PARAMETERS, parameters
-from parsers.driver import Dialect, Driver, Values, WrappedLines
-from parsers.events import Event, Fact, Setting
+from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values, WrappedLines
 from parsers.record import Step, Validation
 from parsers.text import body
 from parsers.values import count, literal, number, step_fields

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from parsers.dialects import megatron
 from parsers.dialects.megatron import MegatronDriver
-from parsers.events import Event, Fact
+from parsers.driver import Event, Fact
 
 
 class _Driver(MegatronDriver):

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from parsers.driver import Dialect, Driver, Values
-from parsers.events import Event, Fact, Setting
+from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values
 from parsers.values import commas, gibibytes, number
 
 _MESH = re.compile(r"device mesh with parallelism: ([a-z_]{1,20}=-?\d{1,7}(?:, [a-z_]{1,20}=-?\d{1,7}){0,15})")

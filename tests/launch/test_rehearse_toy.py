@@ -16,8 +16,7 @@ from conf.facts import LayoutRow, layout_rows
 from conf.freeze import freeze
 from conf.resolve import Experiment, resolve
 from conf.schema import Common, Hardware, LayoutChoice, Request
-from launchers.rehearse import in_layout, rank_bytes
-from launchers.toy import PROCESSES, toy
+from launchers.rehearse import PROCESSES, in_layout, rank_bytes, toy
 
 pytestmark = pytest.mark.long
 

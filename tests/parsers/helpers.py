@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from parsers import Parsed, Parser, Step, parse_all
 from parsers.dialects import load
-from parsers.events import Event
+from parsers.driver import Event
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -10,7 +10,7 @@ import pytest
 from helpers import FIXTURES, all_runs, parse_text, read, steps_of
 
 from parsers import Parser
-from parsers.events import NewRun
+from parsers.driver import NewRun
 from parsers.reader import FIRST_WINDOW, WINDOW
 from parsers.record import Validation
 

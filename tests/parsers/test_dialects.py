@@ -9,7 +9,7 @@ import pytest
 from helpers import FIXTURES, parse_text, read, steps_of
 
 from parsers.dialects.nanotron import human
-from parsers.events import Fact, NewRun, Resumed, Setting
+from parsers.driver import Fact, NewRun, Resumed, Setting
 
 BY_ORDER, LOSS_MEAN = "step:by_order", "loss:interval_mean"
 

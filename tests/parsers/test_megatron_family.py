@@ -8,7 +8,7 @@ import pytest
 from helpers import FIXTURES, parse_text, read, unplaced
 from msgspec.structs import replace
 
-from parsers.events import Stall, Validation
+from parsers.driver import Stall, Validation
 
 MODERN = (FIXTURES / "megatron_modern.log").read_text()
 

@@ -18,8 +18,7 @@ import pytest
 from helpers import FIXTURES
 
 from parsers import parse_all, read
-from parsers.cli import follow, main
-from parsers.discover import discover
+from parsers.cli import discover, follow, main
 from parsers.given import given_of
 from parsers.importers import read_record
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from helpers import FIXTURES, all_runs, parse_text
 
+from parsers.cli import discover
 from parsers.dialects import load
-from parsers.discover import discover
 
 ROOT = Path(__file__).parents[2]
 # Of each framework a log that begins with its first step.

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parsers import Reading, Record, Step, read, write
-from parsers.cli import imported
-from parsers.discover import discover
+from parsers.cli import discover, imported
 from parsers.probe import with_probe
 from parsers.record import Restart
 

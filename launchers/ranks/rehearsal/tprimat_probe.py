@@ -47,8 +47,8 @@ _CLASSES = {
 """Module → the class whose objects are of interest: on_NAME takes each. A release without it: a fault in the file."""
 _REHEARSES = any(os.environ.get(name) for name in ("TPRIMAT_REHEARSE", "TPRIMAT_REHEARSED"))
 STEPS_READ = 20 if _REHEARSES else 8
-"""So many first steps are identified, and their losses read: all of a toy (launchers/toy.py), few of a real run, whose
-time counts."""
+"""So many first steps are identified, and their losses read: all of a toy (launchers/rehearse.py), few of a real run,
+whose time counts."""
 MOST_KEPT = 4096
 """Forward passes of one step. More come only where no optimizer's step is seen."""
 _VERSIONS = ("torch", "megatron.core", "nemo", "megatron.bridge", "primus", "numpy")
