@@ -1,5 +1,3 @@
-import sys
-
 from parsers.cli import main
 
-sys.exit(main(None))
+raise SystemExit(main(None))

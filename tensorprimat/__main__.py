@@ -1,5 +1,3 @@
-import sys
-
 from tensorprimat.cli import main
 
-sys.exit(main(None))
+raise SystemExit(main(None))

@@ -288,7 +288,7 @@ def test_a_metric(tree: Tree) -> None:
     tree.insert("metrics/summary.py", "METRICS: Mapping[str, Metric] = {\n", METRIC)
     entry = '    "steps_per_minute": _steps_per_minute,\n'
     tree.insert("metrics/summary.py", '    "tokens_per_s": _tokens_per_s,\n', entry)
-    line = '{"metric": "steps_per_minute", "title": "steps a minute", "part": "speed", "better": "higher", "table": true}\n'
+    line = '{"metric": "steps_per_minute", "title": "steps a minute", "part": "speed", "table": true}\n'
     tree.insert("compare/figures.jsonl", '{"metric": "step_time_median_s"', line)
     for name in ("megatron_modern", "engine"):
         log = str(FIXTURES / f"{name}.log")

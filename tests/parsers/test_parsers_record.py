@@ -69,9 +69,8 @@ def test_the_schemas_are_those_of_the_structs(name: str) -> None:
     """`UPDATE_GOLDEN=1 pytest tests/parsers/test_parsers_record.py` writes them."""
     kind, title = SCHEMAS[name]
     _, defined = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    head, top = {"$schema": "https://json-schema.org/draft/2020-12/schema"}, defined.pop(kind.__name__)
-    schema = {**head, **top, "title": title, **({"$defs": defined} if defined else {})}
-    now = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **defined.pop(kind.__name__), "title": title}
+    now = json.dumps({**schema, **({"$defs": defined} if defined else {})}, indent=1, ensure_ascii=False) + "\n"
     path = ROOT / "parsers" / f"{name}.schema.json"
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.write_text(now, encoding="utf-8")

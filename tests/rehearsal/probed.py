@@ -13,8 +13,9 @@ from typing import Any
 
 from stacks import ROOT, canonical_rate
 
-from conf import load_experiment, parameters
+from conf import load_experiment
 from conf.resolve import Experiment
+from conf.shapes import count
 from parsers import Record, read
 
 STEPS, WARMUP = 3, 1
@@ -52,10 +53,9 @@ def assert_read_back(record: Record, e: Experiment, world: int = 1) -> None:
     assert len(probed) > 60
     assert record.environment["probe_never_read"] == []
     model = replace(e.model, vocab_size=e.model.padded_vocab_size)
-    assert record.environment["parameters"] == parameters.count(model).total
-    norms = parameters.count(model).norms
-    assert record.environment["parameters_undecayed"] == norms
-    assert record.environment["parameters_decayed"] == parameters.count(model).total - norms
+    total, norms = count(model).total, count(model).norms
+    named = {"parameters": total, "parameters_undecayed": norms, "parameters_decayed": total - norms}
+    assert {name: record.environment[name] for name in named} == named
     assert set(record.environment["parameters_by_rank"]) == {str(rank) for rank in range(world)}
     assert len(record.steps) == STEPS
     for step in record.steps:
