@@ -17,9 +17,8 @@ Pooled = Literal["geometric", "mean", "max", "min"]
 
 
 class Figure(Struct, frozen=True):
-    """A metric that is shown: a line of figures.jsonl. part: of the report. better: the direction of its word, none for
-    no word (goodput: slow steps hide a long start). pooled: what repeats become, their geometric mean with an interval
-    where nothing else is said. table: in the terminal's, too."""
+    """A metric that is shown: a line of figures.jsonl. part: of the report. better: the direction of its word, if any.
+    pooled: what repeats become, their geometric mean with an interval or another. table: in the terminal's, too."""
 
     metric: str
     title: str

@@ -207,10 +207,9 @@ class Dialect:
     def _entries(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         for key, printed in match.re.findall(match.string, match.start()):
             value = literal(printed)
-            amount = real(value)
-            counts = amount is not None and amount >= 0 and (amount > 0 or not self.zero_is_unset)
-            if key in self.known and counts:
-                yield Setting(self.known[key].name, value, line)
+            known, amount = self.known.get(key), real(value)
+            if known and amount is not None and amount >= 0 and (amount or not self.zero_is_unset):
+                yield Setting(known.name, value, line)
             if key in self.printed_facts:
                 yield Fact(self.printed_facts[key], value, line)
 

@@ -46,9 +46,11 @@ class _Driver(MegatronDriver):
     def feed(self, number: int, text: str) -> Iterator[Event]:
         match = _STEP_TIME.search(text)
         if match is not None:
+            # Where one rank wrote before another one's newline, an iteration line stands before it or behind.
+            if " iteration " in text[: match.start()]:
+                yield from self.feed(number, text[: match.start()])
             yield from self._time(number, match)
-            text = text[match.end() :]  # where the last rank wrote before the first one's newline: its iteration line
-            if " iteration " not in text:
+            if " iteration " not in (text := text[match.end() :]):
                 return
         if "training.config.ConfigContainer" in text or "Configuration Summary (Non-Default" in text:
             self._left, self._path = _GAP, []

@@ -139,10 +139,13 @@ def test_our_mark_before_bridges_late_dump_begins_no_second_run() -> None:
     assert (run.steps[0].loss, run.steps[0].end_monotonic_s) == (9.8940039, 12.5)
 
 
-def test_an_iteration_line_behind_bridges_step_time_in_one_line_is_read() -> None:
+def test_an_iteration_line_behind_or_before_bridges_step_time_in_one_line_is_read() -> None:
     text = (FIXTURES / "megatron_bridge.log").read_text()
     pair = r"(Step Time : \S+ GPU utilization: \S+GPU)\n( \[[^\n]* iteration        [1357]/[^\n]*\n)"
     glued = re.sub(pair, r"\1\2\n", text)
     assert glued.count("/GPU [") == 4
     (run,), (complete,) = parse_text(glued), parse_text(text)
     assert [replace(step, line=0) for step in run.steps] == [replace(step, line=0) for step in complete.steps]
+    (run,) = parse_text(re.sub(pair, lambda match: f"{match[2].rstrip()}{match[1]}\n\n", text))
+    for field in ("iteration", "loss", "lr", "step_time_s", "skipped"):
+        assert [getattr(step, field) for step in run.steps] == [getattr(step, field) for step in complete.steps]
