@@ -89,6 +89,7 @@ def test_the_table_of_settings(golden: Callable[[str, str], None]) -> None:
     golden("primus/settings.tsv", ACCEPT + out.getvalue())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "release"), list(product(MODELS, RELEASES)))
 def test_the_yaml_says_what_was_asked_for(model: str, release: str) -> None:
     for hardware, precision in product(HARDWARE, PRECISIONS):

@@ -15,6 +15,7 @@ NPM = ROOT / ".venv" / "node_modules" / "bats" / "bin" / "bats"
 BATS = os.environ.get("BATS") or shutil.which("bats") or (str(NPM) if NPM.is_file() else None)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(BATS is None, reason="bats is not installed: make npm, or apt install bats")
 @pytest.mark.parametrize("file", sorted(HERE.glob("*.bats")), ids=lambda path: path.stem)
 def test_bats(file: Path) -> None:
