@@ -7,30 +7,30 @@ e = load_experiment("model=llama", "platform=nvidia")
 e.training.global_batch_size, e.layout.data_parallel_size, e.hardware.peak_dense_tflops["bf16"]
 print(summary(e))
 problems("model=qwen", "platform=amd", "layout.tensor_model_parallel_size=8")  # what the layout check says
-```
-"""
+```"""
 
 from __future__ import annotations
 
-from conf.compose import choices
+from typing import TYPE_CHECKING
+
 from conf.errors import ConfigError, Problem
-from conf.load import load as _load
-from conf.resolve import Experiment
-from conf.shapes import count
+
+if TYPE_CHECKING:  # what a function needs it imports itself: every `import conf.errors` runs this file
+    from conf.resolve import Experiment
 
 
 def load_experiment(*overrides: str) -> Experiment:
     """Return the experiment that conf/ and `overrides` (Hydra's grammar, `model=llama`, `training.seed=1`) describe.
+    Raises conf.errors.ConfigError: with every problem found."""
+    from conf.load import load
 
-    Raises:
-        conf.errors.ConfigError: with every problem found."""
-    return _load(overrides)
+    return load(overrides)
 
 
 def problems(*overrides: str) -> tuple[Problem, ...]:
     """Check only: return everything that is wrong with such an experiment, its layout above all; empty if nothing."""
     try:
-        _load(overrides)
+        load_experiment(*overrides)
     except ConfigError as error:
         return error.problems
     return ()
@@ -38,16 +38,22 @@ def problems(*overrides: str) -> tuple[Problem, ...]:
 
 def models() -> tuple[str, ...]:
     """Return what `model=` takes."""
+    from conf.compose import choices
+
     return choices("model")
 
 
 def platforms() -> tuple[str, ...]:
     """Return what `platform=` takes."""
+    from conf.compose import choices
+
     return choices("platform")
 
 
 def summary(e: Experiment) -> str:
     """Return `e` on one screen: what will be trained, where, how it is cut, each derived number with its reason."""
+    from conf.shapes import count
+
     t, o, parts = e.training, e.optimizer, count(e.model)
     active = f", {parts.active:,} for a token" if e.model.moe else ""
     active += f", and {parts.mtp:,} for multi-token prediction" if parts.mtp else ""

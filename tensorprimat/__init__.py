@@ -27,9 +27,7 @@ __all__ += ["models", "platforms", "problems", "summary"]
 
 def read_runs(*places: str) -> tuple[Run, ...]:
     """Return the runs in or below run directories, globs and filters: read_runs("runs/", "platform=amd").
-
-    Raises:
-        UserError: no run there, or records that cannot be used, all of them."""
+    Raises UserError: no run there, or records that cannot be used, all of them."""
     from parsers import find_runs
 
     return find_runs(places)

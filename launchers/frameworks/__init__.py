@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from conf.errors import ConfigError, Problem, listed
 from conf.vendors import CPU
-from launchers.attribute_settings import Table, table
 
 if TYPE_CHECKING:
     from conf.resolve import Experiment
+    from launchers.attribute_settings import Table
     from launchers.plan import Host, Plan, Scope
 
 
@@ -37,6 +37,8 @@ class Framework:
     @property
     def table(self) -> Table:
         """Return how it writes each setting; see launchers/attribute_settings.py."""
+        from launchers.attribute_settings import table
+
         return table(self.name)
 
     def render(self, e: Experiment, host: Host) -> Plan:

@@ -41,14 +41,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
     """Run the complete training in this rank; `stand_in` says whether torch.cuda is the CPU stand-in.
-
-    Goes on from the newest checkpoint in the folder `checkpoints`, where there is one.
-
-    Returns None after the last iteration, or, where the loss was not finite, what it was and when. Equal on all ranks.
-
-    Raises:
-        EngineError: this machine has fewer accelerators than ranks, or none and a layout that needs them; or what is in
-            `checkpoints` is of another run, or damaged."""
+    Goes on from the newest checkpoint in the folder `checkpoints`, where there is one. Returns None after the last
+    iteration, or, where the loss was not finite, what it was and when. Equal on all ranks.
+    Raises EngineError: this machine has fewer accelerators than ranks, or none and a layout that needs them; or what is
+    in `checkpoints` is of another run, or damaged."""
     _set_up_groups(settings)
     first = dist.get_rank() == 0
     if first:

@@ -22,9 +22,7 @@ DIALECTS = (
 @cache
 def load(name: str) -> Dialect:
     """Return the dialect of this name.
-
-    Raises:
-        InputError: its module or the module's DIALECT is missing, or a named group of its settings is no setting."""
+    InputError: its module or the module's DIALECT is missing, or a named group of its settings is no setting."""
     file = f"parsers/dialects/{name}.py"
     try:
         module = import_module(f"{__name__}.{name}")
