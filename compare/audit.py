@@ -17,7 +17,7 @@ from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied,
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed
-from conf.vocabulary import shown_in, vocabulary
+from conf.vocabulary import OFF, shown_in, vocabulary
 from metrics.repeats import SEED
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
@@ -209,7 +209,7 @@ def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     """Return why a setting that differs does nothing in any group; empty where it does."""
     row = vocabulary()[name]
     switch = row.only_if or ""
-    if switch in values and all(value in ((None,), (False,)) for value in values[switch].values()):
+    if switch in values and all(value in [(off,) for off in OFF] for value in values[switch].values()):
         return f"{switch} is off"
     if row.idle is None:
         return ""

@@ -131,9 +131,8 @@ def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -
         return path, known["release"] if config["bundle"] is not None else None  # which finds its own elsewhere
     image = config["image"]
     if config["cluster"]["container"] != "none" and image is not None:
-        contents = frozen(Mapping[str, Mapping[str, Any]], read_yaml(IMAGES), IMAGES.name).get(
-            image
-        )  # framework → version
+        images = frozen(Mapping[str, Mapping[str, Any]], read_yaml(IMAGES), IMAGES.name)
+        contents = images.get(image)  # framework → version
         if contents is None:
             what = f"what {image} holds is not in conf/tables/{IMAGES.name}, and nothing can look into it beforehand"
             allowed = listed(config["platform"]["frameworks"])

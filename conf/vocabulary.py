@@ -14,6 +14,7 @@ import msgspec
 from conf.errors import ConfigError, Problem
 
 TABLE = Path(__file__).with_name("vocabulary.yaml")
+OFF = (None, False)  # what a switch that is off has
 _WORDS = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a word"}
 
 
@@ -190,7 +191,7 @@ def printed(framework: str) -> Mapping[str, Setting]:
 def switched_off(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings that have no effect beside `values`, by canonical name: their switch is None or False."""
     for setting in vocabulary().values():
-        if setting.only_if is not None and values.get(setting.only_if, True) in (None, False):
+        if setting.only_if is not None and values.get(setting.only_if, True) in OFF:
             yield setting.name
 
 

@@ -1,6 +1,6 @@
 """rehearse=train|layout: what of an Experiment a CPU can run with the real stack, and what it cannot show. Pure. train
-runs a toy by the ordinary plan. layout keeps width, layout and world, cuts layers to the memory
-that is there, and starts one process for each of two ranks, which play them (launchers/ranks/rehearsal)."""
+runs a toy by the ordinary plan. layout keeps width, layout and world, cuts layers to the memory that is there, and
+starts one process for each of two ranks, which play them (launchers/ranks/rehearsal)."""
 
 from __future__ import annotations
 
@@ -99,8 +99,7 @@ def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
     ConfigError: not even one layer for each stage fits."""
     unit = Sizes.of(e.layout).pp * Sizes.of(e.layout).vp
     counts = range(e.model.num_layers, 0, -unit)
-    fitting = (_with_layers(e, n) for n in counts if rank_bytes(_with_layers(e, n)) <= memory_bytes)
-    kept = next(fitting, None)
+    kept = next((cut for n in counts if rank_bytes(cut := _with_layers(e, n)) <= memory_bytes), None)
     if kept is None:
         raise ConfigError(_too_large(e, _with_layers(e, unit), memory_bytes))
     limit, training = kept.model.num_layers // unit, kept.training
