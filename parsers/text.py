@@ -6,7 +6,10 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 # With the ESC byte, or where a copy lost it: "[32m". Without it only codes of colours count; "[model]" is text.
 _CODE = r"(?:[0-47]|2[1-9]|[34]\d|9[0-7]|10[0-7])(?:;\d{1,3}){0,4}"
@@ -29,6 +32,7 @@ _PREFIXES = re.compile(
     r")"
 )
 _MOST_PREFIXES = 6
+_LONG = re.compile(r"\d{19}")
 
 
 def is_plain(block: bytes) -> bool:
@@ -70,6 +74,9 @@ def cell(value: Any) -> Any:
 def json_object(text: str, constant: Callable[[str], Any] = str) -> dict[str, Any] | None:
     """Return the JSON object that `text` begins with, writable; None where it begins with none. constant: what NaN and
     Infinity become, by default their words."""
+    with suppress(msgspec.DecodeError, RecursionError):  # quick, and what it reads is writable but for long integers
+        if _LONG.search(text) is None and isinstance(entry := msgspec.json.decode(text), dict):
+            return entry
     try:
         value, _ = json.JSONDecoder(parse_constant=constant).raw_decode(text.lstrip())
     except (ValueError, RecursionError):

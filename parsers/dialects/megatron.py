@@ -114,7 +114,7 @@ def _parse(text: str) -> Values | None:
         return None
     values: Values = {"metrics": {}, "nonfinite": (), "step": int(match[1]) - 1, "iteration": int(match[1])}
     parts = text[match.end() :].split("|")
-    if _COMPLETE.search(text) is None:
+    if parts[-1].strip() and _COMPLETE.search(text) is None:
         parts.pop()  # no bar closes what was cut short, and a number cut short is a wrong number
     _, samples, rate = text[: match.start()].rpartition("samples/sec:")
     if samples:  # GPT-NeoX: "samples/sec: 206.693 | iteration 1/512 | …"
@@ -133,10 +133,9 @@ def _put(values: Values, target: _Target, printed: str) -> None:
     """Put a number where it belongs; also Primus' "this step/mean" and "this step (avg mean)", whose means are windows
     of its own, and memory in four parts."""
     if "/" in printed or "(" in printed:
-        match = _COMPOUND.fullmatch(printed)
         if target.memory:
             _put_memory(values, target.memory, printed)
-        elif match is not None and not target.is_metric:
+        elif not target.is_metric and (match := _COMPOUND.fullmatch(printed)):
             _put(values, target, match[1].strip())
             _put(values, _Target(f"{target.name}_running_mean", target.convert, True), (match[2] or match[3]).strip())
         return
