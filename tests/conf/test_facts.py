@@ -66,12 +66,12 @@ def test_every_collected_gpu_is_shipped() -> None:
     assert set(CSV_NAMES) | {"cpu"} <= set(HARDWARE)
 
 
-@pytest.mark.parametrize("name", HARDWARE)
-def test_shipped_hardware_is_sourced_and_fits_the_schema(name: str) -> None:
-    problems = check_hardware(HARDWARE[name])
-    freeze(Hardware, HARDWARE[name], name, problems)
-    assert not problems, problems
-    assert HARDWARE[name]["name"] in (name, "unknown_${platform.vendor}")
+def test_shipped_hardware_is_sourced_and_fits_the_schema() -> None:
+    for name in HARDWARE:
+        problems = check_hardware(HARDWARE[name])
+        freeze(Hardware, HARDWARE[name], name, problems)
+        assert not problems, problems
+        assert HARDWARE[name]["name"] in (name, "unknown_${platform.vendor}")
 
 
 def test_no_device_name_is_in_two_entries() -> None:
@@ -79,12 +79,12 @@ def test_no_device_name_is_in_two_entries() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("name", CSV_NAMES)
-def test_precisions_halve_in_order(name: str) -> None:
-    peaks = HARDWARE[name]["peak_dense_tflops"]
-    assert sorted(peaks.values()) == [peaks[p] for p in ("fp32", "tf32", "bf16", "fp8", "fp4") if p in peaks]
-    for precision, best in HARDWARE[name]["achievable_tflops"].items():
-        assert best < peaks[precision]
+def test_precisions_halve_in_order() -> None:
+    for name in CSV_NAMES:
+        peaks = HARDWARE[name]["peak_dense_tflops"]
+        assert sorted(peaks.values()) == [peaks[p] for p in ("fp32", "tf32", "bf16", "fp8", "fp4") if p in peaks]
+        for precision, best in HARDWARE[name]["achievable_tflops"].items():
+            assert best < peaks[precision]
 
 
 @pytest.mark.skipif(not COLLECTED.is_file(), reason="the collected table is not part of the repository")
@@ -131,35 +131,35 @@ def test_an_alias_composes_to_the_same(alias: str, name: str) -> None:
     assert composed["model"]["name"] == name
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_sets_only_what_is_the_same_on_every_platform(name: str) -> None:
-    config = yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
-    assert {group: set(config[group]) for group in config if group not in ("model", "defaults")} == {
-        "training": {"seq_length", "global_batch_size", "train_iters"},
-        "optimizer": {"lr", "min_lr", "lr_warmup_iters"},
-    }
-    assert config["model"]["name"] == name
-    assert config["training"]["seq_length"] <= MODELS[name].max_position_embeddings
-    assert all(isinstance(config["optimizer"][key], float) for key in ("lr", "min_lr"))
-    composed = compose([f"model={name}"])
-    assert composed["model"] == config["model"]
-    assert composed["optimizer"] | config["optimizer"] == composed["optimizer"]
-    assert composed["training"] | config["training"] == composed["training"]
+def test_a_model_sets_only_what_is_the_same_on_every_platform() -> None:
+    for name in MODELS:
+        config = yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
+        assert {group: set(config[group]) for group in config if group not in ("model", "defaults")} == {
+            "training": {"seq_length", "global_batch_size", "train_iters"},
+            "optimizer": {"lr", "min_lr", "lr_warmup_iters"},
+        }
+        assert config["model"]["name"] == name
+        assert config["training"]["seq_length"] <= MODELS[name].max_position_embeddings
+        assert all(isinstance(config["optimizer"][key], float) for key in ("lr", "min_lr"))
+        composed = compose([f"model={name}"])
+        assert composed["model"] == config["model"]
+        assert composed["optimizer"] | config["optimizer"] == composed["optimizer"]
+        assert composed["training"] | config["training"] == composed["training"]
 
 
 # Layouts
 
 
-@pytest.mark.parametrize("row", layout_rows(), ids=str)
-def test_shipped_layout_says_where_it_is_from(row: LayoutRow) -> None:
-    assert row.hardware is None or row.hardware in HARDWARE
-    if row.table == "identical":
-        assert (row.source, row.hardware) == ("TensorPrimat", None)
-        assert "bytes =" in row.note
-    else:
-        assert row.table == "max_performance"
-        assert "@" in row.source
-        assert row.note.startswith("vendor recipe, not tuned by us")
+def test_shipped_layout_says_where_it_is_from() -> None:
+    for row in layout_rows():
+        assert row.hardware is None or row.hardware in HARDWARE
+        if row.table == "identical":
+            assert (row.source, row.hardware) == ("TensorPrimat", None)
+            assert "bytes =" in row.note
+        else:
+            assert row.table == "max_performance"
+            assert "@" in row.source
+            assert row.note.startswith("vendor recipe, not tuned by us")
 
 
 def test_a_row_is_found_by_its_case() -> None:
