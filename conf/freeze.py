@@ -15,12 +15,15 @@ from conf.errors import ConfigError, Problem, closest, listed
 
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[kKMBGTP](?![a-zA-Z]))?\s*(\S.*)?")
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
-_UNITS = {"usd_per_gpu_hour": ("USD/gpu-hour", "USD/gpu-h")}  # by key, below which they may be typed
 
 
 def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
     """Return `value` (what YAML gives) as `kind` (a dataclass or any of its field types). Appends to `problems` what
-    does not fit and returns None in its place, so that one call finds all of them."""
+    does not fit and returns None in its place, so that one call finds all of them.
+
+    A number may be typed with one of the units that its annotation names: Annotated[float, "USD/gpu-hour"]."""
+    units = getattr(kind, "__metadata__", ())
+    kind = kind.__origin__ if units else kind
     if is_dataclass(kind):
         return _freeze_dataclass(kind, value, where, problems)
     origin = get_origin(kind)
@@ -32,7 +35,7 @@ def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
         return tuple(freeze(get_args(kind)[0], item, f"{where}[{i}]", problems) for i, item in enumerate(value))
     if origin is Mapping and isinstance(value, Mapping):
         return {str(k): freeze(get_args(kind)[1], v, f"{where}.{k}", problems) for k, v in value.items()}
-    value = amount(kind, value, next((units for key, units in _UNITS.items() if f".{key}." in where), ()))
+    value = amount(kind, value, units)
     if not _is(kind, value):
         return _wrong(kind, value, where, problems)
     return float(value) if kind is float else value  # 1 and 1.0 in YAML are the same request
@@ -95,7 +98,7 @@ def field_types(kind: Any) -> Mapping[str, Any]:
 
 @cache
 def _field_types(kind: Any) -> Mapping[str, Any]:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return {f.name: hints[f.name] for f in fields(kind)}
 
 
@@ -139,5 +142,5 @@ def described(kind: Any) -> str:
     if origin is tuple:
         return f"a list of {described(args[0])}"
     if origin is Mapping:
-        return f"keys with {described(args[1])} each"
+        return f"keys with {described(getattr(args[1], '__origin__', args[1]))} each"
     return f"a group with {listed(sorted(field_types(kind)))}" if is_dataclass(kind) else str(kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +288,7 @@ class Cluster:
 class Price:
     """The user's own prices: hardware name to USD per GPU-hour; their date and source as the user gives them."""
 
-    usd_per_gpu_hour: Mapping[str, float]
+    usd_per_gpu_hour: Mapping[str, Annotated[float, "USD/gpu-hour", "USD/gpu-h"]]
     date: str | None
     source: str | None
 
