@@ -13,41 +13,46 @@ from parsers.record import STEP_FIELDS
 Column = tuple[str, Callable[[str], Any]]
 """A field of Step, or a metric, and the function that reads its printed value."""
 _FIELDS = frozenset(STEP_FIELDS)
-_LONGEST_INTEGER = 19  # of 64 bits
+_LARGEST = 1e200  # a number that can still be converted; a larger one is no measurement
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 # Something stands behind a number: a quotation mark, a notebook's escape, another rank's message.
 _BEHIND = re.compile(r"[\s\\\"',\[(]")
 
 
 def number(text: str) -> float | None:
-    """Return the finite number that `text` is, None where it is none."""
+    """Return the number that `text` is, None where it is none or has no bound."""
     try:
         value = float(text)
     except ValueError:
         return None
     # float() reads more than numbers: nan, inf, digits of other scripts, 1_000.
-    return value if value - value == 0.0 and text.isascii() and "_" not in text else None
+    return value if -_LARGEST < value < _LARGEST and text.isascii() and "_" not in text else None
 
 
 def real(value: Any) -> float | None:
     """Return a number of a JSON file; None for what is none, or is beyond a float."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e300 else None
+    return float(value) if is_number and abs(value) < _LARGEST else None
 
 
 def integer(text: str) -> int | None:
-    """Return the integer that `text` is, None where it is none."""
+    """Return the integer from 0 on that `text` is, None where it is none, or too large for 64 bits."""
     try:
         value = int(text)
     except ValueError:
         return None
-    return value if len(text) <= _LONGEST_INTEGER and text.isascii() and "_" not in text else None
+    return value if 0 <= value < 2**63 and text.isascii() and "_" not in text else None
 
 
 def count(text: str) -> int | None:
     """Return a count, however it is printed: 256, 256.0, 2e+3, 1,024."""
     value = number(text.replace(",", ""))
-    return int(value) if value is not None and value.is_integer() else None
+    return whole(value) if value is not None and value.is_integer() else None
+
+
+def whole(value: float | None, unit: int = 1) -> int | None:
+    """Return `value` in units as a count of one, None where that is negative, or too large for 64 bits."""
+    return round(value * unit) if value is not None and 0 <= value * unit < 2**63 else None
 
 
 def commas(text: str) -> float | None:
@@ -57,8 +62,7 @@ def commas(text: str) -> float | None:
 
 def gibibytes(text: str) -> int | None:
     """Return the bytes of a printed number of GiB (1024**3)."""
-    value = number(text)
-    return None if value is None else round(value * 1024**3)
+    return whole(number(text), 1024**3)
 
 
 def milliseconds(text: str) -> float | None:
@@ -76,9 +80,9 @@ def literal(text: str) -> Any:
     words: dict[str, Any] = {"None": None, "True": True, "False": False}
     if text in words:
         return words[text]
-    exact = integer(text)
+    exact = integer(text.removeprefix("-"))
     if exact is not None:
-        return exact
+        return -exact if text.startswith("-") else exact
     decimal = number(text)
     return decimal if decimal is not None else text.removeprefix("torch.")
 

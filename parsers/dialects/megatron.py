@@ -155,7 +155,7 @@ def _put_memory(values: Values, kind: str, printed: str) -> None:
         return
     total, used, metrics = number(match[2] or ""), number(match[1]), values["metrics"]
     unit = gigabyte(total)
-    if unit is not None and used is not None and total is not None:
+    if unit is not None and used is not None and total is not None and max(used, total) < 1e6:
         metrics[f"{kind}_memory_used_bytes"] = round(used * unit)
         metrics[f"{kind}_memory_total_bytes"] = round(total * unit)
         if kind == "hip":

@@ -15,7 +15,7 @@ from conf.vendors import maker_of
 from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import json_object
-from parsers.values import is_nonfinite, real
+from parsers.values import is_nonfinite, real, whole
 
 _FACTS = (
     *("submission_benchmark", "submission_org", "submission_division", "submission_status", "submission_platform"),
@@ -173,7 +173,7 @@ def _system(line: int, text: str) -> Iterator[Event]:
 def _count(value: Any) -> int | None:
     """Return a count, also where it is printed as 144.0."""
     number = real(value)
-    return int(number) if number is not None and number.is_integer() else None
+    return whole(number) if number is not None and number.is_integer() else None
 
 
 DIALECT = Dialect(

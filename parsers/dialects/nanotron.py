@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parsers.driver import Dialect, Values
-from parsers.values import number
+from parsers.values import number, whole
 
 _UNITS: Mapping[str, float] = {letter: 1000.0**power for power, letter in enumerate("KMBTPE", 1)}
 
@@ -28,8 +28,7 @@ def _human_ms(text: str) -> float | None:
 
 
 def _human_bytes(text: str) -> int | None:
-    value = human(text)
-    return None if value is None else round(value)
+    return whole(human(text))
 
 
 def _batch(values: Values, text: str) -> Values | None:

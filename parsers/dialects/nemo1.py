@@ -20,7 +20,7 @@ from parsers.dialects.nemo2 import FACTS, SETTINGS, STARTUP, NemoDriver
 from parsers.driver import Dialect, Event, Fact, Setting, Values
 from parsers.record import Step, Validation
 from parsers.text import body
-from parsers.values import literal, number, step_fields
+from parsers.values import count, literal, number, step_fields
 
 # "Epoch 0: :  10%|█    | 2/20 […]"; where tqdm knows no total "Epoch 0: |    | 3/? […]" or "Epoch 1: : 1it […]".
 _BAR = re.compile(
@@ -33,8 +33,7 @@ _PRINTED = "step_time_s_running_mean"
 
 def _exact(text: str) -> int | None:
     """Return a count that is not rounded: tqdm takes 3 significant digits where that is shorter (2e+3, 1.28e+6)."""
-    value = number(text)
-    return int(value) if value is not None and value.is_integer() and "e" not in text else None
+    return None if "e" in text else count(text)
 
 
 _TQDM_DIGITS, _FLOAT32_DIGITS = 3, 7

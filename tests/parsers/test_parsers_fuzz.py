@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -29,10 +30,16 @@ CALM = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A line of some dialect, as it is, cut, doubled, with bytes put in, or spliced with another's."""
+    """A line of some dialect, as it is, with another number, cut, doubled, with bytes put in, or spliced."""
     line = draw(st.sampled_from(LINES))
+    strange = st.sampled_from([b"-5", b"1e308", b"1e150", b"9" * 20, b"-1e9"])
     if draw(st.booleans()):
-        return line
+        numbers = list(re.finditer(rb"(?<=[ =:])[\d.]+", line))
+        return (
+            line[: (at := draw(st.sampled_from(numbers))).start()] + draw(strange) + line[at.end() :]
+            if numbers
+            else line
+        )
     at = draw(st.integers(0, len(line)))
     other = draw(st.sampled_from(LINES))
     middle = draw(
