@@ -1,5 +1,5 @@
-"""The README's "Add something", tried: a model, and a made-up vendor, GPU, framework, dialect, setting and
-metric.
+"""CONTRIBUTING's "Add something", tried: the README's model, and a made-up vendor, GPU, framework, dialect, setting
+and metric.
 
 Each is added to a copy of the tree by exactly the files and lines that it names, and run from end to end by the
 commands that a user types."""
@@ -24,6 +24,9 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "parsers" / "fixtures"
 PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell", "tensorprimat")
+FACTS = "tests/conf/test_facts.py"
+CHECKS = ("tests/conf/test_parameters.py", "tests/conf/test_shapes.py", "tests/metrics/test_flops.py", FACTS)
+MODEL = "qwen25_1p5b.yaml"  # who follows the README has it already
 SHORT = ("model=llama_tiny", "precision=fp32", "training.train_iters=6", "training.global_batch_size=4")
 SHORT = (*SHORT, "training.seq_length=64", "optimizer.lr_warmup_iters=2", "layout=data_parallel")
 
@@ -73,7 +76,7 @@ power) printf 'unit,watts,used\\n0,250.5,1024\\n' ;;
 esac
 """
 FRAMEWORK = '''\
-"""framework=brook: a made-up stack, started by launchers/ranks/brook_ranks.py."""
+"""framework=made_stack: a made-up stack, started by launchers/ranks/made_stack_ranks.py."""
 
 from __future__ import annotations
 
@@ -85,25 +88,25 @@ from conf.vocabulary import program_settings
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "brook_ranks.py"
+PROGRAM = Path(__file__).parents[1] / "ranks" / "made_stack_ranks.py"
 
 
-class Brook(Framework):
+class MadeStack(Framework):
     """See launchers.frameworks.Framework."""
 
-    name = "brook"
+    name = "made_stack"
     takes_options = True
 
     def render(self, e: Experiment, host: Host) -> Plan:
         """See Framework."""
         settings = {**program_settings(e), "options": dict(e.framework.options)}
-        return Plan(argv=(host.python, str(PROGRAM)), files={"brook.json": json.dumps(settings)}, env={})
+        return Plan(argv=(host.python, str(PROGRAM)), files={"made_stack.json": json.dumps(settings)}, env={})
 
 
-FRAMEWORK = Brook()
+FRAMEWORK = MadeStack()
 '''
 FRAMEWORK_YAML = """\
-name: brook
+name: made_stack
 install: it is in the standard library
 own_models: true
 """
@@ -112,17 +115,17 @@ PROGRAM = '''\
 
 import json
 
-settings = json.load(open("brook.json"))
+settings = json.load(open("made_stack.json"))
 speed = settings.pop("options").get("speed", 1)
 print("[tprimat] effective", json.dumps(settings), flush=True)
 for step in range(settings["train_iters"]):
     values = {"step": step, "loss": 7 - step / 10, "lr_used": 1e-4, "end_monotonic_s": 50 + 0.1 * step / speed}
     print("[tprimat] step", json.dumps(values), flush=True)
 '''
-BROOK = {
-    "conf/framework/brook.yaml": FRAMEWORK_YAML,
-    "launchers/frameworks/brook.py": FRAMEWORK,
-    "launchers/ranks/brook_ranks.py": PROGRAM,
+STACK = {
+    "conf/framework/made_stack.yaml": FRAMEWORK_YAML,
+    "launchers/frameworks/made_stack.py": FRAMEWORK,
+    "launchers/ranks/made_stack_ranks.py": PROGRAM,
 }
 SETTING = """\
 look_ahead:
@@ -143,10 +146,10 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in PRODUCT:
-            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in ROOT.glob("*.py"):
-            shutil.copy(path, root)
+        for name in (*PRODUCT, "tests/conf", "tests/metrics"):
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", MODEL))
+        for path in (*ROOT.glob("*.py"), ROOT / "pyproject.toml", *ROOT.glob("tests/*.py")):
+            shutil.copy(path, root / path.relative_to(ROOT))
         (root / "bin").mkdir()
         self.env = {**os.environ, "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": "", "COLUMNS": "160"}
 
@@ -196,7 +199,11 @@ def test_a_model(tree: Tree) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     model = yaml.safe_load((ROOT / "conf/model/qwen25_7b.yaml").read_text(encoding="utf-8"))
     model["model"] |= yaml.safe_load(block)
-    tree.add({"conf/model/qwen25_1p5b.yaml": "# @package _global_\n" + yaml.safe_dump(model)})
+    head = "# @package _global_\n" + block.partition("\n")[0] + "\n"
+    tree.add({f"conf/model/{MODEL}": head + yaml.safe_dump(model)})
+    published = '    "qwen25_1p5b": (1_543_714_304, "the README"),\n'
+    tree.insert("tests/conf/test_parameters.py", '    "qwen25_72b": (', published)
+    tree.run("-m", "pytest", *CHECKS)
     (command,) = re.findall(r"^python (launch.py model=qwen25_1p5b .*)$", text, re.MULTILINE)
     assert "1,543,714,304 parameters" in tree.run(*command.split())
 
@@ -231,6 +238,7 @@ def test_a_vendor(tree: Tree) -> None:
 
 def test_a_gpu(tree: Tree) -> None:
     tree.add({"conf/hardware/made_one.yaml": gpu("made_one", "nvidia", "NVIDIA Made One")})
+    tree.run("-m", "pytest", FACTS)
     tree.tool("nvidia-smi", "#!/bin/sh\nprintf 'NVIDIA Made One, 81559, 570.1\\n'\n")
     shown = tree.run("launch.py", "model=llama_tiny", "layout=data_parallel", "dry_run=true")
     assert "hardware made_one: NVIDIA Made One is here" in shown
@@ -242,15 +250,15 @@ def test_a_gpu(tree: Tree) -> None:
 
 
 def test_a_framework(tree: Tree) -> None:
-    tree.add(BROOK)
-    brook = ("platform=cpu", "framework=brook", *SHORT)
-    assert "brook_ranks.py" in tree.run("launch.py", *brook, "dry_run=true")
-    slow = tree.record(tree.run("launch.py", "--json", *brook))
-    assert (slow["framework"], slow["status"]) == ("brook", "completed")
+    tree.add(STACK)
+    stack = ("platform=cpu", "framework=made_stack", *SHORT)
+    assert "made_stack_ranks.py" in tree.run("launch.py", *stack, "dry_run=true")
+    slow = tree.record(tree.run("launch.py", "--json", *stack))
+    assert (slow["framework"], slow["status"]) == ("made_stack", "completed")
     assert slow["environment"]["launcher_commit"] is not None
     assert slow["effective"]["train_iters"]["value"] == 6
     assert slow["summary"]["step_time_mean_s"]["value"] == pytest.approx(0.1)
-    cut = (*brook, "layout=tp2", "gpus_per_node=2", "framework.options.speed=2")
+    cut = (*stack, "layout=tp2", "gpus_per_node=2", "framework.options.speed=2")
     fast = tree.record(tree.run("launch.py", "--json", *cut))
     assert fast["summary"]["step_time_mean_s"]["value"] == pytest.approx(0.05)
     compared = tree.run("-m", "compare", "runs", codes=(0, 3))
@@ -271,13 +279,13 @@ def test_a_dialect(tree: Tree) -> None:
 
 
 def test_a_setting(tree: Tree) -> None:
-    tree.add(BROOK)
+    tree.add(STACK)
     tree.insert("conf/vocabulary.yaml", "adam_eps:\n", SETTING)
     tree.insert("conf/schema.py", "    adam_eps: float\n", "    look_ahead: int | None\n")
     tree.insert("conf/optimizer/adam.yaml", "adam_eps:", "look_ahead: null\n")
     for value in (2, 3):
-        brook = ("platform=cpu", "framework=brook", *SHORT, f"optimizer.look_ahead={value}")
-        record = tree.record(tree.run("launch.py", "--json", *brook))
+        stack = ("platform=cpu", "framework=made_stack", *SHORT, f"optimizer.look_ahead={value}")
+        record = tree.record(tree.run("launch.py", "--json", *stack))
         assert record["effective"]["look_ahead"]["value"] == value
     assert "look_ahead" in tree.run("-m", "compare", "runs", codes=(3,))
     nemo = ("model=llama", "platform=nvidia", "framework=nemo", "optimizer.look_ahead=2", "dry_run=true")

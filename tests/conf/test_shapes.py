@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import product, starmap
 from math import prod
 
-import pytest
-
 from conf.schema import Model
 from conf.shapes import EMBEDDING, Place, Sizes, count, on_rank, per_stage, usual_name
 from tests.conf.test_parameters import OURS, PUBLISHED, load
@@ -39,8 +37,12 @@ def layouts(model: Model) -> list[Sizes]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_ranks_of_every_layout_hold_the_whole_model_once(name: str) -> None:
+def test_the_ranks_of_every_layout_hold_the_complete_model_once() -> None:
+    for name in MODELS:
+        check_the_ranks(name)
+
+
+def check_the_ranks(name: str) -> None:
     model = cut(name)
     parts = count(replace(model, vocab_size=model.padded_vocab_size))
     buffers = model.moe.num_experts if model.moe and model.moe.moe_router_enable_expert_bias else 0
@@ -94,10 +96,9 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize(("name", "sizes", "place"), BY_HAND)
-def test_shapes_by_hand(name: str, sizes: Sizes, place: Place) -> None:
-    ours = on_rank(load(name), sizes, place)
-    assert {parameter: ours.get(parameter) for parameter in BY_HAND[name, sizes, place]} == BY_HAND[name, sizes, place]
+def test_shapes_by_hand() -> None:
+    for (name, sizes, place), expected in BY_HAND.items():
+        assert expected.items() <= on_rank(load(name), sizes, place).items(), name
 
 
 def test_megatrons_own_modules_cut_the_down_projections() -> None:
