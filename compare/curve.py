@@ -133,7 +133,7 @@ def compare_with(first: Traced, runs: Sequence[Traced], compare_two: Callable[[T
     apart = [one for one in findings if one.state == "apart"]
     if apart:
         worst = min(apart, key=lambda one: math.inf if one.step is None else one.step)
-        more = f"; {len(apart) - 1} more runs part" if len(apart) > 1 else ""
+        more = f"; {len(apart)} runs part from the first" if len(apart) > 1 else ""
         return Finding("apart", worst.reason + more, worst.step)
     return next((one for one in findings if one.state == "unknown"), findings[0])
 

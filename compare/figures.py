@@ -31,11 +31,11 @@ class Figure(Struct, frozen=True):
 SPEED, COST = "tokens_per_s_per_gpu", "cost_per_trillion_tokens"
 FIGURES = tuple(json.Decoder(Figure).decode_lines(Path(__file__).with_name("figures.jsonl").read_bytes()))
 TITLES = {figure.metric: figure.title for figure in FIGURES}
-_WORDS: Mapping[Part, tuple[Word, Word]] = {"speed": ("faster", "slower"), "cost": ("cheaper", "dearer")}
+_WORDS: Mapping[Part, tuple[Word, Word]] = {"speed": ("faster", "slower"), "cost": ("cheaper", "more expensive")}
 
 
 def worded(figure: Figure, word: Word) -> Word:
-    """Return faster and slower in the figure's own words: a cost is cheaper or dearer."""
+    """Return faster and slower in the figure's own words: a cost is cheaper or more expensive."""
     better, worse = _WORDS.get(figure.part, ("better", "worse"))
     return {"faster": better, "slower": worse}.get(word, word)
 

@@ -16,7 +16,7 @@ from metrics.repeats import ENOUGH, exp, t_quantile
 
 Better = Literal["higher", "lower"]
 Interval = tuple[float, float]
-Word = Literal["faster", "slower", "same", "undecided", "cheaper", "dearer", "better", "worse"]
+Word = Literal["faster", "slower", "same", "undecided", "cheaper", "more expensive", "better", "worse"]
 
 OF_INTEREST = 0.02
 """The smallest difference that matters, as a share."""

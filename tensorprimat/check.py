@@ -180,10 +180,10 @@ def _rehearsed(e: Experiment, host: Host) -> Iterator[Part]:
         record, _ = run_once(small, plan, rehearsed)
     declared = {d.key for d in record.declared}
     unlike = [d for d in record.differences if d.setting not in declared and d.setting not in record.not_rehearsed]
-    what = "{} is requested, and in the rehearsal ran"
-    problems = [Problem(d.setting, what.format(d.requested), str(d.effective)) for d in unlike]
+    problems = [Problem(d.setting, f"{d.requested} is requested, the rehearsal ran", str(d.effective)) for d in unlike]
     if record.status != "completed":
-        problems.append(Problem("rehearse", f"{record.status}: {record.cause}", " | ".join(record.last_lines[-3:])))
+        what, hint = f"{record.status}: {record.cause}", "what a rehearsal needs of a stack: CONTRIBUTING.md, Rehearsed"
+        problems.append(Problem("rehearse", what, " | ".join(record.last_lines[-3:]), hint=hint))
     read = sum(name in record.effective for name in record.requested)
     as_declared = sum(d.setting in declared for d in record.differences)
     otherwise = f"{as_declared} otherwise, as declared" if as_declared else "none otherwise"

@@ -253,6 +253,7 @@ def test_a_framework(tree: Tree) -> None:
     tree.add(STACK)
     stack = ("platform=cpu", "framework=made_stack", *SHORT)
     assert "made_stack_ranks.py" in tree.run("launch.py", *stack, "dry_run=true")
+    assert "CONTRIBUTING.md, Rehearsed" in tree.run("-m", "tensorprimat", "check", *stack, codes=(2,))
     slow = tree.record(tree.run("launch.py", "--json", *stack))
     assert (slow["framework"], slow["status"]) == ("made_stack", "completed")
     assert slow["environment"]["launcher_commit"] is not None

@@ -175,7 +175,7 @@ def _ends(texts: Iterable[str], interval: tuple[float, float], pointer: str) -> 
 _TONES: Mapping[str, Tone] = {
     **dict.fromkeys(("comparable", "ok", "faster", "cheaper", "better"), "good"),
     **dict.fromkeys(("not comparable", "regression", "failed run", "unexplained", "apart"), "bad"),
-    **dict.fromkeys(("slower", "dearer", "worse"), "bad"),
+    **dict.fromkeys(("slower", "more expensive", "worse"), "bad"),
     **dict.fromkeys(("cannot tell", "declared", "unknown", "not rehearsed", "undecided"), "open"),
     **dict.fromkeys(("identical", "equal"), "quiet"),
 }
@@ -314,8 +314,8 @@ def advice(comparison: Comparison) -> Iterator[Line]:
             mend = "request what ran, or have the stack run what was requested"
             yield f"{some(stray)} did not run as requested: {mend}; or accept it, {_accept(stray)}"
     elif word == "cannot tell" and keys:
-        stated = f"What is unknown can be stated of a log from elsewhere, {program('parse')} LOG --save KEY=VALUE"
-        yield f"{stated}; or accepted: {_accept(keys)}"
+        stated = f"printed ([tprimat] effective {{…}}), stated of a log ({program('parse')} LOG --save KEY=VALUE)"
+        yield f"What is unknown can be {stated}, or accepted: {_accept(keys)}"
     elif word == "cannot tell":
         yield "Complete a run of each group."
     elif word == "nothing to compare":

@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).with_name("rehearsal")))
 import tprimat_standin
 
 Settings = dict[str, Any]
-"""The settings file that a renderer wrote (launchers/nemo.py, launchers/megatron_bridge.py)."""
+"""The settings file that a renderer wrote (launchers/frameworks/nemo.py, megatron_bridge.py)."""
 Names = Callable[[Any], Iterable[str]]
 """The attribute names that an object really has: `plain_names`, or what suits the stack's own config objects."""
 

@@ -60,7 +60,7 @@ def test_words_suit_their_figures() -> None:
     assert result.audit.verdict.word == "comparable"
     assert word(result, "tokens_per_s_per_gpu")[0] == "slower"
     assert word(result, "step_time_mean_s")[0] == "slower"
-    assert word(result, "cost_per_trillion_tokens")[0] == "dearer"
+    assert word(result, "cost_per_trillion_tokens")[0] == "more expensive"
     assert word(result, "training_days")[0] == "slower"
     assert [worded(f, "same") for f in FIGURES] == ["same"] * len(FIGURES)
 
@@ -149,7 +149,7 @@ def test_prices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert {even["option"] for even in result["break_even"]} == {"amd mi355x", "nvidia b200"}
     assert main([str(tmp_path), *AT]) == 0
     shown = capsys.readouterr().out
-    assert ("Break-even" in shown, "dearer" in shown) == (True, True)
+    assert ("Break-even" in shown, "more expensive" in shown) == (True, True)
     assert max(map(len, shown.splitlines())) <= 120
     assert main([str(tmp_path)]) == 0
     assert "Break-even" not in capsys.readouterr().out, "of example prices"
