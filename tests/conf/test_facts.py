@@ -183,24 +183,20 @@ def test_a_row_for_this_gpu_beats_one_for_any(monkeypatch: pytest.MonkeyPatch) -
     assert [row and row.source for row in found] == ["h100", "any"]
 
 
-@pytest.mark.parametrize(
-    ("case", "nearest"),
-    [
+def test_no_row_names_the_nearest() -> None:
+    for case, nearest in (
         (("max_performance", "llama31_70b", "h100", 128, "bf16"), "llama31_70b on 64 × h100 in bf16"),
         (("identical", "no_such_model", "h100", 8, "bf16"), ""),
         (("identical", "llama31_8b", "h100", 0, "bf16"), "llama31_8b"),
-    ],
-)
-def test_no_row_names_the_nearest(case: tuple[str, str, str, int, str], nearest: str) -> None:
-    assert find_row(*case) is None
-    problem = no_row(*case)
-    assert problem.found == f"{case[1]} on {case[3]} × {case[2]} in {case[4]}"
-    assert problem.allowed.startswith(nearest) and problem.hint
+    ):
+        assert find_row(*case) is None
+        problem = no_row(*case)
+        assert problem.found == f"{case[1]} on {case[3]} × {case[2]} in {case[4]}"
+        assert problem.allowed.startswith(nearest) and problem.hint
 
 
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [
+def test_planted_layout_row_is_refused_with_its_line() -> None:
+    for line, word in (
         (ROW.format(source="", note="n"), "without a source"),
         (ROW.format(source="recalled", note="n"), "from memory"),
         (ROW.format(source="s", note="Unverified"), "from memory"),
@@ -208,9 +204,7 @@ def test_no_row_names_the_nearest(case: tuple[str, str, str, int, str], nearest:
         (ROW.format(source="s", note="n").replace("true", "yes", 1), "sequence_parallel"),
         (ROW.format(source="s", note="n") + ",more", "no such key"),
         (ROW.format(source="s", note="n") + "\n" + ROW.format(source="s", note="n"), "second row"),
-    ],
-)
-def test_planted_layout_row_is_refused_with_its_line(line: str, word: str) -> None:
-    with pytest.raises(ConfigError, match=word) as caught:
-        read_rows([HEADER, *line.split("\n")])
-    assert f"layouts.csv:{2 + line.count(chr(10))}" in str(caught.value)
+    ):
+        with pytest.raises(ConfigError, match=word) as caught:
+            read_rows([HEADER, *line.split("\n")])
+        assert f"layouts.csv:{2 + line.count(chr(10))}" in str(caught.value)

@@ -72,36 +72,30 @@ def test_what_is_named_is_taken_unseen() -> None:
     assert not any(r.startswith("framework ") for r in e.reasons)
 
 
-@pytest.mark.parametrize(
-    ("tag", "model", "framework", "release"),
-    [
+def test_an_image_is_known_by_its_name() -> None:
+    for tag, model, framework, release in (
         ("26.02", "llama", "megatron_bridge", "0.3.0"),
         ("26.02", "mixtral_8x7b", "nemo", "2.7.0"),
         ("25.09", "llama", "nemo", "2.5.0"),
         ("26.08", "llama", "megatron_bridge", "0.6.0"),
         ("26.08", "mixtral_8x7b", "megatron", None),
-    ],
-)
-def test_an_image_is_known_by_its_name(tag: str, model: str, framework: str, release: str | None) -> None:
-    image = f"nvcr.io/nvidia/nemo:{tag}"
-    e, why = chosen(f"model={model}", "layout=data_parallel", f"image={image}", "cluster.container=docker")
-    assert e.framework.name == framework and release in (None, e.framework.release)
-    if release is None:  # it falls back to the engine
-        assert why == f"framework megatron: {BRIDGE_LACKS}; no nemo in {image}"
-    else:
-        assert why.startswith(f"framework {framework}: {release} is in {image}")
+    ):
+        image = f"nvcr.io/nvidia/nemo:{tag}"
+        e, why = chosen(f"model={model}", "layout=data_parallel", f"image={image}", "cluster.container=docker")
+        assert e.framework.name == framework and release in (None, e.framework.release)
+        if release is None:  # it falls back to the engine
+            assert why == f"framework megatron: {BRIDGE_LACKS}; no nemo in {image}"
+        else:
+            assert why.startswith(f"framework {framework}: {release} is in {image}")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
+def test_what_cannot_be_known_is_refused() -> None:
+    for overrides, said in (
         (("image=mine:1", "cluster.container=docker"), "framework=megatron_bridge"),
         (("framework.python=/nowhere/python",), "framework.python: this interpreter cannot list"),
-    ],
-)
-def test_what_cannot_be_known_is_refused(overrides: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load_experiment("platform=nvidia", "model=llama", *overrides)
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_experiment("platform=nvidia", "model=llama", *overrides)
 
 
 def test_on_a_cpu_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,8 @@ def test_one_side_may_have_its_corpus_elsewhere() -> None:
     assert [d.key for d in e.declared] == ["data", "data_path"]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
+def test_data_that_cannot_be_is_refused() -> None:
+    for overrides, message in (
         (["data=prefix"], "data=prefix needs a path"),
         (["data=/x/y.bin"], "try: /x/y"),
         (["data=mock", "data.path=/x"], "data=mock reads no files"),
@@ -58,11 +57,9 @@ def test_one_side_may_have_its_corpus_elsewhere() -> None:
         (["data=mock", "data.split='100,0,0'"], "knows no other"),
         (["data=sinthetic"], "did you mean synthetic"),
         (["training.seed=4294967296"], "32 bits"),
-    ],
-)
-def test_data_that_cannot_be_is_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_experiment(CPU, *overrides)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_experiment(CPU, *overrides)
 
 
 def test_mock_data_needs_a_vocabulary_that_holds_it() -> None:

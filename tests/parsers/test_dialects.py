@@ -176,39 +176,32 @@ def test_the_steps_of(name: str) -> None:
         assert {field: getattr(step, field) for field in fields} == fields
 
 
-@pytest.mark.parametrize(
-    ("seconds", "flagged"),
-    [
+def test_only_what_is_far_below_both_neighbours_was_merely_dispatched() -> None:
+    for seconds, flagged in (
         ((50.0, 1.0, 1.1, 1.0), []),  # compilation, then even steps
         ((1.0, 0.1, 1.0), [1]),
         ((1.0, 0.1, 0.1, 1.0), []),  # two of a kind: no neighbour shows it
         ((0.1, 10.0, 10.0), [0]),
         ((1.0, 1.0, 0.01), [2]),  # the last, against the one before
         ((1.0,), []),
-    ],
-)
-def test_only_what_is_far_below_both_neighbours_was_merely_dispatched(seconds: list[float], flagged: list[int]) -> None:
-    steps = steps_of("maxtext", "\n".join(maxtext(step, time) for step, time in enumerate(seconds)))
-    assert [step.step for step in steps if "step_time_s:asynchronous" in step.flags] == flagged
+    ):
+        steps = steps_of("maxtext", "\n".join(maxtext(step, time) for step, time in enumerate(seconds)))
+        assert [step.step for step in steps if "step_time_s:asynchronous" in step.flags] == flagged
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_human_numbers() -> None:
+    for text, value in (
         *(("8.79K", 8790.0), ("480B", 4.8e11), ("1.6M", 1.6e6), ("0.0001", 0.0001), ("15.4", 15.4), ("2T", 2e12)),
         *(("K", None), ("", None)),
-    ],
-)
-def test_human_numbers(text: str, value: float | None) -> None:
-    assert human(text) == value
+    ):
+        assert human(text) == value
 
 
 MESH = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "context_parallel_size": 1}
 
 
-@pytest.mark.parametrize(
-    ("dialect", "text", "stated"),
-    [
+def test_settings_and_facts() -> None:
+    for dialect, text, stated in (
         (
             "maxtext",
             "Devices: [TpuDevice(id=0, process_index=0, coords=(0,0,0), core_on_chip=0)]",
@@ -232,11 +225,9 @@ MESH = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "con
             "[titan] root - WARNING - Peak flops undefined for: NVIDIA GeForce RTX 5090, fallback to A100",
             {"printed_mfu_against": "A100 (the device was not known)"},
         ),
-    ],
-)
-def test_settings_and_facts(dialect: str, text: str, stated: dict[str, Any]) -> None:
-    events = [event for event in read(dialect, text) if isinstance(event, Setting | Fact)]
-    assert {event.name: event.value for event in events} == stated
+    ):
+        events = [event for event in read(dialect, text) if isinstance(event, Setting | Fact)]
+        assert {event.name: event.value for event in events} == stated
 
 
 def test_torchtitan_goes_on_after_a_checkpoint() -> None:

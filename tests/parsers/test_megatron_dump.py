@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from parsers import Reading
 from parsers.megatron_dump import in_effect, other_layers
 
@@ -17,9 +15,8 @@ def effect(**arguments: Any) -> dict[str, Any]:
     return {name: reading.value for name, reading in in_effect(readings, readings).items()}
 
 
-@pytest.mark.parametrize(
-    ("dump", "name", "value"),
-    [
+def test_a_rule() -> None:
+    for dump, name, value in (
         ({"num_experts": None, "moe_router_topk": 2}, "moe_router_topk", None),
         ({"num_experts": 8, "moe_router_topk": 2}, "moe_router_topk", 2),
         ({"multi_latent_attention": False, "kv_lora_rank": 32}, "kv_lora_rank", None),
@@ -45,15 +42,12 @@ def effect(**arguments: Any) -> dict[str, Any]:
         ({"mock_data": True, "data_path": None}, "data", "mock"),
         ({"num_experts": 8, "moe_layer_freq": "[0, 1, 1]"}, "moe_first_dense_layers", 1),
         ({"num_experts": 8, "moe_layer_freq": 1}, "moe_first_dense_layers", 0),
-    ],
-)
-def test_a_rule(dump: dict[str, Any], name: str, value: Any) -> None:
-    assert effect(**dump)[name] == value
+    ):
+        assert effect(**dump)[name] == value
 
 
-@pytest.mark.parametrize(
-    ("dump", "name"),
-    [
+def test_what_a_dump_does_not_tell_stays_unknown() -> None:
+    for dump, name in (
         ({"padded_vocab_size": None}, "padded_vocab_size"),
         ({"swiglu": True}, "gated_linear_unit"),
         ({"window_size": "(127, 5)"}, "window_size_"),
@@ -61,10 +55,8 @@ def test_a_rule(dump: dict[str, Any], name: str, value: Any) -> None:
         ({"num_layers": 2}, "num_experts"),
         ({"mock_data": False, "data_path": "['/data/a']"}, "data"),
         ({"mock_data": False, "split": None}, "data"),
-    ],
-)
-def test_what_a_dump_does_not_tell_stays_unknown(dump: dict[str, Any], name: str) -> None:
-    assert name not in effect(**dump)
+    ):
+        assert name not in effect(**dump)
 
 
 def test_a_complete_dump_of_an_older_version_says_what_it_lacks() -> None:

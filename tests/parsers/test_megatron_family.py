@@ -27,18 +27,15 @@ def test_a_checkpoint_without_time_stamps_takes_its_timers_time() -> None:
     assert read("megatron", lines) == [Stall(line=1, kind="checkpoint", seconds=6.24002, iteration=40)]
 
 
-@pytest.mark.parametrize(
-    ("line", "iteration", "split"),
-    [
+def test_validation_lines() -> None:
+    for line, iteration, split in (
         ("validation loss at iteration 500 | lm loss value: 6.3E+00 | lm loss PPL: 5.5E+02 | ", 500, "valid"),
         (" validation loss at iteration 500 on test set | lm loss value: 6.3E+00 | ", 500, "test"),
         ("validation results at iteration 500 | lm_loss value: 6.3E+00 | lm_loss_ppl value: 5.5E+02 | ", 500, "valid"),
         ("test loss at the end of training for val data | lm loss value: 6.3E+00 | ", None, "test"),
-    ],
-)
-def test_validation_lines(line: str, iteration: int | None, split: str) -> None:
-    (point,) = (event for event in read("megatron", line) if isinstance(event, Validation))
-    assert (point.iteration, point.loss, point.split) == (iteration, 6.3, split)
+    ):
+        (point,) = (event for event in read("megatron", line) if isinstance(event, Validation))
+        assert (point.iteration, point.loss, point.split) == (iteration, 6.3, split)
 
 
 @pytest.mark.parametrize(("total", "unit"), [("191.98", 2**30), ("206.14", 10**9), ("255.98", 2**30), ("309.2", 10**9)])

@@ -167,9 +167,8 @@ def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyP
     assert upgrade({"schema_version": -1}, "x") == {"schema_version": 1, "status": "unknown"}
 
 
-@pytest.mark.parametrize(
-    ("requested", "ran", "differ"),
-    [
+def test_requested_against_effective() -> None:
+    for requested, ran, differ in (
         (1, 1.0, False),
         (500000.0, 500000, False),
         (0.1, 0.1, False),
@@ -179,10 +178,8 @@ def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyP
         (None, None, False),
         (None, 0, True),
         ("bfloat16", "bfloat16", False),
-    ],
-)
-def test_requested_against_effective(requested: Any, ran: Any, differ: bool) -> None:
-    assert bool(differences({"x": requested, "only": 1}, {"x": Reading(ran, 1), "other": Reading(1, 2)})) is differ
+    ):
+        assert bool(differences({"x": requested, "only": 1}, {"x": Reading(ran, 1), "other": Reading(1, 2)})) is differ
 
 
 def test_a_lone_surrogate_is_replaced_and_an_earlier_one_is_read(tmp_path: Path) -> None:
@@ -223,9 +220,8 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("log", "notes"),
-    [
+def test_what_launcher_and_log_tell_differently_is_a_note() -> None:
+    for log, notes in (
         ({"device_name": "AMD EPYC"}, ["device_name: the driver says NVIDIA H200, the log AMD EPYC"]),
         ({"host": "other"}, ["host: the launcher says box, the log other"]),
         ({"device_count": 4, "driver": None}, ["device_count: the driver says 8, the log 4"]),
@@ -236,10 +232,8 @@ TOLD = {
             ["device_memory_bytes: the driver says 150754820096, the log 80000000000"],
         ),
         ({"device_memory_bytes": "much"}, ["device_memory_bytes: the driver says 150754820096, the log much"]),
-    ],
-)
-def test_what_launcher_and_log_tell_differently_is_a_note(log: dict[str, Any], notes: list[str]) -> None:
-    parsed = parse([f"[tprimat] facts {json.dumps(log)}"])
-    record = assemble(parsed, judge(Ending(exit_code=1), parsed), replace(BARE, environment=TOLD))
-    assert [note for note in record.notes if " the log " in note and "says" in note] == notes
-    assert record.environment == {**TOLD, **log}
+    ):
+        parsed = parse([f"[tprimat] facts {json.dumps(log)}"])
+        record = assemble(parsed, judge(Ending(exit_code=1), parsed), replace(BARE, environment=TOLD))
+        assert [note for note in record.notes if " the log " in note and "says" in note] == notes
+        assert record.environment == {**TOLD, **log}

@@ -163,16 +163,13 @@ def test_a_counter_that_goes_back_counts_nothing() -> None:
     assert power.energy_counter_j is None
 
 
-@pytest.mark.parametrize(
-    ("text", "device", "watt"),
-    [
+def test_rocms_other_formats() -> None:
+    for text, device, watt in (
         ('[{"gpu": 1, "power": {"socket_power": {"value": 288, "unit": "W"}}}]', "1", 288.0),
         ('{"card0": {"Average Graphics Package Power (W)": "35.0"}}', "0", 35.0),
         ("device,Average Graphics Package Power (W)\ncard2,41.0\n", "2", 41.0),
-    ],
-)
-def test_rocms_other_formats(text: str, device: str, watt: float) -> None:
-    assert watts(text, device) == [watt]
+    ):
+        assert watts(text, device) == [watt]
 
 
 def test_a_unit_that_is_not_watts_is_no_power() -> None:

@@ -55,18 +55,15 @@ def test_check_rehearses_what_is_installed(tmp_path: Path) -> None:
     assert {"attention_backend", "memory", "speed"} <= row["only_a_gpu_can_show"].keys()
 
 
-@pytest.mark.parametrize(
-    ("requested", "code", "refused"),
-    [
+def test_nemos_recipe_is_built_and_nothing_started() -> None:
+    """A plan for GPUs, too: here there is none."""
+    for requested, code, refused in (
         (("platform=cpu",), 0, []),
         (("platform=nvidia", "model=llama31_70b", "nodes=4", "precision=fp8", "layout=tp2_pp2"), 2, ["platform"]),
-    ],
-)
-def test_nemos_recipe_is_built_and_nothing_started(requested: tuple[str, ...], code: int, refused: list[str]) -> None:
-    """A plan for GPUs, too: here there is none."""
-    python = f"framework.python={interpreter('nemo')}"
-    answer, (row,) = command("check", "rehearsal=false", "framework=nemo", python, *requested)
-    parts = {part["part"]: part for part in row["parts"]}
-    assert answer == code and {*refused} <= {problem["where"] for problem in parts["machine"]["problems"]}
-    assert parts["target"]["problems"] == parts["settings"]["problems"] == []
-    assert "nemo_toolkit 2.7.3" in parts["target"]["says"]
+    ):
+        python = f"framework.python={interpreter('nemo')}"
+        answer, (row,) = command("check", "rehearsal=false", "framework=nemo", python, *requested)
+        parts = {part["part"]: part for part in row["parts"]}
+        assert answer == code and {*refused} <= {problem["where"] for problem in parts["machine"]["problems"]}
+        assert parts["target"]["problems"] == parts["settings"]["problems"] == []
+        assert "nemo_toolkit 2.7.3" in parts["target"]["says"]

@@ -49,18 +49,15 @@ def test_1_a_checkout_is_asked_before_the_run_for_keys_that_nothing_reads(tmp_pa
     assert named == TYPOS.keys()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
+def test_12_what_a_vendor_dies_of_is_refused_before() -> None:
+    for wrong, said in (
         ("training.global_batch_size=9", "global_batch_size"),
         ("optimizer.lr_warmup_iters=50", "lr_warmup_iters"),
         ("optimizer.lr=fast", "lr"),
         ("+training.train_itres=5", "train_itres"),
-    ],
-)
-def test_12_what_a_vendor_dies_of_is_refused_before(wrong: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load_experiment("rehearse=train", "framework=nemo", "model=llama", "training.train_iters=50", wrong)
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_experiment("rehearse=train", "framework=nemo", "model=llama", "training.train_iters=50", wrong)
 
 
 def test_15_the_helper_library_is_called_as_the_python_that_trains_finds_it(tmp_path: Path) -> None:
