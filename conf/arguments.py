@@ -187,7 +187,7 @@ class _Parser:
             elif text in self.command.switches:
                 switches.add(text)
             elif text.startswith("-") and text != "-":
-                self.problems.append(self._unknown_switch(text))
+                self.problems.append(self._unknown_switch(text, arguments))
             else:
                 texts.append(text)
         if len(forms := [name for name in _FORMS if name in switches]) > 1:
@@ -219,11 +219,12 @@ class _Parser:
         value = "[secret]" if SECRET.search(name) else value
         return Problem(name, "no such key", value, self.allowed, closest(name, self.keys))
 
-    def _unknown_switch(self, text: str) -> Problem:
-        flag, _, _ = text.partition("=")
+    def _unknown_switch(self, text: str, arguments: Sequence[str]) -> Problem:
+        flag, _, value = text.partition("=")
+        value = value or next(iter(arguments[arguments.index(text) + 1 :]), "")
         name = flag.strip("-").replace("-", "_")
         known = [*self.command.switches, *_STANDARD, *([OUTPUT] if self.command.output else [])]
-        new = self.command.old.get(flag) or (self.keys[name].shown if name in self.keys else "")
+        new = self.command.old.get(flag) or (f"{name}={value or self.keys[name].example}" if name in self.keys else "")
         what = "is written as KEY=VALUE now" if new else "no such switch"
         return Problem(flag, what, allowed="" if new else listed(known), hint=new or closest(flag, known))
 

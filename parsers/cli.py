@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from conf.arguments import Arguments, Command, Key
-from conf.errors import InputError, Problem, UserError, command
+from conf.errors import InputError, Problem, UserError, command, listed
 from conf.vocabulary import vocabulary
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, marks, write
 from parsers.assemble import differences
@@ -79,8 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if folders:
         logs += _discovered(folders)
     if "--follow" in switches:
-        if len(logs) != 1:
-            raise InputError(Problem("--follow", "takes one log", found=f"{len(logs)} logs"))
+        more = {*switches, *arguments.typed, *given, "-o" if arguments.output else "--follow"} - {"--follow", "dialect"}
+        if len(logs) != 1 or more:
+            found = listed([*logs[:_MANY], *sorted(more)])
+            raise InputError(Problem("--follow", "takes one log, and nothing but dialect= beside it", found))
         follow(logs[0], dialect)
         return 0
     read = _all(logs, dialect)
@@ -257,14 +259,14 @@ def rows(record: Record) -> Iterator[tuple[str, str]]:
         yield "read as", ", ".join(record.dialects)
     device = record.environment.get("device_name")
     if record.hardware or device or record.vendor:
-        yield "hardware", str(record.hardware or device or record.vendor)
+        yield "hardware" if record.hardware or device else "vendor", str(record.hardware or device or record.vendor)
     yield "steps", str(len(record.steps))
     for label, index in (("first step", 0), ("last step", -1)):
         if record.steps:
             yield label, _step(record.steps[index])
     yield from _settings(record)
     for point in record.validations[-_MANY:]:
-        yield f"{point.split} loss", _validation(point)
+        yield point.split if point.loss is None and point.metrics else f"{point.split} loss", _validation(point)
     seconds = [stall.seconds for stall in record.stalls if stall.seconds is not None]
     if record.stalls:
         yield "stalls", f"{len(record.stalls)}, {sum(seconds):.1f} s where their time is reported"
@@ -278,7 +280,7 @@ def rows(record: Record) -> Iterator[tuple[str, str]]:
 
 def _step(step: Step) -> str:
     name = f"step {step.step} (counted)" if step.iteration is None else f"iteration {step.iteration}"
-    return f"{name}, loss {_or_unknown(step.loss)}, step time {_or_unknown(step.step_time_s)} s (line {step.line})"
+    return f"{name}, loss {_or_unknown(step.loss)}, step time {_or_unknown(step.step_time_s, ' s')} (line {step.line})"
 
 
 def _settings(record: Record) -> Iterator[tuple[str, str]]:
@@ -291,7 +293,8 @@ def _settings(record: Record) -> Iterator[tuple[str, str]]:
 
 def _validation(point: Validation) -> str:
     at = point.iteration if point.iteration is not None else None if point.step is None else point.step + 1
-    return f"{_or_unknown(point.loss)} after iteration {'unknown' if at is None else at} (line {point.line})"
+    others = listed([f"{name} {_or_unknown(value)}" for name, value in point.metrics.items() if point.loss is None])
+    return f"{others or _or_unknown(point.loss)} after iteration {'unknown' if at is None else at} (line {point.line})"
 
 
 def _power(power: Power) -> str:
@@ -301,12 +304,12 @@ def _power(power: Power) -> str:
     return f"{counter} J counted, {integrated} J integrated, {watts} W mean, {who}, {seconds} s ({power.source})"
 
 
-def _or_unknown(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:g}"
+def _or_unknown(value: float | None, unit: str = "") -> str:
+    return "unknown" if value is None else f"{value:g}{unit}"
 
 
-def follow(path: Path, dialect: str | None = None, until_done: bool = False) -> Parsed:
-    """Print the steps of a growing log until Ctrl-C, or until the framework says that it is done; return the run.
+def follow(path: Path, dialect: str | None = None) -> None:
+    """Print the steps of a growing log until Ctrl-C.
 
     A log that is replaced or cut short is read anew. InputError: it cannot be read."""
     parser, offset, shown = Parser(dialect), 0, 0
@@ -321,14 +324,11 @@ def follow(path: Path, dialect: str | None = None, until_done: bool = False) -> 
                     if step.line > shown:
                         print(_step_line(step), flush=True)
                         shown = step.line
-            if until_done and parser.result().completed:
-                break
             time.sleep(_EVERY_S)
     except KeyboardInterrupt:
         print(file=sys.stderr)
     except OSError as error:
         raise InputError(Problem(str(path), "cannot be read", error.strerror or str(error))) from error
-    return parser.finish()[-1]
 
 
 def _read_on(path: Path, offset: int, parser: Parser) -> int:

@@ -8,9 +8,11 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from conf.arguments import Key, offered
+from conf.arguments import Key
+from conf.compose import choice_problems, choices
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.freeze import amount
+from conf.vendors import READ_ONLY, vendors
 from conf.vocabulary import follow, vocabulary
 from parsers.record import Record, Status
 from parsers.values import yaml_literal
@@ -20,12 +22,18 @@ _OF_SETTINGS = ("model", "precision")  # a choice of conf/ that stands for many 
 _CHOICES = (*_OF_SETTINGS, "hardware")
 STATUS = "status"
 """How a run ended, which some logs do not say."""
-_ENDS: tuple[str, ...] = get_args(Status)
 
 
 def given_keys() -> tuple[Key, ...]:
     """Return the keys for completion."""
-    return (*offered(*_CHOICES, *FIELDS, *vocabulary()), Key(STATUS, "", choices=partial(tuple, _ENDS)))
+    names, one_of = (*_CHOICES, *FIELDS, STATUS, *vocabulary()), _one_of()
+    return tuple(Key(name, "", choices=partial(tuple, one_of.get(name) or choices(name))) for name in names)
+
+
+def _one_of() -> Mapping[str, Sequence[str]]:
+    """Return the values of each key that is none of conf/ and takes no others."""
+    platforms, makers = sorted({*choices("platform")} - {"auto"}), (*vendors(), *READ_ONLY.values())
+    return {STATUS: get_args(Status), "platform": platforms, "vendor": makers}
 
 
 def given_of(texts: Sequence[str], other_keys: Sequence[str] = ()) -> dict[str, Any]:
@@ -39,14 +47,12 @@ def given_of(texts: Sequence[str], other_keys: Sequence[str] = ()) -> dict[str, 
 
 
 def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Problem]:
-    from conf.compose import choice_problems
-
     known = (*_CHOICES, *FIELDS, STATUS, *vocabulary())
     if key in _CHOICES:
         yield from choice_problems(key, value)
-    elif key == STATUS:
-        if value not in _ENDS:
-            yield Problem(key, "not a way in which a run ends", value, listed(_ENDS), closest(value, _ENDS))
+    elif key in (one_of := _one_of()):
+        if value not in one_of[key]:
+            yield Problem(key, "no such value", value, listed(one_of[key]), closest(value, one_of[key]))
     elif key not in known:
         allowed = f"{', '.join((*_CHOICES, *FIELDS, STATUS))}, or a setting of conf/vocabulary.yaml"
         yield Problem(key, "no such key", allowed=allowed, hint=closest(key, (*known, *other_keys)))
@@ -65,17 +71,21 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     """Return `record` with what was given, where it does not say so itself; `record.given` holds what was taken.
 
     A model's settings are those of its file in conf/model. A log that says otherwise is right, and a note says so."""
+    from conf import facts
+
     if not given:
         return record
     other = []
     device, hardware = record.environment.get("device_name"), given.get("hardware")
-    if hardware is not None and _hardware(device) not in (None, hardware):
+    known = facts.named_by_driver(device) if hardware and isinstance(device, str) else None
+    if known and known.name != hardware:
         other.append(f"the log names {device}, {hardware} as given")
         given, hardware = {name: value for name, value in given.items() if name != "hardware"}, None
     missing = [name for name in FIELDS if name == "name" or not getattr(record, name)]
     fields = {name: given[name] for name in missing if name in given}
     if hardware and not record.hardware:
-        fields |= {"hardware": hardware, "vendor": record.vendor or _vendor(hardware)}
+        maker = getattr(facts.hardware(hardware), "vendor", None)  # that of `unknown` is left open
+        fields |= {"hardware": hardware, "vendor": record.vendor or (maker if maker in vendors() else None)}
     settings = {name: value for name, value in given.items() if name in vocabulary()}
     for group in _OF_SETTINGS:
         settings = {**(_chosen(group, given[group]) if group in given else {}), **settings}
@@ -113,18 +123,3 @@ def _chosen(group: str, name: str) -> Mapping[str, Any]:
     paths = {s.name: s.request for s in vocabulary().values() if s.kind == group and s.request}
     own = f"{group}."
     return {name: follow(chosen, path.removeprefix(own)) for name, path in paths.items() if path.startswith(own)}
-
-
-def _hardware(device_name: Any) -> str | None:
-    """Return the name of the file of conf/hardware that lists what the driver printed."""
-    from conf.load import hardware_named
-
-    name = hardware_named(device_name, "") if isinstance(device_name, str) else ""
-    return None if name in ("", "unknown_") else name
-
-
-def _vendor(hardware: str) -> str | None:
-    from conf.compose import compose
-
-    facts = compose([f"hardware={hardware}"])["hardware"]
-    return facts.get("vendor") if isinstance(facts, dict) else None

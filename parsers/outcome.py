@@ -13,6 +13,8 @@ from parsers.segment import Parsed
 
 FROM_LAUNCHER = " from its launcher"
 """The end of a cause: a signal that we were sent, and passed on."""
+_NO_STEP = '; no step was read: print [tprimat] step {"step": 0, "loss": …}, or add a dialect (CONTRIBUTING.md)'
+_NO_TOTAL = '; nobody reports train_iters, so all may be done: print [tprimat] effective {"train_iters": …}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,8 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
         return "failed", cause
     if ending.exit_code is None:
         return "unknown", None
-    return "failed", f"exit code {ending.exit_code} after {_reached(parsed)}{_last(parsed)}"
+    unsaid = "" if ending.exit_code else _NO_STEP if not parsed.steps else _NO_TOTAL if not parsed.train_iters else ""
+    return "failed", f"exit code {ending.exit_code} after {_reached(parsed)}{unsaid}{_last(parsed)}"
 
 
 def _diverged(parsed: Parsed) -> str | None:

@@ -15,7 +15,7 @@ from conf.errors import ConfigError, Problem
 
 TIMEOUT_S = 20
 CPU = "cpu"
-_READ_ONLY = {"intel": "intel", "tpu": "google"}  # makers whose logs are read, and on whose devices nothing is run
+READ_ONLY = {"intel": "intel", "tpu": "google"}  # makers whose logs are read, and on whose devices nothing is run
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def maker_of(device_name: str) -> str | None:
     """Return the maker of the device that a log calls `device_name`, None where the name does not begin with it."""
     first = next(iter(device_name.replace("(R)", " ").lower().split()), "")
     makers = (name for name in accelerators() if first in vendors()[name].device_prefixes)
-    return next(makers, _READ_ONLY.get(first))
+    return next(makers, READ_ONLY.get(first))
 
 
 def output(*argv: str, env: Mapping[str, str] | None = None) -> str:

@@ -9,8 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import pytest
 from helpers import FIXTURES
 
 from parsers import parse_all, read
-from parsers.cli import discover, follow, main
+from parsers.cli import discover, main
 from parsers.given import given_of
 from parsers.importers import read_record
 
@@ -84,23 +82,14 @@ def test_a_folder_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(rows[1]["metrics"]) == {"step_time_s_running_mean": 2.251}
 
 
-def test_a_folder_without_logs_says_what_was_looked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 2
-    assert "Megatron" in capsys.readouterr().err
-
-
 def test_saved_and_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     log = FIXTURES / "megatron_deepspeed_seconds.log"
     assert main([str(log), "--save", "model=llama32_1b", "hardware=h100", "world_size=8"]) == 0
     (directory,) = (tmp_path / "runs" / "imported").iterdir()
     record = read(directory)
-    assert (record.hardware, record.vendor, record.setting("hidden_size"), record.setting("world_size")) == (
-        "h100",
-        "nvidia",
-        2048,
-        8,
-    )
+    stated = (record.hardware, record.vendor, record.setting("hidden_size"), record.setting("world_size"))
+    assert stated == ("h100", "nvidia", 2048, 8)
     assert "hidden_size" not in record.effective
     assert record.given["model"] == "llama32_1b"
     assert len(record.steps) == 8
@@ -120,11 +109,18 @@ def test_numbers_are_given_as_people_type_them() -> None:
 
 
 def test_what_cannot_be_given(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(MODERN), "modle=llama", "hardware=h1000"]) == 2
-    err = capsys.readouterr().err
-    assert "modle" in err
-    assert "h1000" in err
-    assert "Traceback" not in err
+    for words, says in {
+        "modle=llama hardware=h1000": ("modle", "h1000"),
+        "vendor=nvida platform=zz": ("did you mean nvidia?", "amd, cpu, nvidia"),
+        "--dialect nemo2": ("try: dialect=nemo2",),
+        "--follow -o out power=x lr=1 --save": ("--follow: takes one log", "--save, -o, lr, power"),
+    }.items():
+        assert main([str(MODERN), *words.split()]) == 2
+        err = capsys.readouterr().err
+        assert [part for part in (*says, "") if part not in err] == []
+        assert "Traceback" not in err
+    assert main([str(MODERN), "vendor=nvidia"]) == 0
+    assert "hardware" not in capsys.readouterr().out, "a maker is no device"
 
 
 def test_several_runs_in_one_log_are_several_records(tmp_path: Path) -> None:
@@ -141,32 +137,29 @@ def test_standard_input() -> None:
     assert len(json.loads(done.stdout)[0]["steps"]) == 8
 
 
-def test_a_growing_log_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "train.log"
+def test_a_growing_log_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, data = tmp_path / "train.log", MODERN.read_bytes()
     log.touch()
+    parts = [data[at : at + 50] for at in range(0, len(data), 50)]
 
-    def write() -> None:
+    def grow(_: float) -> None:
+        if not parts:
+            raise KeyboardInterrupt
         with log.open("ab") as stream:
-            for line in MODERN.read_bytes().splitlines(keepends=True):
-                for part in (line[:50], line[50:]):
-                    stream.write(part)
-                    stream.flush()
-                time.sleep(0.01)
+            stream.write(parts.pop(0))
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    parsed = follow(log, until_done=True)
-    writer.join()
+    monkeypatch.setattr("parsers.cli.time.sleep", grow)
+    assert main([str(log), "--follow"]) == 0
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
     assert [line.split(":")[0] for line in shown] == [f"iteration {i}" for i in range(1, 9)]
-    assert len(parsed.steps) == 8
 
 
 def test_the_power_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     power = tmp_path / "power.csv"
-    power.write_text(
-        "timestamp, index, power.draw [W]\n2026/09/11 04:19:41.0, 0, 100 W\n2026/09/11 04:19:43.0, 0, 100 W\n"
-    )
+    samples = "2026/09/11 04:19:41.0, 0, 100 W\n2026/09/11 04:19:43.0, 0, 100 W\n"
+    power.write_text(f"timestamp, index, power.draw [W]\n{samples}")
     assert main([str(MODERN), f"power={power}", "-o", str(tmp_path / "out")]) == 0
     assert "200 J integrated" in capsys.readouterr().out
     assert read(tmp_path / "out").power[0].energy_integrated_j == 200.0
@@ -174,11 +167,8 @@ def test_the_power_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_series_of_another_length_is_nobodys(tmp_path: Path) -> None:
     record = read_record(old_record(tmp_path / "train_amd_prim_llama.json"))
-    assert [(s.step, s.loss, s.step_time_s, s.lr) for s in record.steps] == [
-        (0, 11.8, 22.7, None),
-        (1, 11.4, 2.7, None),
-        (2, 10.9, 2.5, None),
-    ]
+    steps = [(0, 11.8, 22.7, None), (1, 11.4, 2.7, None), (2, 10.9, 2.5, None)]
+    assert [(s.step, s.loss, s.step_time_s, s.lr) for s in record.steps] == steps
     assert record.notes == ("lr: 2 values for 3 steps; which is whose is not known",)
     assert (record.framework, record.vendor, record.status) == ("primus", "amd", "completed")
     assert record.setting("seq_length") == 2048

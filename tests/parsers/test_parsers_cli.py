@@ -53,6 +53,7 @@ def test_what_is_no_training_log(content: bytes, tmp_path: Path, capsys: pytest.
 def test_paths_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "missing.log")]) == 2
     assert main([str(tmp_path)]) == 2
+    assert "Megatron" in capsys.readouterr().err, "what was looked for"
     (tmp_path / "file").write_text("")
     assert main([str(ENGINE), "-o", str(tmp_path / "file" / "below")]) == 2
     assert main([str(ENGINE), str(ENGINE), "-o", str(tmp_path / "out")]) == 2

@@ -33,35 +33,27 @@ def mutated(draw: st.DrawFn) -> bytes:
     """A line of some dialect, as it is, with another number, cut, doubled, with bytes put in, or spliced."""
     line = draw(st.sampled_from(LINES))
     strange = st.sampled_from([b"-5", b"1e308", b"1e150", b"9" * 20, b"-1e9"])
-    if draw(st.booleans()):
-        numbers = list(re.finditer(rb"(?<=[ =:])[\d.]+", line))
-        return (
-            line[: (at := draw(st.sampled_from(numbers))).start()] + draw(strange) + line[at.end() :]
-            if numbers
-            else line
-        )
+    numbers = [match.span() for match in re.finditer(rb"(?<=[ =:])[\d.]+", line)]
+    if numbers and draw(st.booleans()):
+        start, end = draw(st.sampled_from(numbers))
+        return line[:start] + draw(strange) + line[end:]
     at = draw(st.integers(0, len(line)))
     other = draw(st.sampled_from(LINES))
-    middle = draw(
-        st.one_of(st.binary(max_size=12), st.sampled_from([b"\r", b"\0", b"\x1b[31m", b"nan", b"9" * 400, b"|"]))
-    )
+    odd = st.sampled_from([b"\r", b"\0", b"\x1b[31m", b"nan", b"9" * 400, b"|"])
+    middle = draw(st.one_of(st.binary(max_size=12), odd))
     rest = draw(st.sampled_from([line[at:], b"", other, other[len(other) // 2 :]]))
     return line[:at] + middle + rest
 
 
 def marks() -> st.SearchStrategy[bytes]:
     """Return lines of our own kind, with values of any type under the names that the parser knows."""
-    names = st.sampled_from(
-        ["train_iters", "completed", "iteration", "step", "loss", "cautions", *RunFile.__struct_fields__]
-    )
-    values = st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just([1]), st.just({})
-    )
+    names = ["train_iters", "completed", "iteration", "step", "loss", "cautions", *RunFile.__struct_fields__]
+    plain = (st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just([1]), st.just({}))
     kinds = st.sampled_from(["facts", "step", "resumed", "effective", "configured", "requested"])
     return st.builds(
         lambda kind, mark: f"[tprimat] {kind} {json.dumps(mark)}".encode(),
         kinds,
-        st.dictionaries(names, values, max_size=4),
+        st.dictionaries(st.sampled_from(names), st.one_of(*plain), max_size=4),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import FIXTURES, all_runs, parse_text
 
+from parsers import DIALECTS
 from parsers.cli import discover
 from parsers.dialects import load
 
@@ -38,11 +39,14 @@ def bytes_of(name: str) -> bytes:
 
 @pytest.mark.parametrize("first", PROGRAMS)
 def test_two_programs_make_two_records_in_their_order(first: str) -> None:
-    for second in PROGRAMS:
-        if first == second:
-            continue
+    for second in {*PROGRAMS} - {first}:
         runs = all_runs(bytes_of(first) + bytes_of(second))
         assert [(run.dialect, len(run.steps)) for run in runs] == [PROGRAMS[first], PROGRAMS[second]], second
+
+
+def test_every_dialect_that_begins_a_program_is_tried() -> None:
+    beside = {"deepspeed", "mllog", "primus_torchtitan"}  # in logs of others, or like another
+    assert {dialect for dialect, _ in PROGRAMS.values()} ^ set(DIALECTS) == beside, "without a line in PROGRAMS"
 
 
 def test_the_values_of_the_second_are_those_that_it_has_alone() -> None:

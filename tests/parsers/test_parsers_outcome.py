@@ -182,6 +182,9 @@ def test_hung_and_killed() -> None:
 def test_without_any_error_line_the_exit_code_and_the_last_line_are_reported() -> None:
     assert judge(Ending(exit_code=5), read("starting")).cause == "exit code 5 after no iteration; last line: starting"
     assert judge(Ending(exit_code=5), read()).cause == "exit code 5 after no iteration; the log is empty"
+    assert "no step was read: print [tprimat] step" in str(judge(Ending(exit_code=0), read("hello")).cause)
+    endless = judge(Ending(exit_code=0), parse(['[tprimat] step {"step": 0, "loss": 6}']))
+    assert 'print [tprimat] effective {"train_iters": …}' in str(endless.cause)
 
 
 def test_talk_of_nan_after_the_last_step_does_not_undo_it() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from conf.errors import InputError
 from parsers import DIALECTS, dialects, parse_all, reader
+from parsers.cli import rows
 from parsers.driver import Dialect
-from parsers.record import Validation
+from parsers.record import STEP_FIELDS, Record, Validation
 
 README = (Path(__file__).parents[2] / "parsers" / "README.md").read_text(encoding="utf-8")
 
@@ -45,6 +46,8 @@ def test_the_example_of_a_new_dialect(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_every_dialect_has_its_row() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", README.split("## Dialects")[1], re.MULTILINE)
     assert sorted(rows) == sorted(DIALECTS)
+    fields = README.split("The fields of a step, which `columns` names, are ")[1].split(" (`parsers/record.py`")[0]
+    assert set(re.findall(r"`(\w+)`", fields)) <= set(STEP_FIELDS)
 
 
 def test_what_is_wrong_with_a_dialect_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +71,5 @@ def test_a_validation_line_may_print_no_loss() -> None:
     table = Dialect(framework="x", looks_for="", signs=(), marks=(), validations=(pattern,))
     (point,) = table.statements(7, "eval after upd 4: accuracy=0.5")
     assert point == Validation(line=7, step=3, iteration=4, loss=None, metrics={"accuracy": 0.5})
+    record = Record(id="a", name="a", provenance="imported", status="unknown", validations=(point,))
+    assert ("valid", "accuracy 0.5 after iteration 4 (line 7)") in rows(record)
