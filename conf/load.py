@@ -24,7 +24,7 @@ SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
 
 
 def load(overrides: Sequence[str]) -> Experiment:
-    """See conf.load_experiment."""
+    """Return the experiment that `overrides` describe, as conf.load_experiment does."""
     common, side, reasons = settle(overrides)
     request = _request(compose([*common, *side]))
     experiment = resolve(request, tuple(reasons))

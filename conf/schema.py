@@ -143,7 +143,7 @@ class Hardware:
     """Facts of one device, from its vendor's data sheet where there is one; None is unknown. peak_dense_tflops and
     achievable_tflops map a precision (fp32, tf32, bf16, fp8, fp4) to TFLOP/s of one package without sparsity, vendor
     spec and best measured matmul. A package may show several devices to software (MI250X: 2 dies). gpus_per_domain:
-    packages joined by the fast link."""
+    packages joined by the fast link, null where there is none. memory_gb: as the data sheet has it."""
 
     name: str
     vendor: str | None

@@ -237,13 +237,13 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """Without multi-token prediction."""
+        """Return all but those for multi-token prediction."""
         dense = self.embedding + self.output + self.attention + self.mlp + self.norms
         return dense + self.router + self.shared_experts + self.experts
 
     @property
     def active(self) -> int:
-        """Those that one token passes: all but the experts it is not sent to. The embedding, looked up, counts."""
+        """Return those that one token passes: all but experts that it is not sent to. The embedding counts."""
         return self.total - self.experts + self.active_experts
 
 

@@ -64,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def elsewhere(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a log and the runs that the texts speak of: speeds of two vendors and of two images."""
+    """Return the same with a log and the runs that the texts speak of: speeds of two vendors and of two images."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     for path in place.iterdir():
         if path.is_symlink() or path.name == "bin":

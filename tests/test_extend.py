@@ -181,7 +181,7 @@ class Tree:
         return done.stdout
 
     def record(self, printed: str) -> dict[str, Any]:
-        """The record of the one run that launch.py --json printed."""
+        """Return the record of the one run that launch.py --json printed."""
         (row,) = json.loads(printed)
         assert row["status"] == "completed", row
         record: dict[str, Any] = json.loads((self.root / row["run"] / "run.json").read_text(encoding="utf-8"))
@@ -209,7 +209,7 @@ def test_a_model(tree: Tree) -> None:
 
 
 def gpu(name: str, vendor: str, device_name: str) -> str:
-    """A file of conf/hardware."""
+    """Return a file of conf/hardware."""
     facts = yaml.safe_load((ROOT / "conf" / "hardware" / "h100.yaml").read_text(encoding="utf-8"))
     facts |= {"name": name, "vendor": vendor, "device_names": [device_name], "source": "made up for a test"}
     return str(yaml.safe_dump(facts))

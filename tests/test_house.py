@@ -33,7 +33,7 @@ def sources() -> Iterator[Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """Packages, by one and by two parts of their names."""
+    """Return packages, by one and by two parts of their names."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -96,7 +96,7 @@ def test_a_docstring_begins_with_a_verb_or_says_what_the_thing_is() -> None:
                 ]
                 texts = [text for n in constants if isinstance(text := n.value, str)]
                 fields = r"|\w+(, \w+)*:" if isinstance(node, ast.ClassDef) else ""
-                wrong += [(path.name, text) for text in texts if re.match(r"(What|Of|Whether)\b" + fields, text)]
+                wrong += [(path.name, text) for text in texts if re.match(r"(What|Of|Whether|Those)\b" + fields, text)]
     assert wrong == []
 
 

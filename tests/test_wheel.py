@@ -28,7 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin of an environment that has the wheel and what it needs."""
+    """Return the bin of an environment that has the wheel and what it needs."""
     home = tmp_path_factory.mktemp("v")
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
     install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)]
@@ -38,7 +38,7 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A user's folder with a conf/ that cannot be imported, modules of our names, and ImageMagick's compare."""
+    """Return a user's folder with a conf/ that cannot be imported, modules of our names, and ImageMagick's compare."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/__init__.py").write_text("raise RuntimeError('conf of the user')\n")
     for name in ("metrics", "launch", "parsers", "launchers", "estimate", "compare"):

@@ -31,7 +31,7 @@ TP2 = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "num_micro_batc
 
 
 def made(name: str, seconds: float = 2.0, over: Mapping[str, Any] | None = None, **known: Any) -> Record:
-    """A completed run of 12 steps of `seconds` each; over: settings that stand over SETTINGS."""
+    """Return a completed run of 12 steps of `seconds` each; over: settings that stand over SETTINGS."""
     settings = {**SETTINGS, **(over or {})}
     steps = tuple(
         Step(
@@ -70,17 +70,17 @@ def ran(record: Record, **effective: Any) -> Record:
 
 
 def silent(record: Record, *names: str) -> Record:
-    """`record` as if its log did not report these settings."""
+    """Return `record` as if its log did not report these settings."""
     return replace(record, effective={k: v for k, v in record.effective.items() if k not in names})
 
 
 def without(record: Record, *names: str) -> Record:
-    """`record` as if these settings had not been requested."""
+    """Return `record` as if these settings had not been requested."""
     return replace(record, requested={k: v for k, v in record.requested.items() if k not in names})
 
 
 def compared(*records: Record, terms: Terms | None = None, **question: Any) -> compare.Comparison:
-    """Their comparison; each run is in a directory of its own name, below its place among them."""
+    """Return their comparison; each run is in a directory of its own name, below its place among them."""
     runs = [compare.Run(f"{place}/{record.name}", record) for place, record in enumerate(records)]
     return compare.compare(runs, compare.Question(**question), terms)
 
@@ -92,7 +92,7 @@ def save(directory: Path, *records: Record) -> None:
 
 
 def repeats(name: str, times: tuple[float, ...], over: Mapping[str, Any] | None = None) -> list[Record]:
-    """A group of runs that differ in seed and pace."""
+    """Return a group of runs that differ in seed and pace."""
     seeds = enumerate(times, start=1)
     return [made(f"{name}_{seed}", seconds, {**(over or {}), "seed": seed}) for seed, seconds in seeds]
 
@@ -159,11 +159,11 @@ def _steps(over: dict[str, object], speed: float, seed: int, count: int) -> Iter
 
 
 def without_steps(record: Record, first: int, last: int) -> Record:
-    """`record` with the steps from first to last lost."""
+    """Return `record` with the steps from first to last lost."""
     return replace(record, steps=tuple(s for s in record.steps if not first <= s.step <= last))
 
 
 def broken(record: Record, at: int) -> Record:
-    """`record` whose loss was printed as nan at one step."""
+    """Return `record` whose loss was printed as nan at one step."""
     steps = (replace(s, loss=None, nonfinite=("loss",)) if s.step == at else s for s in record.steps)
     return replace(record, steps=tuple(steps))

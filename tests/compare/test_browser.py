@@ -37,7 +37,7 @@ LONG = "a-name-without-any-place-to-break-" * 4
 
 
 def large() -> list[Record]:
-    """12 runs of 1,000 steps, in four groups that differ in vendor and GPUs; with lost steps."""
+    """Return 12 runs of 1,000 steps, in four groups that differ in vendor and GPUs; with lost steps."""
     cases = [(p, h, n) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for n in (1, 2)]
     runs = [vendor_run(p, h, seed, 1000, n) for p, h, n in cases for seed in (1, 2, 3)]
     runs[4] = without_steps(runs[4], 400, 470)
@@ -52,7 +52,7 @@ def hostile() -> list[Record]:
 
 
 def small() -> list[Record]:
-    """Every section and picture that there is, in little."""
+    """Return every section and picture that there is, in little."""
     return [vendor_run("nvidia", "h100", seed, 40, nodes) for nodes in (1, 2) for seed in (1, 2, 3)]
 
 

@@ -216,7 +216,7 @@ def test_a_filter_that_fits_nothing_says_what_is_there(vendors: Path, capsys: Ca
         assert expected in capsys.readouterr().err
 
 
-def test_columns_report_the_figures_that_their_steps_tell(tmp_path: Path) -> None:
+def test_columns_report_the_figures_that_their_steps_state(tmp_path: Path) -> None:
     """Ramped batches, a step that is missing, a time of dispatch, rates and losses that are not reported."""
     plain = made("a").steps
     odd: dict[int, dict[str, Any]] = {

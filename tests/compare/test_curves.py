@@ -39,7 +39,7 @@ EQUAL, APART, UNKNOWN = ("equal", False), ("apart", True), ("unknown", False)
 
 
 def run(name: str, count: int, fields: Fields, over: Mapping[str, Any] | None = None, **known: Any) -> Record:
-    """A run of `count` steps; fields: of each step, by its number."""
+    """Return a run of `count` steps; fields: of each step, by its number."""
     settings = {"train_iters": count, **(over or {})}
     steps = tuple(Step(step=i, line=i + 1, iteration=i + 1, **fields(i)) for i in range(count))
     return made(name, over=settings, steps=steps, **known)
@@ -80,7 +80,7 @@ def test_rates_that_were_printed_are_equal_to_their_digits() -> None:
 
 
 def only_printed(offset: int, dialect: str = "", **known: Any) -> Record:
-    """A log that prints the rate of this step (0) or of the next (1) and does not say which."""
+    """Return a log that prints the rate of this step (0) or of the next (1) and does not say which."""
     fields: Fields = lambda i: {"lr": printed(rate(i + offset)), "loss": 6 - i / 10, "step_time_s": 1.0}  # noqa: E731
     framework = f"trainer{offset}"
     more = {"framework": framework, "dialects": (dialect,) if dialect else (), **known}
@@ -162,7 +162,7 @@ def test_the_tokens_themselves_are_compared_with_each_other_where_a_probe_read_t
 
 
 def losing(name: str, seed: int, over: Mapping[str, Any] | None = None, shift: float = 0.0, noise: int = 0) -> Record:
-    """A loss curve as a seed has it: 0.01 of its own from step to step."""
+    """Return a loss curve as a seed has it: 0.01 of its own from step to step."""
     batches = random.Random(1000 * noise + seed)
 
     def fields(i: int) -> Mapping[str, Any]:
@@ -248,7 +248,7 @@ def test_the_band_is_students_where_blocks_are_one() -> None:
 
 
 def leaving(seed: Callable[[float], list[float]], count: int, shift: float, pairs: int) -> float:
-    """The share of pairs of groups of `count` seeds, one shifted, that are called apart."""
+    """Return the share of pairs of groups of `count` seeds, one shifted, that are called apart."""
 
     def apart() -> bool:
         first, second = [seed(0.0) for _ in range(count)], [seed(shift) for _ in range(count)]

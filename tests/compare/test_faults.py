@@ -35,7 +35,7 @@ DUMP: dict[str, Any] = {
 
 
 def log(folder: Path, name: str, losses: list[str] | None = None, **dump: Any) -> Record:
-    """The record of a log of Megatron-LM: its argument dump, and an iteration line for each loss."""
+    """Return the record of a log of Megatron-LM: its argument dump, and an iteration line for each loss."""
     lines = ["------------------------ arguments ------------------------"]
     lines += [f"  {key} {'.' * (47 - len(key))} {value}" for key, value in sorted({**DUMP, **dump}.items())]
     lines += ["-------------------- end of arguments ---------------------"]
@@ -56,7 +56,7 @@ def on(platform: str, record: Record) -> Record:
 
 
 def verdict(*records: Record) -> tuple[str, set[str]]:
-    """The word, and the settings that the verdict names."""
+    """Return the word, and the settings that the verdict names."""
     known = compared(*records).audit.verdict
     return known.word, {reason.partition(":")[0].split(" of ")[0] for reason in known.reasons}
 

@@ -38,7 +38,7 @@ AT = ("price.usd_per_gpu_hour.mi355x=3.0", "price.usd_per_gpu_hour.b200=5.0")
 
 
 def pair(ours: tuple[float, ...] = (8.0, 8.1, 7.9), theirs: tuple[float, ...] = (9.0, 9.1, 8.9)) -> list[Record]:
-    """Three MI355X runs and three B200 runs of Llama 3.1 8B, by their step times."""
+    """Return three MI355X runs and three B200 runs of Llama 3.1 8B, by their step times."""
     amd = [replace(r, platform="amd", hardware="mi355x") for r in repeats("amd", ours, SHAPE)]
     return amd + [replace(r, platform="nvidia", hardware="b200") for r in repeats("nvidia", theirs, SHAPE)]
 
@@ -232,7 +232,7 @@ def test_the_mean_and_the_quantile() -> None:
 
 
 def spread_around(centre: float, count: int, noise: float) -> list[float]:
-    """So many values with exactly this spread, whose logarithms have this mean."""
+    """Return so many values with exactly this spread, whose logarithms have this mean."""
     logs = [math.log(centre) + noise * (2 * i / (count - 1) - 1) for i in range(count)]
     scale = noise / statistics.stdev(logs)
     return [math.exp(math.log(centre) + (log - math.log(centre)) * scale) for log in logs]

@@ -33,7 +33,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ran(image: str, *seconds: float, name: str = "llama", **known: Any) -> list[Record]:
-    """Repeats of one experiment in `image`, a run for each step time, with the versions in it."""
+    """Return repeats of one experiment in `image`, a run for each step time, with the versions in it."""
     facts = {"host": f"node-{image[-1]}", "rocm": "7.2" if image == NEW else "7.1", "torch": "2.9"}
     records = []
     for seed, pace in enumerate(seconds, start=1):
@@ -43,7 +43,7 @@ def ran(image: str, *seconds: float, name: str = "llama", **known: Any) -> list[
 
 
 def judged(capsys: Capture, *more: str, records: list[Record] | None = None) -> tuple[int, Any]:
-    """Exit code and result of the gate, over `records` where they are given, else over what is there."""
+    """Return exit code and result of the gate, over `records` where they are given, else over what is there."""
     if records is not None:
         shutil.rmtree("runs", ignore_errors=True)
         save(Path("runs"), *records)

@@ -76,7 +76,7 @@ def made_files(*records: Record, terms: Terms | None = None, **question: Any) ->
 
 @pytest.fixture(scope="module")
 def vendors() -> dict[str, str]:
-    """Two vendors, three runs each, with the user's prices and a stretch of steps lost."""
+    """Return two vendors, three runs each, with the user's prices and a stretch of steps lost."""
     records = [vendor_run(p, h, s, 300) for p, h in (("nvidia", "h100"), ("amd", "mi300x")) for s in (1, 2, 3)]
     records[4] = without_steps(records[4], 100, 130)
     return made_files(*records, terms=Terms(tokens=15e12, prices=PRICES))
@@ -341,7 +341,7 @@ def test_what_did_not_run_as_requested_is_no_difference_to_vary() -> None:
 
 def test_what_is_unknown_can_be_stated_or_accepted() -> None:
     (step,) = next_of([made("a"), silent(made("b", over=TP2), "seq_length", "lr", "adam_eps", "adam_beta1")])
-    assert "python -m parsers LOG --save KEY=VALUE" in step
+    assert "printed ([tprimat] effective {…}), stated of a log (python -m parsers LOG --save KEY=VALUE)" in step
     assert step.endswith("accept.KEY=REASON"), "four keys: no command is spelled out"
 
 

@@ -28,7 +28,7 @@ def curves(*records: Record) -> list[Chart]:
 
 
 def lines(chart: Chart) -> list[str]:
-    """The path of every run's line."""
+    """Return the path of every run's line."""
     return re.findall(r'<path d="([^"]*)" class="curve', chart.svg())
 
 
@@ -126,7 +126,7 @@ MACHADO = {
 
 
 def palettes() -> dict[str, dict[str, tuple[float, float, float]]]:
-    """Name to colours (linear RGB) of the light, dark and printed page."""
+    """Return name to colours (linear RGB) of the light, dark and printed page."""
     blocks = dict(zip(("light", "dark", "print"), re.findall(r":root \{(.*?)\n\s*\}", CSS, re.DOTALL), strict=True))
     named = {name: re.findall(r"--([\w-]+): #([0-9a-f]{6});", block) for name, block in blocks.items()}
     return {name: {key: linear(value) for key, value in pairs} for name, pairs in named.items()}

@@ -17,7 +17,7 @@ from conf.vocabulary import requested
 @pytest.mark.parametrize(
     "spelling", [["framework.options={a: 1,b: x}"], ["framework.options.a=1", "framework.options.b=x"]]
 )
-def test_an_open_mapping_is_given_whole_or_in_parts(spelling: list[str]) -> None:
+def test_an_open_mapping_is_given_in_full_or_in_parts(spelling: list[str]) -> None:
     e = load_experiment("platform=amd", "framework=primus", *spelling)
     assert dict(e.framework.options) == {"a": 1, "b": "x"}
 

@@ -60,7 +60,7 @@ def llama_on_h100s() -> Request:
 
 
 def case(tp: int, pp: int, cp: int, nodes: int, batch: int, micro: int) -> Request:
-    """A request of llama31_8b on H100s, without composing it each time."""
+    """Return a request of llama31_8b on H100s, without composing it each time."""
     r = llama_on_h100s()
     sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "context_parallel_size": cp}
     training = replace(r.training, global_batch_size=batch, micro_batch_size=micro)

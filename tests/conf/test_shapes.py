@@ -17,7 +17,7 @@ MODELS = [*PUBLISHED, *OURS, *(f"{name}{ALTERED}" for name in ("deepseek_v3", "g
 
 
 def cut(name: str) -> Model:
-    """The model with fewer layers and experts, which are the same again."""
+    """Return the model with fewer layers and experts, which are the same again."""
     model = load(name.removesuffix(ALTERED))
     if name.endswith(ALTERED):
         model = replace(model, untie_embeddings_and_output_weights=False, add_bias_linear=True, mtp_num_layers=2)

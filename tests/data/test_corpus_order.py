@@ -23,7 +23,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A function from documents (lists of ids) to the prefix of their corpus."""
+    """Return a function from documents (lists of ids) to the prefix of their corpus."""
 
     def made(documents: list[list[int]], name: str = "c", code: int = 8, dtype: str = "<u2") -> str:
         lengths = np.array([len(d) for d in documents], "<i4")

@@ -30,13 +30,13 @@ class Run:
     err: str
 
     def marks(self, kind: str) -> list[dict[str, Any]]:
-        """The JSON objects of our own lines of this kind."""
+        """Return the JSON objects of our own lines of this kind."""
         start = f"[tprimat] {kind} "
         return [json.loads(line[len(start) :]) for line in self.out.splitlines() if line.startswith(start)]
 
     @property
     def losses(self) -> list[float]:
-        """The loss of every step."""
+        """Return the loss of every step."""
         return [step["loss"] for step in self.marks("step")]
 
     @property
@@ -61,7 +61,7 @@ def finished(settings: dict[str, Any], command: list[str], limit_s: float = 180,
 
 @pytest.fixture(scope="session")
 def settings_of() -> Callable[..., dict[str, Any]]:
-    """A function from changed settings to all settings of a small model, world size included."""
+    """Return a function from changed settings to all settings of a small model, world size included."""
     small = json.loads(Path(__file__).with_name("small.json").read_text())
 
     def settings(**changes: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def settings_of() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def torchrun() -> Callable[[Path, int], list[str]]:
-    """A function from a settings file and a number of processes to the engine's command line."""
+    """Return a function from a settings file and a number of processes to the engine's command line."""
     return lambda path, processes: [*torchrun_words(processes), str(RANKS / "engine.py"), "--settings", str(path)]
 
 
@@ -86,7 +86,7 @@ def torchrun_words(processes: int) -> list[str]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], str]:
-    """A function from settings to the prefix of the synthetic corpus for them; equal ones share it."""
+    """Return a function from settings to the prefix of the synthetic corpus for them; equal ones share it."""
     directory = tmp_path_factory.mktemp("corpora")
 
     def made(settings: dict[str, Any]) -> str:
@@ -110,7 +110,7 @@ def run(
     together: Callable[[dict[Path, dict[str, Any]]], dict[Path, Run]],
     corpus: Callable[[dict[str, Any]], str],
 ) -> Callable[..., Run]:
-    """A function from changed settings to the finished run under torchrun; equal changes give the same run."""
+    """Return a function from changed settings to the finished run under torchrun; equal changes give the same run."""
     done: dict[str, Run] = {}
 
     def settled(changes: dict[str, Any]) -> dict[str, Any]:

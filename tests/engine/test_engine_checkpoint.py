@@ -33,7 +33,7 @@ Runs = Callable[[str], tuple[Run, Run, Run]]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: Any, corpus: Any, together: Any) -> Runs:
-    """A function from a name in PAIRS to a run in one go, and the two parts of one that was resumed."""
+    """Return a function from a name in PAIRS to a run in one go, and the two parts of one that was resumed."""
     folder = tmp_path_factory.mktemp("resumed")
     done: dict[Path, Run] = {}
 
@@ -57,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: Any, corpus: Any
 
 @pytest.fixture(scope="module")
 def start(settings_of: Any, corpus: Any, torchrun: Any) -> Callable[..., Run]:
-    """A function from a directory and changed settings to the finished run there, in processes of its own."""
+    """Return a function from a directory and changed settings to the finished run there, in processes of its own."""
 
     def execute(directory: Path, **changes: Any) -> Run:
         settings = settings_of(**{**KEPT, **changes})
@@ -70,14 +70,14 @@ def start(settings_of: Any, corpus: Any, torchrun: Any) -> Callable[..., Run]:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, start: Callable[..., Run]) -> tuple[Run, Path]:
-    """A finished run of one process, and its directory."""
+    """Return a finished run of one process, and its directory."""
     directory = tmp_path_factory.mktemp("saved")
     return start(directory), directory
 
 
 @pytest.fixture
 def killed(tmp_path: Path, saved: tuple[Run, Path]) -> Path:
-    """The run's directory as after a kill in its second save: only the first checkpoint counts."""
+    """Return the run's directory as after a kill in its second save: only the first checkpoint counts."""
     directory = tmp_path / "killed"
     shutil.copytree(saved[1], directory)
     folder = directory / "checkpoints"
@@ -88,7 +88,7 @@ def killed(tmp_path: Path, saved: tuple[Run, Path]) -> Path:
 
 
 def reported(run: Run) -> list[tuple[int, float, float]]:
-    """Iteration, loss and gradient norm of each step."""
+    """Return iteration, loss and gradient norm of each step."""
     assert run.code == 0, run.err
     return [(step["iteration"], step["loss"], step["grad_norm"]) for step in run.marks("step")]
 

@@ -14,7 +14,7 @@ Reported = Callable[[str, object], None]
 
 
 def difference(one: Any, other: Any) -> float:
-    """The largest difference of losses, over the steps that the shorter of the two runs has."""
+    """Return the largest difference of losses, over the steps that the shorter of the two runs has."""
     assert one.code == other.code == 0, one.err + other.err
     pairs = list(zip(one.losses, other.losses, strict=False))
     assert len(pairs) == min(one.settings["train_iters"], other.settings["train_iters"])
@@ -28,7 +28,7 @@ def reported(record_property: Reported, result: float) -> float:
 
 
 def marked(names: Iterable[str], always: Collection[str]) -> list[Any]:
-    """The names as parameters, those that are not in `always` marked slow."""
+    """Return the names as parameters, those that are not in `always` marked slow."""
     return [pytest.param(name, marks=() if name in always else pytest.mark.slow) for name in names]
 
 

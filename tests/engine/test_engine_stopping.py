@@ -19,7 +19,7 @@ pytestmark = pytest.mark.engine
 
 
 def processes_with(text: str) -> list[int]:
-    """The processes whose command line has `text`."""
+    """Return the processes whose command line has `text`."""
     return [number for number, command in started_processes().items() if text in command]
 
 

@@ -63,7 +63,7 @@ class Box:
 
 
 def checkout(root: Path, branch: str | None = None) -> Path:
-    """A tree of a few files that Primus has, with the keys that our YAML writes."""
+    """Return a tree of a few files that Primus has, with the keys that our YAML writes."""
     e = load_experiment("platform=amd", "framework=primus", "model=llama", "framework.release=v26.5")
     keys = dict.fromkeys({**primus.overrides(e), **primus.overrides(replace(e, rehearse="train"))})
     files = {
@@ -97,7 +97,7 @@ def box(root: Path) -> Box:
 
 
 def the_run(bundle: Path) -> Path:
-    """The only run of a bundle."""
+    """Return the only run of a bundle."""
     (run,) = (bundle / "runs").iterdir()
     return run
 

@@ -21,7 +21,7 @@ RELEASES = ("v25.9", "v26.2", "v26.5", "v26.6")
 
 
 def overrides(model: str, hardware: str, precision: str, release: str) -> tuple[str, ...]:
-    """One case as launch.py takes it."""
+    """Return one case as launch.py takes it."""
     gpus, layout = MODELS[model]
     return (
         *("platform=amd", "framework=primus", f"framework.release={release}"),
@@ -37,13 +37,13 @@ def planned(*given: str) -> tuple[Experiment, Plan]:
 
 
 def written(plan: Plan) -> dict[str, Any]:
-    """The overrides of a plan's YAML, as PyYAML, and so Primus, loads them."""
+    """Return the overrides of a plan's YAML, as PyYAML, and so Primus, loads them."""
     loaded: dict[str, Any] = yaml.safe_load(plan.files["primus.yaml"])["modules"]["pre_trainer"]["overrides"]
     return loaded
 
 
 def canonical(plan: Plan) -> dict[str, Any]:
-    """Canonical setting → what the YAML makes Megatron do, worked out anew from Megatron's own rules."""
+    """Return canonical setting → what the YAML makes Megatron do, worked out anew from Megatron's own rules."""
     keys = written(plan)
     env = plan.env
     world = int(env["NNODES"]) * int(env["GPUS_PER_NODE"])

@@ -50,7 +50,7 @@ def test_a_check_that_dies_or_says_nothing_is_a_problem() -> None:
     assert "reported no settings" in silent.what
 
 
-def test_what_is_configured_is_held_against_the_request() -> None:
+def test_what_is_configured_is_checked_against_the_request() -> None:
     e, plan = nemo()
     target = check.read_answer(0, CONFIGURED, "")
     assert (target.problems, target.facts) == ((), {"nemo_toolkit": "2.7.3"})
@@ -85,7 +85,7 @@ def test_the_engine_has_no_check_of_its_own(capsys: pytest.CaptureFixture[str]) 
     assert check.ask_target(e, make_plan(e, HOST)) is None
 
 
-def test_the_command_tells_a_wrong_request_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_a_wrong_request_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["platform=cpu", "layout.tensor_model_parallel_size=3"]) == 2
     assert "TP 3" in capsys.readouterr().err
 

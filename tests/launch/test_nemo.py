@@ -39,7 +39,7 @@ def test_golden_settings(name: str, golden: Callable[[str, str], None]) -> None:
 
 
 @pytest.mark.parametrize("framework", ALL)
-def test_every_setting_that_a_program_is_reported_is_in_the_table(framework: str) -> None:
+def test_every_setting_that_a_program_gets_is_in_the_table(framework: str) -> None:
     table = attribute_settings.table(framework)
     assert set(table.settings) == set(program_settings(load_experiment("platform=cpu")))
     rows = (*table.settings.values(), *table.parts)
@@ -53,7 +53,7 @@ def test_a_path_is_given_one_value_only() -> None:
     assert not set(paths) & set(table.always), "a constant would win over the request"
 
 
-def test_checkpoints_are_written_where_they_are_asked_for() -> None:
+def test_checkpoints_are_written_where_they_are_requested() -> None:
     stated = yaml.safe_load(plan("platform=cpu", "training.save_interval=5").files["settings.yaml"])["set"]
     assert stated["trainer.enable_checkpointing"] is True
     assert stated["log.ckpt.every_n_train_steps"] == 5
@@ -78,7 +78,7 @@ def test_the_schedules_are_one(warmup: int) -> None:
     """Rate that step s of 100 uses: NeMo 2.7.3 (core/optim/lr_scheduler.py:361-363, 478-487), Megatron with our
     lr_warmup_init (megatron/core/optimizer_param_scheduler.py: get_lr), and the schedule that an experiment means.
 
-    make test-nvidia holds the first two against the classes themselves."""
+    make test-nvidia compares the first two with the classes themselves."""
     lr, low, steps = 3e-4, 3e-5, 100
     optimizer = load_experiment(
         *("platform=cpu", "training.train_iters=100", f"optimizer.lr={lr}", f"optimizer.min_lr={low}"),

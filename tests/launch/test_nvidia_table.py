@@ -39,7 +39,7 @@ FRAMEWORKS = ("nemo", "megatron_bridge")
 
 
 def overrides(model: str, hardware: str, precision: str, framework: str) -> tuple[str, ...]:
-    """One case as launch.py takes it."""
+    """Return one case as launch.py takes it."""
     gpus, layout = MODELS[model]
     nodes = gpus // (4 if hardware == "gb200" else 8)
     return (
@@ -63,7 +63,7 @@ PLANS = {
 
 @cache
 def planned(*case: str) -> tuple[Experiment, Plan] | str:
-    """The experiment and its plan, or what it is refused with."""
+    """Return the experiment and its plan, or what it is refused with."""
     e = load_experiment(*overrides(*case[:4]), *case[4:])
     try:
         return e, make_plan(e, HOST)
@@ -72,7 +72,7 @@ def planned(*case: str) -> tuple[Experiment, Plan] | str:
 
 
 def text(plan: Plan) -> str:
-    """All of a plan that is the same on every machine."""
+    """Return all of a plan that is the same on every machine."""
     lines = f"{plan.command()}\n\n".replace(str(corpus.PROGRAM), "CORPUS")
     for program, name in ((nemo.FRAMEWORK.program, "NEMO_RANKS"), (megatron_bridge.FRAMEWORK.program, "BRIDGE_RANKS")):
         lines = lines.replace(str(program), name)

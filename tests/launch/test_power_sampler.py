@@ -27,7 +27,7 @@ printf 'index, power.draw [W], memory.used [MiB]\\n0, 512.25 W, 81000 MiB\\n1, [
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the samples, with an nvidia-smi in front of PATH."""
+    """Return a folder for the samples, with an nvidia-smi in front of PATH."""
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text(NVIDIA_SMI)

@@ -141,7 +141,7 @@ def found(root: Path, release: str = "v26.5", image: str | None = None, **keys: 
     return [finding.where for finding in primus_check.findings(root, experiment, release, image, said=release)]
 
 
-def test_a_checkout_is_asked_for_every_key(tmp_path: Path) -> None:
+def test_a_checkout_is_searched_for_every_key(tmp_path: Path) -> None:
     root = checkout(tmp_path)
     assert found(root) == []
     assert found(root, lr_warmup_itres=5) == ["lr_warmup_itres"]

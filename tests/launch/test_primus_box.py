@@ -44,7 +44,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def record_of(bundle: Path, tmp_path: Path) -> Record:
-    """The record that the log of the only run of a bundle becomes."""
+    """Return the record that the log of the only run of a bundle becomes."""
     assert parse_logs([str(the_run(bundle) / "train.log"), "-o", str(tmp_path / "record")]) == 0
     return read(tmp_path / "record")
 
@@ -233,7 +233,7 @@ def test_two_runs_of_one_bundle_share_the_corpus(rocm: Box, bundle: Path) -> Non
     assert "has a run already" in out
 
 
-def test_a_checkout_whose_release_git_does_not_tell_is_refused_on_the_box(rocm: Box, bundle: Path) -> None:
+def test_a_checkout_whose_release_git_does_not_state_is_refused_on_the_box(rocm: Box, bundle: Path) -> None:
     shutil.rmtree(rocm.checkout / ".git")
     code, out = rocm.run(bundle)
     assert code == 2 and f"found: {rocm.checkout}: no git history; allowed: v26.5" in out

@@ -45,7 +45,7 @@ BUNDLES: dict[str, tuple[str, ...]] = {
 }
 
 
-WHOLE = ("llama_mi300x", "deepseek_v3_mi355x_v26.2")  # the other bundles are kept as what differs from the first
+COMPLETE = ("llama_mi300x", "deepseek_v3_mi355x_v26.2")  # the other bundles are kept as what differs from the first
 
 
 def bundle_texts(name: str) -> dict[str, str]:
@@ -56,13 +56,13 @@ def bundle_texts(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", BUNDLES)
 def test_golden_bundle(name: str, golden: Callable[[str, str], None]) -> None:
-    texts, first = bundle_texts(name), bundle_texts(WHOLE[0])
-    if name in WHOLE:
+    texts, first = bundle_texts(name), bundle_texts(COMPLETE[0])
+    if name in COMPLETE:
         for file, text in texts.items():
             golden(f"primus/bundles/{name}/{file}", text)
         return
     assert texts.keys() == first.keys()
-    lines = [f"lines that differ from {WHOLE[0]}'s"]
+    lines = [f"lines that differ from {COMPLETE[0]}'s"]
     for file, text in texts.items():
         difference = difflib.unified_diff(first[file].splitlines(), text.splitlines(), lineterm="", n=0)
         lines += ["", file, *(line for line in difference if line[:3] not in ("---", "+++", "@@ "))]
@@ -91,7 +91,7 @@ def test_the_table_of_settings(golden: Callable[[str, str], None]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("model", "release"), list(product(MODELS, RELEASES)))
-def test_the_yaml_says_what_was_asked_for(model: str, release: str) -> None:
+def test_the_yaml_says_what_was_requested(model: str, release: str) -> None:
     for hardware, precision in product(HARDWARE, PRECISIONS):
         e, plan = planned(*overrides(model, hardware, precision, release))
         requested, given = program_settings(e), canonical(plan)

@@ -61,7 +61,7 @@ def test_what_was_shrunk_is_listed_with_both_values() -> None:
     assert e.probe and e.rerun
 
 
-def test_what_a_cpu_tells_nothing_of_is_listed_where_it_is_asked_for() -> None:
+def test_what_a_cpu_shows_nothing_of_is_listed_where_it_is_requested() -> None:
     for override, name in (
         ("precision=fp8", "fp8"),
         ("training.overlap_grad_reduce=true", "overlap_grad_reduce"),
@@ -185,7 +185,7 @@ def toy_of(*overrides: str) -> Experiment:
 
 
 def file_of(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) -> RankFile:
-    """The file of a rank, with its parameters."""
+    """Return the file of a rank, with its parameters."""
     parameters = None if shapes is None else tuple(Parameter(name, at, 0, None) for name, at in shapes.items())
     where = {"world": 1, "pipeline": 0, "expert": 0, **places}
     return RankFile(rank=rank, ranks=where, chunks=(Chunk(parameters),))

@@ -60,7 +60,7 @@ WHAT
 def launched(
     tmp_path: Path, what: str, *overrides: str, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, Any]]:
-    """Exit code and record of a rehearsal of NeMo whose interpreter does `what`."""
+    """Return exit code and record of a rehearsal of NeMo whose interpreter does `what`."""
     fake = tmp_path / "python"
     fake.write_text(FAKE.replace("REAL", sys.executable).replace("WHAT", what), encoding="utf-8")
     fake.chmod(0o755)

@@ -69,7 +69,7 @@ def valid(e: Experiment) -> Experiment:
 
 
 def check(e: Experiment) -> Experiment:
-    """The toy of `e`, after all that must hold of any."""
+    """Return the toy of `e`, after all that must hold of any."""
     small = toy(e)
     data_parallel_size = valid(small).layout.data_parallel_size
     assert data_parallel_size == small.layout.data_parallel_size
@@ -121,7 +121,7 @@ def test_every_row_of_the_layouts_has_a_toy() -> None:
 
 @st.composite
 def experiments(draw: st.DrawFn) -> Experiment:
-    """Any model by any layout that its rules allow, on any GPU."""
+    """Return any model by any layout that its rules allow, on any GPU."""
     requested = request(draw(st.sampled_from(choices("model"))))
     gpu = hardware(draw(st.sampled_from(GPUS)))
     tp, cp, pp, vp, ep, dp = (

@@ -68,7 +68,7 @@ def assert_gone(family: list[psutil.Process]) -> None:
 
 
 def running(runs: Path, *arguments: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """A long run at work, and all its processes."""
+    """Return a long run at work, and all its processes."""
     process = start(runs, *LONG, *arguments)
     wait_for_step(runs)
     return process, psutil.Process(process.pid).children(recursive=True)

@@ -87,7 +87,7 @@ TITANS: dict[str, tuple[str, str, int]] = {
 
 
 def models() -> dict[str, dict[str, Any]]:
-    """The shapes of conf/model that Megatron-LM's formula knows: no gate but SwiGLU, no windows."""
+    """Return the shapes of conf/model that Megatron-LM's formula knows: no gate but SwiGLU, no windows."""
     from conf.compose import choices
     from conf.load import model_named
     from conf.vocabulary import requested

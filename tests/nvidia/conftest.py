@@ -11,13 +11,13 @@ from tests.rehearsal.stacks import interpreter
 
 @pytest.fixture(scope="session")
 def nemo_python() -> str:
-    """The interpreter that has nemo_toolkit 2.7.3."""
+    """Return the interpreter that has nemo_toolkit 2.7.3."""
     return _with("nemo", "nemo_toolkit", "2.7.3")
 
 
 @pytest.fixture(scope="session")
 def bridge_python() -> str:
-    """The interpreter that has megatron-bridge 0.3.1."""
+    """Return the interpreter that has megatron-bridge 0.3.1."""
     return _with("megatron_bridge", "megatron-bridge", "0.3.1")
 
 

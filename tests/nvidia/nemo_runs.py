@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def reported(python: str, program: str, word: str, *arguments: str) -> Any:
-    """The JSON that a program of this folder prints after `word`."""
+    """Return the JSON that a program of this folder prints after `word`."""
     argv = (python, str(PROGRAMS / program), *arguments)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, env=offline())
     lines = [line.partition(" ")[2] for line in done.stdout.splitlines() if line.startswith(f"{word} ")]

@@ -57,7 +57,7 @@ def cases(framework: str) -> Iterator[tuple[str, Experiment, Plan]]:
 
 
 def _with(request: Request, values: dict[str, Any]) -> Request:
-    """`request` with these fields of its layout or its training."""
+    """Return `request` with these fields of its layout or its training."""
     layout = {name: value for name, value in values.items() if name in LayoutChoice.__slots__}
     training = {name: value for name, value in values.items() if name in Training.__slots__}
     return replace(request, layout=replace(request.layout, **layout), training=replace(request.training, **training))

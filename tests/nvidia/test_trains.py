@@ -42,7 +42,7 @@ Trained = dict[str, tuple[dict[str, Any], list[Any]]]
 
 @pytest.fixture(scope="module")
 def trained(nemo_python: str, bridge_python: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Record and steps by run."""
+    """Return record and steps by run."""
     pythons = {"nemo": nemo_python, "megatron_bridge": bridge_python}
     result = {}
     for name, (overrides, _) in RUNS.items():

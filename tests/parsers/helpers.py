@@ -14,7 +14,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def read(dialect: str, text: str) -> list[Event]:
-    """All events that a dialect's reader makes of a text whose every line it gets to see."""
+    """Return all events that a dialect's reader makes of a text whose every line it gets to see."""
     reader = load(dialect).reader()
     events: list[Event] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -24,17 +24,17 @@ def read(dialect: str, text: str) -> list[Event]:
 
 
 def steps_of(dialect: str, text: str) -> list[Step]:
-    """The steps among them."""
+    """Return the steps among them."""
     return [event for event in read(dialect, text) if isinstance(event, Step)]
 
 
 def parse_text(text: str | bytes, dialect: str | None = None) -> tuple[Parsed, ...]:
-    """The runs in a text, as if it stood in a file."""
+    """Return the runs in a text, as if it stood in a file."""
     return parse_all(text.split("\n") if isinstance(text, str) else text.split(b"\n"), dialect)
 
 
 def all_runs(data: bytes) -> tuple[Parsed, ...]:
-    """The same, fed a megabyte at a time."""
+    """Return the same, fed a megabyte at a time."""
     parser = Parser()
     for at in range(0, len(data), 1 << 20):
         parser.feed_bytes(data[at : at + (1 << 20)])
@@ -42,6 +42,6 @@ def all_runs(data: bytes) -> tuple[Parsed, ...]:
 
 
 def unplaced(data: bytes) -> list[Step]:
-    """The steps of the one run in a text, whatever their lines."""
+    """Return the steps of the one run in a text, whatever their lines."""
     (run,) = parse_text(data)
     return [replace(step, line=0) for step in run.steps]

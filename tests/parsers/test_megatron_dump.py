@@ -46,7 +46,7 @@ def test_a_rule() -> None:
         assert effect(**dump)[name] == value
 
 
-def test_what_a_dump_does_not_tell_stays_unknown() -> None:
+def test_what_a_dump_does_not_state_stays_unknown() -> None:
     for dump, name in (
         ({"padded_vocab_size": None}, "padded_vocab_size"),
         ({"swiglu": True}, "gated_linear_unit"),

@@ -1,4 +1,4 @@
-"""Megatron and its forks: what their lines tell, in every spelling, and what noise does not change."""
+"""Megatron and its forks: what their lines state, in every spelling, and what noise does not change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_validation_lines() -> None:
 
 
 @pytest.mark.parametrize(("total", "unit"), [("191.98", 2**30), ("206.14", 10**9), ("255.98", 2**30), ("309.2", 10**9)])
-def test_the_unit_behind_primus_gb_follows_from_the_whole_memory(total: str, unit: int) -> None:
+def test_the_unit_behind_primus_gb_follows_from_the_full_memory(total: str, unit: int) -> None:
     line = (FIXTURES / "primus_l.log").read_text().splitlines()[-2].replace("191.98", total)
     (run,) = parse_text(line)
     assert run.steps[0].memory_bytes == round(34 * unit)

@@ -30,7 +30,7 @@ CALM = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A line of some dialect, as it is, with another number, cut, doubled, with bytes put in, or spliced."""
+    """Return a line of some dialect, as it is, with another number, cut, doubled, with bytes put in, or spliced."""
     line = draw(st.sampled_from(LINES))
     strange = st.sampled_from([b"-5", b"1e308", b"1e150", b"9" * 20, b"-1e9"])
     numbers = [match.span() for match in re.finditer(rb"(?<=[ =:])[\d.]+", line)]
@@ -99,7 +99,7 @@ def test_where_the_bytes_are_cut_changes_nothing(path: Path, sizes: list[int]) -
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_a_log_that_is_read_while_it_grows_ends_as_the_whole_one(path: Path) -> None:
+def test_a_log_that_is_read_while_it_grows_ends_as_the_complete_one(path: Path) -> None:
     parser, known = Parser(), 0
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):

@@ -210,7 +210,7 @@ def test_what_is_read_is_what_the_schema_allows(entry: dict[str, Any]) -> None:
     assert ours == jsonschema.Draft202012Validator(schema("run")).is_valid(entry)
 
 
-TOLD = {
+STATED = {
     "host": "box",
     "os": "Linux",
     "device_name": "NVIDIA H200",
@@ -220,12 +220,12 @@ TOLD = {
 }
 
 
-def test_what_launcher_and_log_tell_differently_is_a_note() -> None:
+def test_what_launcher_and_log_state_differently_is_a_note() -> None:
     for log, notes in (
         ({"device_name": "AMD EPYC"}, ["device_name: the driver says NVIDIA H200, the log AMD EPYC"]),
         ({"host": "other"}, ["host: the launcher says box, the log other"]),
         ({"device_count": 4, "driver": None}, ["device_count: the driver says 8, the log 4"]),
-        ({**TOLD, "kernel": "6.1", "torch": "2.13"}, []),
+        ({**STATED, "kernel": "6.1", "torch": "2.13"}, []),
         ({"device_memory_bytes": 148_000_000_000}, []),
         (
             {"device_memory_bytes": 80_000_000_000},
@@ -234,6 +234,6 @@ def test_what_launcher_and_log_tell_differently_is_a_note() -> None:
         ({"device_memory_bytes": "much"}, ["device_memory_bytes: the driver says 150754820096, the log much"]),
     ):
         parsed = parse([f"[tprimat] facts {json.dumps(log)}"])
-        record = assemble(parsed, judge(Ending(exit_code=1), parsed), replace(BARE, environment=TOLD))
+        record = assemble(parsed, judge(Ending(exit_code=1), parsed), replace(BARE, environment=STATED))
         assert [note for note in record.notes if " the log " in note and "says" in note] == notes
-        assert record.environment == {**TOLD, **log}
+        assert record.environment == {**STATED, **log}

@@ -79,7 +79,7 @@ def test_zeus_tells_windows_itself() -> None:
 
 
 @shared
-def test_mlperf_reads_a_whole_node() -> None:
+def test_mlperf_reads_a_complete_node() -> None:
     want = expected("lenovo_b200_v5.0_lora_node0.txt")
     log = read_power(SHARED / "lenovo_b200_v5.0_lora_node0.txt")
     values = [sample.power_w for sample in log.samples if sample.power_w is not None]

@@ -23,7 +23,7 @@ SHORT = ("platform=cpu", "probe=true", f"training.train_iters={STEPS}", f"optimi
 
 
 def launched(runs: Path, *overrides: str, **variables: str) -> tuple[Record, Path]:
-    """The record and the directory of a run that must complete."""
+    """Return the record and the directory of a run that must complete."""
     argv = (sys.executable, str(ROOT / "launch.py"), f"runs_dir={runs}", "name=t", *SHORT, *overrides)
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", **variables}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=900, env=env)
@@ -33,7 +33,7 @@ def launched(runs: Path, *overrides: str, **variables: str) -> tuple[Record, Pat
 
 
 def requested(*overrides: str) -> Experiment:
-    """The experiment that `launched` runs."""
+    """Return the experiment that `launched` runs."""
     return load_experiment(*SHORT, *overrides)
 
 
@@ -45,7 +45,7 @@ def rank_file(directory: Path, rank: int = 0) -> dict[str, Any]:
 
 
 def assert_read_back(record: Record, e: Experiment, world: int = 1) -> None:
-    """All that the probe must tell of any stack: no undeclared difference, rates, parameters, tokens, no fault."""
+    """All that the probe must report of any stack: no undeclared difference, rates, parameters, tokens, no fault."""
     declared = {entry.key for entry in record.declared}
     assert [str(d) for d in record.differences if d.setting not in declared] == []
     assert [note for note in record.notes if "probe" in note] == []

@@ -35,7 +35,7 @@ SAME = (
 
 
 def canonical_rate(requested: Mapping[str, Any], step: int) -> float:
-    """The one schedule, which every stack must use: README, "One schedule"."""
+    """Return the one schedule, which every stack must use: README, "One schedule"."""
     lr, least, warm_up, end = (requested[key] for key in ("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters"))
     if step < warm_up:
         return float(lr * (step + 1) / (warm_up + 1))
@@ -44,7 +44,7 @@ def canonical_rate(requested: Mapping[str, Any], step: int) -> float:
 
 
 def interpreter(stack: str) -> str:
-    """The interpreter that has `stack`; the test is skipped, by name, where there is none."""
+    """Return the interpreter that has `stack`; the test is skipped, by name, where there is none."""
     variable = {"nemo": "NEMO_PYTHON", "megatron_bridge": "BRIDGE_PYTHON", "primus": "PRIMUS_PYTHON"}[stack]
     name = {"nemo": ".venv-nemo", "megatron_bridge": ".venv-bridge"}.get(stack)
     beside = str(ROOT / name / "bin" / "python") if name else sys.executable
@@ -64,7 +64,7 @@ def rehearsed(
     words: str = "",
     program: tuple[Path, Path] | None = None,
 ) -> tuple[Record, Path]:
-    """The record of a rehearsal of `framework` and the run's directory, below `runs`.
+    """Return the record of a rehearsal of `framework` and the run's directory, below `runs`.
 
     wrong: what is planted, by the stack's own keys. words: the same behind Primus' command. program: ours, and what
     runs in its place."""
@@ -84,7 +84,7 @@ def rehearsed(
 
 
 def planted(plan: Plan, wrong: Mapping[str, Any], words: str = "") -> Plan:
-    """`plan` with `wrong` over what its own settings file says."""
+    """Return `plan` with `wrong` over what its own settings file says."""
     files = dict(plan.files)
     if "settings.json" in files:
         files["settings.json"] = json.dumps(_over(json.loads(files["settings.json"]), wrong))
@@ -117,7 +117,7 @@ def compared(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, Any]
 
 
 def found_by(answer: Mapping[str, Any], states: tuple[str, ...] = ("unexplained", "allowed")) -> set[str]:
-    """Names of the settings that differ, in one of these states, and of the checks of the curves that part.
+    """Return names of the settings that differ, in one of these states, and of the checks of the curves that part.
 
     allowed: kernels, which may differ and are shown."""
     rows = (row for row in answer["audit"] if row["state"] in states)

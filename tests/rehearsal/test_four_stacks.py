@@ -32,7 +32,7 @@ SPEEDS = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes
 
 @pytest.fixture(scope="module", params=CASES)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one run of each stack that is here, by the command of the README."""
+    """Return the folder of one run of each stack that is here, by the command of the README."""
     folder = tmp_path_factory.mktemp("four")
     variables = {"NEMO_PYTHON": interpreter("nemo"), "BRIDGE_PYTHON": interpreter("megatron_bridge")}
     stacks = STACKS if "PRIMUS_PATH" in os.environ else tuple(s for s in STACKS if s != "primus")
@@ -45,7 +45,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def records(runs: Path) -> dict[str, Record]:
-    """Stack → its record."""
+    """Return stack → its record."""
     result = (read(path.parent) for path in runs.glob("*/run.json"))
     return {record.framework or "": record for record in result}
 
@@ -119,7 +119,7 @@ WRONG: Mapping[str, tuple[str, dict[str, Any], set[str]]] = {
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same experiment by NeMo, as requested."""
+    """Return the same experiment by NeMo, as requested."""
     record, path = rehearsed(tmp_path_factory.mktemp("reference"), "nemo")
     assert record.status == "completed", record.cause
     return path

@@ -19,7 +19,7 @@ Reported = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def command(*arguments: str) -> tuple[int, Any]:
-    """Exit code and JSON of a command of ours, which finds the interpreters where they are."""
+    """Return exit code and JSON of a command of ours, which finds the interpreters where they are."""
     variables = {"NEMO_PYTHON": interpreter("nemo"), "BRIDGE_PYTHON": interpreter("megatron_bridge")}
     argv = [sys.executable, "-c", START, *arguments, "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False, env=os.environ | variables)

@@ -81,7 +81,7 @@ def test_its_own_time_is_a_thousandth_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_probe_that_fails_everywhere_changes_no_bit_of_a_run(tmp_path: Path) -> None:
-    """Nor does one that works: of that the norms of the gradients tell, as it tells the losses itself."""
+    """Nor does one that works: that the norms of the gradients show, as it reports the losses itself."""
     folder = Path(__file__).parent / "programs" / "broken_probe"
     without, _ = launched(tmp_path / "without", "probe=false")
     broken, directory = launched(tmp_path / "broken", PYTHONPATH=str(folder))

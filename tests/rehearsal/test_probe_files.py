@@ -198,7 +198,7 @@ def test_the_rate_of_each_step(
     assert (note in record.notes) is (rates == [0.1, 0.2, 9.0])
 
 
-def test_a_batch_that_was_not_seen_whole_has_no_checksum(tmp_path: Path) -> None:
+def test_a_batch_that_was_not_seen_in_full_has_no_checksum(tmp_path: Path) -> None:
     for changes in ({"settings": {"data_parallel_size": 2}}, {"steps": [row(0.1, 7, samples=3)]}, {"ranks": {}}):
         record = with_probe(BARE, left(tmp_path, rank_file(**changes)))
         assert "tokens_checksum" not in record.steps[0].metrics

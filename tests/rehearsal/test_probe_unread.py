@@ -1,4 +1,4 @@
-"""Names that nothing has read: where they are kept, and what takes them. No vendor is needed to tell these apart."""
+"""Names that nothing has read: where they are kept, and what takes them. No vendor is needed for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def probe(unread: Any, tmp_path: Path) -> Any:
     return unread.Probe(tmp_path)
 
 
-def test_primus_arguments_tell_what_was_read_and_are_plain_afterwards(
+def test_primus_arguments_report_what_was_read_and_are_plain_afterwards(
     unread: Any, probe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "primus.yaml"

@@ -31,7 +31,7 @@ TOY = (
 
 
 def own(folder: Path, python: str, program: str, *arguments: str, **variables: str) -> str:
-    """The log of a user's own script, which is started as ever, but for two variables."""
+    """Return the log of a user's own script, which is started as ever, but for two variables."""
     ours = {"PYTHONPATH": str(FOLDER), "TPRIMAT_REHEARSE": "train"}
     launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     argv = (python, str(PROGRAMS / program), *arguments)
@@ -67,7 +67,7 @@ def test_a_users_own_script_of_bridge(tmp_path: Path) -> None:
 
 
 def losses(folder: Path, stack: str, *overrides: str) -> list[float]:
-    """The losses of a rehearsal that got to its end, and went down."""
+    """Return the losses of a rehearsal that got to its end, and went down."""
     record, _ = rehearsed(folder, stack, *TOY, *overrides)
     assert record.status == "completed", record
     result = [step.loss for step in record.steps if step.loss is not None]

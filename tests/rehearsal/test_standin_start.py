@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "launchers" / "ranks" / "rehearsal"
 
 
 def started(code: str, *path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A Python that was started as a vendor's is, with `path` behind the rehearsal's folder."""
+    """Return a Python that was started as a vendor's is, with `path` behind the rehearsal's folder."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("TPRIMAT_")}
     env |= {"PYTHONPATH": os.pathsep.join(map(str, (FOLDER, *path))), **variables}
     return subprocess.run(
@@ -129,7 +129,7 @@ NAMES = ("megatron.core.layers", "megatron.bridge.recipe", "megatron.core.layers
 
 @pytest.fixture
 def gpu_box(tmp_path: Path) -> Path:
-    """Packages as on a machine that has them installed and no GPU; energon and qwen_vl_utils are missing."""
+    """Return packages as on a machine that has them installed and no GPU; energon and qwen_vl_utils are missing."""
     for name in ("transformer_engine", "flash_attn"):
         write(tmp_path / name / "__init__.py", LOADS_CUDA)
     write(tmp_path / "modelopt" / "__init__.py", "told = 'the real one'")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def rows() -> tuple[Any, ...]:
-    """All rows of the stand-in's tables; their modules import no torch."""
+    """Return all rows of the stand-in's tables; their modules import no torch."""
     sys.path.append(str(FOLDER))
     standin = importlib.import_module("tprimat_standin")
     return (*standin.CUDA, *standin.TORCH, *standin.MEGATRON)

@@ -36,7 +36,7 @@ def ran(record: Record, setting: str) -> Any:
 # without a stack
 
 
-def test_1_a_checkout_is_asked_before_the_run_for_keys_that_nothing_reads(tmp_path: Path) -> None:
+def test_1_a_checkout_is_searched_before_the_run_for_keys_that_nothing_reads(tmp_path: Path) -> None:
     _, plan = planned("platform=amd", "framework=primus", "model=llama")
     import yaml
 
@@ -122,7 +122,7 @@ def test_1_and_2_keys_that_primus_never_reads(primus: Rehearsal) -> None:
 
 
 @pytest.mark.nvidia
-def test_3_7_and_10_virtual_stages_and_a_vocabulary_that_are_not_those_asked_for(tmp_path: Path) -> None:
+def test_3_7_and_10_virtual_stages_and_a_vocabulary_that_are_not_those_requested(tmp_path: Path) -> None:
     """Primus' obvious key for virtual stages is inert, and its NullTokenizer adds one to the vocabulary."""
     layout = ("rehearse=layout", "model=llama_tiny", "layout=pp2", "gpus_per_node=2")
     vp = "layout.virtual_pipeline_model_parallel_size=2"

@@ -77,7 +77,7 @@ def model(kind: str, sizes: dict[str, int], **more: Any) -> Any:
 
 
 def parts(built: Any) -> list[tuple[str, int, int | None, Any]]:
-    """Global name, tensor parallel rank, dimension of the cut and values of each matrix of this rank."""
+    """Return global name, tensor parallel rank, dimension of the cut and values of each matrix of this rank."""
     rows = []
     for name, parameter in built.named_parameters():
         if parameter.dim() > 1:
@@ -88,7 +88,7 @@ def parts(built: Any) -> list[tuple[str, int, int | None, Any]]:
 
 
 def checksums(rows: list[tuple[str, int, int | None, Any]]) -> dict[str, list[int]]:
-    """Shape and CRC-32 of each complete matrix, put together again from the parts of all ranks."""
+    """Return shape and CRC-32 of each complete matrix, put together again from the parts of all ranks."""
     result: dict[tuple[str, int | None], dict[int, Any]] = {}
     for name, rank, dim, values in rows:
         result.setdefault((name, dim), {})[rank] = values
