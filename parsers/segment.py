@@ -154,7 +154,7 @@ class Segment:
         elif isinstance(event, Validation):
             self._keep(self._validations, self._placed(event))
         elif isinstance(event, Stall):
-            self._keep(self._stalls, event)
+            self._keep(self._stalls, replace(event, seconds=None) if (event.seconds or 0) < 0 else event)
 
     def pass_by(self, block: bytes, steps_end: list[int]) -> None:
         """Take in the next bytes of the run; steps_end: see `Trail.take`."""

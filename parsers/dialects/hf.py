@@ -26,6 +26,7 @@ _SUMMARY: Mapping[str, str] = {
     **{f"train_{what}_per_second": f"train_{what}_per_s" for what in ("samples", "steps", "tokens")},
     "train_loss": "train_loss_mean",
 }
+_TOO_MANY = 10**12  # steps
 _HALF = 0.005  # the trainer rounds the epoch to two digits (Trainer.log); newer ones print more, which this allows for
 
 
@@ -51,10 +52,10 @@ class _Run:
         examples, batch = self.header.get("num_examples"), self.header.get("global_batch_size")
         if epoch is not None and examples and batch:
             first, last = ((epoch + off) * (examples / batch) for off in (-_HALF, _HALF))
-            if low <= math.ceil(first) == math.floor(last):
+            if low <= math.ceil(first) == math.floor(last) < _TOO_MANY:
                 return math.ceil(first)
         ratio = tokens / self.tokens_per_step if tokens is not None and self.tokens_per_step else 0.0
-        return low if bar_after == low else int(ratio) if ratio == int(ratio) and ratio >= low else None
+        return low if bar_after == low else int(ratio) if ratio == int(ratio) and low <= ratio < _TOO_MANY else None
 
 
 class _Driver(Driver):

@@ -41,7 +41,7 @@ def _batch(values: Values, text: str) -> Values | None:
     if batch is not None and tokens_per_step:
         if abs(batch - tokens_per_step) < 0.03 * tokens_per_step:
             metrics["tokens_per_step"] = batch
-        elif batch < 1000:  # above, human_format has rounded it
+        elif 0 <= batch < 1000:  # above, human_format has rounded it
             values["global_batch_size"] = int(batch)
     return values
 

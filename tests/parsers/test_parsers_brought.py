@@ -133,8 +133,9 @@ def test_several_runs_in_one_log_are_several_records(tmp_path: Path) -> None:
 
 def test_standard_input() -> None:
     command = [sys.executable, "-m", "parsers", "-", "--json"]
-    done = subprocess.run(command, input=MODERN.read_bytes(), capture_output=True, check=True, cwd=ROOT)
-    assert len(json.loads(done.stdout)[0]["steps"]) == 8
+    for data in (MODERN.read_bytes(), gzip.compress(MODERN.read_bytes())):
+        done = subprocess.run(command, input=data, capture_output=True, check=True, cwd=ROOT)
+        assert len(json.loads(done.stdout)[0]["steps"]) == 8
 
 
 def test_a_growing_log_is_followed(

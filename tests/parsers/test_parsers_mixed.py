@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from parsers import DIALECTS
 from parsers.cli import discover
 from parsers.dialects import load
 
-ROOT = Path(__file__).parents[2]
 # Of each framework a log that begins with its first step.
 PROGRAMS = {
     "composer_tiny": ("composer", 3),
@@ -72,13 +68,6 @@ def test_a_dialect_that_stands_inside_another_is_no_program_of_its_own() -> None
 def test_a_line_of_nemo_is_no_iteration_line_of_megatron() -> None:
     text = "Training epoch 0, iteration 1/7 | lr: 0.0005 | global_step: 1 | reduced_train_loss: 6.976"
     assert load("megatron").read_step(1, text) is None
-
-
-def test_a_packed_log_is_read_from_standard_input(tmp_path: Path) -> None:
-    packed = gzip.compress(bytes_of("primus_v2651"))
-    command = [sys.executable, "-m", "parsers", "-", "--csv"]
-    done = subprocess.run(command, input=packed, capture_output=True, cwd=ROOT, check=True)
-    assert len(done.stdout.splitlines()) == 9
 
 
 def test_copies_and_logs_without_steps_are_reported_before_other_files(tmp_path: Path) -> None:
