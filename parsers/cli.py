@@ -177,7 +177,7 @@ def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
 
 def _discovered(folders: Sequence[Path]) -> list[Path]:
     logs, skipped = discover(folders)
-    lines = [f"took {log.path} ({log.dialect})" for log in logs]
+    lines = [f"parsed {log.path} ({log.dialect})" for log in logs]
     lines += [f"skipped {other.path}: {other.why}" for other in skipped[:_SKIPPED_SHOWN]]
     if len(skipped) > _SKIPPED_SHOWN:
         lines.append(f"skipped {len(skipped) - _SKIPPED_SHOWN} more files")

@@ -43,8 +43,9 @@ def _as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def golden() -> Callable[[str, str], None]:
-    """golden(name, text): text must equal tests/golden/NAME. `UPDATE_GOLDEN=1 pytest` accepts a change."""
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """golden(name, text): text must equal tests/golden/NAME. `UPDATE_GOLDEN=1 pytest FILE` accepts a change."""
+    accept = f"accept the change with: UPDATE_GOLDEN=1 .venv/bin/python -m pytest {request.path.relative_to(ROOT)}"
 
     def check(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -55,7 +56,7 @@ def golden() -> Callable[[str, str], None]:
         expected = path.read_text(encoding="utf-8") if path.exists() else ""
         if text != expected:
             lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm="")
-            pytest.fail("\n".join([*lines, "accept the change with: UPDATE_GOLDEN=1 make test"]))
+            pytest.fail("\n".join([*lines, accept]))
 
     return check
 

@@ -26,7 +26,7 @@ FIXTURES = ROOT / "tests" / "parsers" / "fixtures"
 PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell", "tensorprimat")
 FACTS = "tests/conf/test_facts.py"
 CHECKS = ("tests/conf/test_parameters.py", "tests/conf/test_shapes.py", "tests/metrics/test_flops.py", FACTS)
-MODEL = "qwen25_1p5b.yaml"  # who follows the README has it already
+MODEL = "conf/model/qwen25_1p5b.yaml"
 SHORT = ("model=llama_tiny", "precision=fp32", "training.train_iters=6", "training.global_batch_size=4")
 SHORT = (*SHORT, "training.seq_length=64", "optimizer.lr_warmup_iters=2", "layout=data_parallel")
 
@@ -147,7 +147,7 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         for name in (*PRODUCT, "tests/conf", "tests/metrics"):
-            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", MODEL))
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         for path in (*ROOT.glob("*.py"), ROOT / "pyproject.toml", *ROOT.glob("tests/*.py")):
             shutil.copy(path, root / path.relative_to(ROOT))
         (root / "bin").mkdir()
@@ -200,7 +200,8 @@ def test_a_model(tree: Tree) -> None:
     model = yaml.safe_load((ROOT / "conf/model/qwen25_7b.yaml").read_text(encoding="utf-8"))
     model["model"] |= yaml.safe_load(block)
     head = "# @package _global_\n" + block.partition("\n")[0] + "\n"
-    tree.add({f"conf/model/{MODEL}": head + yaml.safe_dump(model)})
+    (tree.root / MODEL).unlink(missing_ok=True)  # who follows the README has it already
+    tree.add({MODEL: head + yaml.safe_dump(model)})
     published = '    "qwen25_1p5b": (1_543_714_304, "the README"),\n'
     tree.insert("tests/conf/test_parameters.py", '    "qwen25_72b": (', published)
     tree.run("-m", "pytest", *CHECKS)
