@@ -120,7 +120,7 @@ class Traced(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return self.run.record.id
+        return f"{self.label} ({self.run.record.id})"
 
     @property
     def seed(self) -> Any:
