@@ -309,9 +309,8 @@ def _or_unknown(value: float | None, unit: str = "") -> str:
 
 
 def follow(path: Path, dialect: str | None = None) -> None:
-    """Print the steps of a growing log until Ctrl-C.
-
-    A log that is replaced or cut short is read anew. InputError: it cannot be read."""
+    """Print the steps of a growing log until Ctrl-C; one that is replaced or cut short is read anew. InputError: it
+    cannot be read."""
     parser, offset, shown = Parser(dialect), 0, 0
     try:
         while True:

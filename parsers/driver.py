@@ -152,6 +152,16 @@ class Dialect:
     parse: Callable[[str], Values | None] | None = None
     """Reads a step line where head and fields do not suffice."""
 
+    def __post_init__(self) -> None:
+        """Compile every pattern. ValueError: one is broken, and of which entry."""
+        for name in ("head", "fields", "complete", "entry", "resumed", "settings", "facts", "validations", "stalls"):
+            entry = getattr(self, name)
+            for text in [entry] if isinstance(entry, str) else entry.values() if isinstance(entry, Mapping) else entry:
+                try:
+                    re.compile(text)
+                except re.error as error:
+                    raise ValueError(f"`{name}` is no regular expression: {error}: {text}") from error
+
     def reader(self) -> Driver:
         """Return a reader for one log."""
         return (self.driver or Driver)(self)
@@ -238,8 +248,7 @@ class Dialect:
     def _validation(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         printed = match.groupdict()
         iteration, loss = int(printed.pop("iteration")), number(printed.pop("loss", None) or "")
-        values = {name: commas(text) for name, text in printed.items() if text is not None}
-        metrics = {name: value for name, value in values.items() if value is not None}
+        metrics = {name: value for name, text in printed.items() if (value := commas(text or "")) is not None}
         yield Validation(line=line, step=iteration - self.first, iteration=iteration, loss=loss, metrics=metrics)
 
 

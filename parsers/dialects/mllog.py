@@ -115,9 +115,8 @@ class _Driver(Driver):
             yield Stall(line=line, kind="evaluation", seconds=(now - self._evaluates) / 1000, iteration=iteration)
             self._evaluates = None
         elif key == "eval_accuracy" and value is not None:
-            others = {name: real(about.get(name)) for name in ("samples_count", "epoch_num")}
-            values = {"eval_accuracy": real(value), **others}
-            metrics = {name: value for name, value in values.items() if value is not None}
+            values = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
+            metrics = {name: number for name, printed in values.items() if (number := real(printed)) is not None}
             step = _step_of(None, _count(about.get("samples_count")), self._batch)
             loss = metrics.get("eval_accuracy") if self._benchmark in _JUDGED_BY_LOSS else None
             yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)

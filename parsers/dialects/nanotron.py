@@ -27,10 +27,6 @@ def _human_ms(text: str) -> float | None:
     return None if value is None else value / 1000
 
 
-def _human_bytes(text: str) -> int | None:
-    return whole(human(text))
-
-
 def _batch(values: Values, text: str) -> Values | None:
     """Say which unit the batch is in: rate times time is the tokens of a step, to three digits."""
     if values.get("loss") is None and "loss" not in values["nonfinite"]:
@@ -68,7 +64,7 @@ DIALECT = Dialect(
         "consumed_tokens": ("consumed_tokens", human),
         "global_batch_size": ("printed_batch_size", human),
         "z_loss": ("z_loss", human),
-        "cuda_max_memory_reserved": ("memory_bytes", _human_bytes),
+        "cuda_max_memory_reserved": ("memory_bytes", lambda text: whole(human(text))),
         "cuda_memory_allocated": ("allocated_bytes", human),
     },
     memory_kind="reserved",

@@ -29,10 +29,7 @@ class _Driver(MegatronDriver):
 DIALECT = replace(
     megatron.DIALECT,
     framework="primus",
-    looks_for=(
-        "Primus: its '[rank-7/8]' prefix, 'hip mem usage/free/total/usage_ratio' or 'tokens/s/GPU' in the iteration "
-        "line"
-    ),
+    looks_for="Primus: its '[rank-7/8]' prefix, 'hip mem usage/free/total' or 'tokens/s/GPU' in the iteration line",
     signs=(b"hip mem usage/", b"Primus", b"tokens/s/GPU inst/harmonic", b"tokens per GPU (tokens/s/GPU)"),
     startup=(*megatron.DIALECT.startup, b"backend_version=", b"AMD Instinct"),
     facts=(

@@ -73,3 +73,9 @@ def test_a_validation_line_may_print_no_loss() -> None:
     assert point == Validation(line=7, step=3, iteration=4, loss=None, metrics={"accuracy": 0.5})
     record = Record(id="a", name="a", provenance="imported", status="unknown", validations=(point,))
     assert ("valid", "accuracy 0.5 after iteration 4 (line 7)") in rows(record)
+
+
+def test_a_broken_pattern_is_refused_by_its_entry() -> None:
+    for name, entry in {"head": "step (", "facts": ("a", "step ("), "stalls": {"checkpoint": "step ("}}.items():
+        with pytest.raises(ValueError, match=f"`{name}` is no regular expression: missing .*: step "):
+            Dialect(framework="x", looks_for="", signs=(), marks=(), **{name: entry})  # type: ignore[arg-type]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from helpers import read
+from helpers import steps_of as steps
 
 from parsers.dialects import load
 from parsers.driver import WrappedLines
-from parsers.record import Step
 
 STARTS = re.compile(r"step=\d+ ")
 LINES = {
@@ -31,10 +30,6 @@ HEADS = {"torchtitan": "loss:", "maxtext": "seconds", "nanotron": "consumed", "h
 TAILS = {"torchtitan": "5.03%", "maxtext": "12.979", "nanotron": "138", "hf": "'}"}
 
 
-def steps(dialect: str, text: str) -> list[Step]:
-    return [event for event in read(dialect, text) if isinstance(event, Step)]
-
-
 @pytest.mark.parametrize("dialect", LINES)
 def test_a_break_anywhere_in_a_step_line(dialect: str) -> None:
     line = LINES[dialect]
@@ -47,9 +42,8 @@ def test_a_break_anywhere_in_a_step_line(dialect: str) -> None:
 def test_three_pieces_under_a_prefix(dialect: str) -> None:
     line = LINES[dialect]
     at = line.index(HEADS[dialect]) + len(HEADS[dialect])
-    broken = "\n".join(
-        f"(worker, pid=4112) {piece}" for piece in (line[: at + 3], line[at + 3 : at + 20], line[at + 20 :])
-    )
+    pieces = (line[: at + 3], line[at + 3 : at + 20], line[at + 20 :])
+    broken = "\n".join(f"(worker, pid=4112) {piece}" for piece in pieces)
     assert steps(dialect, broken) == steps(dialect, line)
 
 
