@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,9 +23,8 @@ EP = "layout.expert_model_parallel_size"
 MOE = ("model=mixtral_8x7b", "platform=nvidia", "gpus_per_node=8", "layout=data_parallel")
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
+def test_layouts_of_experts_that_are_valid() -> None:
+    for overrides in (
         [f"{EP}=8"],
         [f"{TP}=2", f"{EP}=4"],
         [f"{TP}=2", f"{EP}=2", f"{PP}=2"],
@@ -34,12 +32,11 @@ MOE = ("model=mixtral_8x7b", "platform=nvidia", "gpus_per_node=8", "layout=data_
         ["model=qwen3_235b_a22b", f"{TP}=4", f"{EP}=2", "model.num_layers=4", f"{PP}=1"],
         ["model=deepseek_v3", f"{TP}=8", "nodes=4", f"{EP}=4"],
         ["model=moe_tiny", "platform=cpu", "gpus_per_node=4", f"{EP}=4"],
-        [f"{TP}=8", "model.ffn_hidden_size=3"],  # an MLP that no layer has need not divide
-    ],
-)
-def test_layouts_of_experts_that_are_valid(overrides: list[str]) -> None:
-    layout = load_experiment(*MOE, *overrides).layout
-    assert layout.expert_model_parallel_size * layout.tensor_model_parallel_size > 1
+        # an MLP that no layer has need not divide:
+        [f"{TP}=8", "model.ffn_hidden_size=3"],
+    ):
+        layout = load_experiment(*MOE, *overrides).layout
+        assert layout.expert_model_parallel_size * layout.tensor_model_parallel_size > 1
 
 
 def test_tp_beyond_the_node_is_a_warning_with_its_reason() -> None:

@@ -61,9 +61,8 @@ def test_the_last_iterations_need_no_line_of_their_own() -> None:
     assert judge(Ending(exit_code=0), read(*lines[:-1])).status == "failed"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_out_of_memory() -> None:
+    for text in (
         "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB",
         "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried",
@@ -73,13 +72,11 @@ def test_the_last_iterations_need_no_line_of_their_own() -> None:
         "torch.AcceleratorError: CUDA error: out of memory",
         "MemoryError",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.",
-    ],
-)
-def test_out_of_memory(text: str) -> None:
-    lines = (*steps(1), text, "[rank0]: RuntimeError: Connection closed by peer", *TORCHRUN)
-    assert judge(Ending(exit_code=1), read(*lines)) == Outcome(
-        "out_of_memory", text, ("the log ends at iteration 1 of 3",)
-    )
+    ):
+        lines = (*steps(1), text, "[rank0]: RuntimeError: Connection closed by peer", *TORCHRUN)
+        assert judge(Ending(exit_code=1), read(*lines)) == Outcome(
+            "out_of_memory", text, ("the log ends at iteration 1 of 3",)
+        )
 
 
 def test_out_of_memory_in_the_message_below_an_exception() -> None:
@@ -91,21 +88,18 @@ def test_out_of_memory_in_the_message_below_an_exception() -> None:
     assert judge(Ending(exit_code=1), read(raised, *late, *last)).status == "failed"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_talk_of_memory_or_nan_is_not_the_cause_of_another_fault() -> None:
+    for text in (
         "WARNING: Cannot allocate memory for the pinned buffer, falling back to pageable memory",
         "/a/b.py:12: UserWarning: CUDA out of memory in the autotuner",
         "OSError: [Errno 12] Cannot allocate memory, falling back to a copy",
         "  raise RuntimeError('CUDA out of memory')",
         "  description ..................................... CUDA out of memory, found NaN in local grad norm",
         "--note=found NaN in local forward loss calculation",
-    ],
-)
-def test_talk_of_memory_or_nan_is_not_the_cause_of_another_fault(text: str) -> None:
-    for lines in ((text, "ValueError: real"), ("ValueError: real", "Traceback (most recent call last):", text)):
-        outcome = judge(Ending(exit_code=1), read(*steps(1), *lines))
-        assert (outcome.status, outcome.cause) == ("failed", "ValueError: real")
+    ):
+        for lines in ((text, "ValueError: real"), ("ValueError: real", "Traceback (most recent call last):", text)):
+            outcome = judge(Ending(exit_code=1), read(*steps(1), *lines))
+            assert (outcome.status, outcome.cause) == ("failed", "ValueError: real")
 
 
 def test_what_the_kernel_killed() -> None:
