@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import fields, replace
 
+from conf.errors import closest
 from conf.vocabulary import vocabulary
 from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
@@ -120,7 +121,8 @@ def unreported(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -
     wanted = (name for name, value in requested.items() if value is not None and name in known and known[name].dump)
     missing = [name for name in wanted if name not in effective] if effective else []
     if missing:
-        yield f"requested, and not reported by the log: {', '.join(missing)}"
+        near = [f"; {key} is no setting, {hint}" for key in effective.keys() - known if (hint := closest(key, missing))]
+        yield f"requested, and not reported by the log: {', '.join(missing)}{''.join(sorted(near))}"
 
 
 def _agree(name: str, wanted: Any, ran: Any) -> bool:

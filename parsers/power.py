@@ -115,9 +115,8 @@ def _of_line(entry: Mapping[str, Any]) -> Iterator[Sample]:
             device = gpu.get("gpu_id", gpu.get("index", "?"))
             yield _sample(device, "unix", _value(entry.get("timestamp")), gpu.get("power_w"))
     elif "power_w" in entry:
-        clock, key = (
-            ("unix", "time_unix_s") if _value(entry.get("monotonic_s")) is None else ("monotonic", "monotonic_s")
-        )
+        monotonic = _value(entry.get("monotonic_s")) is not None
+        clock, key = ("monotonic", "monotonic_s") if monotonic else ("unix", "time_unix_s")
         device, time_s = entry.get("device", "?"), _value(entry.get(key))
         yield _sample(device, clock, time_s, entry.get("power_w"), entry.get("energy_j"))
 

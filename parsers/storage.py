@@ -129,9 +129,8 @@ def upgrade(entry: dict[str, Any], where: str) -> dict[str, Any]:
         version += 1
     if version != SCHEMA_VERSION:
         hint = "update TensorPrimat" if version > SCHEMA_VERSION else ""
-        raise InputError(
-            Problem(where, "schema version not known here", str(version), listed([*UPGRADES, SCHEMA_VERSION]), hint)
-        )
+        known = listed([*UPGRADES, SCHEMA_VERSION])
+        raise InputError(Problem(where, "schema version not known here", str(version), known, hint))
     return entry
 
 

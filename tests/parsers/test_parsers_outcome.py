@@ -74,9 +74,8 @@ def test_out_of_memory() -> None:
         "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.",
     ):
         lines = (*steps(1), text, "[rank0]: RuntimeError: Connection closed by peer", *TORCHRUN)
-        assert judge(Ending(exit_code=1), read(*lines)) == Outcome(
-            "out_of_memory", text, ("the log ends at iteration 1 of 3",)
-        )
+        ended = Outcome("out_of_memory", text, ("the log ends at iteration 1 of 3",))
+        assert judge(Ending(exit_code=1), read(*lines)) == ended
 
 
 def test_out_of_memory_in_the_message_below_an_exception() -> None:
@@ -190,6 +189,8 @@ def test_a_setting_that_the_program_does_not_tell_is_named() -> None:
     requested = {"seq_length": 4096, "rotary_base": 500000.0, "num_experts": None, "layout": "tp2"}
     assert list(unreported(requested, stated)) == ["requested, and not reported by the log: rotary_base"]
     assert list(unreported(requested, {})) == [], "a log without settings says nothing about them"
+    (note,) = unreported(requested, {**stated, "rotary_bse": Reading(5e5, 4)})
+    assert note.endswith("rotary_base; rotary_bse is no setting, did you mean rotary_base?")
 
 
 # A log of two parts: the second goes on from a checkpoint of the first.
