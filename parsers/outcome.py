@@ -14,7 +14,7 @@ from parsers.segment import Parsed
 FROM_LAUNCHER = " from its launcher"
 """The end of a cause: a signal that we were sent, and passed on."""
 _NO_STEP = '; no step was read: print [tprimat] step {"step": 0, "loss": …}, or add a dialect (CONTRIBUTING.md)'
-_NO_TOTAL = '; nobody reports train_iters, so all may be done: print [tprimat] effective {"train_iters": …}'
+_NO_TOTAL = '; whether that is all is unknown without train_iters: print [tprimat] effective {"train_iters": …}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
