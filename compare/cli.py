@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import glob
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -86,24 +85,17 @@ COMPARE = Command(
 _OUTCOMES: Mapping[Outcome, int] = {"ok": 0, "regression": 1, "failed run": 1, "cannot tell": NOT_COMPARABLE}
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Suspend the garbage collector: a thousand records are half a million objects, none of which refers to itself,
-    and it would go through all of them again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 @command
-@_uncollected()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = COMPARE.parse(argv)
+    gc.disable()  # it would go through a thousand records again and again: half a million objects, without a circle
+    try:
+        return _compared(COMPARE.parse(argv), sys.argv[1:] if argv is None else argv)
+    finally:
+        gc.enable()
+
+
+def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
     gate = any(map(arguments.values.get, ("candidate", "candidate.*", "baseline.*", "fail_on.*")))
     gate = gate or "--markdown" in arguments.switches
     with shown("reading runs", sys.stderr) as progress:
@@ -117,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.output is not None:
         from compare.report.files import files
 
-        _save(arguments.output, files(comparison, sys.argv[1:] if argv is None else argv))
+        _save(arguments.output, files(comparison, argv))
     if "--json" in arguments.switches:
         print(dumps(to_json(comparison), indent=1))
     else:

@@ -14,7 +14,7 @@ from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 from conf.compose import SECRET, choices
-from conf.errors import Answer, InputError, Problem, closest, listed
+from conf.errors import Answer, InputError, Problem, UserError, closest, listed
 from conf.freeze import field_types, number, required
 from conf.schema import Request
 from conf.version import VERSION
@@ -170,7 +170,8 @@ class _Parser:
         words = tuple(text for text in rest if text not in others)
         self.problems += [] if self.command.others else map(self._unknown, others)
         if not self.command.words:
-            self.problems += [Problem(text, "is not KEY=VALUE", allowed=self.allowed) for text in words]
+            what = "is not KEY=VALUE" if self.allowed else f"{self.command.name} takes no words"
+            self.problems += [Problem(text, what, allowed=self.allowed) for text in words]
         if self.problems:
             raise InputError(*self.problems)
         return Arguments(words, others, tuple(rest), values, frozenset(typed), frozenset(switches), output)
@@ -208,7 +209,7 @@ class _Parser:
                 near = closest(text, key.choices())
                 raise InputError(Problem(name, "no such value", text, listed([*key.choices()]), near))
             return key.read(text)
-        except InputError as error:
+        except UserError as error:
             self.problems += error.problems
         except ValueError as error:
             self.problems.append(Problem(name, "cannot be used", text, str(error), key.shown))
@@ -257,11 +258,11 @@ def positive(*units: str) -> Callable[[str], float]:
     return between(0, math.inf, "above 0", *units, exclusive=True)
 
 
-def positive_integer(text: str) -> int:
-    """Read a positive integer. Raises ValueError."""
+def positive_integer(text: str, most: int = 2**31) -> int:
+    """Read an integer from 1 to `most`. Raises ValueError."""
     value = number(text)
-    if value < 1 or value != int(value):
-        raise ValueError("an integer, 1 or more")
+    if not 1 <= value <= most or value != int(value):
+        raise ValueError(f"an integer from 1 to {most}")
     return int(value)
 
 

@@ -15,6 +15,7 @@ from conf.vendors import vendor_of
 from conf.vocabulary import follow, leaves, requested, vocabulary
 
 MAY_BE_ZERO = {"moe_first_dense_layers"}
+MOST, MOST_LAYERS = 2**31, 10_000  # layers are counted one by one
 TENSOR, EXPERT = "layout.tensor_model_parallel_size", "layout.expert_model_parallel_size"
 _WORDS = {
     "num_attention_heads": "attention heads",
@@ -230,10 +231,6 @@ def _precision(r: Request, s: Sizes) -> Iterator[Problem]:
         yield Problem("precision", what, precision.name, "fp8, fp8_current, bf16, fp32", "precision=fp8")
 
 
-def _node(r: Request, s: Sizes) -> Iterator[Problem]:
-    yield from vendor_of(r.hardware.vendor).node_problems(r.ranks_per_node)
-
-
 def warnings(r: Request, s: Sizes) -> Iterator[Problem]:
     """Yield what is slow and allowed: TP beyond a node."""
     if s.tp > r.ranks_per_node:
@@ -248,7 +245,10 @@ LAYOUT_RULES: tuple[Callable[[Request, Sizes], Iterator[Problem]], ...] = (
     *(_world, _groups, _tensor, _pipeline, _sequence, _batch),
     *(_routing, _experts, _experts_with_tensor),
 )
-SETTING_RULES = (_schedule, _bounds, _recompute, _overlap, _precision, _node)
+SETTING_RULES: tuple[Callable[[Request, Sizes], Iterator[Problem]], ...] = (
+    *(_schedule, _bounds, _recompute, _overlap, _precision),
+    lambda r, _: vendor_of(r.hardware.vendor).node_problems(r.ranks_per_node),
+)
 
 
 def problems(r: Request, *, layout: bool = True) -> list[Problem]:
@@ -259,7 +259,7 @@ def problems(r: Request, *, layout: bool = True) -> list[Problem]:
 
 
 def _positive(r: Request) -> Iterator[Problem]:
-    """Yield counts and sizes below 1, which no rule could divide by."""
+    """Yield counts and sizes below 1, which no rule could divide by, and those beyond any that there will be."""
     sizes = [f"layout.{name}" for name in r.layout.__slots__ if name.endswith("_parallel_size")]
     counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters", "save_interval")
     others = ("nodes", "gpus_per_node", "optimizer.lr_decay_iters")
@@ -267,5 +267,6 @@ def _positive(r: Request) -> Iterator[Problem]:
     model = leaves({"model": asdict(r.model)})
     values |= {key: n for key, n in model if type(n) is int and key.rpartition(".")[2] not in MAY_BE_ZERO}
     for key, value in values.items():
-        if value is not None and value < 1:
-            yield Problem(key, "must be at least 1", str(value))
+        most = MOST_LAYERS if key == "model.num_layers" else MOST
+        if value is not None and not 1 <= value <= most:
+            yield Problem(key, "must be at least 1" if value < 1 else f"must be at most {most}", str(value))

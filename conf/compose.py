@@ -137,9 +137,9 @@ def _checked(override: str, problems: list[Problem]) -> str:
 
     try:
         parsed = OverridesParser.create().parse_override(override)
-    except HydraException as e:
+    except HydraException:
         hint = "write KEY=VALUE; quote a value with commas, brackets or spaces: 'KEY=\"a,b\"'"
-        problems.append(Problem(override, _first_lines(e), hint=hint))
+        problems.append(Problem(override, "is not KEY=VALUE", hint=hint))
         return override
     key = parsed.key_or_group
     if not key:
@@ -151,20 +151,22 @@ def _checked(override: str, problems: list[Problem]) -> str:
         return override
     if parsed.is_delete():
         problems.append(Problem(override, "a key cannot be deleted", hint="set it to null"))
-    is_choice = "." not in key and (CONF / key).is_dir()
+    if parsed.is_sweep_override():
+        problems.append(Problem(override, "is several values", hint="-m makes a run of each; a list is 'KEY=[A,B]'"))
+        return override
+    is_choice, kind = "." not in key and (CONF / key).is_dir(), _reached(key)[0]
+    if kind is str and type(parsed.value()) in (int, float):
+        override = f"{override.partition('=')[0]}='{override.partition('=')[2].strip()}'"  # a release such as 26.10
     problems.extend(choice_problems(key, parsed.value()) if is_choice else key_problems(key))
-    is_open = not is_choice and get_origin(_reached(key)[0]) is Mapping
+    is_open = not is_choice and get_origin(kind) is Mapping
     return f"{'++' if is_open else ''}{override.lstrip('+')}"
 
 
 def choice_problems(group: str, value: object) -> Iterator[Problem]:
-    """Yield the problem of a choice that the group does not have, or those of its file. Sweeps (a,b) are Hydra's to
-    refuse outside `-m`."""
+    """Yield the problem of a choice that the group does not have, or those of its file."""
     valid = choices(group)
     if value is None or isinstance(value, float | list | dict):
         yield Problem(group, "takes one name", str(value), listed(valid))
-    elif not isinstance(value, str | bool | int):
-        return
     elif str(value) in valid:
         yield from file_problems(group, str(value))
     else:
@@ -187,7 +189,8 @@ def file_problems(group: str, choice: str) -> tuple[Problem, ...]:
     if not of_root and (nested or group == "model" or group not in field_types(Request)):
         what = "its first line is missing, without which its keys stand one level too deep"
         return (Problem(where, what, hint="begin the file with `# @package _global_`"),)
-    named = (document.get(group) or {} if of_root else document).get("name", choice)
+    part = document.get(group) or {} if of_root else document
+    named = part.get("name", choice) if isinstance(part, dict) else choice
     if named != choice and "${" not in str(named):
         hint = f"`name: {choice}`, or call the file {named}.yaml"
         return (Problem(where, "`name:` differs from the name of the file", str(named), choice, hint),)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, TextIO, cast
+from importlib import import_module
+from typing import Any, TextIO, TypeVar, cast
 
 Main = Callable[[Sequence[str] | None], int]
+_Object = TypeVar("_Object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,31 @@ class ConfigError(UserError, ValueError):
 
 class InputError(UserError, ValueError):
     """A file or directory that was given cannot be used."""
+
+
+@contextmanager
+def blamed(where: str, what: str, hint: str = "") -> Iterator[None]:
+    """Turn any error inside into a ConfigError of `where`, a file that somebody adds to, with the error's own words."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename.endswith(where)]
+        where = f"{where}:{lines[-1]}" if lines else where
+        raise ConfigError(Problem(where, what, f"{type(error).__name__}: {error}", hint=hint)) from error
+
+
+def object_of(package: str, name: str, attribute: str, kind: type[_Object]) -> _Object:
+    """Return `attribute` of a module that anybody may add. ConfigError: its file, and why it has no such `kind`."""
+    where = "/".join([*package.split(".")[-2:], f"{name}.py"])
+    with blamed(where, "cannot be imported", "CONTRIBUTING.md, Add something"):
+        made = getattr(import_module(f"{package}.{name}"), attribute, None)
+    if not isinstance(made, kind):
+        raise ConfigError(Problem(where, f"has no {attribute}", hint=f"{attribute} = …, a {kind.__name__}"))
+    if (called := getattr(made, "name", name)) != name:
+        raise ConfigError(Problem(where, "`name` differs from the name of the file", str(called), name))
+    return made
 
 
 def closest(name: str, choices: Iterable[str]) -> str:

@@ -58,7 +58,7 @@ def hardware(name: str | None) -> Hardware | None:
         return None
     facts, problems = read_choice("hardware", name), list[Problem]()
     device = freeze(Hardware, facts, f"hardware {name}", problems)
-    if problems := [*problems, *check_hardware(asdict(device) if device else facts)]:
+    if problems := problems or check_hardware(asdict(device) if device else facts):
         raise ConfigError(*problems)
     return device  # type: ignore[no-any-return]
 
@@ -135,7 +135,7 @@ def no_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> 
         what=f"no row for this case in table {table} of conf/tables/layouts.csv",
         found=f"{model} on {gpus} × {hardware} in {precision}",
         allowed=listed(sorted((row for row in layout_rows() if row.table == table), key=distance)[:_NEAREST]),
-        hint="give the sizes yourself, e.g. layout.tensor_model_parallel_size=2 layout.pipeline_model_parallel_size=1",
+        hint="layout=data_parallel, or layout.tensor_model_parallel_size=2 layout.pipeline_model_parallel_size=1",
     )
 
 

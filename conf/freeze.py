@@ -142,5 +142,5 @@ def described(kind: Any) -> str:
     if origin is tuple:
         return f"a list of {described(args[0])}"
     if origin is Mapping:
-        return f"keys with {described(getattr(args[1], '__origin__', args[1]))} each"
+        return f"keys, each with {described(getattr(args[1], '__origin__', args[1]))}"
     return f"a group with {listed(sorted(field_types(kind)))}" if is_dataclass(kind) else str(kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from conf.errors import ConfigError, Problem
+from conf.errors import ConfigError, Problem, blamed, listed
 
 TABLE = Path(__file__).with_name("vocabulary.yaml")
 OFF = (None, False)  # what a switch that is off has
@@ -105,7 +104,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return True
         low = (self.above is None or value > self.above) and (self.at_least is None or value >= self.at_least)
-        return math.isfinite(value) and low and (self.below is None or value < self.below)
+        return abs(value) < 2**63 and low and (self.below is None or value < self.below)
 
     @property
     def bounds(self) -> str:
@@ -123,13 +122,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @cache
 def vocabulary() -> Mapping[str, Setting]:
-    """Return all settings by canonical name, in the table's order. ValueError: a row is not as the table's head says;
+    """Return all settings by canonical name, in the table's order. ConfigError: a row is not as the table's head says;
     it is named."""
-    rows = {name: _setting(name, row) for name, row in read_yaml(TABLE).items()}
+    rows: dict[str, Setting] = {}
+    for name, entry in read_yaml(TABLE).items():
+        with blamed(f"conf/{TABLE.name}: {name}", "is not as the table's head says"):
+            write = {framework: written(framework, form) for framework, form in entry.get("write", {}).items()}
+            rows[name] = msgspec.convert({**entry, "name": name, "write": write}, Setting)
+    columns = {p.stem for at in ("conf/framework/*.yaml", "parsers/dialects/*.py") for p in TABLE.parents[1].glob(at)}
+    settings = {*rows, None, *(row.kind for row in rows.values())}
     for row in rows.values():
-        for other in (row.only_if, row.idle and row.idle.beside):
-            if other is not None and other not in rows:
-                raise ValueError(f"{TABLE.name}: {row.name}: no setting {other}")
+        others = {*row.follows, row.only_if, row.idle and row.idle.beside}
+        if unknown := [*(others - settings), *({*row.write, *row.print} - columns)]:
+            raise ConfigError(Problem(f"conf/{TABLE.name}: {row.name}", "names what is not there", listed(unknown)))
     return MappingProxyType(rows)
 
 
@@ -141,21 +146,13 @@ def read_yaml(path: Path, kind: type = dict) -> Any:
 
     where = "/".join(path.parts[-3:])
     try:
-        text = path.read_text(encoding="utf-8")
-        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        with path.open(encoding="utf-8") as file:
+            document = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(Problem(where, "is not valid YAML", " ".join(str(error).split()))) from error
     if document is not None and not isinstance(document, kind):
         raise ConfigError(Problem(where, "is not a mapping" if kind is dict else "is not a list", repr(document)))
     return document or kind()
-
-
-def _setting(name: str, row: Any) -> Setting:
-    try:
-        write = {framework: written(framework, entry) for framework, entry in row.get("write", {}).items()}
-        return msgspec.convert({**row, "name": name, "write": write}, Setting)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{TABLE.name}: {name}: {error}") from error
 
 
 def written(name: str, entry: Any) -> Write:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from conf.errors import ConfigError, Problem, listed
+from conf.errors import ConfigError, Problem, blamed, listed
 from launchers.frameworks import framework_of
 
 if TYPE_CHECKING:
@@ -28,4 +28,5 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
         raise ConfigError(*refused)
     if experiment.cluster.container != "none":
         host = replace(host, python=PYTHON_OF_IMAGE)
-    return attached(framework.render(experiment, host), experiment)
+    with blamed(f"launchers/frameworks/{framework.name}.py", "its render fails", "CONTRIBUTING.md, A framework"):
+        return attached(framework.render(experiment, host), experiment)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from conf import resolve, schema
 from conf.errors import Problem
 from conf.resolve import Declared, Experiment
 from conf.vocabulary import Write, follow, read_yaml, vocabulary, written
@@ -63,7 +64,7 @@ class Assignments:
 @cache
 def table(framework: str) -> Table:
     """Return the framework's column of the vocabulary and its launchers/settings/FRAMEWORK.yaml, where there is one.
-    ValueError: an entry is not as the vocabulary's head says; it is named."""
+    Raises what an entry that is not as the vocabulary's head says comes to; it is named."""
     file = FOLDER / f"{framework}.yaml"
     raw: dict[str, Any] = dict(read_yaml(file)) if file.exists() else {}
     own = raw.pop("settings", {})
@@ -72,15 +73,15 @@ def table(framework: str) -> Table:
         if setting.request and setting.dump:
             write = setting.write.get(framework) or written(f"{file.name}: {name}", own.get(name, name))
             settings[name] = Row(name=name, of=setting.request, write=write)
-    if unknown := own.keys() - settings.keys():
-        raise ValueError(f"{file.name}: settings: no such setting: {', '.join(sorted(unknown))}")
-    parts = tuple(_part(file.name, **part) for part in raw.pop("parts", ()))
+    more = [(part["of"], {key: value for key, value in part.items() if key != "of"}) for part in raw.pop("parts", ())]
+    parts = tuple(Row(name=of, of=of, write=written(of, entry)) for of, entry in more)
+    fields = {n for m in (resolve, schema) for kind in vars(m).values() if isinstance(kind, type) for n in dir(kind)}
+    rows = (*settings.values(), *parts)
+    wrong = {row.write.convert for row in rows} - {None, *CONVERSIONS} | (own.keys() - settings.keys())
+    if wrong := wrong | {row.of for row in rows if {*row.of.split(".")} - fields}:
+        raise ValueError(f"no such setting, conversion or field of conf/schema.py: {', '.join(map(str, wrong))}")
     constants = {part: raw.pop(part, None) or {} for part in _CONSTANTS}
     return Table(settings=settings, parts=parts, **constants, more=raw)
-
-
-def _part(where: str, *, of: str, **write: Any) -> Row:
-    return Row(name=of, of=of, write=written(f"{where}: {of}", write))
 
 
 def assignments(e: Experiment, settings: Table) -> Assignments:

@@ -33,7 +33,7 @@ def problems(e: Experiment) -> Iterator[Problem]:
     if runtime == "none":
         return
     if image is None:
-        yield Problem("image", f"cluster.container={runtime} needs one", "null", hint="image=nvcr.io/nvidia/nemo:26.02")
+        yield Problem("image", f"cluster.container={runtime} needs one", "null", hint="see conf/tables/images.yaml")
     elif runtime == "enroot" and "/" in image and not image.endswith(".sqsh"):
         hint = f"enroot import docker://{enroot_name(image)}, then image=/path/to/it.sqsh"
         yield Problem("image", "enroot starts a local image", image, "the path of a .sqsh file, or a container", hint)

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
-from conf.errors import ConfigError, Problem
+from conf.errors import Problem, object_of
 
 TIMEOUT_S = 20
 CPU = "cpu"
@@ -63,12 +62,8 @@ class Vendor:
 def vendors() -> Mapping[str, Vendor]:
     """Return every vendor by name, in the order in which they are looked for. ConfigError: a module without one."""
     modules = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
-    known = {module: getattr(import_module(f"{__name__}.{module}"), "VENDOR", None) for module in modules}
-    named = {vendor.name: vendor for vendor in known.values() if isinstance(vendor, Vendor) and vendor.name != CPU}
-    if missing := [module for module in modules if known[module] not in named.values()]:
-        hint = "VENDOR = NAME(), an object of a Vendor with a name"
-        raise ConfigError(*(Problem(f"conf/vendors/{module}.py", "has no VENDOR", hint=hint) for module in missing))
-    return {vendor.name: vendor for vendor in (*sorted(named.values(), key=lambda vendor: vendor.order), Vendor())}
+    known = (object_of(__name__, module, "VENDOR", Vendor) for module in modules)
+    return {vendor.name: vendor for vendor in (*sorted(known, key=lambda vendor: vendor.order), Vendor())}
 
 
 def vendor_of(name: str | None) -> Vendor:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conf.errors import ConfigError, Problem, listed
+from conf.errors import Problem, blamed, listed, object_of
 from conf.vendors import CPU
 
 if TYPE_CHECKING:
@@ -39,7 +38,8 @@ class Framework:
         """Return how it writes each setting; see launchers/attribute_settings.py."""
         from launchers.attribute_settings import table
 
-        return table(self.name)
+        with blamed(f"launchers/settings/{self.name}.yaml", "this, or its column of conf/vocabulary.yaml, is wrong"):
+            return table(self.name)
 
     def render(self, e: Experiment, host: Host) -> Plan:
         """Return the plan of one training run of `e`, of which `refusals` yields nothing. Pure."""
@@ -91,13 +91,5 @@ def frameworks() -> tuple[str, ...]:
 
 @cache
 def framework_of(name: str) -> Framework:
-    """Return the framework called `name`. ConfigError: its module, or the module's FRAMEWORK, is missing."""
-    where = f"launchers/frameworks/{name}.py"
-    if name not in frameworks():
-        what = f"is missing, without which conf/framework/{name}.yaml runs nothing"
-        hint = "create it, with its FRAMEWORK: see CONTRIBUTING.md"
-        raise ConfigError(Problem(where, what, allowed=listed(frameworks()), hint=hint))
-    framework = getattr(import_module(f"{__name__}.{name}"), "FRAMEWORK", None)
-    if not isinstance(framework, Framework):
-        raise ConfigError(Problem(where, "has no FRAMEWORK", hint="FRAMEWORK = NAME(), an object of a Framework"))
-    return framework
+    """Return the framework called `name`. ConfigError: object_of refuses its module, or there is none."""
+    return object_of(__name__, name, "FRAMEWORK", Framework)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from conf.check import wrong
-from conf.errors import Problem, listed
+from conf.errors import Problem, blamed, listed
 from conf.resolve import Experiment
 from conf.schema import Model
 from conf.vendors import vendor_of
@@ -46,9 +46,9 @@ class MegatronBridge(RecipeStack):
 
 def hub_answer(recipe: str, model: Model) -> dict[str, Any]:
     """Return the hub's answer: {id, revisions, config}. recipe: the function's name."""
-    table = read_yaml(FOLDER / "hugging_face.yaml")
-    config = hub_config(recipe, model)
-    return {"id": table["ids"][recipe], "revisions": table["revisions"].get(recipe, []), "config": config}
+    with blamed("launchers/settings/hugging_face.yaml", "has no id or family for the recipe", "add it, as the others"):
+        table, config = read_yaml(FOLDER / "hugging_face.yaml"), hub_config(recipe, model)
+        return {"id": table["ids"][recipe], "revisions": table["revisions"].get(recipe, []), "config": config}
 
 
 def hub_config(recipe: str, model: Model) -> dict[str, Any]:

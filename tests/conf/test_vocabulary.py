@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conf import vocabulary as table
+from conf.errors import ConfigError
 from conf.vocabulary import printed, vocabulary
 
 RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
@@ -20,16 +21,17 @@ RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
 @pytest.mark.parametrize(
     ("row", "what"),
     [
-        ("lr: {kind: optimizer, unit: '-', abov: 0}", r"lr: Object contains unknown field `abov`"),
-        ("lr: {kind: optimizer}", r"lr: Object missing required field `unit`"),
-        ("lr: {kind: optimizer, unit: '-', print: {nemo: 3}}", r"lr: .*\$\.print"),
+        ("lr: {kind: optimizer, unit: '-', abov: 0}", r"lr: .*\n.*Object contains unknown field `abov`"),
+        ("lr: {kind: optimizer}", r"lr: .*\n.*Object missing required field `unit`"),
+        ("lr: {kind: optimizer, unit: '-', print: {nemo: 3}}", r"lr: .*\n.*\$\.print"),
         ("lr: optimizer", r"lr: "),
+        ("lr: {kind: optimizer, unit: '-', type: int, follows: [nothere], print: {zzz: y}}", r"lr: .*\n.*nothere, zzz"),
     ],
 )
 def test_a_wrong_row_is_named(row: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocabulary.yaml").write_text(row, encoding="utf-8")
     monkeypatch.setattr(table, "TABLE", tmp_path / "vocabulary.yaml")
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(ConfigError, match=what):
         vocabulary.__wrapped__()
 
 

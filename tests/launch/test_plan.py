@@ -116,7 +116,7 @@ def test_a_framework_brings_its_column_in_a_file_of_its_own(tmp_path: Path, monk
         load_experiment("platform=nvidia", "model=deepseek_v2_lite", "layout=data_parallel"), table
     )
     assert [problem.what for problem in refused] == ["the toy has no latent attention"]
-    for wrong, said in (("{lr: {too: x}}", "toy.yaml: lr: .*too"), ("{rate: x}", "no such setting: rate")):
+    for wrong, said in (("{lr: {too: x}}", "toy.yaml: lr: .*too"), ("{rate: x}", "no such .*: rate")):
         file.write_text(f"settings: {wrong}\n")
         read_yaml.cache_clear()
         with pytest.raises(ValueError, match=said):
