@@ -25,7 +25,7 @@ def load(name: str) -> Dialect:
     groups = [group for pattern in dialect.settings for group in re.findall(r"\(\?P<(\w+)>", pattern)]
     unknown = [group for group in groups if group not in vocabulary()]
     if unknown:
-        what = "a named group of `settings` is not a setting of conf/vocabulary.yaml"
+        what, hint = "a named group of `settings` is not a setting of conf/vocabulary.yaml", "`facts` takes any name"
         file = f"parsers/dialects/{name}.py"
-        raise ConfigError(*(Problem(file, what, group, hint=closest(group, vocabulary())) for group in unknown))
+        raise ConfigError(*(Problem(file, what, group, hint=closest(group, vocabulary()) or hint) for group in unknown))
     return dialect

@@ -52,11 +52,13 @@ def test_every_dialect_has_its_row() -> None:
 
 def test_what_is_wrong_with_a_dialect_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bare_one.py").write_text("X = 1\n")
-    (tmp_path / "misspelt.py").write_text(block("python").replace("<world_size>", "<world_sise>"))
+    for name, group in {"misspelt": "world_sise", "other": "model_dim"}.items():
+        (tmp_path / f"{name}.py").write_text(block("python").replace("<world_size>", f"<{group}>"))
     monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(tmp_path)])
     for name, words in {
         "absent": ("cannot be imported", "No module named"),
         "bare_one": ("has no DIALECT",),
+        "other": ("model_dim", "try: `facts` takes any name"),
         "misspelt": ("world_sise", "did you mean world_size?"),
     }.items():
         with pytest.raises(ConfigError) as error:
