@@ -58,7 +58,7 @@ def hardware(name: str | None) -> Hardware | None:
         return None
     facts, problems = read_choice("hardware", name), list[Problem]()
     device = freeze(Hardware, facts, f"hardware {name}", problems)
-    if problems := problems or check_hardware(asdict(device) if device else facts):
+    if problems := [*problems, *check_hardware(asdict(device) if device else facts)]:
         raise ConfigError(*problems)
     return device  # type: ignore[no-any-return]
 
