@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.check import wrong
-from conf.errors import Problem
+from conf.errors import Problem, listed
 from conf.resolve import Experiment
 from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
@@ -21,10 +21,12 @@ SETTINGS = "settings.yaml"
 class RecipeStack(Framework):
     """The common part of both. A subclass sets what differs. label: as NVIDIA calls it. program: the program of ours
     that builds the recipe and trains, or only checks (--check). fp8_delayed: its name for fp8 with delayed scaling;
-    those of the other precisions are the same in both. lists_on_one_line: in settings.yaml."""
+    those of the other precisions are the same in both. lists_on_one_line: in settings.yaml. releases: how those begin
+    whose attribute paths the table was checked against."""
 
     label: str
     program: Path
+    releases: tuple[str, ...]
     lists_on_one_line: bool = False
     environment_table = "nvidia_stacks_env"
     vendors = ("nvidia", None)
@@ -52,6 +54,9 @@ class RecipeStack(Framework):
             yield Problem("precision", what, requested, "bf16, fp32, fp8, fp8_current, mxfp8")
         if e.accelerator is None:
             yield from without_accelerator(e)
+        if not (e.framework.release or "").startswith(self.releases):
+            what = "the attribute paths of this release are not known"
+            yield wrong(e, "framework.release", what, listed([f"{known}x" for known in self.releases]))
         yield from self.more_refusals(e)
         yield from attribute_settings.problems(e, self.table)
 
