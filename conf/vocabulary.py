@@ -104,7 +104,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return True
         low = (self.above is None or value > self.above) and (self.at_least is None or value >= self.at_least)
-        return abs(value) < 2**63 and low and (self.below is None or value < self.below)
+        most = 2**63 if isinstance(value, int) else float("inf")
+        return abs(value) < most and low and (self.below is None or value < self.below)
 
     @property
     def bounds(self) -> str:
