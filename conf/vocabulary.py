@@ -130,11 +130,11 @@ def vocabulary() -> Mapping[str, Setting]:
         with blamed(f"conf/{TABLE.name}: {name}", "is not as the table's head says"):
             write = {framework: written(framework, form) for framework, form in entry.get("write", {}).items()}
             rows[name] = msgspec.convert({**entry, "name": name, "write": write}, Setting)
-    columns = {p.stem for at in ("conf/framework/*.yaml", "parsers/dialects/*.py") for p in TABLE.parents[1].glob(at)}
+    frameworks = {path.stem for path in TABLE.parent.glob("framework/*.yaml")}
     settings = {*rows, None, *(row.kind for row in rows.values())}
     for row in rows.values():
         others = {*row.follows, row.only_if, row.idle and row.idle.beside}
-        if unknown := [*(others - settings), *({*row.write, *row.print} - columns)]:
+        if unknown := [*(others - settings), *(row.write.keys() - frameworks)]:
             raise ConfigError(Problem(f"conf/{TABLE.name}: {row.name}", "names what is not there", listed(unknown)))
     return MappingProxyType(rows)
 

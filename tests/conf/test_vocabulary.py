@@ -25,7 +25,7 @@ RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
         ("lr: {kind: optimizer}", r"lr: .*\n.*Object missing required field `unit`"),
         ("lr: {kind: optimizer, unit: '-', print: {nemo: 3}}", r"lr: .*\n.*\$\.print"),
         ("lr: optimizer", r"lr: "),
-        ("lr: {kind: optimizer, unit: '-', type: int, follows: [nothere], print: {zzz: y}}", r"lr: .*\n.*nothere, zzz"),
+        ("lr: {kind: optimizer, unit: '-', type: int, follows: [nothere], write: {zzz: y}}", r"lr: .*\n.*nothere, zzz"),
     ],
 )
 def test_a_wrong_row_is_named(row: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
