@@ -137,7 +137,7 @@ class Segment:
         self._train_iters: int | None = None
         self._completed = False
         self._complete = False
-        self._mark_only: int | None = None
+        self._marked_only: set[int] = set()  # of the last steps, those that no line has reported yet
         self._joint_s: float | None = None
         self._shift_s = 0.0
 
@@ -170,7 +170,7 @@ class Segment:
         """Return where the same step stands already, printed by another rank or twice, as an index from the end."""
         index = self._place(step.step)
         known = None if index is None else self.steps[index]
-        return index if known and (known.step == self._mark_only or _alike(known, step)) else None
+        return index if known and (known.step in self._marked_only or _alike(known, step)) else None
 
     def _place(self, number: int) -> int | None:
         """Return where one of the last steps stands."""
@@ -180,8 +180,8 @@ class Segment:
     def merge(self, index: int, step: Step) -> Step:
         """Merge two reports of a step: the first counts, later ones add what it lacks; a mark keeps its own fields."""
         known = self.steps[index]
-        if known.step == self._mark_only:
-            self._mark_only = None
+        if known.step in self._marked_only:
+            self._marked_only.remove(known.step)
             merged = _over(step, known)
         else:
             merged = _filled(known, step)
@@ -217,7 +217,7 @@ class Segment:
             return refined, False
         step = self._clocked(marks.step_of(number, mark, line))
         self.add(step)
-        self._mark_only = number
+        self._marked_only = {number, *(n for n in self._marked_only if n > number - _TWINS_WITHIN)}
         return step, True
 
     def resume(self, done: int, line: int) -> None:
@@ -231,7 +231,7 @@ class Segment:
             return
         self.steps.take_back(done)
         self.last_step = self.steps[-1].step if self.steps else -1
-        self._mark_only, self._completed, self._shift_s = None, False, 0.0
+        self._marked_only, self._completed, self._shift_s = set(), False, 0.0
         self._joint_s = self.steps[-1].end_monotonic_s if self.steps else None
         self._keep(self._restarts, Restart(done, line))
 

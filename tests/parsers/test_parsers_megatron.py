@@ -58,6 +58,15 @@ def test_a_line_that_another_process_wrote_into_our_mark_is_read() -> None:
     assert [step.iteration for step in glued] == [1, 2, 3]
 
 
+def test_a_line_that_is_seen_to_end_after_the_next_mark_joins_its_own() -> None:
+    mark, nan = '[tprimat] step {"iteration": %d, "loss": 6.26017}', " number of nan iterations:   0 |"
+    log = [mark % 1, f"{line(1)}{nan}Number of parameters in billions:  0.00", "", mark % 2, line(2) + nan, mark % 3]
+    (run,) = parse_all(log)
+    assert [(step.iteration, step.loss, step.line) for step in run.steps] == [
+        (i, 6.26017, at) for i, at in ((1, 2), (2, 5), (3, 6))
+    ]
+
+
 def test_a_mark_alone_is_a_step_and_the_line_that_follows_joins_it() -> None:
     mark = '[tprimat] step {"iteration": 3, "lr_used": 1e-5, "memory_bytes": 7, "memory_kind": "rss"}'
     parsed = parse([mark, line(3), line(4)])
