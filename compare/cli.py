@@ -88,11 +88,13 @@ _OUTCOMES: Mapping[Outcome, int] = {"ok": 0, "regression": 1, "failed run": 1, "
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    was = gc.isenabled()
     gc.disable()  # it would go through a thousand records again and again: half a million objects, without a circle
     try:
         return _compared(COMPARE.parse(argv), sys.argv[1:] if argv is None else argv)
     finally:
-        gc.enable()
+        if was:
+            gc.enable()
 
 
 def _compared(arguments: Arguments, argv: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from conf.compose import SECRET, choices
 from conf.errors import Answer, InputError, Problem, UserError, closest, listed
-from conf.freeze import field_types, number, required
+from conf.freeze import MOST, field_types, number, required
 from conf.schema import Request
 from conf.version import VERSION
 
@@ -258,7 +258,7 @@ def positive(*units: str) -> Callable[[str], float]:
     return between(0, math.inf, "above 0", *units, exclusive=True)
 
 
-def positive_integer(text: str, most: int = 2**31) -> int:
+def positive_integer(text: str, most: int = MOST) -> int:
     """Read an integer from 1 to `most`. Raises ValueError."""
     value = number(text)
     if not 1 <= value <= most or value != int(value):

@@ -9,13 +9,13 @@ from itertools import product
 from math import log
 
 from conf.errors import Problem, listed
+from conf.freeze import MOST, MOST_LAYERS
 from conf.schema import Model, Request
 from conf.shapes import Sizes, tensor_widths
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, leaves, requested, vocabulary
 
 MAY_BE_ZERO = {"moe_first_dense_layers"}
-MOST, MOST_LAYERS = 2**31, 10_000  # layers are counted one by one
 TENSOR, EXPERT = "layout.tensor_model_parallel_size", "layout.expert_model_parallel_size"
 _WORDS = {
     "num_attention_heads": "attention heads",
@@ -231,6 +231,10 @@ def _precision(r: Request, s: Sizes) -> Iterator[Problem]:
         yield Problem("precision", what, precision.name, "fp8, fp8_current, bf16, fp32", "precision=fp8")
 
 
+def _node(r: Request, s: Sizes) -> Iterator[Problem]:
+    yield from vendor_of(r.hardware.vendor).node_problems(r.ranks_per_node)
+
+
 def warnings(r: Request, s: Sizes) -> Iterator[Problem]:
     """Yield what is slow and allowed: TP beyond a node."""
     if s.tp > r.ranks_per_node:
@@ -245,10 +249,7 @@ LAYOUT_RULES: tuple[Callable[[Request, Sizes], Iterator[Problem]], ...] = (
     *(_world, _groups, _tensor, _pipeline, _sequence, _batch),
     *(_routing, _experts, _experts_with_tensor),
 )
-SETTING_RULES: tuple[Callable[[Request, Sizes], Iterator[Problem]], ...] = (
-    *(_schedule, _bounds, _recompute, _overlap, _precision),
-    lambda r, _: vendor_of(r.hardware.vendor).node_problems(r.ranks_per_node),
-)
+SETTING_RULES = (_schedule, _bounds, _recompute, _overlap, _precision, _node)
 
 
 def problems(r: Request, *, layout: bool = True) -> list[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -65,7 +64,9 @@ def blamed(where: str, what: str, hint: str = "") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename.endswith(where)]
+        from traceback import extract_tb
+
+        lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename.endswith(where)]
         where = f"{where}:{lines[-1]}" if lines else where
         raise ConfigError(Problem(where, what, f"{type(error).__name__}: {error}", hint=hint)) from error
 

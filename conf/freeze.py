@@ -15,12 +15,12 @@ from conf.errors import ConfigError, Problem, closest, listed
 
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[kKMBGTP](?![a-zA-Z]))?\s*(\S.*)?")
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
+MOST, MOST_LAYERS = 2**31, 10_000  # of any count or size; layers are counted one by one
 
 
 def freeze(kind: Any, value: Any, where: str, problems: list[Problem]) -> Any:
     """Return `value` (what YAML gives) as `kind` (a dataclass or any of its field types). Appends to `problems` what
     does not fit and returns None in its place, so that one call finds all of them.
-
     A number may be typed with one of the units that its annotation names: Annotated[float, "USD/gpu-hour"]."""
     units = getattr(kind, "__metadata__", ())
     kind = kind.__origin__ if units else kind

@@ -13,7 +13,7 @@ from conf.arguments import Arguments, Command, Key, positive, positive_integer, 
 from conf.compose import choices, compose
 from conf.errors import InputError, Problem, closest, command, listed
 from conf.facts import hardware
-from conf.freeze import frozen
+from conf.freeze import MOST_LAYERS, frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
 from metrics.peak import Cause, achievable_tflops, causes_in_a_run, explained, peak_tflops
@@ -46,7 +46,7 @@ def _hardware(text: str) -> Hardware | str:
 
 _OF_A_MODEL = (
     Key("model", "of conf/model; or its shape:", choices=partial(choices, "model"), example="llama31_8b"),
-    Key("num_layers", "", partial(positive_integer, most=10_000), example="16"),
+    Key("num_layers", "", partial(positive_integer, most=MOST_LAYERS), example="16"),
     Key("hidden_size", "also the width of all attention heads together", positive_integer, example="4096"),
     Key("ffn_hidden_size", "width of the MLP; left out where unknown", positive_integer, example="14336"),
     Key("gated_linear_unit", "whether the MLP has a gate (SwiGLU)", switch, False, "true"),

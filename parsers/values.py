@@ -80,9 +80,10 @@ def literal(text: str) -> Any:
     words: dict[str, Any] = {"None": None, "True": True, "False": False}
     if text in words:
         return words[text]
-    exact = integer(text.removeprefix("-"))
+    negative = text[:1] == "-" and text[1:2].isdigit()
+    exact = integer(text[negative:])
     if exact is not None:
-        return -exact if text.startswith("-") else exact
+        return -exact if negative else exact
     decimal = number(text)
     return decimal if decimal is not None else text.removeprefix("torch.")
 

@@ -23,8 +23,7 @@ def load(name: str) -> Dialect:
     """Return the dialect of this name. ConfigError: object_of refuses it, or a named group is no setting."""
     dialect = object_of(__name__, name, "DIALECT", Dialect)
     groups = [group for pattern in dialect.settings for group in re.findall(r"\(\?P<(\w+)>", pattern)]
-    unknown = [group for group in groups if group not in vocabulary()]
-    if unknown:
+    if unknown := [group for group in groups if group not in vocabulary()]:
         what, hint = "a named group of `settings` is not a setting of conf/vocabulary.yaml", "`facts` takes any name"
         file = f"parsers/dialects/{name}.py"
         raise ConfigError(*(Problem(file, what, group, hint=closest(group, vocabulary()) or hint) for group in unknown))
