@@ -55,7 +55,7 @@ def _train(path: str) -> int:
         import engine_train
 
         engine_standin.check()
-    except ImportError as error:
+    except (ImportError, EngineError) as error:
         return stop(2, f"engine: cannot import what it runs on: {error}")
     try:
         stopped = engine_train.train(settings, stand_in, Path(path).parent / "checkpoints")

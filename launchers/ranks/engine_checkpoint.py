@@ -23,14 +23,12 @@ from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.utils import get_attr_wrapped_model
 from rank_program import mark
 from torch.distributed import checkpoint
+from tprimat_settings import TABLE
 
 _MARKER = "latest"
-_LAYOUT = (
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
-    *("context_parallel_size", "expert_model_parallel_size", "data_parallel_size", "world_size", "sequence_parallel"),
-)
+_LAYOUT = tuple(name for name, kind in TABLE["requested"].items() if kind == "layout")
 _MAY_DIFFER = (
-    *(*_LAYOUT, "num_micro_batches", "train_iters", "save_interval", "attention_backend", "data_path"),
+    *(*_LAYOUT, "train_iters", "save_interval", "attention_backend", "data_path"),
     *("recompute_granularity", "recompute_method", "recompute_num_layers"),
     *("overlap_grad_reduce", "overlap_param_gather"),
 )

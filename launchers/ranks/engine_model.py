@@ -65,34 +65,25 @@ def _chunk(settings: Settings, config: Any, stage: int | None) -> Any:
 
 def _transformer_config(s: Settings) -> Any:
     dtype = getattr(torch, s.params_dtype)
-    return TransformerConfig(
-        **{name: getattr(s, name) for name in _SAME_NAME},
+    options = {
+        **s.options(TransformerConfig, "model", "sizes"),
         **_schedule(s),
         **_experts(s),
-        layernorm_epsilon=s.norm_epsilon,
-        gated_linear_unit=s.swiglu,
-        activation_func=functional.silu,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=dtype is torch.bfloat16,
-        use_cpu_initialization=not torch.cuda.is_available(),
-        init_method=_leave,  # set_weights comes after; perform_initialization=False would also skip the biases' zeros
-        output_layer_init_method=_leave,
-        attention_softmax_in_fp32=False,  # of Megatron's own attention; as on every vendor's stack
+        "gated_linear_unit": s.swiglu,
+        "activation_func": functional.silu,
+        **dict.fromkeys(("params_dtype", "pipeline_dtype"), dtype),
+        "bf16": dtype is torch.bfloat16,
+        "use_cpu_initialization": not torch.cuda.is_available(),
+        # set_weights comes after; perform_initialization=False would also skip the biases' zeros
+        **dict.fromkeys(("init_method", "output_layer_init_method"), _leave),
+        "attention_softmax_in_fp32": False,  # of Megatron's own attention; as on every vendor's stack
         **dict.fromkeys(_NEED_MORE, False),
-    )
+    }
+    return TransformerConfig(**options)
 
 
 _NEED_MORE = ("persist_layer_norm", "gradient_accumulation_fusion", "bias_activation_fusion", "bias_dropout_fusion")
 """These need TransformerEngine or apex, or compile at the first step."""
-_SAME_NAME = (
-    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
-    *("normalization", "add_bias_linear", "add_qkv_bias", "init_method_std", "hidden_dropout", "attention_dropout"),
-    *("recompute_granularity", "recompute_method", "recompute_num_layers", "sequence_parallel"),
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
-    *("context_parallel_size", "expert_model_parallel_size", "fp8", "qk_layernorm"),
-)
-_SAME_EXPERT_NAME = ("router_topk", "ffn_hidden_size", "shared_expert_intermediate_size", "router_load_balancing_type")
 
 
 def _schedule(s: Settings) -> dict[str, Any]:
@@ -116,10 +107,8 @@ def _experts(s: Settings) -> dict[str, Any]:
     # RouterGatingLinearFunction reads a name that only TransformerEngine defines (transformer/moe/moe_utils.py:958)
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
     return {
-        "num_moe_experts": s.num_experts,
         # in bf16 a rounding sends tokens to other experts: layouts were 5e-3 apart in loss after 15 steps, now 2e-3
         "moe_router_dtype": "fp32",
-        **{f"moe_{name}": getattr(s, f"moe_{name}") for name in _SAME_EXPERT_NAME},
         "moe_aux_loss_coeff": (s.moe_aux_loss_coeff or 0.0) * aux_loss_correction(s.context_parallel_size),
         "moe_layer_freq": [int(layer >= dense) for layer in range(s.num_layers)],
         "moe_token_dispatcher_type": "alltoall",
@@ -183,13 +172,8 @@ class _InPlace(DistributedDataParallel):
 def _distributed(s: Settings, config: Any, model: Any, first: bool) -> Any:
     if torch.cuda.is_available():
         model.cuda(torch.cuda.current_device())
-    options = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=s.accumulate_allreduce_grads_in_fp32,
-        use_distributed_optimizer=s.use_distributed_optimizer,
-        overlap_grad_reduce=s.overlap_grad_reduce,
-        overlap_param_gather=s.overlap_param_gather,
-        align_param_gather=_aligned(s),
-    )
+    made = s.options(DistributedDataParallelConfig, "ddp")
+    options = DistributedDataParallelConfig(**made, align_param_gather=_aligned(s))
     # as megatron/training/training.py, get_model(): later virtual stages have nothing left to hide buckets behind
     kind = DistributedDataParallel if s.overlap_grad_reduce else _InPlace
     wrapped = kind(config=config, ddp_config=options, module=model, disable_bucketing=not first)

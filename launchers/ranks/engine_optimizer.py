@@ -13,17 +13,13 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from tprimat_standin import decayed_first
 
 megatron_optimizer._get_param_groups = decayed_first(megatron_optimizer._get_param_groups)
-_SAME_NAME = (
-    *("optimizer", "lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad"),
-    *("use_distributed_optimizer", "overlap_param_gather"),
-)
 
 
 def build_optimizer(settings: Settings, chunks: list[Any]) -> Any:
     """Return the optimizer of `chunks`, each a Megatron DistributedDataParallel."""
     dtype = getattr(torch, settings.params_dtype)
-    same_name = {name: getattr(settings, name) for name in _SAME_NAME}
-    config = OptimizerConfig(**same_name, params_dtype=dtype, bf16=dtype is torch.bfloat16)
+    options = settings.options(OptimizerConfig, "optimizer", "schedule", "ddp")
+    config = OptimizerConfig(**options, lr=settings.lr, params_dtype=dtype, bf16=dtype is torch.bfloat16)
     if not HAVE_APEX_OR_TE:
         # the same bits as what stands in for theirs (megatron/core/utils.py:1022), which waits for each parameter's
         # norm on a GPU and scales through copies
@@ -49,15 +45,10 @@ def build_scheduler(settings: Settings, optimizer: Any) -> Any:
     """Return the schedule, which counts steps: call `step(1)` after each. With lr_warmup_init = lr / (W + 1) for W
     warm-up steps, step s = 0, 1, ... uses lr (s + 1) / (W + 1) while s < W, then the cosine from lr at s = W to min_lr
     at s = lr_decay_iters."""
-    s = settings
-    rates = {"init_lr": s.lr_warmup_init, "max_lr": s.lr, "min_lr": s.min_lr, "lr_decay_style": s.lr_decay_style}
-    steps = {
-        "lr_warmup_steps": s.lr_warmup_iters,
-        "lr_decay_steps": s.lr_decay_iters,
-        "wd_incr_steps": s.lr_decay_iters,
-    }
-    decay = {"start_wd": s.weight_decay, "end_wd": s.weight_decay, "wd_incr_style": "constant"}
-    return OptimizerParamScheduler(optimizer, **rates, **steps, **decay)
+    options = settings.options(OptimizerParamScheduler, "schedule")
+    decay = dict.fromkeys(("start_wd", "end_wd"), settings.weight_decay)
+    constant = {"wd_incr_style": "constant", "wd_incr_steps": settings.lr_decay_iters}
+    return OptimizerParamScheduler(optimizer, **options, **decay, **constant)
 
 
 def sharded_optimizer_state(optimizer: Any, models: dict[str, Any], loading: bool) -> Any:

@@ -1,20 +1,25 @@
 """Read the engine's settings file: one flat JSON object in canonical (Megatron) names.
 
 What a value may be and what the engine cannot do is checked before the file is written (conf/, launchers/frameworks/
-megatron.py). Nothing has a default: a setting that the file lacks ends the run with its name. Does not import torch, so
-that a refusal takes no time."""
+megatron.py). Nothing has a default: settings that the file lacks are refused by name. Does not import torch, so that
+a refusal takes no time."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from rank_program import Problem, Refused
+
+sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
+from tprimat_settings import TABLE
 
 
 class EngineError(Exception):
@@ -24,16 +29,22 @@ class EngineError(Exception):
 class Settings(SimpleNamespace):
     """One run of the engine. Sizes are global (not per rank); rates are per step; `None` means "not used"."""
 
-    def __getattr__(self, name: str) -> Any:
-        """Refuse a setting that the file lacks."""
-        near = difflib.get_close_matches(name, vars(self), n=1)
-        hint = f"rename {near[0]}" if near else "add it: every setting that the engine reads is required"
-        raise Refused(Problem(name, "is missing in the settings", hint=hint))
+    def options(self, builder: Callable[..., Any], *objects: str) -> dict[str, Any]:
+        """Return the arguments of `builder` that are settings: those that are read back off one of `objects` under an
+        argument's name (the column `built` of conf/vocabulary.yaml). One that is not used keeps its default."""
+        accepted, made = inspect.signature(builder).parameters, {}
+        for name in TABLE["requested"]:
+            for place in TABLE["built"].get(name, ()):
+                owner, _, argument = place.partition(".")
+                if owner in objects and argument in accepted and getattr(self, name) is not None:
+                    made[argument] = getattr(self, name)
+        return made
 
 
 def read_settings(path: str) -> Settings:
     """Return the settings in the JSON file at `path`.
-    Raises Refused: the file cannot be read, was written for another number of processes, or its data do not fit."""
+    Raises Refused: the file cannot be read, lacks settings, was written for another number of processes, or its data do
+    not fit."""
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -41,9 +52,17 @@ def read_settings(path: str) -> Settings:
     if not isinstance(values, dict):
         raise Refused.of(path, "is not a settings file", f"a {type(values).__name__}", "one JSON object")
     settings = Settings(**values)
-    if problems := [*_world_problems(settings)] or _data_problems(settings):
+    if problems := [*_missing(values)] or [*_world_problems(settings)] or _data_problems(settings):
         raise Refused(*(problem._replace(where=f"{path}: {problem.where}") for problem in problems))
     return settings
+
+
+def _missing(values: dict[str, Any]) -> Iterator[Problem]:
+    """Yield each setting that the file lacks."""
+    expected = {*TABLE["requested"], "device"}
+    for name in sorted(expected - values.keys()):
+        near = difflib.get_close_matches(name, values.keys() - expected, n=1)
+        yield Problem(name, "is missing in the settings", hint=f"rename {near[0]}" if near else "add it")
 
 
 def _data_problems(s: Settings) -> list[Problem]:

@@ -11,16 +11,13 @@ import logging
 import sys
 import types
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
-import tprimat_standin
+from engine_settings import EngineError  # first: it puts the folder of the others on the path
+from rank_program import installed
 from tprimat_after_import import FAULTS, after, around
-from tprimat_standin import Replacement, answer, set_state
+from tprimat_standin import CUDA, GONE, MEGATRON, Replacement, answer, replace, set_state
 
 MEGATRON_VERSION = "0.15.3"
 _CPU = torch.device("cpu")
@@ -32,24 +29,17 @@ _SHARED = (
 """Rows of the rehearsal's tables that hold here, too."""
 
 
-class StandInError(ImportError):
-    """The installed megatron-core is not the one that this stand-in was written for."""
-
-
 def install() -> bool:
     """Install the stand-in; call it before anything imports Megatron, and `check` when all of it is imported. Returns
     True where the stand-in is now active, False where there is an accelerator and nothing was replaced.
-    Raises StandInError: megatron-core is missing, or is another release."""
+    Raises EngineError: megatron-core is missing, or is another release."""
     if torch.cuda.is_available():
         return False
-    try:
-        installed = version("megatron-core")
-    except PackageNotFoundError as error:
-        raise _refusal("it is not installed") from error
-    if installed != MEGATRON_VERSION:
-        raise _refusal(f"this is {installed}")
+    release = installed("megatron-core")["megatron_core"]
+    if release != MEGATRON_VERSION:
+        raise _refusal(f"this is {release}" if release else "it is not installed")
     for entry in rows():
-        after(entry.module)(functools.partial(tprimat_standin.replace, entry))
+        after(entry.module)(functools.partial(replace, entry))
     for name in DEVICE_LITERALS:
         after(name)(lambda module: setattr(module, "torch", _TorchOnCpu()))
     logging.getLogger("megatron.core.tensor_parallel.random").addFilter(_is_no_rng_warning)
@@ -58,21 +48,20 @@ def install() -> bool:
 
 def check() -> None:
     """Refuse a Megatron-Core in which a name could not be replaced.
-    Raises StandInError: names are missing, all of them listed."""
-    if missing := [*tprimat_standin.GONE, *(f"{module}: {error}" for module, _, error in FAULTS)]:
+    Raises EngineError: names are missing, all of them listed."""
+    if missing := [*GONE, *(f"{module}: {error}" for module, _, error in FAULTS)]:
         raise _refusal("; ".join(missing))
 
 
-def _refusal(why: str) -> StandInError:
-    return StandInError(
+def _refusal(why: str) -> EngineError:
+    return EngineError(
         f"without a GPU the stand-in for torch.cuda is needed, and it fits megatron-core {MEGATRON_VERSION} only: "
         f"{why}; try: pip install megatron-core=={MEGATRON_VERSION}"
     )
 
 
 def rows() -> tuple[Replacement, ...]:
-    tables = (*tprimat_standin.CUDA, *tprimat_standin.MEGATRON)
-    return (*(entry for entry in tables if entry.full_name in _SHARED), *OWN)
+    return (*(entry for entry in (*CUDA, *MEGATRON) if entry.full_name in _SHARED), *OWN)
 
 
 class _TorchOnCpu(types.ModuleType):

@@ -49,7 +49,8 @@ def test_the_ranks_read_built_objects_by_the_same_rows() -> None:
     """UPDATE_GOLDEN=1 writes the table."""
     rows = [row for row in vocabulary().values() if row.built]
     built = {row.name: [row.built] if isinstance(row.built, str) else row.built for row in rows}
-    table = {"built": built, "only_if": {row.name: row.only_if for row in rows if row.only_if}}
+    requested = {row.name: row.kind for row in vocabulary().values() if row.request and row.dump}
+    table = {"requested": requested, "built": built, "only_if": {row.name: row.only_if for row in rows if row.only_if}}
     path = RANKS / "rehearsal" / "tprimat_built.json"
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

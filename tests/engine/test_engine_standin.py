@@ -55,7 +55,7 @@ def test_another_release_is_refused_by_name(in_rank: Callable[[str], str]) -> No
 def refused(step):
     try:
         step()
-    except engine_standin.StandInError as error:
+    except engine_standin.EngineError as error:
         print(error)
 engine_standin.OWN += (engine_standin.Replacement("torch.cuda.no_such_name", lambda _: None, "a test"),)
 engine_standin.install()

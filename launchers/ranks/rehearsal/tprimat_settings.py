@@ -15,7 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 TABLE: dict[str, Any] = json.loads(Path(__file__).with_name("tprimat_built.json").read_text(encoding="utf-8"))
-"""built: setting → where it is read, the first that is there. only_if: setting → the one without which it is null."""
+"""requested: setting → its kind. built: setting → where it is read, the first that is there. only_if: setting → the one
+without which it is null."""
 _PLACE = re.compile(r"(?:(\w+)\()?(\w+)((?:\.\w+)*)\)?")
 
 
