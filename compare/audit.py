@@ -13,12 +13,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
-from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact, gathered
+from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed
 from conf.vocabulary import OFF, shown_in, vocabulary
-from metrics.repeats import SEED
+from metrics.repeats import SEED, gathered
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
 from parsers.storage import STEPS_FILE

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from compare.audit import Audit, audit
 from compare.curve import Curve, curve_of
 from compare.figures import FIGURES, SPEED, pool, worded
-from compare.groups import Group, Question, gathered, group, has_figures
-from compare.statistics import Interval, Word, ratio_of
+from compare.groups import Group, Question, group, has_figures
+from compare.statistics import Interval, Ratio, Word, ratio_of
 from conf.errors import InputError, Problem, UserError, closest, listed
 from metrics import Quantity, summarise
 from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of, priced
+from metrics.repeats import gathered
 from metrics.terms import EXAMPLE, read_prices
 from parsers import Run
 from parsers.find import NO_RUN, copies
@@ -227,21 +228,16 @@ def _ratios(groups: Sequence[Group], base: Group, numbers: Numbers, difference: 
         if figure.better is None or all(q.value is None for q in every):
             continue
         guess = next((q for q in every if q.source == "assumed"), None)
-        result = None
         if ours is None or theirs is None:
-            reason = f"unknown of {group_.label if ours is None else base.label}"
+            result = Ratio(f"unknown of {group_.label if ours is None else base.label}")
         elif min(*ours, *theirs) <= 0:
-            reason = "no ratio: not above zero in every run"
+            result = Ratio("no ratio: not above zero in every run")
         elif guess is not None:  # no word about what nobody measured or stated
-            reason = f"assumed: {guess.note}" if guess.note else "assumed"
+            result = Ratio(f"assumed: {guess.note}" if guess.note else "assumed")
         else:
             result = ratio_of(ours, theirs, figure.better, difference)
-        pair = (group_.label, base.label, figure.metric)
-        if result is None:
-            yield Compared(*pair, None, None, "undecided", None, reason)
-        else:
-            word = worded(figure, result.word)
-            yield Compared(*pair, result.ratio, result.interval, word, result.runs_to_decide, result.reason)
+        known = {**asdict(result), "word": worded(figure, result.word)}
+        yield Compared(group=group_.label, baseline=base.label, metric=figure.metric, **known)
 
 
 def _known(quantities: Sequence[Quantity]) -> list[float] | None:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from compare.groups import gathered, seed_of
+from compare.groups import seed_of
+from metrics.repeats import gathered
 from parsers import Record, Run
 from parsers.dialects import DIALECTS, load
 from parsers.record import columns

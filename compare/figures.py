@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from compare.statistics import Better, Word
+from conf.facts import read_lines
 from metrics.quantity import Quantity
 from metrics.repeats import arithmetic_mean_of, mean_of
 
@@ -16,7 +17,7 @@ Part = Literal["speed", "utilisation", "memory", "energy", "cost", "time lost", 
 Pooled = Literal["geometric", "mean", "max", "min"]
 
 
-class Figure(Struct, frozen=True):
+class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     """A metric that is shown: a line of figures.jsonl. part: of the report. better: the direction of its word, if any.
     pooled: what repeats become, their geometric mean with an interval or another. table: in the terminal's, too."""
 
@@ -29,7 +30,7 @@ class Figure(Struct, frozen=True):
 
 
 SPEED, COST = "tokens_per_s_per_gpu", "cost_per_trillion_tokens"
-FIGURES = tuple(json.Decoder(Figure).decode_lines(Path(__file__).with_name("figures.jsonl").read_bytes()))
+FIGURES = read_lines(Path(__file__).with_name("figures.jsonl"), Figure)
 TITLES = {figure.metric: figure.title for figure in FIGURES}
 _WORDS: Mapping[Part, tuple[Word, Word]] = {"speed": ("faster", "slower"), "cost": ("cheaper", "more expensive")}
 

@@ -3,9 +3,9 @@ apart, and the question: in which settings they may differ without an explanatio
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
 from conf.vocabulary import short_names, vocabulary
 from metrics.peak import hardware_of
-from metrics.repeats import SEED, experiment_key, requested_of
+from metrics.repeats import SEED, experiment_key, gathered, requested_of, told_apart
 from parsers import Record, Run
 
 LAYOUT = "layout"
@@ -34,8 +34,6 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
 }
 _BEST = "max_performance"
 _READABLE = 60  # characters of a label
-_Key = TypeVar("_Key", bound=Hashable)
-_Item = TypeVar("_Item")
 
 
 class Group(Struct, frozen=True, dict=True):
@@ -75,14 +73,6 @@ def counted(groups: Sequence[Group]) -> tuple[Group, ...]:
     return tuple(one for one in groups if one.usable) or tuple(one for one in rehearsed if one.usable)
 
 
-def gathered(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
-    """Return the second parts of `pairs` by their first."""
-    by_key: dict[_Key, list[_Item]] = {}
-    for key, item in pairs:
-        by_key.setdefault(key, []).append(item)
-    return by_key
-
-
 def group(runs: Sequence[Run]) -> tuple[Group, ...]:
     """Return the groups, in the order of their first runs."""
     members = gathered((experiment_key(run.record), run) for run in runs)
@@ -94,13 +84,7 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
     """Return a label for each: the columns that vary, clearest first, until every group has a name of its own."""
     if len(firsts) == 1:
         return [_place(firsts[0]) or firsts[0].name]
-    names = [""] * len(firsts)
-    for cells in _columns(firsts):
-        if len(set(cells)) > 1:
-            names = [" ".join(filter(None, pair)) for pair in zip(names, cells, strict=True)]
-        if len({*names}) == len(names):
-            break
-    names = [name or "other" for name in names]
+    names = [name or "other" for name in told_apart(len(firsts), _columns(firsts))]
     # Logs from elsewhere, of which little is known, differ in too much to be called after it.
     names = [record.name for record in firsts] if max(map(len, names)) > _READABLE else names
     counts = [names[:i].count(name) + 1 for i, name in enumerate(names)]

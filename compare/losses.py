@@ -28,9 +28,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from compare.curve import Finding, Traced
-from compare.groups import gathered
 from conf.vocabulary import short_names
 from metrics import shown
+from metrics.repeats import gathered
 
 Means = Sequence[Sequence[float]]  # of each seed, of each block
 RISK = 0.04

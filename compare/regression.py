@@ -17,12 +17,12 @@ from msgspec.structs import asdict, replace
 
 from compare.comparison import Comparison, compare_groups
 from compare.figures import FIGURES, TITLES, Figure
-from compare.groups import Group, Question, expand, gathered
+from compare.groups import Group, Question, expand
 from compare.statistics import Interval, runs_to_decide, would_decide
 from conf.errors import listed
 from metrics.bill import Terms
 from metrics.quantity import Quantity, shown
-from metrics.repeats import SEED, experiment_key
+from metrics.repeats import SEED, experiment_key, gathered
 from parsers import Run
 
 State = Literal["ok", "regression", "cannot tell"]

@@ -24,14 +24,14 @@ _MOST_RUNS = 1000
 
 
 class Ratio(Struct, frozen=True):
-    """One group over another. interval: 95 %; None where `reason` says why. The word speaks of the first group.
-    runs_to_decide: of an undecided one, the runs a side after which the word would be another; None: not known, or more
-    than are worth it."""
+    """One group over another. interval: 95 %. Either is None where `reason` says why. The word speaks of the first
+    group. runs_to_decide: of an undecided one, the runs a side after which the word would be another; None: not known,
+    or more than are worth it."""
 
-    ratio: float
-    interval: tuple[float, float] | None
-    word: Word
     reason: str
+    ratio: float | None = None
+    interval: Interval | None = None
+    word: Word = "undecided"
     runs_to_decide: int | None = None
 
 
@@ -40,31 +40,41 @@ def ratio_of(
 ) -> Ratio:
     """Return the ratio of geometric means of two groups of positive run means, and its word. difference: the smallest
     that matters, as a share."""
-    logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
-    distance = statistics.fmean(logs) - statistics.fmean(base)
-    ratio = exp(distance)
+    sizes = (len(values), len(baseline))
+    distance, variances = _compared(values, baseline)
 
-    def decided(interval: Interval) -> bool:
-        return word_of(interval, better, difference) != "undecided"
+    def needed() -> int | None:
+        return runs_to_decide(values, baseline, lambda ends: word_of(ends, better, difference) != "undecided")
 
-    if min(len(logs), len(base)) < ENOUGH:
-        known = min(len(logs), len(base)) > 1
-        needed = max(ENOUGH, runs_to_decide(values, baseline, decided) or 0) if known else None
-        reason = f"too few runs for an interval ({len(logs)} and {len(base)}, {ENOUGH} each are needed)"
-        only = len(logs) == len(base) == 1
-        return Ratio(ratio, None, "undecided", "one run each: no interval" if only else reason, needed)
-    half = _half_width(
-        statistics.variance(logs) / len(logs), statistics.variance(base) / len(base), len(logs), len(base)
-    )
-    if half is None:
-        return Ratio(ratio, None, "undecided", "no spread between repeats: copies, or too coarse a clock")
-    interval = (exp(distance - half), exp(distance + half))
-    word = word_of(interval, better, difference)
-    how = f"Welch, {len(logs)} against {len(base)} runs"
+    if min(sizes) < ENOUGH:
+        few = f"too few runs for an interval ({sizes[0]} and {sizes[1]}, {ENOUGH} each are needed)"
+        reason = "one run each: no interval" if sizes == (1, 1) else few
+        return Ratio(reason, exp(distance), runs_to_decide=max(ENOUGH, needed() or 0) if min(sizes) > 1 else None)
+    if sum(variances) == 0:
+        return Ratio("no spread between repeats: copies, or too coarse a clock", exp(distance))
+    interval = _interval(distance, variances, sizes)
+    word, how = word_of(interval, better, difference), f"Welch, {sizes[0]} against {sizes[1]} runs"
     if word != "undecided":
-        return Ratio(ratio, interval, word, how)
-    needed = runs_to_decide(values, baseline, decided)
-    return Ratio(ratio, interval, word, f"{how}; {would_decide(needed)}", needed)
+        return Ratio(how, exp(distance), interval, word)
+    runs = needed()
+    return Ratio(f"{how}; {would_decide(runs)}", exp(distance), interval, word, runs)
+
+
+def _compared(values: Sequence[float], baseline: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Return the distance of the mean logarithms, and the variance of each side's, 0 of a single run."""
+    first, second = ([math.log(value) for value in side] for side in (values, baseline))
+    a, b = (statistics.variance(side) if len(side) > 1 else 0.0 for side in (first, second))
+    return statistics.fmean(first) - statistics.fmean(second), (a, b)
+
+
+def _interval(distance: float, variances: tuple[float, float], runs: tuple[int, int]) -> Interval:
+    """Return Welch's interval of a ratio. variances: of the logarithms of so many runs on each side, not both 0."""
+    a, b = (variance / count for variance, count in zip(variances, runs, strict=True))
+    # Divided through by a + b: the squares of very small variances are zero in floating point.
+    share = a / (a + b)
+    degrees = 1 / (share**2 / (runs[0] - 1) + (1 - share) ** 2 / (runs[1] - 1))
+    half = t_quantile(degrees) * math.sqrt(a + b)
+    return exp(distance - half), exp(distance + half)
 
 
 def would_decide(runs: int | None) -> str:
@@ -72,13 +82,13 @@ def would_decide(runs: int | None) -> str:
     return f"about {runs} runs a side would decide" if runs else f"not even {_MOST_RUNS} runs a side would decide"
 
 
-def of_no_interest(difference: float) -> tuple[float, float]:
+def of_no_interest(difference: float) -> Interval:
     """Return the ratios from 1 / (1 + difference) to 1 + difference: a figure and its inverse, as speed and step time
     are, are then of one word."""
     return 1 / (1 + difference), 1 + difference
 
 
-def word_of(interval: tuple[float, float], better: Better, difference: float = OF_INTEREST) -> Word:
+def word_of(interval: Interval, better: Better, difference: float = OF_INTEREST) -> Word:
     """Return same: inside the band of no interest; faster or slower: all on one side of 1; else undecided."""
     low, high = interval
     least, most = of_no_interest(difference)
@@ -91,16 +101,6 @@ def word_of(interval: tuple[float, float], better: Better, difference: float = O
     return "undecided"
 
 
-def _half_width(a: float, b: float, first: int, second: int) -> float | None:
-    """Return half of Welch's interval. a, b: squared standard errors of means over so many runs. None: no spread."""
-    if a + b == 0:
-        return None
-    # Divided through by a + b: the squares of very small variances are zero in floating point.
-    share = a / (a + b)
-    degrees = 1 / (share**2 / (first - 1) + (1 - share) ** 2 / (second - 1))
-    return t_quantile(degrees) * math.sqrt(a + b)
-
-
 def runs_to_decide(
     values: Sequence[float], baseline: Sequence[float], decided: Callable[[Interval], bool]
 ) -> int | None:
@@ -111,17 +111,14 @@ def runs_to_decide(
     spread)."""
     if min(len(values), len(baseline)) < 2:
         return None
-    logs, base = [math.log(value) for value in values], [math.log(value) for value in baseline]
-    distance = statistics.fmean(logs) - statistics.fmean(base)
-    a, b = statistics.variance(logs), statistics.variance(base)
-    if a + b == 0:
+    distance, variances = _compared(values, baseline)
+    if sum(variances) == 0:
         return None
 
     def decides(count: int) -> bool:
-        half = _half_width(a / count, b / count, count, count) or 0.0
-        return decided((exp(distance - half), exp(distance + half)))
+        return decided(_interval(distance, variances, (count, count)))
 
     # A longer interval decides nothing that a shorter one inside it leaves open: the first count is found by halving.
-    candidates = range(max(ENOUGH, min(len(logs), len(base)) + 1), _MOST_RUNS + 1)
+    candidates = range(max(ENOUGH, min(len(values), len(baseline)) + 1), _MOST_RUNS + 1)
     place = bisect_left(candidates, True, key=decides)
     return candidates[place] if place < len(candidates) else None

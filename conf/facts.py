@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from math import inf, log2
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import json
 
 from conf.compose import choices, read_choice
-from conf.errors import ConfigError, Problem, listed
+from conf.errors import ConfigError, Problem, blamed, listed
 from conf.freeze import field_types, freeze, required
 from conf.schema import Hardware
 
@@ -20,6 +22,7 @@ LAYOUTS = Path(__file__).parent / "tables" / "layouts.csv"
 
 _FROM_MEMORY = re.compile(r"\b(recalled|unverified)\b", re.IGNORECASE)
 _NEAREST = 4
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,15 @@ class LayoutRow:
 
     def __str__(self) -> str:
         return f"{self.model} on {self.gpus} × {self.hardware or 'any GPU'} in {self.precision or 'any precision'}"
+
+
+def read_lines(path: Path, kind: type[_Row]) -> tuple[_Row, ...]:
+    """Return each line of a JSONL file of ours as a `kind`. ConfigError: the first one that does not fit, and why."""
+    rows: list[_Row] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        with blamed(f"{path.parent.name}/{path.name}:{number}", "cannot be used"):
+            rows.append(json.decode(line, type=kind))
+    return tuple(rows)
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from conf.vocabulary import short_names
 from metrics.peak import device_of
 from metrics.quantity import Quantity, weakest
-from metrics.repeats import FACTS, SEED, exp, experiment_key, pooled, requested_of
+from metrics.repeats import FACTS, SEED, exp, experiment_key, gathered, pooled, requested_of, told_apart
 from metrics.step_times import count
 from metrics.summary import summarise
 from parsers import Run
@@ -47,16 +47,13 @@ class Option:
 
 def options(runs: Sequence[Run]) -> tuple[Option, ...]:
     """Return an option for each set of repeats that completed, in the order of first runs; none of a rehearsal."""
-    repeats: dict[tuple[str, ...], list[Record]] = {}
-    for run in runs:
-        if run.record.status == "completed" and run.record.provenance != "rehearsed":
-            repeats.setdefault(experiment_key(run.record), []).append(run.record)
-    alike: dict[str, list[Record]] = {}
-    for first, *_ in repeats.values():
-        alike.setdefault(_label(first), []).append(first)
-    labels = [_distinct(first, alike[_label(first)]) for first, *_ in repeats.values()]
-    figures = [[*map(summarise, records)] for records in repeats.values()]
-    return tuple(map(option_of, labels, repeats.values(), figures))
+    counted = (r for r in (run.record for run in runs) if r.status == "completed" and r.provenance != "rehearsed")
+    repeats = gathered((experiment_key(record), record) for record in counted)
+    labels: dict[tuple[str, ...], str] = {}
+    for label, keys in gathered((_label(first), key) for key, (first, *_) in repeats.items()).items():
+        names = told_apart(len(keys), _columns([repeats[key][0] for key in keys]))
+        labels |= {key: f"{label} ({name})" if name else label for key, name in zip(keys, names, strict=True)}
+    return tuple(option_of(labels[key], records, [*map(summarise, records)]) for key, records in repeats.items())
 
 
 def _label(first: Record) -> str:
@@ -66,23 +63,13 @@ def _label(first: Record) -> str:
     return f"{first.name} {place}" + (" (estimated)" if first.provenance == "estimated" else "")
 
 
-def _distinct(first: Record, alike: Sequence[Record]) -> str:
-    """Return the label of `first`; of options of one label, with the first requested settings in which they differ, as
-    many as it takes."""
-    if len(alike) == 1:
-        return _label(first)
+def _columns(alike: Sequence[Record]) -> Iterator[list[str]]:
+    """Yield what may set options of one label apart, as each was requested: sizes, facts, then all other settings."""
     requests, shorts = [requested_of(record) for record in alike], short_names()
-    names = sorted({name for request in requests for name in request} - {*shorts, SEED})
-    columns = {
-        **{short: [request.get(name) for request in requests] for name, short in shorts.items()},
-        **{f"{name}=": [getattr(record, name) for record in alike] for name in FACTS},
-        **{f"{name}=": [request.get(name) for request in requests] for name in names},
-    }
-    varying = {name: values for name, values in columns.items() if len(set(map(repr, values))) > 1}
-    rows = list(zip(*([f"{name}{value}" for value in values] for name, values in varying.items()), strict=True))
-    enough = next((n for n in range(1, len(varying)) if len({row[:n] for row in rows}) == len(rows)), len(varying))
-    mine = next(place for place, record in enumerate(alike) if record is first)
-    return f"{_label(first)} ({' '.join(rows[mine][:enough])})"
+    yield from ([f"{short}{request.get(name)}" for request in requests] for name, short in shorts.items())
+    yield from ([f"{name}={getattr(record, name)}" for record in alike] for name in FACTS)
+    others = sorted({name for request in requests for name in request} - {*shorts, SEED})
+    yield from ([f"{name}={request.get(name)}" for request in requests] for name in others)
 
 
 def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[str, Quantity]]) -> Option:

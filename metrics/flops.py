@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from conf.facts import read_lines
 from metrics.shape import Facts, Shape
 
 _AGAIN = ("core_attn", "mlp", "moe")
@@ -23,7 +25,7 @@ TRAINING = 3
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """A way to count.
+    """A way to count: a line of conventions.jsonl.
 
     attention: a query is multiplied with half the sequence (causal), with all of it, or not counted. weights: those of
     the matrices that a token passes; or all parameters, including the embedding table, which is only looked up (and
@@ -36,26 +38,7 @@ class Convention:
     recompute: bool = False
 
 
-_CONVENTIONS = (
-    Convention(
-        "megatron_causal", "Megatron-LM (megatron/training/training.py:802), Megatron-Bridge, NeMo 2, Primus from v26.1"
-    ),
-    Convention(
-        "full_attention",
-        "Primus v25.9 to v25.11 (primus/core/utils/flops_estimator.py:25), rocm/megatron-lm, llm-foundry; TorchTitan "
-        "(torchtitan/models/utils.py:412) but for norms, biases and routers (up to 0.3 % on top), windows (all keys "
-        "counted) and multi-token prediction (its attention and logits not)",
-        attention="full",
-    ),
-    Convention("palm", "6 N + 12 L H Q T: PaLM, arXiv 2204.02311, appendix B", attention="full", weights="all"),
-    Convention("6n", "6 N: Kaplan et al., arXiv 2001.08361, section 2.1", attention="none", weights="all"),
-    Convention(
-        "hardware",
-        "Korthikanti et al., arXiv 2205.05198: what is recomputed counts. A fused attention kernel's own "
-        "recomputation in its backward pass does not",
-        recompute=True,
-    ),
-)
+_CONVENTIONS = read_lines(Path(__file__).with_name("conventions.jsonl"), Convention)
 CONVENTIONS: Mapping[str, Convention] = {convention.name: convention for convention in _CONVENTIONS}
 DEFAULT = CONVENTIONS["megatron_causal"]
 

@@ -1,11 +1,12 @@
-"""Figures of several runs of one thing: the geometric mean over runs and its interval. The run is the unit."""
+"""Runs of one thing: what makes them repeats, what tells others apart, and their figures: the geometric mean over runs
+and its interval. The run is the unit."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from conf.vocabulary import vocabulary
 from metrics.peak import hardware_of
@@ -18,6 +19,16 @@ _CONFIDENCE = 0.95
 _LARGEST_LOGARITHM = 600.0
 SEED = "seed"
 FACTS = ("provenance", "platform", "hardware", "framework", "image")
+_Key = TypeVar("_Key", bound=Hashable)
+_Item = TypeVar("_Item")
+
+
+def gathered(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
+    """Return the second parts of `pairs` by their first."""
+    by_key: dict[_Key, list[_Item]] = {}
+    for key, item in pairs:
+        by_key.setdefault(key, []).append(item)
+    return by_key
 
 
 def requested_of(record: Record) -> Mapping[str, Any]:
@@ -35,6 +46,17 @@ def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str,
     facts["hardware"] = facts["hardware"] or hardware_of(record)
     settings = [f"{name}={value!r}" for name, value in sorted(requested_of(record).items()) if name not in but]
     return (*(repr(value) for name, value in facts.items() if name not in but), *settings)
+
+
+def told_apart(count: int, columns: Iterable[Sequence[str]]) -> list[str]:
+    """Return a name for each of `count` things: the columns that vary, in their order, until all names differ."""
+    names = [""] * count
+    for cells in columns:
+        if len({*cells}) > 1:
+            names = [" ".join(filter(None, pair)) for pair in zip(names, cells, strict=True)]
+        if len({*names}) == count:
+            break
+    return names
 
 
 def exp(logarithm: float) -> float:

@@ -88,10 +88,6 @@ class StepTimes:
         return self.seconds / self.iterations if self.iterations else None
 
     @property
-    def per_second(self) -> float | None:
-        return 1 / self.mean if self.mean else None
-
-    @property
     def single(self) -> Sequence[float]:
         """Return the seconds of single steps after the warm-up: none where a line prints the mean over several."""
         return self.times if self.iterations_a_line == 1 else []
@@ -105,29 +101,16 @@ class StepTimes:
     def median(self) -> float | None:
         return statistics.median(self.ordered) if self.ordered else None
 
-    def _slowest(self, parts: int) -> float | None:
+    def slowest(self, parts: int) -> float | None:
         """Return the highest of the quantiles that cut the steps into `parts`; None of fewer steps than parts."""
         enough = len(self.ordered) >= parts
         return statistics.quantiles(self.ordered, n=parts, method="inclusive")[-1] if enough else None
-
-    @property
-    def p95(self) -> float | None:
-        return self._slowest(20)
-
-    @property
-    def p99(self) -> float | None:
-        return self._slowest(100)
 
     @property
     def stdev(self) -> float | None:
         times, count = self.single, len(self.single)
         mean = sum(times) / count if count else 0.0  # statistics.stdev works in fractions, for a tenth of all time
         return math.sqrt(sum((time - mean) * (time - mean) for time in times) / (count - 1)) if count > 1 else None
-
-    @property
-    def tail(self) -> float | None:
-        """Return how many times the median the slowest twentieth takes at least."""
-        return self.p95 / self.median if self.p95 and self.median else None
 
     @property
     def jitter_percent(self) -> float | None:
@@ -148,8 +131,7 @@ def step_times(record: Record) -> StepTimes:
     steps = () if record.provenance == "rehearsed" else record.steps
     at, stamps, samples, sizes = columns(steps, "step", "end_monotonic_s", "consumed_samples", "global_batch_size")
     distances = list(map(sub, at, (-1, *at)))  # of each step from the one before, of the first from the start
-    counts = Counter(distances[1:])  # the commonest, and of equally common ones the least
-    covered = max((d for d in counts if d > 0), key=lambda distance: (counts[distance], -distance), default=None)
+    covered = usual_distance(at)
     if covered is None:
         return StepTimes((), (), (), find_warmup(()), "log", None)
     stamped = None not in stamps
@@ -166,6 +148,12 @@ def step_times(record: Record) -> StepTimes:
     clock: Source = "measured" if stamped else "log"
     warmup = find_warmup(lengths_s)
     return StepTimes(ends, lengths_s, [*compress(batches, usable)], warmup, clock, covered, backwards)
+
+
+def usual_distance(at: Sequence[int]) -> int | None:
+    """Return the commonest distance between steps, and of equally common ones the least; None of fewer than two."""
+    counts = Counter(map(sub, at[1:], at))
+    return max((d for d in counts if d > 0), key=lambda distance: (counts[distance], -distance), default=None)
 
 
 def executed(steps: Sequence[Step], name: str) -> Sequence[float | None]:

@@ -16,6 +16,7 @@ from conf.schema import Hardware
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
 from metrics.peak import achievable_tflops, causes_in_a_run, device_of, peak_tflops, precision_of, utilisation
 from metrics.quantity import Quantity, Source, shown
+from metrics.repeats import gathered
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
 from metrics.step_times import StepTimes, count, executed, find_warmup, step_times
 from parsers.record import Power, Record, columns
@@ -68,9 +69,15 @@ def summary_json(record: Record) -> dict[str, dict[str, Any]]:
     return {name: quantity.to_json() for name, quantity in summarise(record).items()}
 
 
-def _time(name: str, unit: str = "s", note: str = "") -> Metric:
-    """Return the metric that the steps' times have under `name`."""
-    return lambda basis: Quantity.of(getattr(basis.times, name), unit, basis.times.clock, note)
+def _time(of: Callable[[StepTimes], float | None], unit: str = "s", note: str = "") -> Metric:
+    """Return the metric that is `of` the step times."""
+    return lambda basis: Quantity.of(of(basis.times), unit, basis.times.clock, note)
+
+
+def _tail(times: StepTimes) -> float | None:
+    """Return how many times the median the slowest twentieth takes at least."""
+    slow = times.slowest(20)
+    return slow / times.median if slow and times.median else None
 
 
 def _tokens_per_s(basis: Basis) -> Quantity:
@@ -144,16 +151,12 @@ def _goodput(basis: Basis) -> Quantity:
 
 def _stall_time(basis: Basis) -> Quantity:
     """Return the time that the log reports for checkpoints, evaluation and the like; unknown where it reports none."""
-    by_kind: dict[str, float] = {}
-    unreported = 0
-    for stall in basis.record.stalls:
-        if stall.seconds is None:
-            unreported += 1
-        else:
-            by_kind[stall.kind] = by_kind.get(stall.kind, 0.0) + stall.seconds
-    if not by_kind:
+    timed = gathered((stall.kind, stall.seconds) for stall in basis.record.stalls if stall.seconds is not None)
+    if not timed:
         return Quantity(None, "s", "log")
+    by_kind = {kind: sum(seconds) for kind, seconds in timed.items()}
     parts = [f"{kind} {shown(by_kind[kind])} s" for kind in sorted(by_kind, key=lambda kind: -by_kind[kind])]
+    unreported = sum(stall.seconds is None for stall in basis.record.stalls)
     parts += [f"{unreported} without a time"] if unreported else []
     return Quantity.of(sum(by_kind.values()), "s", "log", ", ".join(parts))
 
@@ -210,14 +213,10 @@ def _memory(record: Record) -> Mapping[str, float]:
     if record.provenance == "rehearsed":  # at toy size, on the wrong machine
         return {}
     sizes, kinds, metrics = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
-    sizes_by_kind: dict[str, list[float]] = {}
-    for size, kind in zip(sizes, kinds, strict=True):
-        if size:  # a build without the vendor's library prints 0
-            sizes_by_kind.setdefault(kind or "", []).append(size)
-    for name, value in chain.from_iterable(values.items() for values in metrics if values):
-        if value and "memory" in name:
-            sizes_by_kind.setdefault(name, []).append(value)
-    return {kind: max(values) for kind, values in sizes_by_kind.items()}
+    of_kinds = ((kind or "", size) for size, kind in zip(sizes, kinds, strict=True))
+    named = ((name, value) for values in metrics if values for name, value in values.items() if "memory" in name)
+    reported = gathered(pair for pair in chain(of_kinds, named) if pair[1])  # without the vendor's library it is 0
+    return {kind: max(values) for kind, values in reported.items()}
 
 
 def _peak_memory(basis: Basis) -> Quantity:
@@ -367,14 +366,14 @@ METRICS: Mapping[str, Metric] = {
     "tokens_per_s": _tokens_per_s,
     "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,
     "tokens_per_s_per_gpu_framework": _tokens_per_s_per_gpu_framework,
-    "steps_per_s": _time("per_second", "steps/s"),
-    "step_time_mean_s": _time("mean"),
-    "step_time_median_s": _time("median"),
-    "step_time_p95_s": _time("p95"),
-    "step_time_p99_s": _time("p99"),
-    "step_time_stdev_s": _time("stdev"),
-    "step_time_tail": _time("tail", "× median", "95th of 100"),
-    "step_time_jitter_percent": _time("jitter_percent", "%", "step to step"),
+    "steps_per_s": _time(lambda times: 1 / times.mean if times.mean else None, "steps/s"),
+    "step_time_mean_s": _time(lambda times: times.mean),
+    "step_time_median_s": _time(lambda times: times.median),
+    "step_time_p95_s": _time(lambda times: times.slowest(20)),
+    "step_time_p99_s": _time(lambda times: times.slowest(100)),
+    "step_time_stdev_s": _time(lambda times: times.stdev),
+    "step_time_tail": _time(_tail, "× median", "95th of 100"),
+    "step_time_jitter_percent": _time(lambda times: times.jitter_percent, "%", "step to step"),
     "warmup_steps": _warmup_steps,
     "counted_steps": _counted_steps,
     "flops_per_token": _flops,

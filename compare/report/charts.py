@@ -4,9 +4,8 @@ cost against speed, scaling, ratios. Colours and dashes come from drawing.css by
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from typing import TypeAlias
 
 from markupsafe import Markup, escape
@@ -18,8 +17,9 @@ from compare.groups import Group, counted
 from compare.statistics import of_no_interest
 from conf.errors import listed
 from metrics import Quantity
-from metrics.step_times import step_times
+from metrics.step_times import step_times, usual_distance
 from parsers import Record
+from parsers.record import columns
 from parsers.text import plain
 
 _NAMED = 3
@@ -245,19 +245,24 @@ def _caption(series: Sequence[Series], nan: int, *notes: str) -> str:
 def _series(one: _One, name: str, tokens: bool) -> Series:
     place, label, record = one
     steps, length = record.steps, record.setting("seq_length")
-    distances = Counter(b.step - a.step for a, b in pairwise(steps) if b.step > a.step)
-    usual = max(distances, key=lambda distance: (distances[distance], -distance), default=1)
-    points: list[tuple[float, float] | None] = []
-    broken: list[tuple[float, str]] = []
-    for before, step in zip((*steps[:1], *steps), steps, strict=False):
-        x, y = float(length * (step.consumed_samples or 0) if tokens else step.step + 1), getattr(step, name)
-        if step.step - before.step > usual:
-            points.append(None)
-        points.append(None if y is None else (x, y))
-        if name in step.nonfinite:
-            broken.append((x, f"{label}, {record.id}: {name} of iteration {step.step + 1} is nan or inf"))
-    known = any(point is not None for point in points)
-    return Series(place, label, record.id, points if known else (), broken)
+    at, values = columns(steps, "step", name)
+    xs = [float(length * (step.consumed_samples or 0) if tokens else step.step + 1) for step in steps]
+    drawn = [None if y is None else (x, y) for x, y in zip(xs, values, strict=True)]
+    points = [*_with_gaps(at, usual_distance(at) or 1, drawn)]
+    broken = [
+        (x, f"{label}, {record.id}: {name} of iteration {step.step + 1} is nan or inf")
+        for x, step in zip(xs, steps, strict=True)
+        if name in step.nonfinite
+    ]
+    return Series(place, label, record.id, points if any(points) else (), broken)
+
+
+def _with_gaps(at: Sequence[int], usual: int, drawn: _Points) -> Iterator[tuple[float, float] | None]:
+    """Yield points, and None before each that is further from the one before than usual. at: the iteration of each."""
+    for before, here, point in zip((*at[:1], *at), at, drawn, strict=False):
+        if here - before > usual:
+            yield None
+        yield point
 
 
 def _step_times(runs: Sequence[_One]) -> tuple[list[Series], str]:
@@ -267,11 +272,7 @@ def _step_times(runs: Sequence[_One]) -> tuple[list[Series], str]:
         known = step_times(record)
         each, ends = known.iterations_a_line or 1, known.ends[known.warmup.count :]
         left_out.add(known.warmup.count * each)
-        points: list[tuple[float, float] | None] = []
-        for before, end, seconds in zip((*ends[:1], *ends), ends, known.times, strict=False):
-            if end - before > each:
-                points.append(None)
-            points.append((end, seconds / each))
+        points = [*_with_gaps(ends, each, [(end, s / each) for end, s in zip(ends, known.times, strict=True)])]
         series.append(Series(place, label, record.id, points))
     low, high = min(left_out, default=0), max(left_out, default=0)
     return series, f"without the warm-up, {low if low == high else f'{low} to {high}'} steps" if high else ""

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from markupsafe import Markup
-from msgspec import Struct
+from msgspec import Meta, Struct, json
 from msgspec.structs import replace
 
 from compare import regression
 from compare.audit import Check, Deviation, Row, some
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED, TITLES, Figure
-from compare.groups import Group, counted, gathered, seed_of
+from compare.groups import Group, counted, seed_of
 from compare.report import charts
 from conf.arguments import program
 from conf.compose import SECRET
 from conf.errors import listed
 from metrics import Quantity, shown
 from metrics.peak import hardware_of
-from metrics.repeats import ENOUGH, requested_of
+from metrics.repeats import ENOUGH, gathered, requested_of
 from parsers.given import typed
 
 Tone = Literal["good", "bad", "open", "plain", "quiet"]
@@ -719,6 +718,13 @@ def _folded(summary: str, text: str) -> Details:
     return Details(summary, (Code(text, summary),))
 
 
+class _Plan(Struct):
+    """The part of plan.json that is shown."""
+
+    argv: Annotated[list[str], Meta(min_length=1)]
+    env: dict[str, str] = {}
+
+
 def launched(directory: str) -> tuple[str | None, str | None]:
     """Return how the run of a directory was started, by its plan.json as a shell takes it, and its experiment.yaml.
     None: not there, or not as we write them."""
@@ -728,18 +734,14 @@ def launched(directory: str) -> tuple[str | None, str | None]:
             texts.append(path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_BYTES else None)
         except (OSError, ValueError):  # a name or a text that is no UTF-8, too
             texts.append(None)
-    plan, experiment = texts
+    text, experiment = texts
     try:
-        entry: Any = json.loads(plan or "")
+        plan = json.decode(text or "", type=_Plan)
     except (ValueError, RecursionError):
-        entry = None
-    argv, env = (entry.get(name) for name in ("argv", "env")) if isinstance(entry, dict) else (None, None)
-    if not isinstance(argv, list) or not argv or not all(isinstance(part, str) for part in argv):
         return None, experiment
-    known = sorted(env.items()) if isinstance(env, dict) else []
     # A secret by its name alone.
-    variables = [f'{k}="${k}"' if SECRET.search(k) else f"{k}={shlex.quote(str(v))}" for k, v in known]
-    return " \\\n  ".join([f"cd {shlex.quote(directory)} &&", *variables, shlex.join(argv)]), experiment
+    variables = (f'{k}="${k}"' if SECRET.search(k) else f"{k}={shlex.quote(v)}" for k, v in sorted(plan.env.items()))
+    return " \\\n  ".join([f"cd {shlex.quote(directory)} &&", *variables, shlex.join(plan.argv)]), experiment
 
 
 def regression_report(gate: regression.Regression) -> Report:
@@ -757,11 +759,10 @@ def regression_report(gate: regression.Regression) -> Report:
 
 def _gate_cells(figure: regression.Line) -> tuple[str, ...]:
     unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
-    title = TITLES[figure.metric]
-    title = title if unit in ("", title) else f"{title}, {unit}"
     ends = "" if (e := figure.interval_percent) is None else f"{e[0]:+.2f} to {e[1]:+.2f}"
     difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
     noise = (figure.reference_noise_percent, figure.new_noise_percent)
     before, after = ("" if percent is None else f"{percent:.2f}" for percent in noise)
     old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
-    return title, old, before, new, after, difference, ends, figure.word.upper(), figure.state or ""
+    title, word = _named(TITLES[figure.metric], unit), figure.word.upper()
+    return title, old, before, new, after, difference, ends, word, figure.state or ""
