@@ -108,6 +108,8 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
         what = f"{e.framework.name} would go on from its own checkpoints, which was not shown to be the same run"
         yield Problem("resume", what, "true", "false", "resume=false begins anew; framework=megatron goes on")
     for row, value in settings.requested(e):
+        if value is None and row.write.unless_null:
+            continue
         needed = follow(e, row.write.only) if row.write.only else row.write.only_value
         if row.write.cannot and needed is not msgspec.UNSET and not _equal(value, needed):
             word = "null" if needed is None else str(needed)

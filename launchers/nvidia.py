@@ -57,12 +57,7 @@ class RecipeStack(Framework):
         if not (e.framework.release or "").startswith(self.releases):
             what = "the attribute paths of this release are not known"
             yield wrong(e, "framework.release", what, listed([f"{known}x" for known in self.releases]))
-        yield from self.more_refusals(e)
         yield from attribute_settings.problems(e, self.table)
-
-    def more_refusals(self, e: Experiment) -> Iterator[Problem]:
-        """Yield what only this one cannot do, beside what its table of settings says."""
-        yield from ()
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         """Return what the program needs beside the attributes of the recipe."""

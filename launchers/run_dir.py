@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -87,7 +86,7 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
         new.mkdir(parents=True)
         try:
             (new / RESERVE).write_bytes(bytes(RESERVE_BYTES))
-            experiment = yaml.safe_dump(plain(asdict(e)), sort_keys=False, allow_unicode=True)
+            experiment = yaml.safe_dump(asdict(e), sort_keys=False, allow_unicode=True)
             ours = {"experiment.yaml": experiment, PLAN: json.dumps(asdict(plan), indent=2, sort_keys=True) + "\n"}
             for name, text in {**ours, **plan.files}.items():
                 (new / name).write_text(text, encoding="utf-8")
@@ -127,10 +126,3 @@ def _writable(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = "runs_dir=DIR puts the runs elsewhere"
         raise InputError(Problem("runs_dir", f"cannot write {path}: {error.strerror}", hint=hint)) from error
-
-
-def plain(value: Any) -> Any:
-    """Return `value` with tuples as lists, so that YAML stays plain."""
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value

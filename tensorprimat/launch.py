@@ -35,7 +35,6 @@ from conf.resolve import Experiment
 from estimate.memory import memory_problems, model_states
 from launchers import bundle, containers, make_plan, preflight, run_dir, where
 from launchers.plan import Host, Plan, Scope
-from launchers.run_dir import plain
 from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
 from tensorprimat.check import target_problems
@@ -156,9 +155,9 @@ def _show_plans(planned: Sequence[tuple[Experiment, Plan, Scope]], as_json: bool
         return
     rows = []
     for e, plan, scope in planned:
-        rows.append({"experiment": plain(asdict(e)), "plan": asdict(plan)})
+        rows.append({"experiment": asdict(e), "plan": asdict(plan)})
         if e.rehearse:
-            rows[-1]["rehearsal"] = {n: plain(getattr(scope, n)) for n in ("shrunk", "not_rehearsed", "notes")}
+            rows[-1]["rehearsal"] = {n: getattr(scope, n) for n in ("shrunk", "not_rehearsed", "notes")}
     print(json.dumps(rows, indent=2))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,14 @@ from conf.errors import Problem
 from conf.resolve import Experiment
 from conf.shapes import Sizes
 from conf.vendors import vendor_of
-from launchers import corpus
-from launchers.attribute_settings import assignments
+from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
+from launchers.rehearse import MOCK_VOCABULARY
 from launchers.variables import machine, torchrun
 
 ENGINE = Path(__file__).parents[1] / "ranks" / "engine.py"
 SETTINGS = "settings.json"
-MOCK_VOCABULARY = 4096
 
 
 class Megatron(Framework):
@@ -51,7 +51,7 @@ class Megatron(Framework):
             )
             allowed = f"a vocabulary of {MOCK_VOCABULARY} or more"
             yield Problem("data", what, str(e.model.vocab_size), allowed, "data=synthetic")
-        yield from _missing_parts(e)
+        yield from attribute_settings.problems(replace(e, resume=False), self.table)  # it goes on from its checkpoints
         yield from _unfit(e)
 
     def preflight(self, e: Experiment) -> Iterator[Problem]:
@@ -63,13 +63,15 @@ class Megatron(Framework):
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """Return the engine's settings file: every requested setting by canonical name, and the device it is meant for."""
-    assigned = assignments(experiment, FRAMEWORK.table)
+    assigned = attribute_settings.assignments(experiment, FRAMEWORK.table)
     return {**assigned.set, "device": vendor_of(experiment.accelerator).torch_device}
 
 
 def _unfit(e: Experiment) -> Iterator[Problem]:
     """Yield sizes that Megatron-Core asserts and no other rule refuses."""
     sizes, key = Sizes.of(e.layout), "layout.virtual_pipeline_model_parallel_size"
+    if e.model.moe and e.model.add_bias_linear:
+        yield wrong(e, "model.add_bias_linear", "the embedded engine cannot build biases in experts", "false")
     if e.layout.virtual_pipeline_model_parallel_size == 1:
         yield wrong(e, key, "one virtual stage is none", f"{key}=null")
     if e.model.kv_channels % 2:
@@ -81,30 +83,6 @@ def _unfit(e: Experiment) -> Iterator[Problem]:
     if e.training.attention == "unfused" and sizes.cp > 1:
         what = "Megatron's own attention cannot split a sequence"
         yield wrong(e, "training.attention", what, "sdpa", "training.attention=sdpa, or CP 1")
-
-
-def _missing_parts(e: Experiment) -> Iterator[Problem]:
-    """Yield what the engine could build only wrongly: its settings do not even have names for most of these."""
-    model, moe = e.model, e.model.moe
-    missing = {
-        "multi-head latent attention": model.mla is not None,
-        "multi-token prediction": bool(model.mtp_num_layers),
-        "YaRN": model.yarn is not None,
-        "clamped quick-GELU experts": model.quick_geglu is not None,
-        "an MLP other than gated SiLU": not model.swiglu and model.quick_geglu is None,
-        "attention sinks": model.softmax_type != "vanilla",
-        "sliding window attention": model.window_size is not None,
-        "biases in experts": moe is not None and model.add_bias_linear,
-        "sigmoid routing": moe is not None and moe.moe_router_score_function != "softmax",
-        "routing probabilities before the choice": moe is not None and moe.moe_router_pre_softmax,
-        "scaled routing probabilities": moe is not None and (moe.moe_router_topk_scaling_factor or 1.0) != 1.0,
-        "groups of experts": moe is not None and (moe.moe_router_num_groups or 1) > 1,
-        "a routing bias": moe is not None and moe.moe_router_enable_expert_bias,
-    }
-    parts = [part for part, needed in missing.items() if needed]
-    if parts:
-        what = f"{model.name} needs what the embedded engine does not have: {', '.join(parts)}"
-        yield Problem("model", what, model.name, hint="another model; the vendors' own stacks have these")
 
 
 FRAMEWORK = Megatron()

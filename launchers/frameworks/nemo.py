@@ -37,7 +37,8 @@ class Nemo(RecipeStack):
             "flops_formula": flops,
         }
 
-    def more_refusals(self, e: Experiment) -> Iterator[Problem]:
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        yield from super().refusals(e)
         if e.accelerator is None and e.training.save_interval and e.layout.world_size > 1:
             what = "with several ranks over gloo NeMo's checkpoint callback was seen to hang (Lightning's broadcast)"
             hint = "gpus_per_node=1, or framework=megatron_bridge"

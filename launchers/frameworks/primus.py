@@ -14,7 +14,7 @@ from typing import Any
 from conf.check import wrong
 from conf.errors import Problem, closest, listed
 from conf.resolve import Declared, Experiment
-from conf.vocabulary import written
+from conf.vocabulary import follow, written
 from launchers import attribute_settings, bundle, corpus, nvidia, rehearse
 from launchers.attribute_settings import in_range
 from launchers.frameworks import Framework
@@ -31,26 +31,7 @@ EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
 ENTRIES = ("run_pretrain", "direct", "container", "slurm")
 _PLAIN_ENTRIES = ENTRIES[:2]
 
-PROGRAMS = {
-    "run.sh": "shell/run_bundle.sh",
-    **{name: f"shell/{name}" for name in ("sample_power.sh", "power_tools", "environment.sh")},
-    **{
-        f"{name}.py": f"launchers/ranks/{name}.py"
-        for name in ("rank_program", "corpus", "corpus_order", "primus_check", "primus_facts", "primus_settle")
-    },
-}
-"""Name in a bundle → file here."""
 REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
-
-REHEARSED = """\
-This is a rehearsal: Primus itself trains a toy of the experiment on a CPU, for its settings and not for speed.
-Start it anywhere with a python3 in PATH that has what Primus needs, and a checkout of the release"""
-
-OVERRIDABLE = (
-    *("PRIMUS_PATH", "PRIMUS_ENTRY", "PRIMUS_IMAGE", "PRIMUS_CACHE_ROOT", "DATA_PREFIX"),
-    *("NNODES", "NODE_RANK", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
-)
-"""Variables that keep the value that the user gives them; every other one is ours."""
 
 
 class Primus(Framework):
@@ -106,15 +87,17 @@ class Primus(Framework):
 
     def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
         """Return it; pure but for our own programs, which are read."""
-        sources = {name: ROOT / path for name, path in PROGRAMS.items()}
+        more = self.table.more
+        sources = {name: ROOT / path for name, path in more["programs"].items()}
         if e.rehearse:
             parts = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
             sources |= {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path for path in parts}
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
+        theirs = {name for name, row in more["variables"].items() if not row.get("ours")}
         return {
             **{name: path.read_text(encoding="utf-8") for name, path in sources.items()},
             **plan.files,
-            "env.sh": bundle.env_sh(env, plan.env_reasons, OVERRIDABLE),
+            "env.sh": bundle.env_sh(env, plan.env_reasons, theirs),
             "bundle.json": json.dumps(bundle.facts(e, plan, scope), indent=1, ensure_ascii=False) + "\n",
             "README.txt": readme(e, plan, scope),
         }
@@ -149,27 +132,17 @@ def overrides(e: Experiment) -> dict[str, Any]:
 
 def environment(e: Experiment) -> Reasoned:
     """Return all that train.sh and Primus read."""
-    places = {
-        "PRIMUS_PATH": (e.framework.checkout or "", "the checkout (framework.checkout)"),
-        "PRIMUS_RELEASE": (e.framework.release or "", "whose keys the YAML has (framework.release)"),
-        "PRIMUS_ENTRY": (e.framework.entry or "", "what of it is started (framework.entry)"),
-        "NNODES": (str(e.nodes), "nodes"),
-        "NODE_RANK": (str(e.cluster.node_rank), "this node's number"),
-        "GPUS_PER_NODE": (str(e.gpus_per_node), "ranks of a node"),
-        "MASTER_ADDR": (e.cluster.master_addr, "where the ranks meet"),
-        "MASTER_PORT": (str(e.cluster.master_port), "where the ranks meet"),
-        "PRIMUS_CACHE_ROOT": (e.framework.cache or "", "compiled kernels, kept for the next run (framework.cache)"),
-    }
-    if e.data.path is not None:
-        places["DATA_PREFIX"] = (e.data.path, "the corpus; from the run's directory")
+    places = {}
+    for name, row in FRAMEWORK.table.more["variables"].items():
+        value = follow(e, row["of"])
+        if value is not None or not row.get("unless_null"):
+            places[name] = ("" if value is None else str(value), row["because"])
     if e.framework.python is not None and e.bundle is None:
         places["PRIMUS_PYTHON"] = (e.framework.python, "whose environment Primus takes (framework.python)")
     if e.rehearse:
         places["PRIMUS_GPU_MODEL"] = (e.hardware.name.upper(), "the GPU that the rehearsal's rocm-smi lists")
     if e.rehearse == "layout":
         places["PRIMUS_ENTRY"] = ("main", "one process, which plays a rank")
-    if e.image is not None:
-        places["PRIMUS_IMAGE"] = (e.image, "the image (image), for primus-cli's containers and for the record")
     return {**tuned(e), **places}
 
 
@@ -264,7 +237,7 @@ def readme(e: Experiment, plan: Plan, scope: Scope) -> str:
     image = e.image or f"rocm/primus:{e.framework.release}"
     passed = ", ".join(plan.forward_env) or "none"
     inside = f"Start it inside {image}, with a checkout of the same release"
-    start = "\n".join([*scope.notes, REHEARSED]) if e.rehearse else inside
+    start = "\n".join([*scope.notes, FRAMEWORK.table.more["rehearsed"]]) if e.rehearse else inside
     where = f"{e.nodes} x {e.gpus_per_node} {e.hardware.name}"
     title = f"{e.name}: {e.model.name} on {where}, Primus {e.framework.release}, {e.layout}"
     text = README.read_text(encoding="utf-8")
