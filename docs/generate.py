@@ -59,36 +59,24 @@ def settings() -> str:
 
 def models() -> str:
     """Return the page of models, with the parameter counts of our own formula."""
-    from conf.compose import choices
-    from conf.load import model_named
-    from conf.shapes import count
+    from tensorprimat.lists import model_rows
 
-    header = ("`model=`", "published as", "parameters", "active", "layers", "width", "heads / groups", "experts")
-    rows: list[list[object]] = []
-    for name in choices("model"):
-        if (model := model_named(name)) is not None:  # else another name for one of the others
-            parts = count(model)
-            active = f"{parts.active:,}" if parts.active != parts.total else None
-            rows.append([f"`{name}`", model.hf_id, f"{parts.total:,}", active, model.num_layers, model.hidden_size])
-            rows[-1] += [f"{model.num_attention_heads} / {model.num_query_groups}", model.moe and model.moe.num_experts]
-            rows[-1] += [f"{model.max_position_embeddings:,}", model.source]
-    return "# Models\n\nOne file each in `conf/model/`.\n\n" + table((*header, "positions", "source"), rows)
+    return "# Models\n\nOne file each in `conf/model/`, for `model=`.\n\n" + _listed(model_rows())
 
 
 def gpus() -> str:
     """Return the page of GPUs: memory, dense peaks and where each figure is from."""
-    from conf.compose import choices
-    from conf.facts import hardware
+    from tensorprimat.lists import gpu_rows
 
-    header = ("`hardware=`", "memory, GB", "TB/s", "BF16", "FP8", "FP4", "BF16 reached", "W", "status", "source")
-    rows = []
-    for name in choices("hardware"):
-        gpu = hardware(name)
-        figures = [gpu.peak_dense_tflops.get(precision) for precision in ("bf16", "fp8", "fp4")]
-        more = (gpu.achievable_tflops.get("bf16"), gpu.tdp_w, gpu.status, gpu.source)
-        rows.append([f"`{name}`", gpu.memory_gb, gpu.memory_bandwidth_tb_s, *figures, *more])
-    text = "# GPUs\n\nPeaks are dense TFLOP/s. `BF16 reached` is the best matrix product that was published.\n\n"
-    return text + table(header, rows)
+    text = "# GPUs\n\nPeaks are dense TFLOP/s. `measured_bf16` is the best matrix product that was published.\n\n"
+    return text + _listed(gpu_rows())
+
+
+def _listed(rows: Iterable[Mapping[str, object]]) -> str:
+    from tensorprimat.lists import cell
+
+    known = list(rows)
+    return table(known[0], (map(cell, row.values()) for row in known))
 
 
 def commands() -> str:
