@@ -13,17 +13,14 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
-from conf.compose import SECRET, choices
+from conf.compose import CONF, SECRET, choices
 from conf.errors import Answer, InputError, Problem, UserError, closest, listed
 from conf.freeze import MOST, field_types, number, required
 from conf.schema import Request
 from conf.version import VERSION
+from conf.vocabulary import read_yaml
 
 OUTPUT = "-o"
-_GROUPS = (
-    *("model", "platform", "hardware", "framework", "layout", "precision"),
-    *("optimizer", "data", "experiment", "grid", "price", "cluster"),
-)
 JSON: Mapping[str, str] = {"--json": "print JSON"}
 _STANDARD: Mapping[str, str] = {"--help": "print this", "--version": "print the version"}
 _WIDTH, _COLUMN = 118, 40  # of a help, and of its left column
@@ -72,7 +69,7 @@ class Arguments:
 class Command:
     """A command and its arguments. words: their name in the help, empty where it takes none. others: which KEY=VALUE it
     takes beside `keys`, empty: none; known: returns those that completion offers. old: flags of earlier versions, and
-    what replaces them. text: makes the help where it is not generated from the fields here."""
+    what replaces them. more: the end of the help."""
 
     name: str
     summary: str
@@ -86,7 +83,6 @@ class Command:
     more: str = ""
     old: Mapping[str, str] = field(default_factory=dict)
     known: Callable[[], Iterable[Key]] = tuple
-    text: Callable[[], str] | None = None
 
     def parse(self, argv: Sequence[str] | None = None) -> Arguments:
         """Read `argv` (sys.argv without the program by default). InputError: all that is wrong with it. Answer: the
@@ -105,8 +101,6 @@ class Command:
 
     def help(self) -> str:
         """Return the help, under the name that was typed."""
-        if self.text is not None:
-            return self.text()
         pairs = "[KEY=VALUE]…" if (self.keys or self.others) and "=" not in self.words else ""
         usage = [program(self.name), self.words, pairs, "[switches]"]
         rows = [(self.words, self.words_help)] if self.words_help else []
@@ -292,7 +286,9 @@ def offered(*names: str) -> tuple[Key, ...]:
 
 def experiment_keys(kind: Any = Request, prefix: str = "") -> Iterator[Key]:
     """Yield every key of an experiment: the groups of conf/ and, in each and beside them, the keys of the schema."""
-    yield from () if prefix else offered(*_GROUPS)
+    if not prefix:
+        defaults = read_yaml(CONF / "config.yaml")["defaults"]
+        yield from offered(*(group for chosen in defaults if isinstance(chosen, dict) for group in chosen))
     for name, hint in field_types(kind).items():
         inner = required(hint)
         values = ("true", "false") if inner is bool else get_args(inner) if get_origin(inner) is Literal else ()

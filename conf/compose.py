@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -131,13 +131,17 @@ def checked_overrides(overrides: Sequence[str]) -> list[str]:
     return checked
 
 
-def _checked(override: str, problems: list[Problem]) -> str:
+def parsed_override(text: str) -> Any:
+    """Return Hydra's own object of the override that `text` is, None where it is none."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    try:
-        parsed = OverridesParser.create().parse_override(override)
-    except HydraException:
+    with suppress(HydraException):
+        return OverridesParser.create().parse_override(text)
+
+
+def _checked(override: str, problems: list[Problem]) -> str:
+    if (parsed := parsed_override(override)) is None:
         hint = "write KEY=VALUE; quote a value with commas, brackets or spaces: 'KEY=\"a,b\"'"
         problems.append(Problem(override, "is not KEY=VALUE", hint=hint))
         return override

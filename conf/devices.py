@@ -43,7 +43,7 @@ def available_memory_bytes() -> int:
     """Return the bytes of `host_memory_bytes` that are not in use now: caches of files give way."""
     import psutil
 
-    free, (limit, used, stat) = int(psutil.virtual_memory().available), map(_cgroup, ("max", "current", "stat"))
+    free, (limit, used, stat) = int(psutil.virtual_memory().available), map(cgroup_memory, ("max", "current", "stat"))
     if not limit.isdigit() or not used:
         return free
     cached = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file "))
@@ -55,10 +55,11 @@ def host_memory_bytes() -> int:
     import psutil
 
     physical = int(psutil.virtual_memory().total)
-    limits = (text for text in (_cgroup("max"), _cgroup("limit_in_bytes", "memory/")) if text.isdigit())
+    limits = (text for text in (cgroup_memory("max"), cgroup_memory("limit_in_bytes", "memory/")) if text.isdigit())
     return min(physical, int(next(limits, physical)))
 
 
-def _cgroup(name: str, folder: str = "") -> str:
+def cgroup_memory(name: str, folder: str = "") -> str:
+    """Return what this cgroup says of its memory, empty where it says nothing."""
     path = Path(f"/sys/fs/cgroup/{folder}memory.{name}")
     return path.read_text(encoding="ascii").strip() if path.is_file() else ""

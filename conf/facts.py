@@ -22,6 +22,7 @@ LAYOUTS = Path(__file__).parent / "tables" / "layouts.csv"
 
 _FROM_MEMORY = re.compile(r"\b(recalled|unverified)\b", re.IGNORECASE)
 _NEAREST = 4
+_WORDS = {"": None, "true": True, "false": False}  # cells of CSV; a number is read by `freeze`
 _Row = TypeVar("_Row")
 
 
@@ -108,13 +109,13 @@ def layout_rows() -> tuple[LayoutRow, ...]:
 def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
     """Return the rows of a layout table given as CSV lines with a header. ConfigError: with every row that has no
     source, a wrong cell, or a double."""
-    reader, kinds = csv.DictReader(lines, restkey="a cell beyond the header"), field_types(LayoutRow)
+    reader = csv.DictReader(lines, restkey="a cell beyond the header")
     rows: dict[Any, LayoutRow] = {}
     problems: list[Problem] = []
     for cells in reader:
         where = f"conf/tables/layouts.csv:{reader.line_num}"
         problems += _sourced(where, cells, ("source", "note"))
-        typed = {key: _value(str(kinds.get(key)), text) for key, text in cells.items()}
+        typed = {key: _WORDS.get(str(text), text) for key, text in cells.items()}
         row = freeze(LayoutRow, typed, where, problems)
         if row is not None and rows.setdefault((row.table, str(row)), row) is not row:
             problems.append(Problem(where, "second row for the same case", found=str(row)))
@@ -160,10 +161,3 @@ def _sourced(where: str, mapping: Mapping[str, Any], keys: tuple[str, ...]) -> l
             what = f"`{key}` says that the fact is from memory"
             problems.append(Problem(where, what, word[0], hint="look it up, or leave it empty"))
     return problems
-
-
-def _value(kind: str, text: Any) -> Any:
-    """Return a cell of CSV text as a value: empty is None; what cannot be read stays text, and `freeze` refuses it."""
-    if "bool" in kind:
-        return {"true": True, "false": False}.get(text, text or None)
-    return int(text) if "int" in kind and text and text.isascii() and text.isdigit() else text or None

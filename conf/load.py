@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from conf import devices, frameworks
-from conf.compose import choices, compose, entry, flattened, read_choice
+from conf.compose import choices, compose, entry, flattened, parsed_override, read_choice
 from conf.errors import ConfigError, Problem, listed
 from conf.facts import check_hardware, find_row, hardware, named_by_driver
 from conf.freeze import frozen
@@ -223,15 +223,11 @@ def _cells(overrides: list[str]) -> list[list[str]]:
 
 
 def _values(text: str) -> list[str]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    try:
-        override = OverridesParser.create().parse_override(text)
-    except HydraException:
+    override = parsed_override(text)
+    if override is None or not override.is_sweep_override():
         return [text]  # conf.compose says what is wrong with it
-    if not override.is_sweep_override():
-        return [text]
     try:
         return [f"{text.partition('=')[0]}={value}" for value in override.sweep_string_iterator()]
     except HydraException as error:

@@ -17,6 +17,7 @@ from typing import IO
 
 import psutil
 
+from conf import devices
 from launchers.plan import Plan
 
 GRACE_S = 8.0  # between SIGTERM and SIGKILL: torchrun forwards the first to its ranks and waits for them
@@ -117,11 +118,7 @@ def execute(  # noqa: PLR0913
 
 def oom_kills() -> int | None:
     """Return how many processes of this cgroup the kernel has killed for want of memory; None if it does not say."""
-    try:
-        text = Path("/sys/fs/cgroup/memory.events").read_text(encoding="ascii")
-    except OSError:
-        return None
-    counts = dict(line.split() for line in text.splitlines())
+    counts = dict(line.split() for line in devices.cgroup_memory("events").splitlines())
     return int(counts["oom_kill"]) if "oom_kill" in counts else None
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conf.arguments import Command, experiment_keys, program
+from conf.arguments import Command, experiment_keys
 from conf.errors import InputError, Problem, command
 from conf.load import load
 from conf.resolve import Experiment
@@ -48,12 +48,13 @@ PREVIEW = Command(
 )
 
 
-def _help() -> str:
-    rows = [f"  {program(one.name)} {one.words:<14} {one.summary}" for one in (INSPECT, PREVIEW)]
-    return "\n".join(["A corpus, and the first batch that every stack reads of it. Needs no torch.", "", *rows])
-
-
-DATA = Command(name="data", summary="Look into a corpus, or ahead.", words="inspect|preview", switches={}, text=_help)
+DATA = Command(
+    name="data",
+    summary="A corpus, and the first batch that every stack reads of it. Needs no torch.",
+    words="inspect|preview",
+    switches={},
+    more="\n".join(f"{one.name[5:]} {one.words:<13}{one.summary}" for one in (INSPECT, PREVIEW)),
+)
 
 
 @command

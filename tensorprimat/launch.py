@@ -1,16 +1,4 @@
-"""Run LLM pre-training experiments: compose the config, check it, plan, run, record.
-
-    python launch.py                                          a small Llama, on whatever is here
-    python launch.py model=llama platform=nvidia dry_run=true     the plan for 8 H100s, nothing started
-    python launch.py -m layout=data_parallel,tp2 gpus_per_node=2 repeat=3     a matrix of runs
-    python launch.py -m framework=nemo,primus rehearse=train      the vendors' own stacks on this CPU, at toy size
-
-KEY=VALUE       any key of conf/, in Hydra's grammar (python launch.py --cfg job shows them all)
--m              expand a,b in values into one experiment each
---json          the result (of a dry run: the plan) as JSON on stdout;  --version, --help
-Choices: model={models}  platform={platforms}
-         layout={layouts}
-Exit codes: 0 all runs completed, 1 one did not, 2 bad input."""
+"""Run LLM pre-training experiments: compose the config, check it, plan, run, record."""
 
 from __future__ import annotations
 
@@ -43,19 +31,23 @@ from tensorprimat.run import rehearsal, rehearse_once, run_once
 HYDRA_FLAGS = {"--cfg", "-c", "--info", "-i", "--package", "-p", "--resolve", "--hydra-help", "--shell-completion"}
 
 
-def _help() -> str:
-    names = {f"{group}s": "|".join(choices(group)) for group in ("model", "platform", "layout")}
-    return (__doc__ or "").format(**names).replace("python launch.py", program("launch")).strip()
-
-
 LAUNCH = Command(
     name="launch",
-    summary="Run LLM pre-training experiments.",
+    summary="Run LLM pre-training experiments: compose the config, check it, plan, run, record.",
     words="KEY=VALUE…",
+    words_help="any key of conf/, in Hydra's grammar: --cfg job shows them all",
     others="any key of conf/, in Hydra's grammar",
-    switches={"-m": "a,b in values: one experiment each", "--multirun": "the same as -m", "--json": "print JSON"},
+    switches={"-m": "a,b in values: one experiment each", "--multirun": "the same as -m"}
+    | {"--json": "the result (of a dry run: the plan) as JSON"},
+    examples=(
+        "                                          a small Llama, on whatever is here",
+        "model=llama platform=nvidia dry_run=true     the plan for 8 H100s, nothing started",
+        "-m layout=data_parallel,tp2 gpus_per_node=2 repeat=3     a matrix of runs",
+        "-m framework=nemo,primus rehearse=train      the vendors' own stacks on this CPU, at toy size",
+    ),
+    more="\n".join(f"{group}={'|'.join(choices(group))}" for group in ("model", "platform", "layout"))
+    + "\nExit codes: 0 all runs completed, 1 one did not, 2 bad input.",
     known=experiment_keys,
-    text=_help,
 )
 
 
