@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -237,17 +238,7 @@ def _reached(key: str) -> tuple[Any, str]:
 
 def flattened(mapping: Mapping[str, Any]) -> list[str]:
     """Return a nested mapping as override strings."""
-    return [f"{path}={_quoted(value)}" for path, value in leaves(mapping)]
-
-
-def _quoted(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(_quoted, value))}]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    text = str(value)
-    plain = isinstance(value, int | float) or re.fullmatch(r"[A-Za-z0-9_./-]+", text)
-    return text if plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return [f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in leaves(mapping)]
 
 
 def _first_lines(error: BaseException) -> str:

@@ -8,9 +8,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,6 @@ from conf.vocabulary import read_yaml
 
 IMAGES = CONF / "tables" / "images.yaml"
 TIMEOUT_S = 60
-_PROGRAM = """
-import json, sys
-from importlib.metadata import PackageNotFoundError, version
-known = dict.fromkeys(sys.argv[1:])
-for name in known:
-    try:
-        known[name] = version(name)
-    except PackageNotFoundError:
-        pass
-print(json.dumps(known))
-"""
 
 
 @cache
@@ -112,13 +100,9 @@ def release_of_checkout(path: str) -> str:
 def versions(distributions: Sequence[str], python: str | None) -> Mapping[str, str | None]:
     """Return the version of each in the environment of the interpreter `python` (None: this one), None where missing.
     ConfigError: `python` cannot be run."""
-    if python not in (None, sys.executable):
-        return _of_another(tuple(distributions), str(python))
-    known: dict[str, str | None] = dict.fromkeys(distributions)
-    for name in distributions:
-        with suppress(PackageNotFoundError):
-            known[name] = version(name)
-    return known
+    path = sys.path if python in (None, sys.executable) else _path_of(str(python))
+    known = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in distributions}
+    return {name: package.version if package else None for name, package in known.items()}
 
 
 def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -145,15 +129,16 @@ def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -
 
 
 @cache
-def _of_another(distributions: tuple[str, ...], python: str) -> Mapping[str, str | None]:
+def _path_of(python: str) -> list[str]:
+    """Return where the interpreter `python` looks for packages."""
     try:
-        argv = [python, "-c", _PROGRAM, *distributions]
+        argv = [python, "-c", "import json, sys; print(json.dumps(sys.path))"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-        installed: Mapping[str, str | None] = json.loads(done.stdout)
+        path: list[str] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         what = f"this interpreter cannot list what is installed: {error}"
         raise ConfigError(Problem("framework.python", what, python, hint="the path of a Python")) from error
-    return installed
+    return path
 
 
 def _git(path: str, *words: str) -> str:

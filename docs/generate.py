@@ -4,8 +4,6 @@ A hook of mkdocs (mkdocs.yml). Nothing of it is kept in git."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -83,13 +81,10 @@ def commands() -> str:
     """Return the page of every command's own help."""
     from tensorprimat.cli import commands as every
 
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    sys.argv = ["tprimat docs"]  # by which a help says how it is called: not as in a checkout
     text = "# Commands\n\nIn a checkout also `python launch.py` and `python -m parsers`, `metrics` and `compare`.\n"
-    for name in sorted(one.name for one in every()):
-        command = [sys.executable, "-m", "tensorprimat", *name.split(), "--help"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        shown = done.stdout.rstrip().replace("python -m tensorprimat", "tprimat")
-        text += f"\n## tprimat {name}\n\n```text\n{shown}\n```\n"
+    for one in sorted(every(), key=lambda one: one.name):
+        text += f"\n## tprimat {one.name}\n\n```text\n{one.help().rstrip()}\n```\n"
     return text
 
 
