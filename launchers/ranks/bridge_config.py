@@ -3,6 +3,7 @@ validated one, `effective` of the objects that train. Traps: conf/vocabulary.yam
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import os
@@ -15,6 +16,7 @@ import megatron.bridge
 import megatron.core
 import torch
 import vendor_ranks
+from corpus_order import batch_of, fingerprint
 from megatron.bridge.data.loaders import get_train_valid_test_num_samples
 from megatron.bridge.data.utils import get_dataset_provider
 from megatron.bridge.training import initialize, mixed_precision
@@ -22,9 +24,9 @@ from megatron.bridge.training.callbacks import Callback
 from megatron.bridge.training.config import runtime_config_update
 from megatron.core import datasets
 from megatron.core import utils as core
-from rank_program import Problem, Refused, is_first_rank, mark
+from rank_program import Refused, is_first_rank, mark
 from tprimat_settings import megatron_schedule, planned_batches, read, rope_scaling, training
-from vendor_ranks import Settings, assign, changed, first_batch, needs_transformer_engine, plain_names, required
+from vendor_ranks import Settings, assign, changed, needs_transformer_engine, plain_names, precision, required
 
 RELEASE: str = megatron.bridge.__version__
 HAS_TRANSFORMER_ENGINE = bool(getattr(core, "HAVE_TE", False))
@@ -35,7 +37,11 @@ DISTRIBUTIONS = ("megatron-bridge", "transformers")
 OLDEST_TRANSFORMER_ENGINE = "2.10"  # that Bridge 0.3.1 takes (its metadata)
 
 _FP32 = {"fp32": True, "params_dtype": torch.float32, "pipeline_dtype": torch.float32, "autocast_enabled": False}
-"""mixed_precision=None would leave the recipe's bf16 where it is."""
+_PRECISIONS = {
+    **mixed_precision.MIXED_PRECISION_RECIPES,
+    # None would leave the recipe's bf16 where it is
+    "fp32": functools.partial(mixed_precision.MixedPrecisionConfig, **_FP32),
+}
 _UNTOUCHED = ("mixed_precision.", "comm_overlap", "peft", "ft")
 
 
@@ -43,7 +49,7 @@ def build(settings: Settings, stand_in: str | None) -> Any:
     """Return a new recipe with all of `settings` on it, not validated yet. stand_in: None where an accelerator is here.
     Raises Refused: there is no such recipe, or it has no such attribute; all of them."""
     config = _recipe(settings)
-    config.mixed_precision, refused = _precision(settings["precision"])
+    config.mixed_precision, refused = precision(settings, _PRECISIONS, plain_names)
     refused += assign(config, required(settings, HAS_TRANSFORMER_ENGINE), plain_names)
     refused += assign(config, settings["set_if_there"], plain_names, optional=True)
     if not HAS_TRANSFORMER_ENGINE and stand_in is None:
@@ -70,18 +76,6 @@ def _recipe(settings: Settings) -> Any:
         raise Refused.of("recipe", what, name, "", hint) from error
 
 
-def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
-    factory = precision["factory"]
-    if factory == "fp32":
-        made = mixed_precision.MixedPrecisionConfig(**_FP32)
-    elif factory in mixed_precision.MIXED_PRECISION_RECIPES:
-        made = mixed_precision.MIXED_PRECISION_RECIPES[factory]()
-    else:
-        known = ", ".join(sorted(name for name in mixed_precision.MIXED_PRECISION_RECIPES if "-" not in name))
-        return None, [Problem("precision", "this release has no such precision", factory, known)]
-    return made, list(assign(made, precision["set"], plain_names))
-
-
 def configured(config: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of `config` under Bridge's own rules: as rank 0 of the complete run, without a group.
     Raises Refused: Bridge refuses it, or has changed what was set."""
@@ -98,17 +92,14 @@ def configured(config: Any, settings: Settings) -> dict[str, Any]:
     paths = [path for path in values if not path.startswith(_UNTOUCHED)]
     if problems := [p for path in paths for p in changed(path, values[path], attrgetter(path)(config), "Bridge")]:
         raise Refused(*problems)
-    model, schedule, batch = config.model, config.scheduler, config.train.global_batch_size
+    model, batch = config.model, config.train.global_batch_size
+    schedule = megatron_schedule(config.scheduler, batch)  # it counts samples
     return {
-        **read(model=model, optimizer=config.optimizer, ddp=config.ddp, sizes=model),
+        **read(model=model, optimizer=config.optimizer, ddp=config.ddp, sizes=model, **schedule),
         **planned_batches(model, config.data_parallel_size, config.train.micro_batch_size, batch),
         **rope_scaling(model.rope_scaling_factor if model.rope_scaling else 1.0),
         **_container(config, settings),
         **{name: getattr(config.optimizer, name) for name in ("lr", "min_lr")},
-        "weight_decay": schedule.end_weight_decay,  # what the scheduler sets in each step
-        "lr_warmup_iters": schedule.lr_warmup_steps // batch,
-        "lr_decay_iters": schedule.lr_decay_steps // batch,
-        **{name: getattr(schedule, name) for name in ("lr_warmup_init", "lr_decay_style")},
         "padded_vocab_size": None if model.should_pad_vocab else model.vocab_size,
         "vocab_size": config.tokenizer.vocab_size,
     }
@@ -168,14 +159,14 @@ class Marks(Callback):
         self.is_last_rank = os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1)
 
     def on_train_start(self, context: Any) -> None:
-        config, fingerprint = context.state.cfg, None
+        config, first_batch = context.state.cfg, None
         if config.dataset.blend is not None:  # and no mock data, which no stack shares
             # Bridge's own dataset, built once more, on every rank: it hands out no other
             made = get_dataset_provider(config.dataset)(get_train_valid_test_num_samples(config), config.dataset)[0]
-            fingerprint = first_batch(made[index] for index in range(config.train.global_batch_size))
+            first_batch = fingerprint(batch_of(made, range(config.train.global_batch_size)))
         if is_first_rank():
             mark("effective", effective(context, self.settings))
-            mark("facts", {"data_first_batch": fingerprint})
+            mark("facts", {"data_first_batch": first_batch})
 
     def on_train_step_start(self, context: Any) -> None:
         self.lr_used = context.optimizer.param_groups[0]["lr"]

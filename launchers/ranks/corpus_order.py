@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,12 @@ def batches(corpus: Corpus, reading: Reading) -> Iterator[NDArray[np.int32]]:
     for at in range(0, reading.samples, reading.global_batch_size):
         numbers = samples[at : at + reading.global_batch_size]
         yield np.stack([cut(int(number) * reading.seq_length) for number in numbers])
+
+
+def batch_of(dataset: Any, indices: Iterable[int]) -> NDArray[np.int64]:
+    """Return those samples [samples, seq_length + 1] of Megatron's own dataset: a label is the next token."""
+    items = [dataset[index] for index in indices]
+    return np.stack([np.append(item["tokens"].numpy(), item["labels"][-1:].numpy()) for item in items])
 
 
 def fingerprint(batch: NDArray[Any]) -> str:

@@ -200,21 +200,15 @@ def _aligned(s: Settings) -> bool:
     return s.overlap_param_gather and s.virtual_pipeline_model_parallel_size is not None
 
 
-class RMSNorm(torch.nn.Module):
+class RMSNorm(torch.nn.RMSNorm):
     """Normalise by RMS over the last dimension of [s, b, h]."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float, **_: Any) -> None:
         """Take Megatron's TransformerConfig as `config`; its further options have no meaning here."""
-        super().__init__()
-        self.eps = eps
         device = None if config.use_cpu_initialization else torch.cuda.current_device()
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=device))
+        super().__init__(hidden_size, eps, dtype=config.params_dtype, device=device)
         # distributed/finalize_model_grads.py sums the gradients of weights so marked over the sequence parallel ranks
         self.weight.sequence_parallel = config.sequence_parallel
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the normalised tensor, in the shape and dtype of `hidden`."""
-        return functional.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
 
 
 class _Linear(torch.nn.Module):

@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import megatron.core
 import numpy as np
 import torch
 import torch.distributed as dist
-from corpus_order import fingerprint
+from corpus_order import batch_of, fingerprint
 from engine_checkpoint import Built, resume, save
 from engine_model import build_model, context_shard
 from engine_optimizer import build_optimizer, build_scheduler
@@ -32,8 +33,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from numpy.typing import NDArray
-from rank_program import machine_facts, mark, peak_memory, say
-from tprimat_settings import aux_loss_correction, megatron_schedule, read, training
+from rank_program import machine_facts, mark, peak_memory, read_text, say
+from tprimat_settings import megatron_schedule, read, stated_aux_loss, training
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Tokens and labels, [micro-batch size, sequence length] each."""
@@ -110,14 +111,12 @@ def effective_arguments(built: Built) -> dict[str, Any]:
     keeps them."""
     gpt, first = get_attr_wrapped_model(built.chunks[0], "decoder", return_model_obj=True), built.chunks[0]
     objects = training(gpt, first.ddp_config, built.optimizer.config, built.optimizer.param_groups)
-    arguments = read(**objects, **megatron_schedule(built.scheduler))
-    if arguments["moe_aux_loss_coeff"] is not None:  # as requested: Megatron's config has it corrected for its CP
-        arguments["moe_aux_loss_coeff"] /= aux_loss_correction(gpt.config.context_parallel_size)
     data_size = parallel_state.get_data_parallel_world_size()
     dataset, config = built.data.dataset, built.data.dataset.config
     micro_batches, micro_batch_size, tokens = built.data.rank_batches(0, 0, data_size).shape
     return {
-        **arguments,
+        **read(**objects, **megatron_schedule(built.scheduler)),
+        **stated_aux_loss(gpt.config),
         "data": "mock" if config.mock else built.settings.data,
         "data_path": dataset.dataset_path,
         "split": config.split,
@@ -276,11 +275,8 @@ def _kilobytes(text: str | None) -> int | None:
 
 def _proc(name: str, key: str) -> str | None:
     """Return the first value of `key` in /proc/`name`; None where the system does not report it."""
-    try:
-        lines = Path("/proc", name).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), None)
+    lines = (line.partition(":") for line in read_text(Path("/proc", name)).splitlines())
+    return next((value.strip() for stated, _, value in lines if stated.strip() == key), None)
 
 
 class TokenData:
@@ -297,31 +293,18 @@ class TokenData:
         and their split into micro-batches, are the same in every layout."""
         first = step * self.global_batch_size
         order = np.arange(first, first + self.global_batch_size).reshape(-1, data_size, self.micro_batch_size)
-        return np.stack([[self._sample(index) for index in batch] for batch in order[:, data_rank].tolist()])
+        return np.stack([batch_of(self.dataset, batch) for batch in order[:, data_rank].tolist()])
 
     def first_batch(self) -> str | None:
         """Return the fingerprint of the first global batch as this rank reads it; None of mock data, which no stack
         shares."""
-        if self.dataset.config.mock:
-            return None
-        return fingerprint(np.stack([self._sample(index) for index in range(self.global_batch_size)]))
-
-    def _sample(self, index: int) -> NDArray[np.int64]:
-        item = self.dataset[index]
-        return np.append(item["tokens"].numpy(), item["labels"][-1:].numpy())  # a label is the next token
-
-
-class _Tokenizer:
-    """Be what GPTDataset needs of a tokenizer where the corpus is ids already."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.eod = vocab_size - 1
-        self.unique_identifiers = {"class": "ids", "eod": self.eod}
+        mock = self.dataset.config.mock
+        return None if mock else fingerprint(batch_of(self.dataset, range(self.global_batch_size)))
 
 
 def _dataset(s: Settings) -> Any:
     logging.getLogger(GPTDataset.__module__).setLevel(logging.ERROR)  # it warns that there is no cache: see below
-    corpus = s.data_path is not None
+    corpus, eod = s.data_path is not None, s.vocab_size - 1
     config = GPTDatasetConfig(
         random_seed=s.seed,
         sequence_length=s.seq_length,
@@ -330,7 +313,8 @@ def _dataset(s: Settings) -> Any:
         # Empty, not None: every rank works the order out for itself, in milliseconds. A cache on disk is looked up by
         # the corpus' path, not its contents (gpt_dataset.py), and its ranks must share a file system.
         path_to_cache="",
-        tokenizer=_Tokenizer(s.vocab_size),
+        # what GPTDataset needs of one where the corpus is ids already
+        tokenizer=SimpleNamespace(eod=eod, unique_identifiers={"class": "ids", "eod": eod}),
         **dict.fromkeys(
             ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask"), False
         ),

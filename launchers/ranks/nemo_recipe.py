@@ -10,6 +10,7 @@ import importlib
 import inspect
 import math
 import pkgutil
+from collections.abc import Callable
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import fiddle as fdl
 import nemo_run
 import torch
+from corpus_order import batch_of, fingerprint
 from lightning.pytorch.callbacks import Callback
 from megatron.core.distributed import DistributedDataParallelConfig
 
@@ -33,7 +35,7 @@ from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.utils.exp_manager import TimingCallback
 from rank_program import Problem, Refused, is_first_rank, mark
 from tprimat_settings import nemo_schedule, planned_batches, read, rope_factor, rope_scaling, training
-from vendor_ranks import Settings, assign, changed, first_batch, mark_step, needs_transformer_engine, required
+from vendor_ranks import Settings, assign, changed, mark_step, needs_transformer_engine, precision, required
 
 try:
     import transformer_engine  # noqa: F401
@@ -65,7 +67,7 @@ def build(settings: Settings, _stand_in: str | None) -> Any:
     if settings["set"]["trainer.enable_checkpointing"]:
         recipe.log.ckpt = nemo_run.Config(ModelCheckpoint, **_CHECKPOINTS)
     recipe.trainer.callbacks = []
-    recipe.trainer.plugins, refused = _precision(settings["precision"])
+    recipe.trainer.plugins, refused = precision(settings, _precisions(), names_of)
     refused += assign(recipe, required(settings, HAS_TRANSFORMER_ENGINE), names_of)
     refused += assign(recipe, settings["set_if_there"], names_of, optional=True)
     if not HAS_TRANSFORMER_ENGINE and (settings["device"] == "cpu" or torch.cuda.is_available()):  # it would run here
@@ -125,17 +127,10 @@ def _data(settings: Settings) -> Any:
     return nemo_run.Config(llm.PreTrainingDataModule, **read_as, index_mapping_dir="index")
 
 
-def _precision(precision: dict[str, Any]) -> tuple[Any, list[Problem]]:
-    factory = precision["factory"]
-    if factory == "fp32":
-        single = {"params_dtype": torch.float32, "pipeline_dtype": torch.float32}
-        plugin = nemo_run.Config(MegatronMixedPrecision, precision="32", autocast_enabled=False, **single)
-    elif hasattr(mixed_precision, factory):
-        plugin = getattr(mixed_precision, factory)()
-    else:
-        known = ", ".join(name for name in dir(mixed_precision) if name.endswith("_mixed"))
-        return None, [Problem("precision", "this NeMo has no such precision", factory, known)]
-    return plugin, list(assign(plugin, precision["set"], names_of))
+def _precisions() -> dict[str, Callable[[], Any]]:
+    single = {"precision": "32", "params_dtype": torch.float32, "pipeline_dtype": torch.float32}
+    fp32 = functools.partial(nemo_run.Config, MegatronMixedPrecision, autocast_enabled=False, **single)
+    return {name: made for name, made in vars(mixed_precision).items() if name.endswith("_mixed")} | {"fp32": fp32}
 
 
 def _connected(recipe: Any, settings: Settings) -> tuple[Any, Any, Any]:
@@ -214,8 +209,8 @@ class Marks(Callback):
             mark("effective", effective(trainer, self.settings))
             module = trainer.datamodule
             shared = hasattr(module, "build_kwargs")  # mock data no stack shares
-            samples = (module._train_ds[index] for index in range(module.data_sampler.global_batch_size))
-            mark("facts", {"data_first_batch": first_batch(samples) if shared else None})
+            indices = range(module.data_sampler.global_batch_size)
+            mark("facts", {"data_first_batch": fingerprint(batch_of(module._train_ds, indices)) if shared else None})
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         self.lr_used = trainer.optimizers[0].param_groups[0]["lr"]

@@ -144,6 +144,16 @@ def assign(root: Any, values: Mapping[str, Any], names: Names, optional: bool = 
             yield Problem(path, f"{type(parent).__name__} has no such name", name, ", ".join(near), "another release")
 
 
+def precision(settings: Settings, made_by: Mapping[str, Callable[[], Any]], names: Names) -> tuple[Any, list[Problem]]:
+    """Return the stack's object for the requested precision, with what the settings set on it, and what they cannot."""
+    factory = settings["precision"]["factory"]
+    if factory not in made_by:
+        known = ", ".join(sorted(name for name in made_by if "-" not in name))
+        return None, [Problem("precision", "this release has no such precision", factory, known)]
+    made = made_by[factory]()
+    return made, list(assign(made, settings["precision"]["set"], names))
+
+
 def required(settings: Settings, has_transformer_engine: bool) -> Settings:
     """Return path → plain value of all that must be there, in this environment."""
     without: Settings = {} if has_transformer_engine else settings["set_without_transformer_engine"]
@@ -204,19 +214,8 @@ def facts(stand_in: str | None, framework: str, *distributions: str) -> dict[str
 def mark_step(stand_in: str | None, step: int, lr_used: float, loss: Any, grad_norm: Any) -> None:
     """Print the mark of a finished step, from 0, in full precision and on a monotonic clock. loss, grad_norm: tensors,
     numbers or None."""
-    values = {"step": step, "lr_used": lr_used, "loss": _number(loss), "grad_norm": _number(grad_norm)}
-    values["end_monotonic_s"] = time.monotonic()  # reading the numbers above has waited for them
-    bad = values["loss"] is not None and not math.isfinite(values["loss"])
+    loss, grad_norm = (None if value is None else float(value) for value in (loss, grad_norm))
+    end = time.monotonic()  # reading the numbers above has waited for them
+    bad = loss is not None and not math.isfinite(loss)
+    values = {"step": step, "lr_used": lr_used, "loss": loss, "grad_norm": grad_norm, "end_monotonic_s": end}
     mark("step", {**values, **({} if stand_in else rank_program.peak_memory()), **({"nonfinite": True} if bad else {})})
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value.item() if hasattr(value, "item") else value)
-
-
-def first_batch(samples: Iterable[Mapping[str, Any]]) -> str:
-    """Return the fingerprint of a global batch of Megatron's samples."""
-    import numpy as np
-    from corpus_order import fingerprint
-
-    return fingerprint(np.stack([np.append(s["tokens"].numpy(), s["labels"][-1:].numpy()) for s in samples]))

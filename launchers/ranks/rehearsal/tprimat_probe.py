@@ -28,7 +28,7 @@ from typing import Any
 import tprimat_settings
 from tprimat_after_import import FAULTS, after, around
 from tprimat_parameters import full_numel, global_name
-from tprimat_settings import aux_loss_correction, first_group, megatron_schedule, nemo_schedule, process_groups
+from tprimat_settings import first_group, megatron_schedule, nemo_schedule, process_groups, stated_aux_loss
 
 VARIABLE = "TPRIMAT_PROBE"
 VERSION = 1
@@ -65,7 +65,7 @@ def install(started: float) -> Probe:
     os.environ[VARIABLE] = str(folder)  # children may start elsewhere
     probe = Probe(folder)
     for module, name in _CLASSES.items():
-        after(module)(functools.partial(probe.guarded, "after_making", name))
+        after(module)(functools.partial(probe.guarded, probe.after_making, name))
     for module, watch in _WATCHED.items():
         after(module)(functools.partial(watch, probe))
     atexit.register(probe.finish)
@@ -106,19 +106,21 @@ class Probe:
         self.first_optimizer: int | None = None
         self.seconds = self.seconds_before = self.since = 0.0
 
-    def guarded(self, method: str | Callable[..., None], *arguments: Any) -> None:
-        """Call a method; whatever it raises is kept, and the run goes on. A forked child is not this rank."""
+    def guarded(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function does; whatever it raises is kept, and the run goes on. A forked child is not this
+        rank."""
         outermost, self.busy = not self.busy, True
         if outermost:
             self.since = time.perf_counter()
         try:
-            if os.getpid() == self.process:
-                (getattr(self, method) if isinstance(method, str) else method)(*arguments)
+            return function(*arguments) if os.getpid() == self.process else None
         except Exception as error:  # noqa: BLE001  a probe never hurts a run
-            self.fault(method if isinstance(method, str) else method.__name__, error)
-        if outermost:
-            self.busy = False
-            self.seconds += time.perf_counter() - self.since
+            self.fault(function.__name__, error)
+            return None
+        finally:
+            if outermost:
+                self.busy = False
+                self.seconds += time.perf_counter() - self.since
 
     def fault(self, where: str, error: object) -> None:
         text = f"{where}: {type(error).__name__}: {error}"[:300]
@@ -132,7 +134,7 @@ class Probe:
             make(this, *arguments, **options)
             self.made[name].append(this)
             if hasattr(self, f"on_{name}"):
-                self.guarded(f"on_{name}", this)
+                self.guarded(getattr(self, f"on_{name}"), this)
 
         _wrap(getattr(module, name), "__init__", make_and_keep)
 
@@ -193,7 +195,7 @@ class Probe:
             row = {"forwards": len(given) or None, "samples": None, "tokens_checksum": None, "loss_sum": None}
             self.steps.append({**row, "losses": None, "probe_time_s": None, "groups": []})
             if given or done <= STEPS_READ:
-                self.guarded("end_of_batch", given)
+                self.guarded(self.end_of_batch, given)
         if done == STEPS_READ:
             self.reads_losses = False
             if not any(getattr(o.config, "fp16", False) for o in self.optimizers):
@@ -213,7 +215,7 @@ class Probe:
         """Sum up what was kept of the steps since the last time: between them it would cost more than all else."""
         unsettled, self.unsettled = self.unsettled, []
         for step in unsettled:
-            self.guarded("settle_step", *step)
+            self.guarded(self.settle_step, *step)
 
     def settle_step(self, row: dict[str, Any], losses: list[Any], tokens: tuple[Any, ...]) -> None:
         if losses:  # of equal shape, on the host: in float64, where the order of summing shows no more
@@ -230,14 +232,14 @@ class Probe:
     def finish(self) -> None:
         """Write the file, for the last time. Never raises."""
         if self.models or self.steps or self.faults:
-            self.guarded("_write")
+            self.guarded(self._write)
 
     def _write(self) -> None:
         """Put the file in place in one piece; its last member is the time until then."""
         for source in (self.settle, *self.unread_sources):
             self.guarded(source)
         if self.description is None:
-            self.guarded("describe")
+            self.guarded(self.describe)
         rank = int(os.environ.get("RANK", "0"))
         faults = self.faults + [f"hook {hook} of {module}: {error}" for module, hook, error in FAULTS]
         head = {"version": VERSION, "rank": rank, "faults": faults, "never_read": self.unread, "steps": self.steps}
@@ -264,29 +266,21 @@ class Probe:
 def described(probe: Probe) -> dict[str, Any]:
     """Return all but the steps. A part that cannot be read is null, and a fault."""
     if probe.frequencies is None and probe.models and not probe.steps:
-        probe.frequencies = _part(probe, frequencies, probe.models[0])
+        probe.frequencies = probe.guarded(frequencies, probe.models[0])
     settings: dict[str, Any] = {}
-    for part in (_built, _aux_loss, _rope, _batches, _data):
-        settings |= _part(probe, part, probe) or {}
+    for part in (_built, _rope, _batches, _data):
+        settings |= probe.guarded(part, probe) or {}
     return {
-        "ranks": _part(probe, ranks),
+        "ranks": probe.guarded(ranks),
         "settings": settings,
-        "chunks": [_part(probe, chunk, model, probe) for model in probe.models],
-        "reduction_dtypes": _part(probe, reduction_dtypes, probe),
+        "chunks": [probe.guarded(chunk, model, probe) for model in probe.models],
+        "reduction_dtypes": probe.guarded(reduction_dtypes, probe),
         "rope_frequencies": probe.frequencies,
         "input_shape": probe.tokens.shape,
         "first_tokens": probe.tokens.first,
         "tokens_unknown": probe.tokens.unknown,
         "versions": {name: str(v) for name in _VERSIONS if (v := getattr(sys.modules.get(name), "__version__", None))},
     }
-
-
-def _part(probe: Probe, read_part: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return read_part(*arguments)
-    except Exception as error:  # noqa: BLE001  the run goes on
-        probe.fault(read_part.__name__, error)
-        return None
 
 
 def ranks() -> dict[str, Any]:
@@ -366,7 +360,7 @@ def _built(probe: Probe) -> dict[str, Any]:
         objects |= {"optimizer": probe.optimizers[0].config, **first_group(groups)}
     values = tprimat_settings.read(probe.fault, **objects)
     values.pop("rotary_base", None)  # _rope reads it off the frequencies
-    return values
+    return values | (stated_aux_loss(objects["model"]) if probe.models else {})
 
 
 def _schedule(probe: Probe) -> dict[str, Any]:
@@ -378,14 +372,6 @@ def _schedule(probe: Probe) -> dict[str, Any]:
     # Megatron-LM's schedule counts samples, the engine's steps
     counts = probe.schedule_counts
     return megatron_schedule(probe.schedule, counts[1] - counts[0] if len(counts) > 1 else None)
-
-
-def _aux_loss(probe: Probe) -> dict[str, Any]:
-    config = probe.models[0].config
-    correction = aux_loss_correction(config.context_parallel_size)
-    if config.num_moe_experts is None or correction == 1:
-        return {}
-    return {"moe_aux_loss_coeff": config.moe_aux_loss_coeff / correction}
 
 
 def _rope(probe: Probe) -> dict[str, Any]:
@@ -629,7 +615,7 @@ def _unread_config(probe: Probe, module: Any) -> None:
 
 
 def _watch_steps(probe: Probe, optim: Any) -> None:
-    optim.register_optimizer_step_pre_hook(lambda this, _, __: probe.guarded("on_step", this))
+    optim.register_optimizer_step_pre_hook(lambda this, _, __: probe.guarded(probe.on_step, this))
 
 
 _WATCHED = {

@@ -81,14 +81,13 @@ def first_group(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def megatron_schedule(schedule: Any, unit: float | None = 1) -> dict[str, Any]:
-    """Return the object `schedule` of an OptimizerParamScheduler. unit: by how much it counts a step; without it,
-    lengths are left out."""
-    names = ("max_lr", "min_lr", "init_lr", "lr_decay_style")
-    made = SimpleNamespace(**{name: getattr(schedule, name) for name in names})
-    if unit:
-        for name in ("lr_warmup_steps", "lr_decay_steps"):
-            steps = getattr(schedule, name) / unit
-            setattr(made, name, int(steps) if steps == int(steps) else steps)
+    """Return the object `schedule` of an OptimizerParamScheduler, or of what it will be made from. unit: by how much it
+    counts a step; without it, lengths are left out."""
+    made = dict(vars(schedule))
+    for name in ("lr_warmup_steps", "lr_decay_steps"):
+        steps = made.pop(name)
+        if unit:
+            made[name] = int(steps / unit) if steps % unit == 0 else steps / unit
     return {"schedule": made}
 
 
@@ -97,7 +96,7 @@ def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
     first_lr: the rate of the first step, where it is known."""
     lr, steps = schedule.base_lrs[0], schedule.warmup_steps
     style = type(schedule).__name__
-    made = SimpleNamespace(max_lr=lr, min_lr=schedule.min_lr, lr_warmup_steps=steps)
+    made = SimpleNamespace(**vars(schedule), max_lr=lr, lr_warmup_steps=steps)
     made.lr_decay_steps = schedule.max_steps - (schedule.constant_steps or 0)
     made.lr_decay_style = {"CosineAnnealing": "cosine"}.get(style, style)
     if first_lr is not None:
@@ -138,6 +137,14 @@ def aux_loss_correction(context_size: int) -> int:
     import megatron.core
 
     return context_size if megatron.core.__version__.startswith("0.15.") else 1
+
+
+def stated_aux_loss(config: Any) -> dict[str, Any]:
+    """Return that coefficient as Megatron-Core weighs it; empty where a config states it so."""
+    correction = aux_loss_correction(config.context_parallel_size)
+    if config.num_moe_experts is None or correction == 1:
+        return {}
+    return {"moe_aux_loss_coeff": config.moe_aux_loss_coeff / correction}
 
 
 # Readers of what is no path. LookupError: this object does not show it.
