@@ -155,10 +155,9 @@ def _latest(folder: Path) -> tuple[int, dict[str, int]]:
 
 def _check_files(path: Path, sizes: dict[str, int]) -> None:
     for file, size in ((path / name, size) for name, size in sizes.items()):
-        bytes_here = file.stat().st_size if file.is_file() else None
-        if bytes_here != size:
-            what = "is missing" if bytes_here is None else f"has {bytes_here} bytes"
-            raise EngineError(f"{file} {what}, and had {size} when it was saved; try: remove {path.parent}")
+        here = f"has {file.stat().st_size} bytes" if file.is_file() else "is missing"
+        if here != f"has {size} bytes":
+            raise EngineError(f"{file} {here}, and had {size} when it was saved; try: remove {path.parent}")
 
 
 def _settings(built: Built) -> dict[str, Any]:

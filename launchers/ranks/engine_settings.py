@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rank_program import Problem, Refused
+from rank_program import Problem, Refused, read_mapping
 
 sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
 from tprimat_settings import TABLE
@@ -45,48 +45,37 @@ def read_settings(path: str) -> Settings:
     """Return the settings in the JSON file at `path`.
     Raises Refused: the file cannot be read, lacks settings, was written for another number of processes, or its data do
     not fit."""
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Refused.of(path, "cannot be read", str(error), "one JSON object") from error
-    if not isinstance(values, dict):
-        raise Refused.of(path, "is not a settings file", f"a {type(values).__name__}", "one JSON object")
-    settings = Settings(**values)
-    if problems := [*_missing(values)] or [*_world_problems(settings)] or _data_problems(settings):
-        raise Refused(*(problem._replace(where=f"{path}: {problem.where}") for problem in problems))
+    settings = Settings(**read_mapping(path, json.loads))
+    for check in (_missing, _world_problems, _data_problems):
+        if problems := [*check(settings)]:
+            raise Refused(*(problem._replace(where=f"{path}: {problem.where}") for problem in problems))
     return settings
 
 
-def _missing(values: dict[str, Any]) -> Iterator[Problem]:
+def _missing(s: Settings) -> Iterator[Problem]:
     """Yield each setting that the file lacks."""
     expected = {*TABLE["requested"], "device"}
-    for name in sorted(expected - values.keys()):
-        near = difflib.get_close_matches(name, values.keys() - expected, n=1)
+    for name in sorted(expected - vars(s).keys()):
+        near = difflib.get_close_matches(name, vars(s).keys() - expected, n=1)
         yield Problem(name, "is missing in the settings", hint=f"rename {near[0]}" if near else "add it")
 
 
-def _data_problems(s: Settings) -> list[Problem]:
+def _world_problems(s: Settings) -> Iterator[Problem]:
+    started = os.environ.get("WORLD_SIZE")
+    if started != str(s.world_size):
+        found = f"torchrun started {started}" if started else "no WORLD_SIZE is in the environment, so no torchrun"
+        hint = "start with torchrun, or another --nproc-per-node, --nnodes or layout"
+        yield Problem("world_size", "is not the number of processes", f"{s.world_size}, and {found}", hint=hint)
+
+
+def _data_problems(s: Settings) -> Iterator[Problem]:
     """Check that the corpus fits the run. corpus.py has checked its ids once, before the ranks start."""
     if s.data == "mock":
-        return []
+        return
     from corpus_order import Reading, check_length, open_corpus
 
     try:
         samples = s.train_iters * s.global_batch_size
         check_length(open_corpus(s.data_path or ""), Reading(s.seq_length, s.global_batch_size, samples, s.seed))
     except Refused as error:
-        return [problem._replace(where=f"data_path: {problem.where}") for problem in error.problems]
-    return []
-
-
-def _world_problems(s: Settings) -> Iterator[Problem]:
-    started = os.environ.get("WORLD_SIZE")
-    if started is None:
-        what = "no WORLD_SIZE in the environment"
-        yield Problem("world_size", what, "", "a process of torchrun", "start with torchrun")
-    elif started != str(s.world_size):
-        here, hint = (
-            f"{s.world_size}, and torchrun started {started}",
-            "change --nproc-per-node, --nnodes or the layout",
-        )
-        yield Problem("world_size", "is not the number of processes", here, "the same number", hint)
+        yield from (problem._replace(where=f"data_path: {problem.where}") for problem in error.problems)

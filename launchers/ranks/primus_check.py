@@ -52,11 +52,9 @@ def git(checkout: Path, *words: str) -> str:
 
 def output(*argv: str, **env: str) -> str:
     """Return what a program prints; empty where it is missing, fails or hangs."""
-    every = {**os.environ, **env}
+    env = {**os.environ, **env}
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=20, env=every, check=False
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=20, env=env, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -34,12 +34,9 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
     """Return `bundle` (bundle.json, of `folder`) under the overrides in `environment`.
     Raises Refused: an override that is no number, or that changes what only a new rendering can."""
     rendered: Mapping[str, Any] = bundle["requested"]
-    defaults = {
-        "TRAIN_ITERS": rendered["train_iters"],
-        "NNODES": bundle["nodes"],
-        "GPUS_PER_NODE": bundle["gpus_per_node"],
-    }
-    stated = {name: environment.get(name) or str(default) for name, default in defaults.items()}
+    size = (bundle["nodes"], bundle["gpus_per_node"])
+    defaults = zip(("TRAIN_ITERS", "NNODES", "GPUS_PER_NODE"), (rendered["train_iters"], *size), strict=True)
+    stated = {name: environment.get(name) or str(default) for name, default in defaults}
     bad = {name: text for name, text in stated.items() if not text.isdecimal() or not 1 <= int(text) <= 10**9}
     if bad:
         raise Refused(*(Problem(name, "is not a count", repr(text), "an integer from 1") for name, text in bad.items()))
@@ -53,7 +50,7 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
         again = AGAIN.format(f"training.train_iters={iters} optimizer.lr_warmup_iters=N")
         what = f"the warm-up of {warm_up} iterations must end before {least}"
         problems.append(Problem("TRAIN_ITERS", what, hint=f"TRAIN_ITERS={warm_up + 1} or more, or {again}"))
-    if (nodes, gpus) != (bundle["nodes"], bundle["gpus_per_node"]):
+    if (nodes, gpus) != size:
         problems += _world(bundle, requested, nodes, gpus)
     if problems:
         raise Refused(*problems)

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -123,6 +123,18 @@ def machine_facts(gpu: bool) -> dict[str, Any]:
         "device_count": torch.cuda.device_count() if gpu else None,
         "device_memory_bytes": torch.cuda.get_device_properties("cuda").total_memory if gpu else None,
     }
+
+
+def read_mapping(path: str, parse: Callable[[str], Any], fault: type[Exception] = ValueError) -> dict[str, Any]:
+    """Return the mapping in a settings file. fault: what `parse` raises.
+    Raises Refused: the file cannot be read, or is not a mapping."""
+    try:
+        values = parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, fault) as error:
+        raise Refused.of(path, "cannot be read", str(error)) from error
+    if not isinstance(values, dict):
+        raise Refused.of(path, "is not a settings file", f"a {type(values).__name__}", "a mapping")
+    return values
 
 
 def peak_memory() -> dict[str, Any]:

@@ -87,16 +87,10 @@ def imported(module: str, what: str, hint: str) -> Any:
 
 
 def read_settings(path: str) -> Settings:
-    """Read the settings file. Raises Refused: it cannot be read, or is not a mapping."""
+    """Return the settings file. Raises Refused: it cannot be read, or is not a mapping."""
     import yaml  # comes with omegaconf, which both stacks need
 
-    try:
-        settings: object = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise Refused.of(path, str(error)) from error
-    if not isinstance(settings, dict):
-        raise Refused.of(path, "no mapping", type(settings).__name__)
-    return settings
+    return rank_program.read_mapping(path, yaml.safe_load, yaml.YAMLError)
 
 
 def real_value(value: Any) -> Any:

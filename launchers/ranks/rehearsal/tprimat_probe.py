@@ -175,10 +175,8 @@ class Probe:
         if self.steps:
             for group in optimizer.param_groups:
                 values = [*map(group.get, ("lr", "weight_decay")), *group.get("betas", (None, None)), group.get("eps")]
-                numbers = [
-                    value if isinstance(value, int | float) else None for value in values
-                ]  # no tensor on a device
-                self.steps[-1]["groups"].append(numbers)
+                # no tensor, which may be on a device
+                self.steps[-1]["groups"].append([v if isinstance(v, int | float) else None for v in values])
         if len(self.steps) <= 2 and id(optimizer) == self.first_optimizer:  # later process groups may be gone
             self.schedule_counts.append(getattr(self.schedule, "num_steps", 0))
             self.describe()
@@ -656,9 +654,8 @@ def user_keys() -> set[str]:
                 document = yaml.safe_load(file)
             modules = (document.get("modules") if isinstance(document, Mapping) else None) or {}
             parts = [(part.get("overrides") or {}) for part in modules.values() if isinstance(part, Mapping)]
-            keys |= {
-                name for part in parts for name, value in part.items() if value is not None
-            }  # null requests nothing
+            # null requests nothing
+            keys |= {name for part in parts for name, value in part.items() if value is not None}
         elif name.startswith("--"):
             keys.add(name[2:])
     return keys - {"data_path", "backend_path", "export_config"}  # of the launcher itself

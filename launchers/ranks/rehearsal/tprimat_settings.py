@@ -206,15 +206,10 @@ def implementation(modules: Sequence[Any]) -> str:
     return "transformer_engine" if ours else "local"
 
 
+_NAMED = (attention, epsilon, first_dense_layers, implementation, is_swiglu, matrix_dtype, rows)
 READERS: dict[str, Callable[[Any], Any]] = {
-    "attention": attention,
-    "epsilon": epsilon,
-    "first_dense_layers": first_dense_layers,
+    **{reader.__name__: reader for reader in _NAMED},
     "grouped_gemm": lambda config: config.moe_grouped_gemm if config.num_moe_experts else None,
-    "implementation": implementation,
-    "is_swiglu": is_swiglu,
-    "matrix_dtype": matrix_dtype,
     "opposite": lambda value: not value,
-    "rows": rows,
     "token_dispatcher": lambda config: config.moe_token_dispatcher_type if config.num_moe_experts else None,
 }

@@ -558,12 +558,10 @@ def hide_packages() -> None:
     sys.meta_path.insert(0, guard)
     original, original_find = builtins.__import__, importlib.util.find_spec
 
-    def guarded(name: str, *rest: Any, **named: Any) -> Any:
-        if name.partition(".")[0] in _TOPS:
-            call = dict(zip(("globals", "locals", "fromlist", "level"), rest, strict=False)) | named
-            if not call.get("level"):
-                guard.refuse_hollow(name, (call.get("globals") or {}).get("__name__", ""))
-        return original(name, *rest, **named)
+    def guarded(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # noqa: A002
+        if not level and name.partition(".")[0] in _TOPS:
+            guard.refuse_hollow(name, (globals or {}).get("__name__", ""))
+        return original(name, globals, locals, fromlist, level)
 
     def guarded_import(name: str, package: str | None = None) -> Any:
         guard.refuse_hollow(name, sys._getframe(1).f_globals.get("__name__", ""))
@@ -624,13 +622,12 @@ class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Find hollow packages for those that are served them, and hidden ones for no one."""
 
     def __init__(self) -> None:
-        self.missing: dict[str, bool] = {}
-        self.looking: set[str] = set()
+        self.missing: dict[str, bool] = dict.fromkeys(HIDDEN, True)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         hollow = _root(name, _ALL_HOLLOW)
         root = hollow or _root(name, HIDDEN)
-        if root is None or root in self.looking or not is_active():
+        if root is None or not is_active():
             return None
         if hollow and self._is_missing(hollow) and _is_served(hollow):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -648,16 +645,12 @@ class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             raise _Hidden(name)
 
     def _is_missing(self, root: str) -> bool:
-        if root in HIDDEN:
-            return True
         if root not in self.missing:
-            self.looking.add(root)
+            self.missing[root] = False  # while it is looked for, which find_spec above leaves to the others
             try:
                 self.missing[root] = importlib.util.find_spec(root) is None
             except ModuleNotFoundError:
                 self.missing[root] = True
-            finally:
-                self.looking.discard(root)
         return self.missing[root]
 
     def create_module(self, spec: Any) -> types.ModuleType:
