@@ -72,23 +72,17 @@ def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, rati
 def coverage(pairs: int, runs: int, ar: float) -> tuple[float, float, float]:
     """Return in %: ours, over all steps as if independent, and a percentile bootstrap over runs."""
     noise = np.random.default_rng((runs, int(100 * ar)))
-    first, second = simulated(noise, pairs, runs, ar, TRUTH)
-    means = first.mean(axis=2), second.mean(axis=2)
-    ours = naive = boot = 0
-    z = t_quantile(2 * runs * STEPS - 2)
-    for pair in range(pairs):
-        a, b = means[0][pair], means[1][pair]
-        interval = ratio_of(b.tolist(), a.tolist(), "lower").interval
-        ours += interval is not None and interval[0] <= TRUTH <= interval[1]
-        logs = np.log(first[pair]).ravel(), np.log(second[pair]).ravel()
-        half = z * math.sqrt(logs[0].var(ddof=1) / logs[0].size + logs[1].var(ddof=1) / logs[1].size)
-        naive += abs(logs[1].mean() - logs[0].mean() - math.log(TRUTH)) <= half
-    for pair in range(small := min(pairs, 1000)):
-        a, b = np.log(means[0][pair]), np.log(means[1][pair])
-        drawn = noise.integers(0, runs, (2, 400, runs))
-        low, high = np.quantile(b[drawn[1]].mean(axis=1) - a[drawn[0]].mean(axis=1), (0.025, 0.975))
-        boot += low <= math.log(TRUTH) <= high
-    return 100 * ours / pairs, 100 * naive / pairs, 100 * boot / small
+    sides = simulated(noise, pairs, runs, ar, TRUTH)
+    truth, means = math.log(TRUTH), [side.mean(axis=2) for side in sides]
+    intervals = (ratio_of(b, a, "lower").interval for a, b in zip(*(mean.tolist() for mean in means), strict=True))
+    ours = [ends is not None and ends[0] <= TRUTH <= ends[1] for ends in intervals]
+    logs = [np.log(side).reshape(pairs, -1) for side in sides]
+    half = t_quantile(2 * runs * STEPS - 2) * np.sqrt(sum(log.var(axis=1, ddof=1) / log.shape[1] for log in logs))
+    naive = abs(logs[1].mean(axis=1) - logs[0].mean(axis=1) - truth) <= half
+    drawn = noise.integers(0, runs, (2, min(pairs, 1000), 400, runs))
+    a, b = (np.take_along_axis(np.log(m[:1000, None]), d, 2).mean(axis=2) for m, d in zip(means, drawn, strict=True))
+    low, high = np.quantile(b - a, (0.025, 0.975), axis=1)
+    return 100 * np.mean(ours), 100 * np.mean(naive), 100 * np.mean((low <= truth) & (truth <= high))
 
 
 def words(pairs: int, runs: int, ratio: float) -> str:
@@ -114,21 +108,17 @@ def words(pairs: int, runs: int, ratio: float) -> str:
 
 def seeds(noise: np.random.Generator, shape: tuple[int, int], kind: str) -> Array:
     """Return what seeds add to the mean losses of the blocks, (pair, seed, block), of spread 1 on average."""
-    blocks = BLOCKS - 1
-    alone = noise.normal(0, 1, (*shape, blocks))
-    shift = noise.normal(0, 1, (*shape, 1))
-    if kind == "shifted":
-        return np.repeat(shift, blocks, axis=2)
-    if kind == "mixed":
-        return (alone + shift) / math.sqrt(2)
-    if kind == "wandering":
-        return wandering(noise, shape, blocks, 0.8)
-    if kind == "falling":
-        spreads = 0.5 ** np.arange(blocks)
-        return alone * spreads / math.sqrt(np.mean(spreads**2))
-    if kind == "heavy":
-        return noise.standard_t(4, (*shape, blocks)) / math.sqrt(2)
-    return alone
+    blocks, spreads = BLOCKS - 1, 0.5 ** np.arange(BLOCKS - 1)
+    alone, shift = noise.normal(0, 1, (*shape, blocks)), noise.normal(0, 1, (*shape, 1))
+    made = {
+        "independent": lambda: alone,
+        "wandering": lambda: wandering(noise, shape, blocks, 0.8),
+        "mixed": lambda: (alone + shift) / math.sqrt(2),
+        "shifted": lambda: np.repeat(shift, blocks, axis=2),
+        "falling": lambda: alone * spreads / math.sqrt(np.mean(spreads**2)),
+        "heavy": lambda: noise.standard_t(4, alone.shape) / math.sqrt(2),
+    }
+    return made[kind]()
 
 
 def curves(noise: np.random.Generator, shape: tuple[int, int], steps: int) -> Array:
@@ -141,11 +131,8 @@ def curves(noise: np.random.Generator, shape: tuple[int, int], steps: int) -> Ar
 
 def apart(first: Array, second: Array) -> float:
     """Return in how many of 100 pairs of groups, (pair, seed, block) each, one is called apart from the other."""
-    wrong = 0
-    for sides in zip(first.tolist(), second.tolist(), strict=True):
-        half = Band(sides).half_width(*sides)
-        wrong += leaves(*sides, half) is not None
-    return 100 * wrong / len(first)
+    pairs = zip(first.tolist(), second.tolist(), strict=True)
+    return 100 * np.mean([leaves(*sides, Band(sides).half_width(*sides)) is not None for sides in pairs])
 
 
 def losses(pairs: int) -> None:
@@ -172,15 +159,12 @@ def losses(pairs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=("ratio", "loss", "warmup"))
+    parts = {"ratio": (ratios, 1), "loss": (losses, 2), "warmup": (warmup, 16)}  # one pair of so many
+    parser.add_argument("part", nargs="?", choices=parts)
     parser.add_argument("--pairs", type=int, default=8000)
     options = parser.parse_args()
-    if options.part in (None, "ratio"):
-        ratios(options.pairs)
-    if options.part in (None, "loss"):
-        losses(options.pairs // 2)
-    if options.part in (None, "warmup"):
-        warmup(options.pairs // 16)
+    for simulate, each in [parts[options.part]] if options.part else parts.values():
+        simulate(options.pairs // each)
 
 
 def step_times(seed: int) -> tuple[list[float], float]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
-from compare.comparison import Comparison, compare_groups
+from compare.comparison import Compared, Comparison, compare_groups
 from compare.figures import FIGURES, TITLES, Figure
 from compare.groups import Group, Question, expand
 from compare.statistics import Interval, runs_to_decide, would_decide
@@ -145,21 +145,19 @@ def _names(experiments: Mapping[tuple[str, ...], Sequence[Run]]) -> Mapping[tupl
 
 def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], limit: float | None) -> Line | None:
     """Return the line; None of a figure that nobody knows or that follows from others, unless it has a limit."""
-    known = [comparison.group_figures.get(side.label, {}).get(figure.metric) for side in sides]
+    known = (comparison.group_figures.get(side.label, {}).get(figure.metric) for side in sides)
     reference, new = (q or Quantity(None, "", "measured", note="no run") for q in known)
-    shown_here = figure.table or figure.metric in _SHOWN_TOO
-    if limit is None and not (shown_here and any(q.value is not None for q in (reference, new))):
+    before, after, shown_here = reference.value, new.value, figure.table or figure.metric in _SHOWN_TOO
+    if limit is None and not (shown_here and {before, after} != {None}):
         return None
-    comparable = comparison.audit.verdict.word == "comparable"
-    compared = next((item for item in comparison.ratios if item.metric == figure.metric), None)
-    ratio, interval, word = None, None, "undecided"
-    reason: str = "unknown on both sides" if comparable else comparison.audit.verdict.word
-    if compared is not None:
-        ratio, interval, word, reason = compared.ratio, compared.interval, compared.word, compared.reason
+    verdict = comparison.audit.verdict.word
+    why = "unknown on both sides" if verdict == "comparable" else verdict
+    none = Compared(sides[1].label, sides[0].label, figure.metric, None, None, "undecided", None, why)
+    compared = next((item for item in comparison.ratios if item.metric == figure.metric), none)
+    ratio, interval, reason = compared.ratio, compared.interval, compared.reason
     difference = None if ratio is None else 100 * (ratio - 1)
-    before, after = reference.value, new.value
     alike = reference.unit == new.unit and "assumed" not in (reference.source, new.source)
-    if comparable and ratio is None and alike and after is not None and before is not None and before > 0:
+    if verdict == "comparable" and ratio is None and alike and after is not None and before is not None and before > 0:
         difference = 100 * (after / before - 1)  # of figures without a direction, too
     state = _state(figure, interval, limit)
     values = [[comparison.run_figures[run.path][figure.metric].value for run in side.usable] for side in sides]
@@ -176,7 +174,7 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
         needed = runs_to_decide(ours, theirs, lambda ends: _state(figure, ends, limit) != "cannot tell")
         if needed or interval:
             reason += f"; {would_decide(needed)} against the limit of {100 * limit:g} %"
-    ends, word = _percent(interval), word if figure.better else ""
+    ends, word = _percent(interval), compared.word if figure.better else ""
     return Line(figure.metric, reference, noise[0], new, noise[1], difference, ends, word, state, reason)
 
 

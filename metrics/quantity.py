@@ -75,9 +75,8 @@ class Quantity:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Quantity:
         """Read an object that the schema of records accepts."""
-        ends = [float(end) for end in entry["interval"] or ()]
-        pair = (ends[0], ends[1]) if len(ends) == 2 else None
-        return cls(entry["value"], entry["unit"], entry["source"], pair, str(entry.get("note") or ""))
+        ends = tuple(entry["interval"] or ())
+        return cls(**{**entry, "interval": ends if len(ends) == 2 else None})
 
 
 def weakest(*sources: Source) -> Source:

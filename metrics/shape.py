@@ -112,6 +112,7 @@ class _Reader:
 
     def shape(self) -> Shape:
         latent, experts = self.flag("multi_latent_attention"), self.experts()
+        gated = "swiglu" if self.facts.settings.get("swiglu") is True else "gated_linear_unit"
         dense = not experts or experts["moe_first_dense_layers"] > 0
         return Shape(
             num_layers=self.size("num_layers"),
@@ -119,42 +120,33 @@ class _Reader:
             ffn_hidden_size=self.size("ffn_hidden_size") if dense else 0,
             num_attention_heads=(heads := self.size("num_attention_heads")),
             # Where they are None: a group for each head, and hidden size by heads (TransformerConfig.__post_init__).
-            num_query_groups=0 if latent else self.size_or_0("num_query_groups") or heads,
-            kv_channels=0 if latent else self.size_or_0("kv_channels") or hidden // heads,
+            num_query_groups=0 if latent else self.size("num_query_groups", may_lack=True) or heads,
+            kv_channels=0 if latent else self.size("kv_channels", may_lack=True) or hidden // heads,
             vocabulary=self.size(self.rows()),
-            gated_linear_unit=self.flag("swiglu" if self.facts.settings.get("swiglu") is True else "gated_linear_unit"),
-            untie_embeddings_and_output_weights=self.flag_or_none("untie_embeddings_and_output_weights"),
+            gated_linear_unit=self.flag(gated) is True,
+            untie_embeddings_and_output_weights=self.flag("untie_embeddings_and_output_weights", needed=False),
             window_size=self.facts.size("window_size"),
             window_attn_skip_freq=self.facts.size("window_attn_skip_freq"),
             mla=self.latent() if latent else None,
-            mtp_num_layers=self.size_or_0("mtp_num_layers"),
+            mtp_num_layers=self.size("mtp_num_layers", may_lack=True),
             **experts,
         )
 
-    def size(self, name: str) -> int:
+    def size(self, name: str, may_lack: bool = False) -> int:
+        """Return a size; of a part that a model may lack 0, where it is reported as None or 0."""
         self.used.add(name)
+        if may_lack and name in self.facts.settings and not self.facts.settings[name]:
+            return 0
         size = self.facts.size(name)
         if size is None:
             self.missing.append(name)
         return size or 1
 
-    def size_or_0(self, name: str) -> int:
-        """Return the size of a part that a model may lack: 0 where it is reported as None or 0."""
-        if name in self.facts.settings and not self.facts.settings[name]:
-            self.used.add(name)
-            return 0
-        return self.size(name)
-
-    def flag(self, name: str) -> bool:
-        value = self.flag_or_none(name)
-        if value is None:
-            self.missing.append(name)
-        return value is True
-
-    def flag_or_none(self, name: str) -> bool | None:
-        """Return a flag that is not needed."""
+    def flag(self, name: str, needed: bool = True) -> bool | None:
         self.used.add(name)
         value = self.facts.settings.get(name)
+        if needed and type(value) is not bool:
+            self.missing.append(name)
         return value if type(value) is bool else None
 
     def rows(self) -> str:
@@ -164,7 +156,7 @@ class _Reader:
         return min(names, key=self.facts.requested.__contains__, default="vocab_size")
 
     def experts(self) -> dict[str, int]:
-        count = self.size_or_0("num_experts")
+        count = self.size("num_experts", may_lack=True)
         if not count or "num_experts" in self.missing:
             return {}
         first = self.facts.settings.get("moe_first_dense_layers")
@@ -175,12 +167,12 @@ class _Reader:
             "num_experts": count,
             "moe_router_topk": self.size("moe_router_topk"),
             # None: the experts are as wide as the MLP (megatron/training/training.py, transformer_flops).
-            "moe_ffn_hidden_size": self.size_or_0("moe_ffn_hidden_size") or self.size("ffn_hidden_size"),
-            "moe_shared_expert_intermediate_size": self.size_or_0("moe_shared_expert_intermediate_size"),
+            "moe_ffn_hidden_size": self.size("moe_ffn_hidden_size", may_lack=True) or self.size("ffn_hidden_size"),
+            "moe_shared_expert_intermediate_size": self.size("moe_shared_expert_intermediate_size", may_lack=True),
             "moe_first_dense_layers": first if type(first) is int else 0,
         }
 
     def latent(self) -> MLA:
-        queries = self.size_or_0("q_lora_rank") or None
+        queries = self.size("q_lora_rank", may_lack=True) or None
         sizes = {name: self.size(name) for name in ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")}
         return MLA(q_lora_rank=queries, **sizes)

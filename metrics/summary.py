@@ -119,15 +119,13 @@ def _printed(basis: Basis, rate: str) -> float | None:
 
 def _warmup_steps(basis: Basis) -> Quantity:
     warmup, each = basis.times.warmup, basis.times.iterations_a_line
-    if not basis.times.ends or each is None:
-        return Quantity(None, "steps", "computed")
-    return Quantity.of(warmup.count * each, "steps", "computed", warmup.reason)
+    known = warmup.count * each if each and basis.times.ends else None
+    return Quantity.of(known, "steps", "computed", "" if known is None else warmup.reason)
 
 
 def _counted_steps(basis: Basis) -> Quantity:
-    if not basis.times.ends:
-        return Quantity(None, "steps", "computed", note="no step times reported")
-    return Quantity.of(basis.times.iterations, "steps", "computed", _left_out(basis))
+    known = basis.times.iterations if basis.times.ends else None
+    return Quantity.of(known, "steps", "computed", "no step times reported" if known is None else _left_out(basis))
 
 
 def _left_out(basis: Basis) -> str:
