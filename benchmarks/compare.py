@@ -92,13 +92,11 @@ def timed(command: list[str]) -> tuple[float, float, float, int]:
     """Return seconds, CPU seconds, the peak memory of it and its children in MB (shared pages shared out), and its exit
     code."""
     started, peak, before = time.monotonic(), 0, resource.getrusage(resource.RUSAGE_CHILDREN)
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = psutil.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        with suppress(psutil.Error):  # one that ended meanwhile
-            parent = psutil.Process(process.pid)
-            family = (parent, *parent.children(recursive=True))
+        with suppress(psutil.Error):  # one that ended meanwhile, or goes on
+            family = (process, *process.children(recursive=True))
             peak = max(peak, sum(one.memory_full_info().pss for one in family))
-        with suppress(subprocess.TimeoutExpired):
             process.wait(0.1)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

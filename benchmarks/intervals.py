@@ -40,7 +40,6 @@ from metrics import find_warmup
 STEPS, RUN, STEP = 50, 0.005, 0.01
 TRUTH = 1.03
 Array = Any
-_KINDS = ("independent", "wandering", "mixed", "shifted", "falling", "heavy")
 _STEPS = (3, 20, 200)
 _SHIFT = 3.0
 NOISE, AR, SLOW_SHARE, SLOW = 0.01, 0.6, 0.01, 1.3
@@ -61,6 +60,18 @@ def wandering(noise: np.random.Generator, shape: tuple[int, ...], steps: int, ar
         values[..., i] = state
         state = ar * state + noise.normal(0, math.sqrt(1 - ar**2), shape)
     return values
+
+
+_FALLING = 0.5 ** np.arange(BLOCKS - 1)
+# What seeds add to the mean losses of the blocks, (pair, seed, block), of spread 1 on average.
+_KINDS: dict[str, Callable[[np.random.Generator, tuple[int, int, int]], Array]] = {
+    "independent": lambda noise, shape: noise.normal(0, 1, shape),
+    "wandering": lambda noise, shape: wandering(noise, shape[:2], shape[2], 0.8),
+    "mixed": lambda noise, shape: (noise.normal(0, 1, shape) + noise.normal(0, 1, (*shape[:2], 1))) / math.sqrt(2),
+    "shifted": lambda noise, shape: np.repeat(noise.normal(0, 1, (*shape[:2], 1)), shape[2], axis=2),
+    "falling": lambda noise, shape: noise.normal(0, 1, shape) * _FALLING / math.sqrt(np.mean(_FALLING**2)),
+    "heavy": lambda noise, shape: noise.standard_t(4, shape) / math.sqrt(2),
+}
 
 
 def simulated(noise: np.random.Generator, pairs: int, runs: int, ar: float, ratio: float) -> tuple[Array, Array]:
@@ -89,42 +100,23 @@ def words(pairs: int, runs: int, ratio: float) -> str:
     """Return the shares of the words, and how often an undecided pair is decided by the runs that ours names."""
     noise = np.random.default_rng((runs, int(1000 * ratio)))
     first, second = (group.mean(axis=2) for group in simulated(noise, pairs, runs, 0.6, ratio))
-    counts: Counter[str] = Counter()
-    planned, named = [], []
-    for pair in range(pairs):
-        judged = ratio_of(second[pair].tolist(), first[pair].tolist(), "lower")
-        counts[judged.word] += 1
-        if judged.runs_to_decide is not None:
-            named.append(judged.runs_to_decide)
-            if len(planned) < 300 and judged.runs_to_decide <= 200:
-                again = simulated(noise, 1, judged.runs_to_decide, 0.6, ratio)
-                a, b = (group.mean(axis=2)[0].tolist() for group in again)
-                planned.append(ratio_of(b, a, "lower").word != "undecided")
+    judged = [ratio_of(b, a, "lower") for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+    counts = Counter(one.word for one in judged)
+    named = [one.runs_to_decide for one in judged if one.runs_to_decide is not None]
+    planned = []
+    for needed in [count for count in named if count <= 200][:300]:
+        a, b = (group.mean(axis=2)[0].tolist() for group in simulated(noise, 1, needed, 0.6, ratio))
+        planned.append(ratio_of(b, a, "lower").word != "undecided")
     shares = ", ".join(f"{word} {100 * count / pairs:.0f} %" for word, count in sorted(counts.items()))
     if not planned:
         return shares
     return f"{shares}; undecided ones name {np.median(named):.0f} runs, which decide {100 * np.mean(planned):.0f} %"
 
 
-def seeds(noise: np.random.Generator, shape: tuple[int, int], kind: str) -> Array:
-    """Return what seeds add to the mean losses of the blocks, (pair, seed, block), of spread 1 on average."""
-    blocks, spreads = BLOCKS - 1, 0.5 ** np.arange(BLOCKS - 1)
-    alone, shift = noise.normal(0, 1, (*shape, blocks)), noise.normal(0, 1, (*shape, 1))
-    made = {
-        "independent": lambda: alone,
-        "wandering": lambda: wandering(noise, shape, blocks, 0.8),
-        "mixed": lambda: (alone + shift) / math.sqrt(2),
-        "shifted": lambda: np.repeat(shift, blocks, axis=2),
-        "falling": lambda: alone * spreads / math.sqrt(np.mean(spreads**2)),
-        "heavy": lambda: noise.standard_t(4, alone.shape) / math.sqrt(2),
-    }
-    return made[kind]()
-
-
-def curves(noise: np.random.Generator, shape: tuple[int, int], steps: int) -> Array:
+def curves(noise: np.random.Generator, shape: tuple[int, int, int], steps: int) -> Array:
     """Return mean losses of the blocks of curves of so many steps, in spreads of the means: a shift of each seed, as
     large as the noise of one step, and AR(1) noise."""
-    loss = wandering(noise, shape, steps, 0.9) + noise.normal(0, 1, (*shape, 1))
+    loss = wandering(noise, shape[:2], steps, 0.9) + noise.normal(0, 1, (*shape[:2], 1))
     means = np.stack([loss[:, :, a:b].mean(axis=2) for a, b in cuts(steps)], axis=2)
     return means / means.std()
 
@@ -137,8 +129,7 @@ def apart(first: Array, second: Array) -> float:
 
 def losses(pairs: int) -> None:
     """Print how often equal stacks are called apart, and stacks three seed spreads apart."""
-    made = {kind: partial(seeds, kind=kind) for kind in _KINDS}
-    made |= {f"{steps} steps": partial(curves, steps=steps) for steps in _STEPS}
+    made = {**_KINDS, **{f"{steps} steps": partial(curves, steps=steps) for steps in _STEPS}}
     error = 100 * 1.96 * math.sqrt(RISK * (1 - RISK) / pairs)
     print(f"band of losses, {pairs} pairs: equal stacks called apart, in % (± {error:.1f}; required: at most 5)")
     print(f"    / with a shift of {_SHIFT:g} spreads between seeds, {pairs // 8} pairs")
@@ -148,7 +139,7 @@ def losses(pairs: int) -> None:
         cells = []
         for name, curve in made.items():
             noise = np.random.default_rng((first, second, len(name)))
-            sides = curve(noise, (pairs, first)), curve(noise, (pairs, second))
+            sides = [curve(noise, (pairs, seeds, BLOCKS - 1)) for seeds in (first, second)]
             wrong = apart(*sides)
             right = apart(sides[0][: pairs // 8], sides[1][: pairs // 8] + _SHIFT)
             worst = max(worst, wrong)

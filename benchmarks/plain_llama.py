@@ -77,8 +77,7 @@ class Peer:
     def __init__(self, s: dict[str, Any]) -> None:
         self.settings, self.model = s, Llama(s)
         betas = s["adam_beta1"], s["adam_beta2"]
-        decay = [p for p in self.model.parameters() if p.dim() > 1]
-        rest = [p for p in self.model.parameters() if p.dim() <= 1]
+        decay, rest = ([p for p in self.model.parameters() if (p.dim() > 1) is large] for large in (True, False))
         groups = [{"params": decay, "weight_decay": s["weight_decay"]}, {"params": rest, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=s["lr"], betas=betas, fused=True)  # eps: 1e-8, as conf/optimizer
 

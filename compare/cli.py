@@ -28,33 +28,24 @@ NOT_COMPARABLE = 3
 _OLD, _NEW = "image=primus:v26.4", "image=primus:v26.5"
 _PAIR = f"baseline.{_OLD} candidate.{_NEW} fail_on.regression=2%"
 _ACCEPT = "accept.image='the containers of both vendors'"
+_VARY = (
+    "what is compared: settings, kinds (layout …), platform … (default: platform if the runs differ in it, else layout)"
+)
 _QUESTION = (
     Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
-    Key(
-        "vary",
-        "what is compared: settings, kinds (layout, precision …), platform, image … (default: platform where the runs "
-        "differ in it, else layout)",
-        names,
-        example="layout,precision",
-    ),
+    Key("vary", _VARY, names, example="layout,precision"),
     Key("accept.*", "a difference that is meant, and why", reason, None, _ACCEPT, vocabulary),
     Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
 )
 _LIMITS = {"regression": SPEED, **{figure.metric: figure.metric for figure in FIGURES if figure.better}}
+_FAIL_ON = (
+    "exit 1 where the candidate is worse by so much, 3 where this is open: regression (tokens/s/GPU, by 2%), or METRIC"
+)
 _GATE = (
     Key("candidate", "judged against baseline: a directory or glob, or the label of a group", example="runs/new"),
-    Key(
-        "candidate.*", "the same by a filter; baseline.KEY=VALUE likewise", str, None, f"candidate.{_NEW}", filter_names
-    ),
+    Key("candidate.*", "the same by a filter; also baseline.KEY=VALUE", str, None, f"candidate.{_NEW}", filter_names),
     Key("baseline.*", "the runs that a candidate is judged against", str, None, f"baseline.{_OLD}", filter_names),
-    Key(
-        "fail_on.*",
-        "exit 1 where the candidate is worse by so much, 3 where this is open: fail_on.regression (tokens/s/GPU, by "
-        "2% if nothing is given) or fail_on.METRIC",
-        share,
-        example="fail_on.regression=2%",
-        choices=partial(list, _LIMITS),
-    ),
+    Key("fail_on.*", _FAIL_ON, share, None, "fail_on.regression=2%", partial(list, _LIMITS)),
 )
 COMPARE = Command(
     name="compare",

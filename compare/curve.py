@@ -19,10 +19,6 @@ from parsers.record import columns
 TOKENS_CHECKSUM = "tokens_checksum"
 """Metric of a step, from a probe (parsers/probe.py): the same for every layout and order within a global batch."""
 _UNKNOWN, _ABSURD = -1, 1e100
-_LOOKED_AT = (
-    *("step", "lr", "lr_used", "loss", "nonfinite", "metrics"),
-    *("end_monotonic_s", "step_time_s", "consumed_samples"),
-)
 _MOST_DIGITS, _FEWEST_DIGITS = 8, 3
 _EXACT = 1e-12
 
@@ -47,7 +43,8 @@ class Curve(Struct, frozen=True):
 
 def curve_of(record: Record) -> Curve:
     """Return the curve of a record."""
-    at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(record.steps, *_LOOKED_AT)
+    fields = ("lr", "lr_used", "loss", "nonfinite", "metrics", "end_monotonic_s", "step_time_s", "consumed_samples")
+    at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(record.steps, "step", *fields)
     checksums = {step: one[TOKENS_CHECKSUM] for step, one in zip(at, metrics, strict=True) if TOKENS_CHECKSUM in one}
     rates = _numbers(used)
     is_used = any(map(math.isfinite, rates))

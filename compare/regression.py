@@ -220,13 +220,7 @@ def regression_json(gate: Regression) -> dict[str, Any]:
         figures = [{**asdict(line), **sides} for line, sides in zip(case.lines, both, strict=True)]
         verdict = to_builtins(case.comparison.audit.verdict)
         cases.append({"experiment": case.experiment, "verdict": verdict, "figures": figures})
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "outcome": gate.outcome,
-        "reasons": list(gate.reasons),
-        "baseline": gate.baseline,
-        "candidate": gate.candidate,
-        "limits": dict(gate.limits),
-        "cases": cases,
-        "changes": to_builtins(gate.changes),
+    known = {
+        name: to_builtins(getattr(gate, name)) for name in ("outcome", "reasons", "baseline", "candidate", "limits")
     }
+    return {"schema_version": SCHEMA_VERSION, **known, "cases": cases, "changes": to_builtins(gate.changes)}

@@ -78,9 +78,8 @@ def utilisation(tflops: Quantity, peak: Quantity, causes: tuple[Cause, ...] = ()
     if share <= 1:
         return tflops.times(100 / peak.value, "%", note=of)
     word = "impossible" if peak.source == "spec" else "implausible"
-    return Quantity(
-        None, "%", tflops.source, note=f"{word}: {shown(100 * share, 3)} % {of}; {explained(share, causes)}"
-    )
+    note = f"{word}: {shown(100 * share, 3)} % {of}; {explained(share, causes)}"
+    return Quantity(None, "%", tflops.source, note=note)
 
 
 def explained(share: float, causes: Sequence[Cause]) -> str:

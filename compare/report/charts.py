@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
+from pathlib import Path
 from typing import TypeAlias
 
 from markupsafe import Markup, escape
@@ -16,6 +17,7 @@ from compare.figures import COST, SPEED
 from compare.groups import Group, counted
 from compare.statistics import of_no_interest
 from conf.errors import listed
+from conf.facts import read_lines
 from metrics import Quantity
 from metrics.step_times import step_times, usual_distance
 from parsers import Record
@@ -36,6 +38,8 @@ _TICKS = 5
 _SMALL = 3.2
 _MARKED = 6  # points of a line that wear their group's shape
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+# Beside the circle: a square, two triangles and a diamond, two stars; each by its corners in a marker of size 1.
+_SHAPES = read_lines(Path(__file__).with_name("markers.jsonl"), list[tuple[float, float]])
 _Points: TypeAlias = Sequence[tuple[float, float] | None]
 _One: TypeAlias = tuple[int, str, Record]  # a run, with place and label of its group
 _Spot: TypeAlias = tuple[int, str, Quantity, Quantity]  # a group as a point: its place, its label, both its figures
@@ -393,22 +397,6 @@ def marker(place: int, x: float, y: float, title: str = "", size: float = _SMALL
         return element("circle", *inside, cx=_px(x), cy=_px(y), r=size, class_=classes)
     corners = " ".join(f"{_px(x + size * dx)},{_px(y + size * dy)}" for dx, dy in _SHAPES[shape - 1])
     return element("polygon", *inside, points=corners, class_=classes)
-
-
-def _star(points: int, inner: float) -> tuple[tuple[float, float], ...]:
-    angles = [math.pi * index / points - math.pi / 2 for index in range(2 * points)]
-    radii = [1.35 if index % 2 == 0 else 1.35 * inner for index in range(2 * points)]
-    return tuple((r * math.cos(a), r * math.sin(a)) for a, r in zip(angles, radii, strict=True))
-
-
-_SHAPES: Sequence[Sequence[tuple[float, float]]] = (
-    ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
-    ((0, -1.3), (1.15, 0.8), (-1.15, 0.8)),
-    ((0, -1.35), (1.35, 0), (0, 1.35), (-1.35, 0)),
-    ((0, 1.3), (1.15, -0.8), (-1.15, -0.8)),
-    _star(4, 0.42),
-    _star(5, 0.45),
-)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:

@@ -99,8 +99,7 @@ def csv_text(comparison: Comparison) -> str:
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(_HEADS)
-    for row in _csv_rows(comparison):
-        writer.writerow([comparison.audit.verdict.word, *map(cell, row)])
+    writer.writerows([comparison.audit.verdict.word, *map(cell, row)] for row in _csv_rows(comparison))
     return file.getvalue()
 
 
