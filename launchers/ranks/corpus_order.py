@@ -60,9 +60,7 @@ def open_corpus(prefix: str) -> Corpus:
     binary, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     missing = [path.suffix for path in (binary, index) if not path.is_file()]
     if missing:
-        attempt = "the path without .bin and .idx"
-        if prefix.endswith((".bin", ".idx")):
-            attempt = prefix[:-4]
+        attempt = prefix[:-4] if prefix.endswith((".bin", ".idx")) else "the path without .bin and .idx"
         raise Refused.of(prefix, "no corpus is here", f"no {' and no '.join(missing)}", "P.bin and P.idx", attempt)
     corpus = _read_index(prefix, index.read_bytes())
     size, expected = binary.stat().st_size, corpus.tokens * corpus.dtype.itemsize

@@ -40,6 +40,14 @@ def around(function: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
     return lambda original: lambda *arguments, **options: function(original, *arguments, **options)
 
 
+def wrap(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    """Put `function`, which takes the original first, in place of `owner.name`."""
+    from functools import wraps
+
+    original = getattr(owner, name)
+    setattr(owner, name, wraps(original)(around(function)(original)))
+
+
 def _call(hook: Hook, module: types.ModuleType) -> None:
     try:
         hook(module)

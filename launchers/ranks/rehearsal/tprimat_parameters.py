@@ -7,7 +7,6 @@ Biases and norm weights keep Megatron's constants (0 and 1), which are equal any
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -90,7 +89,7 @@ def full_numel(parameter: Any, name: str, config: Any) -> int:
 def install() -> None:
     """Set the weights of every GPTModel when it is made, before DDP and the optimizer copy them. One that cannot be set
     ends the run: losses of unequal weights would be compared."""
-    from tprimat_after_import import after, around
+    from tprimat_after_import import after, wrap
 
     seed = int(os.environ[VARIABLE])
 
@@ -102,8 +101,7 @@ def install() -> None:
 
     @after("megatron.core.models.gpt.gpt_model")
     def equal_weights(module: Any) -> None:
-        make = module.GPTModel.__init__
-        module.GPTModel.__init__ = functools.wraps(make)(around(make_equal)(make))
+        wrap(module.GPTModel, "__init__", make_equal)
 
 
 def set_weights(model: Any, seed: int) -> None:

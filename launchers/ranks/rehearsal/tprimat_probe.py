@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import tprimat_settings
-from tprimat_after_import import FAULTS, after, around
+from tprimat_after_import import FAULTS, after, wrap
 from tprimat_parameters import full_numel, global_name
 from tprimat_settings import first_group, megatron_schedule, nemo_schedule, process_groups, stated_aux_loss
 
@@ -72,12 +72,6 @@ def install(started: float) -> Probe:
     FINISH.append(probe.finish)
     probe.seconds = time.perf_counter() - started
     return probe
-
-
-def _wrap(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Put `function`, which takes the original first, in place of `owner.name`."""
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(around(function)(original)))
 
 
 class Probe:
@@ -136,7 +130,7 @@ class Probe:
             if hasattr(self, f"on_{name}"):
                 self.guarded(getattr(self, f"on_{name}"), this)
 
-        _wrap(getattr(module, name), "__init__", make_and_keep)
+        wrap(getattr(module, name), "__init__", make_and_keep)
 
     @property
     def schedule(self) -> Any:
@@ -429,7 +423,7 @@ def _watch_loaders(probe: Probe, module: Any) -> None:
         probe.guarded(probe.tokens.handed, this, batch)
         return batch
 
-    _wrap(module._BaseDataLoaderIter, "__next__", step_and_pass)
+    wrap(module._BaseDataLoaderIter, "__next__", step_and_pass)
 
 
 class Tokens:
@@ -529,7 +523,7 @@ def _extra_keywords(probe: Probe, module: Any) -> None:
         probe.unread["MegatronStrategy"] = sorted(options.keys() - known)
         make(this, *arguments, **options)
 
-    _wrap(module.MegatronStrategy, "__init__", make_and_list)
+    wrap(module.MegatronStrategy, "__init__", make_and_list)
 
 
 def _extra_attributes(probe: Probe, module: Any) -> None:
@@ -542,7 +536,7 @@ def _extra_attributes(probe: Probe, module: Any) -> None:
         probe.guarded(inert_attributes)
         return run(config, *arguments, **options)
 
-    _wrap(module, "pretrain", list_and_run)
+    wrap(module, "pretrain", list_and_run)
 
 
 _NO_FIELDS = ("_", "yarn_")
@@ -590,7 +584,7 @@ def _unread_arguments(probe: Probe, module: Any) -> None:
         probe.guarded(watch, probe, built)
         return probe.arguments or built
 
-    _wrap(module.MegatronArgBuilder, "to_namespace", to_namespace)
+    wrap(module.MegatronArgBuilder, "to_namespace", to_namespace)
     module.MegatronArgBuilder.finalize = module.MegatronArgBuilder.to_namespace
 
 
@@ -609,7 +603,7 @@ def _unread_config(probe: Probe, module: Any) -> None:
         probe.guarded(replace)
         make(this, module_name, primus_config, *arguments, **options)
 
-    _wrap(module.BaseModule, "__init__", make_watched)
+    wrap(module.BaseModule, "__init__", make_watched)
 
 
 def _watch_steps(probe: Probe, optim: Any) -> None:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 TABLE: dict[str, Any] = json.loads(Path(__file__).with_name("tprimat_built.json").read_text(encoding="utf-8"))
 """requested: setting → its kind. built: setting → where it is read, the first that is there. only_if: setting → the one
 without which it is null."""
-_PLACE = re.compile(r"(?:(\w+)\()?(\w+)((?:\.\w+)*)\)?")
 
 
 def read(on_fault: Callable[[str, Exception], None] | None = None, **objects: Any) -> dict[str, Any]:
@@ -40,11 +37,10 @@ def read(on_fault: Callable[[str, Exception], None] | None = None, **objects: An
 
 
 def _value(place: str, objects: Mapping[str, Any]) -> Any:
-    match = _PLACE.fullmatch(place)
-    assert match is not None, place
-    function, owner, path = match.groups()
+    function, _, path = place.removesuffix(")").rpartition("(")
+    owner, *parts = path.split(".")
     value = objects[owner]
-    for part in path.split(".")[1:]:
+    for part in parts:
         if isinstance(value, Mapping):
             value = value[part]
         elif part.isdigit():
@@ -96,13 +92,13 @@ def nemo_schedule(schedule: Any, first_lr: float | None) -> dict[str, Any]:
     first_lr: the rate of the first step, where it is known."""
     lr, steps = schedule.base_lrs[0], schedule.warmup_steps
     style = type(schedule).__name__
-    made = SimpleNamespace(**vars(schedule), max_lr=lr, lr_warmup_steps=steps)
-    made.lr_decay_steps = schedule.max_steps - (schedule.constant_steps or 0)
-    made.lr_decay_style = {"CosineAnnealing": "cosine"}.get(style, style)
+    made = {**vars(schedule), "max_lr": lr, "lr_warmup_steps": steps}
+    made["lr_decay_steps"] = schedule.max_steps - (schedule.constant_steps or 0)
+    made["lr_decay_style"] = {"CosineAnnealing": "cosine"}.get(style, style)
     if first_lr is not None:
         start = lr / (steps + 1)
         # its product rounds otherwise in the last digit
-        made.init_lr = start if math.isclose(first_lr, start, rel_tol=1e-12) else first_lr
+        made["init_lr"] = start if math.isclose(first_lr, start, rel_tol=1e-12) else first_lr
     return {"schedule": made}
 
 

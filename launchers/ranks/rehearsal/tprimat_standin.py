@@ -375,21 +375,15 @@ class _NoNccl:
 
 
 @around
-def _on_gloo(original: Any, backend: str | None = None, *arguments: Any, **options: Any) -> Any:
-    return original(_gloo(backend), *arguments, **_without_device(options))
+def _on_gloo(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Request gloo where nccl is requested, without what gloo does not take."""
 
+    def gloo(value: Any) -> Any:
+        names = value.replace(":", ",").split(",") if isinstance(value, str) else ()  # cpu:gloo,cuda:nccl
+        return "gloo" if "nccl" in names else value
 
-@around
-def _group_on_gloo(original: Any, *arguments: Any, backend: str | None = None, **options: Any) -> Any:
-    return original(*arguments, backend=_gloo(backend), **_without_device(options))
-
-
-def _gloo(backend: str | None) -> str | None:
-    return "gloo" if backend and "nccl" in backend else backend
-
-
-def _without_device(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in ("device_id", "pg_options")}
+    kept = {name: gloo(value) for name, value in options.items() if name not in ("device_id", "pg_options")}
+    return original(*map(gloo, arguments), **kept)
 
 
 @around
@@ -407,7 +401,7 @@ TORCH = (
         added=True,
     ),
     Replacement("torch.distributed.init_process_group", _on_gloo, _GROUPS),
-    Replacement("torch.distributed.new_group", _group_on_gloo, _GROUPS),
+    Replacement("torch.distributed.new_group", _on_gloo, _GROUPS),
     Replacement(
         "torch.distributed.device_mesh:DeviceMesh.__init__",
         _cpu_mesh,

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FunctionType
 
 KEPT = {
-    *("guarded", "fault", "finish", "_write", "install", "after", "after_making", "_wrap", "plain", "__init__"),
+    *("guarded", "fault", "finish", "_write", "install", "after", "after_making", "wrap", "plain", "__init__"),
     *("_watch_loaders", "_watch_steps"),
     *("_extra_keywords", "_extra_attributes", "_unread_arguments", "_unread_config"),
 }
