@@ -320,9 +320,8 @@ def reduction_dtypes(probe: Probe) -> list[str]:
 
 def frequencies(model: Any) -> list[float] | None:
     """Return the frequencies of the rotary embedding; None where the model has none, or another kind of them."""
-    modules = (module for module in model.modules() if type(module).__name__ == "RotaryEmbedding")
-    embedding = next(modules, None)
-    return None if embedding is None else [float(value) for value in embedding.inv_freq.tolist()]
+    of_its_kind = (module for module in model.modules() if type(module).__name__ == "RotaryEmbedding")
+    return next((module.inv_freq.tolist() for module in of_its_kind), None)
 
 
 def plain(value: object) -> Any:

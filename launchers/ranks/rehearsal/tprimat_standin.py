@@ -185,7 +185,7 @@ class _Done:
         return True
 
 
-class Stream(_Done):
+class Stream(_Done, contextlib.AbstractContextManager[Any]):
     """Be the one "stream" of a CPU."""
 
     cuda_stream = 0
@@ -197,9 +197,6 @@ class Stream(_Done):
 
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
-
-    def __enter__(self) -> Stream:
-        return self
 
     def __exit__(self, *_: Any) -> None:
         pass
@@ -328,13 +325,10 @@ def tensor_mode(torch: Any) -> Any:
     cpu = torch.device("cpu")
 
     def is_cuda(device: Any) -> bool:
-        if isinstance(device, str):
-            return device.startswith("cuda")
-        return isinstance(device, torch.device) and bool(device.type == "cuda")
+        return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
 
     def on_cpu(device: Any) -> Any:
-        number = isinstance(device, int) and not isinstance(device, bool)
-        return cpu if number or is_cuda(device) else device
+        return cpu if type(device) is int or is_cuda(device) else device
 
     class Mode(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
