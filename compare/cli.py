@@ -15,7 +15,7 @@ from compare.groups import Group, Question, group
 from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
-from conf.errors import InputError, Problem, closest, command, listed
+from conf.errors import InputError, Problem, closest, command, listed, writing
 from conf.vocabulary import vocabulary
 from metrics import terms
 from metrics.bill import Terms
@@ -133,13 +133,10 @@ def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Ter
 
 
 def _save(directory: Path, files: Mapping[str, str | bytes]) -> None:
-    try:
+    with writing(directory, "-o out"):
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             replace_file(directory / name, content)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise InputError(Problem(str(directory), "cannot be written", why, hint="-o out")) from error
 
 
 def _limits(shares: Mapping[str, float]) -> dict[str, float]:

@@ -71,6 +71,16 @@ def blamed(where: str, what: str, hint: str = "") -> Iterator[None]:
         raise ConfigError(Problem(where, what, f"{type(error).__name__}: {error}", hint=hint)) from error
 
 
+@contextmanager
+def writing(path: object, hint: str = "") -> Iterator[None]:
+    """Turn an OSError inside into the InputError that `path` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(Problem(str(path), "cannot be written", why, hint=hint)) from error
+
+
 def object_of(package: str, name: str, attribute: str, kind: type[_Object]) -> _Object:
     """Return `attribute` of a module that anybody may add. ConfigError: its file, and why it has no such `kind`."""
     where = "/".join([*package.split(".")[-2:], f"{name}.py"])

@@ -119,6 +119,7 @@ def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
         row = freeze(LayoutRow, typed, where, problems)
         if row is not None and rows.setdefault((row.table, str(row)), row) is not row:
             problems.append(Problem(where, "second row for the same case", found=str(row)))
+    problems += [] if rows or problems else [Problem("conf/tables/layouts.csv", "has no rows")]
     if problems:
         raise ConfigError(*problems)
     return tuple(rows.values())

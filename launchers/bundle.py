@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, InputError, Problem, listed
+from conf.errors import ConfigError, InputError, Problem, listed, writing
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers.frameworks import framework_of, frameworks
@@ -68,7 +68,7 @@ def _problems(e: Experiment) -> Iterator[Problem]:
 
 def write(directory: Path, texts: Mapping[str, str]) -> None:
     """Write the bundle. InputError: something else is in the folder, or it cannot be written."""
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         ours = {*(name.partition("/")[0] for name in texts), "runs", "data"}  # those of earlier runs may stay
         foreign = sorted(path.name for path in directory.iterdir() if path.name not in ours)
@@ -82,6 +82,3 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
             path.chmod(0o755 if text.startswith("#!") else 0o644)
-    except OSError as error:
-        where = str(error.filename or directory)
-        raise InputError(Problem(where, "cannot be written", error.strerror or str(error))) from error

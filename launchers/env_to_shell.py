@@ -4,7 +4,6 @@ the run itself exports. Quoted so that no value is read as anything but itself."
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,7 @@ from typing import Any
 from conf import load_experiment
 from conf.errors import command
 from conf.vocabulary import requested
-from launchers import make_plan
-from launchers.plan import Host
+from launchers import make_plan, where
 
 PREFIX = "TPRIMAT_"
 
@@ -30,7 +28,7 @@ def exports(values: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print them. 0: printed; 2: overrides that are not an experiment."""
     e = load_experiment(*(sys.argv[1:] if argv is None else argv))
-    plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
+    plan = make_plan(e, where.host())
     print(exports({f"{PREFIX}{name.upper()}": value for name, value in requested(e).items()} | dict(plan.env)), end="")
     return 0
 

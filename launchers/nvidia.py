@@ -19,14 +19,10 @@ SETTINGS = "settings.yaml"
 
 
 class RecipeStack(Framework):
-    """The common part of both. A subclass sets what differs. label: as NVIDIA calls it. program: the program of ours
-    that builds the recipe and trains, or only checks (--check). fp8_delayed: its name for fp8 with delayed scaling;
-    those of the other precisions are the same in both. lists_on_one_line: in settings.yaml. releases: how those begin
-    whose attribute paths the table was checked against."""
+    """The common part of both. A subclass sets what differs. program: the program of ours that builds the recipe and
+    trains, or only checks (--check). lists_on_one_line: in settings.yaml."""
 
-    label: str
     program: Path
-    releases: tuple[str, ...]
     lists_on_one_line: bool = False
     environment_table = "nvidia_stacks_env"
     vendors = ("nvidia", None)
@@ -46,17 +42,18 @@ class RecipeStack(Framework):
         ).with_env({**machine(e, host), **tuned(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
-        yield from self.other_vendor(e, f"{self.label} is NVIDIA's stack", "framework=megatron")
+        yield from self.other_vendor(e, f"{e.framework.label} is NVIDIA's stack", "framework=megatron")
         yield from self.recipe_missing(e)
         if self.precision_name(e) is None:
             requested = f"{e.precision.params_dtype}, {e.precision.fp8_recipe}"
-            what = f"{self.label.removeprefix('Megatron-')} has no such precision"
+            what = f"{e.framework.label.removeprefix('Megatron-')} has no such precision"
             yield Problem("precision", what, requested, "bf16, fp32, fp8, fp8_current, mxfp8")
         if e.accelerator is None:
             yield from without_accelerator(e)
-        if not (e.framework.release or "").startswith(self.releases):
+        releases = self.table.more["releases"]
+        if not (e.framework.release or "").startswith(tuple(releases)):
             what = "the attribute paths of this release are not known"
-            yield wrong(e, "framework.release", what, listed([f"{known}x" for known in self.releases]))
+            yield wrong(e, "framework.release", what, listed([f"{known}x" for known in releases]))
         yield from attribute_settings.problems(e, self.table)
 
     def settings(self, e: Experiment) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from conf.errors import InputError, Problem
+from conf.errors import InputError, Problem, writing
 from conf.resolve import Experiment
 from conf.vocabulary import program_settings
 from launchers.plan import Plan
@@ -23,6 +23,7 @@ ATTEMPTS = "attempts"
 PLAN = "plan.json"
 NEW = ".new"
 RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024
+_ELSEWHERE = "runs_dir=DIR puts the runs elsewhere"
 DATA = "data"  # the corpus stays where it is: the next attempt finds it complete, or makes it again
 
 
@@ -58,7 +59,7 @@ def directory(e: Experiment, commit: str | None) -> Path:
 def claimed(path: Path) -> Iterator[None]:
     """Hold the run at `path` for this process, also against one on another node that shares the file system.
     InputError: another process holds it, or runs_dir cannot be written."""
-    with _writable(path):
+    with writing(path, _ELSEWHERE):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = (path.parent / f".{path.name}.lock").open("w")
     with lock:
@@ -81,7 +82,7 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
     holds something else than this run."""
     new = path / NEW
     _ours(path)
-    with _writable(path):
+    with writing(path, _ELSEWHERE):
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         try:
@@ -117,12 +118,3 @@ def _ours(path: Path) -> None:
 def release_reserve(path: Path) -> None:
     """Give back the room that was kept for the record of a run that fills the disk."""
     (path / RESERVE).unlink(missing_ok=True)
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        hint = "runs_dir=DIR puts the runs elsewhere"
-        raise InputError(Problem("runs_dir", f"cannot write {path}: {error.strerror}", hint=hint)) from error

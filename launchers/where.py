@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import socket
+import sys
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -13,11 +15,18 @@ from typing import Any
 
 from conf import devices
 from conf.vendors import output
+from launchers.plan import Host
 
 ROOT = Path(__file__).parent.parent
 _OURS = ("conf", "estimate", "launchers", "parsers", "metrics", "compare", "shell", "tensorprimat")
 _SOURCES = (".py", ".yaml", ".csv", ".sh")
 """A new file of ours in these folders takes part in a run before git tracks it."""
+
+
+def host() -> Host:
+    """Return this machine, with the cores that this process may use."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
 
 
 def now() -> str:

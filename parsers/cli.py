@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from conf.arguments import Arguments, Command, Key
-from conf.errors import InputError, Problem, UserError, command, listed
+from conf.errors import InputError, Problem, UserError, command, listed, writing
 from conf.vocabulary import vocabulary
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, marks, write
 from parsers.assemble import differences
@@ -204,10 +204,8 @@ def _directories(arguments: Arguments, records: Sequence[Record]) -> list[Path |
 
 
 def _write(record: Record, directory: Path) -> None:
-    try:
+    with writing(directory):
         write(record, directory)
-    except OSError as error:
-        raise InputError(Problem(str(directory), "cannot be written", error.strerror or str(error))) from error
     print(f"wrote {directory}", file=sys.stderr)
 
 

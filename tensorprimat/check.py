@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -23,7 +22,7 @@ from conf.load import experiments
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from estimate.memory import memory_problems, model_states
-from launchers import containers, make_plan, preflight, rehearse
+from launchers import containers, make_plan, preflight, rehearse, where
 from launchers.frameworks import framework_of
 from launchers.plan import Host, Plan
 from launchers.runner import environment
@@ -121,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _row(stated: Experiment, rehearsing: bool) -> dict[str, Any]:
-    host = Host(python=sys.executable, cpu_count=os.cpu_count() or 1)
-    e = replace(stated, rehearse=None)
+    host, e = where.host(), replace(stated, rehearse=None)
     plan = make_plan(e, host)
     target = ask_target(e, plan)
     rehearsed: list[Part] = []

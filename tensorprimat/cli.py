@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from conf.arguments import Command
-from conf.errors import InputError, Problem, closest, command, listed
+from conf.errors import Answer, InputError, Problem, closest, command, listed
 from conf.version import VERSION
 
 # Command: its module, its Command and its main there, and its purpose.
@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join([f"usage: {typed} COMMAND …", *rows, f"each with --help; {typed} --version"]))
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        print(f"tensorprimat {VERSION}")
-        return 0
+        raise Answer(f"tensorprimat {VERSION}")
     name, *rest = arguments
     if name not in COMMANDS:
         raise InputError(Problem(name, "no such command", allowed=listed([*COMMANDS]), hint=closest(name, COMMANDS)))

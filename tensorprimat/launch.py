@@ -62,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     requested = experiments(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"}))
     planned, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if planned:
-        _show_plans([(e, _plan(e, _host()), scope) for e, scope in map(rehearsal, planned)], as_json)
+        _show_plans([(e, _plan(e, where.host()), scope) for e, scope in map(rehearsal, planned)], as_json)
     left = map(rehearsal, (e for e in requested if e.bundle is not None and not e.dry_run))
-    bundle.leave([(e, make_plan(e, _host()), scope) for e, scope in left])
+    bundle.leave([(e, make_plan(e, where.host()), scope) for e, scope in left])
     return _run_all(runs, as_json) if runs else 0
 
 
@@ -72,7 +72,7 @@ def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
     """Check every experiment, then run each; a signal ends them all, a failure does not.
 
     A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record."""
-    host, memory, checked = _host(), devices.host_memory_bytes(), [e for e in requested if not e.rehearse]
+    host, memory, checked = where.host(), devices.host_memory_bytes(), [e for e in requested if not e.rehearse]
     problems = [p for e in checked for p in (*preflight.problems(e), *memory_problems(e, memory))]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]
     if problems:
@@ -136,11 +136,6 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _host() -> Host:
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
-
-
 def _show_plans(planned: Sequence[tuple[Experiment, Plan, Scope]], as_json: bool) -> None:
     if not as_json:
         print("\n\n".join(_plan_text(*one) for one in planned))
@@ -179,7 +174,7 @@ def _container_commands(e: Experiment) -> Iterator[str]:
     for runtime in containers.RUNTIMES:
         there = replace(e, cluster=replace(e.cluster, container=runtime))
         if not list(containers.problems(there)):
-            yield f"{'or ' + runtime:<14}{_plan(there, _host()).command()}"
+            yield f"{'or ' + runtime:<14}{_plan(there, where.host()).command()}"
 
 
 def _show_config(arguments: list[str]) -> int:

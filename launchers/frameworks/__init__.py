@@ -76,7 +76,7 @@ class Framework:
 
     def not_rehearsed(self) -> Mapping[str, Any]:
         """Return what a rehearsal of this stack shows nothing of: {settings, options}, as in launchers/rehearse.py."""
-        return {}
+        return dict(self.table.more.get("not_rehearsed", {}))
 
     def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> Mapping[str, str]:
         """Return the files of bundle=DIR by name (`bundles`): a run that needs nothing of ours where it is started."""

@@ -17,8 +17,6 @@ from launchers.nvidia import RANKS, RecipeStack
 
 class MegatronBridge(RecipeStack):
     name = "megatron_bridge"
-    label = "Megatron-Bridge"
-    releases = ("0.3.", "0.4.", "0.5.", "0.6.")
     program = RANKS / "bridge_ranks.py"
 
     def settings(self, e: Experiment) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from launchers.nvidia import RANKS, RecipeStack
 
 class Nemo(RecipeStack):
     name = "nemo"
-    label = "NeMo"
-    releases = ("2.",)
     program = RANKS / "nemo_ranks.py"
     lists_on_one_line = True  # one entry a layer is no reading matter
 

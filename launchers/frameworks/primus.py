@@ -82,9 +82,6 @@ class Primus(Framework):
         kept = e.rehearse == "train" and e.framework.entry in _PLAIN_ENTRIES
         return e if kept else replace(e, framework=replace(e.framework, entry=_PLAIN_ENTRIES[0]))
 
-    def not_rehearsed(self) -> Mapping[str, Any]:
-        return dict(self.table.more["not_rehearsed"])
-
     def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
         """Return it; pure but for our own programs, which are read."""
         more = self.table.more

@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_file_is_one_problem(add: Callable[[str, str], None
         ("hardware/g1.yaml", "- 1", "gpus", "conf/hardware/g1.yaml: is not a mapping"),
         ("hardware/g1.yaml", "name: g2", "gpus", "`name:` differs from the name of the file"),
         ("hardware/g1.yaml", "name: g1\ndevice_names: 3\npeak_dense_tflops: 3", "gpus", "device_names: wrong type"),
-        ("framework/f1.yaml", "", "frameworks", "conf/framework/f1.yaml: Interpolation key 'name' not found"),
+        ("framework/f1.yaml", "", "frameworks", "conf/framework/f1.yaml.name: missing"),
         ("framework/f1.yaml", "name: f1\naliases: 3", "frameworks", "conf/framework/f1.yaml.aliases: wrong type"),
         ("framework/f1.yaml", "name: f1\nname: f1", "launch framework=f1 platform=cpu", "duplicate key"),
         ("platform/pp.yaml", "", "launch platform=pp", "platform.vendor: missing"),
