@@ -49,7 +49,9 @@ class Llama(nn.Module):
         self.norm = nn.RMSNorm(s["hidden_size"], eps=s["norm_epsilon"])
         self.head = nn.Linear(s["hidden_size"], s["padded_vocab_size"], bias=False)
         self.apply(lambda m: nn.init.normal_(m.weight, 0, 0.02) if isinstance(m, nn.Linear | nn.Embedding) else None)
-        self.register_buffer("angles", angles(s["seq_length"], s["kv_channels"], s["rotary_base"]), persistent=False)
+        frequencies = s["rotary_base"] ** -(torch.arange(0, s["kv_channels"], 2) / s["kv_channels"])
+        angles = torch.outer(torch.arange(s["seq_length"]), frequencies).repeat(1, 2)  # RoPE's, [s, width], each twice
+        self.register_buffer("angles", angles, persistent=False)
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         x, cos, sin = self.embed(tokens), self.angles.cos(), self.angles.sin()
@@ -57,12 +59,6 @@ class Llama(nn.Module):
             x = block(x, cos, sin)
         logits = self.head(self.norm(x))
         return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-
-def angles(length: int, width: int, base: float) -> torch.Tensor:
-    """Return the RoPE angles [s, width], each of the width/2 frequencies twice."""
-    frequencies = base ** -(torch.arange(0, width, 2) / width)
-    return torch.outer(torch.arange(length), frequencies).repeat(1, 2)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -77,7 +73,8 @@ class Peer:
     def __init__(self, s: dict[str, Any]) -> None:
         self.settings, self.model = s, Llama(s)
         betas = s["adam_beta1"], s["adam_beta2"]
-        decay, rest = ([p for p in self.model.parameters() if (p.dim() > 1) is large] for large in (True, False))
+        decay = [p for p in self.model.parameters() if p.dim() > 1]
+        rest = [p for p in self.model.parameters() if p.dim() <= 1]
         groups = [{"params": decay, "weight_decay": s["weight_decay"]}, {"params": rest, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=s["lr"], betas=betas, fused=True)  # eps: 1e-8, as conf/optimizer
 

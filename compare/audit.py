@@ -16,7 +16,7 @@ from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rat
 from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact
 from compare.losses import compare_losses
 from conf.arguments import program
-from conf.errors import InputError, Problem, closest, listed
+from conf.errors import InputError, Problem, closest, listed, some
 from conf.vocabulary import OFF, shown_in, vocabulary
 from metrics.repeats import SEED, gathered
 from parsers import Declaration, Record, Run
@@ -35,7 +35,6 @@ NEVER_READ = "probe_never_read"
 """Keys that were written for a framework and that its programs never looked at (parsers/probe.py)."""
 _OFTEN_VARIED = (LAYOUT, "image", "precision")
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment, and were planned: there a run that died counts
-_NAMED = 6
 _ESTIMATED = "estimated: does not count"
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
 _OF_LOSS = ("model", "optimizer", "data")
@@ -365,12 +364,6 @@ def _verdict(
     return Verdict("comparable", (*apart, rehearsed, *([f"not rehearsed: {missing}"] if missing else []), *beside))
 
 
-def some(labels: Sequence[str]) -> str:
-    """Return the first labels, and how many more there are."""
-    more = len(labels) - _NAMED
-    return listed(labels) if more <= 1 else f"{listed(labels[:_NAMED])} and {more} more"
-
-
 def _why_not(group: Group) -> str:
     """Return why a group does not count."""
     provenances, statuses = ({getattr(run.record, name) for run in group.runs} for name in ("provenance", "status"))
@@ -384,9 +377,7 @@ def _why_not(group: Group) -> str:
 def _sentence(row: Row) -> str:
     texts = _texts(list(row.values.values()))
     parts = [f"{label} {text}" for label, text in zip(row.values, texts, strict=True)]
-    more = f"; and {len(parts) - _NAMED} groups more" if len(parts) > _NAMED + 1 else ""
-    shown = "; ".join(parts[:_NAMED] if more else parts) + more
-    return f"{row.setting}: {shown}" + (f" ({row.reason})" if row.reason else "")
+    return f"{row.setting}: {some(parts, between='; ')}" + (f" ({row.reason})" if row.reason else "")
 
 
 def _ran_otherwise(deviations: Sequence[Deviation]) -> Iterator[str]:

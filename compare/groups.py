@@ -47,8 +47,7 @@ class Group(Struct, frozen=True, dict=True):
     def usable(self) -> tuple[Run, ...]:
         """Return the runs that count: a rehearsal has no speed, and counts among rehearsals; an estimate never does."""
         count = ("rehearsed",) if self.rehearsed else ("measured", "imported")
-        done = (run for run in self.runs if run.record.status == "completed")
-        return tuple(run for run in done if run.record.provenance in count)
+        return tuple(r for r in self.runs if r.record.status == "completed" and r.record.provenance in count)
 
     @property
     def shown(self) -> tuple[Run, ...]:

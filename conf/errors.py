@@ -104,6 +104,13 @@ def listed(choices: Sequence[object]) -> str:
     return ", ".join(str(c) for c in choices)
 
 
+def some(texts: Sequence[str], most: int = 6, between: str = ", ") -> str:
+    """Return the first `most` texts, and how many more there are; all of them where it is one more."""
+    if (more := len(texts) - most) <= 1:
+        return between.join(texts)
+    return f"{between.join(texts[:most])}{between.rstrip(', ')} and {more} more"
+
+
 def command(main: Main) -> Main:
     """Return `main(argv)` so that it prints user errors without a traceback and returns their exit code. A reader that
     goes away (`| head -1`) is no error, and changes no exit code: a gate whose table nobody reads to its end still

@@ -279,8 +279,7 @@ def _level(option: Option, theirs: Quantity, terms: Terms, of: str) -> Quantity:
         each = bill(replace(option, energy_j_per_token=one_watt), terms)[ENERGY]
     source = weakest(each.source, theirs.source, "computed")
     if not each.value or theirs.value is None:
-        what = "totals" if of == MONEY else "energies"
-        return Quantity(None, unit, source, note=f"one of the {what} is unknown")
+        return Quantity(None, unit, source, note=f"one of the {'totals' if of == MONEY else 'energies'} is unknown")
     level = theirs.value / each.value
     if of == MONEY and level <= own:
         return Quantity(None, unit, source, note="at no price: its electricity alone costs more")

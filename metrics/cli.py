@@ -21,10 +21,7 @@ from parsers.find import FILTERS, WHERE, copies, filter_keys
 from parsers.storage import dumps
 from parsers.text import cell, plain
 
-_OF_ENERGY = (
-    *("tokens_per_s_per_gpu", "gpu_hours", "days", "power_w_per_gpu"),
-    *("energy_", "tokens_per_wh", "electricity", "carbon_"),
-)
+_OF_MONEY = ("price", "gpus", "total", "cost_per_trillion_tokens", "tokens_per_currency")
 _BAR = 40
 COST = Command(
     name="metrics cost",
@@ -75,7 +72,7 @@ def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
         raise InputError(Problem(listed(arguments.rest), "has no run that completed with a speed", hint=hint))
     terms = terms_of(arguments, runs)
     bills = [
-        (option, {name: q for name, q in bill(option, terms).items() if of == MONEY or name.startswith(_OF_ENERGY)})
+        (option, {name: q for name, q in bill(option, terms).items() if of == MONEY or name not in _OF_MONEY})
         for option in ways
     ]
     evens = break_evens(ways, terms, of)
@@ -84,7 +81,7 @@ def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
     elif "--csv" in arguments.switches:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(("option", "runs", "figure", "value", "unit", "source", "low", "high", "note"))
-        for option, (name, q) in ((option, row) for option, figures in bills for row in figures.items()):
+        for option, name, q in ((option, *row) for option, figures in bills for row in figures.items()):
             ends = q.interval or (None, None)
             writer.writerow(map(cell, (option.label, option.runs, name, q.value, q.unit, q.source, *ends, q.note)))
     else:

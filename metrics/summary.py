@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from conf.errors import listed
+from conf.errors import listed, some
 from conf.schema import Hardware
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
 from metrics.peak import achievable_tflops, causes_in_a_run, device_of, peak_tflops, precision_of, utilisation
@@ -21,7 +21,6 @@ from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
 from metrics.step_times import StepTimes, count, executed, find_warmup, step_times
 from parsers.record import Power, Record, columns
 
-_NAMED = 4  # settings that are missing
 # Kind of memory: what a step calls it (memory_kind), and names among its further numbers. From the most that is taken
 # to the least: the device's own count includes other processes and libraries; the allocator reserves more than tensors
 # use.
@@ -164,8 +163,7 @@ def _flops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute 
     known, length = basis.shape, count(basis.record, "seq_length")
     missing = [*known.missing, *([] if length else ["seq_length"])]
     if known.shape is None or length is None:
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        return Quantity(None, "FLOP/token", "computed", note=f"unknown: {listed(missing[:_NAMED])}{more}")
+        return Quantity(None, "FLOP/token", "computed", note=f"unknown: {some(missing, 4)}")
     value = flops_per_token(known.shape, length, convention, recompute)
     if known.requested and basis.record.provenance in ("measured", "imported"):
         note = f"{convention.name}; not read back: {listed(known.requested)}"
@@ -352,12 +350,9 @@ def _tokens_per_wh(basis: Basis) -> Quantity:
     return energy.under(3600, "tokens/Wh", energy.note)
 
 
-def _loss_at(place: int) -> Metric:
-    def metric(basis: Basis) -> Quantity:
-        steps = basis.record.steps
-        return Quantity.of(steps[place].loss if steps else None, "nats/token", "log")
-
-    return metric
+def _loss(basis: Basis, place: int) -> Quantity:
+    steps = basis.record.steps
+    return Quantity.of(steps[place].loss if steps else None, "nats/token", "log")
 
 
 METRICS: Mapping[str, Metric] = {
@@ -387,8 +382,8 @@ METRICS: Mapping[str, Metric] = {
     "power_w_per_gpu": _power,
     "energy_j_per_token": _energy,
     "tokens_per_wh": _tokens_per_wh,
-    "loss_first": _loss_at(0),
-    "loss_last": _loss_at(-1),
+    "loss_first": lambda basis: _loss(basis, 0),
+    "loss_last": lambda basis: _loss(basis, -1),
     "wall_time_s": lambda basis: Quantity.of(basis.record.wall_time_s, "s", "measured"),
     "goodput_percent": _goodput,
     "stall_time_s": _stall_time,

@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from conf.arguments import Arguments, Key, between
+from conf.arguments import Arguments, Key, between, positive
 from conf.compose import CONF, choices
 from conf.errors import InputError, Problem, closest, listed
 from conf.freeze import frozen, number
@@ -195,10 +195,8 @@ def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Seque
             problems.append(Problem(where, "no such hardware", name, listed(devices), near))
             continue
         try:
-            checked[name] = number(str(amount), [f"{currency}{unit}" for unit in units])
+            checked[name] = positive(*(f"{currency}{unit}" for unit in units))(str(amount))
         except ValueError:  # true and false, too
-            checked[name] = 0.0
-        if not checked[name] > 0:
             unit = f"{currency}{units[0]}"
             what = f"the price of {name} is not a positive number of {unit}"
             problems.append(Problem(where, what, str(amount), f"above 0, in {unit}"))

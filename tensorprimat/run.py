@@ -23,7 +23,7 @@ import parsers
 from conf import devices, shapes
 from conf.arguments import program
 from conf.compose import SECRET
-from conf.errors import ConfigError, InputError, Problem, listed
+from conf.errors import ConfigError, InputError, Problem, listed, some
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
@@ -261,8 +261,7 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
                 wrong.append(f"{name}: {built.get(name, 'absent')}, {expected}")
         if wrong:
             counts = [sum(map(math.prod, named.values())) for named in (built, ours)]
-            more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-            which = f"{'; '.join(wrong[:MOST_NAMED])}{more}"
+            which = some(wrong, MOST_NAMED, "; ")
             yield f"rank {rank} has {counts[0]:,} parameters, and {counts[1]:,} by our own count: {which}"
 
 

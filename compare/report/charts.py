@@ -57,7 +57,7 @@ class Chart(Struct, frozen=True):
 
     def svg(self, **place: float) -> Markup:
         """Return it as an <svg> element. place: further attributes, such as where it stands in a larger one."""
-        return _canvas(WIDTH, self.height, self.parts, role="img", aria_label=self.alternative, **place)
+        return canvas(WIDTH, self.height, self.parts, role="img", aria_label=self.alternative, **place)
 
 
 class Series(Struct, frozen=True):
@@ -285,7 +285,7 @@ def _step_times(runs: Sequence[_One]) -> tuple[list[Series], str]:
 def sample(place: int) -> Markup:
     """Return the line and shape of the group at `place`, for a legend."""
     parts = (element("path", d=polyline([(1, 7), (35, 7)]), class_=f"curve {look(place)}"), marker(place, 18, 7))
-    return _canvas(36, 14, parts, width=36, height=14, aria_hidden="true")
+    return canvas(36, 14, parts, width=36, height=14, aria_hidden="true")
 
 
 def element(name: str, *inside: str, **attributes: str | float) -> Markup:
@@ -300,7 +300,8 @@ def _escaped(text: str) -> str:
     return text if isinstance(text, Markup) else str(escape(plain(text, keep="\n")))
 
 
-def _canvas(across: float, down: float, parts: Sequence[str], **attributes: str | float) -> Markup:
+def canvas(across: float, down: float, parts: Sequence[str], **attributes: str | float) -> Markup:
+    """Return an <svg> element that is `across` wide in its own units."""
     return element("svg", *parts, viewBox=f"0 0 {across:g} {down:g}", **attributes)
 
 
@@ -440,4 +441,4 @@ def ratio_bars(results: Sequence[Compared], difference: float) -> list[Markup]:
             parts += [_line(end, middle - 4, end, middle + 4, "whisker") for end in ends]
         parts.append(element("circle", cx=x.at(math.log(result.ratio or 1)), cy=middle, r=3.4, class_="ratio"))
         columns.append((parts, _BAR_HEIGHT))
-    return [_canvas(_BAR, high_, parts, width=_BAR, height=high_, aria_hidden="true") for parts, high_ in columns]
+    return [canvas(_BAR, high_, parts, width=_BAR, height=high_, aria_hidden="true") for parts, high_ in columns]

@@ -24,6 +24,7 @@ from compare.figures import FIGURES
 from compare.report import charts
 from compare.report.page import Report, headline, lines_of, report, text_of
 from conf.arguments import program
+from conf.errors import some
 from parsers.storage import dumps
 from parsers.text import cell, plain
 
@@ -150,8 +151,7 @@ def png(comparison: Comparison) -> bytes:
     for text in _caption(comparison):
         parts.append(charts.element("text", text, x=_SPACE, y=y, class_="tick"))
         y += 16
-    size_: dict[str, Any] = {"viewBox": f"0 0 {width:g} {y:g}", "width": width, "height": y}
-    drawing = charts.element("svg", *parts, xmlns="http://www.w3.org/2000/svg", **size_)
+    drawing = charts.canvas(width, y, parts, xmlns="http://www.w3.org/2000/svg", width=width, height=y)
     fonts = [str(path) for path in sorted((_HERE / "fonts").glob("*.ttf"))]
     return resvg_py.svg_to_bytes(drawing, style_sheet=style(), background="#ffffff", zoom=_ZOOM, font_files=fonts)
 
@@ -185,8 +185,6 @@ def _caption(comparison: Comparison) -> Iterator[str]:
     )
     texts_ = [f"{provenance}: {len(records)} completed runs; device: {devices}; host: {hosts}."]
     if comparison.audit.verdict.word != "comparable":
-        reasons = comparison.audit.verdict.reasons
-        more = f" and {len(reasons) - _SHOWN_REASONS} more" if len(reasons) > _SHOWN_REASONS else ""
-        texts_.append("; ".join(reasons[:_SHOWN_REASONS]) + more)
+        texts_.append(some(comparison.audit.verdict.reasons, _SHOWN_REASONS, "; "))
     for text in texts_:
         yield from wrap(plain(text), _CAPTION, max_lines=3, placeholder=" …")

@@ -13,14 +13,14 @@ from msgspec import Meta, Struct, json
 from msgspec.structs import replace
 
 from compare import regression
-from compare.audit import Check, Deviation, Row, some
+from compare.audit import Check, Deviation, Row
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.figures import COST, FIGURES, SPEED, TITLES, Figure
 from compare.groups import Group, counted, seed_of
 from compare.report import charts
 from conf.arguments import program
 from conf.compose import SECRET
-from conf.errors import listed
+from conf.errors import listed, some
 from metrics import Quantity, shown
 from metrics.peak import hardware_of
 from metrics.repeats import ENOUGH, gathered, requested_of
