@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any
 
 from conf import vocabulary
 from conf.vendors import maker_of
+from parsers.layout import Layout
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
-from parsers.values import Column, commas, count, gibibytes, literal, number, real, step_fields
+from parsers.values import UNREAD, Column, Place, commas, count, gibibytes, literal, number, real, step_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ _CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
 
 _MOST_PIECES = 12
 _compiled = cache(re.compile)
+_LAYOUT_COSTS = 100  # step lines read without one
 _LAST_WORD = re.compile(r"[^\s|]{0,64}\s*$")  # a bar closes what stands before it
 
 
@@ -149,8 +152,10 @@ class Dialect:
 
     driver: type[Driver] | None = None
     """Reads a log where the table does not suffice."""
-    parse: Callable[[str], Values | None] | None = None
-    """Reads a step line where head and fields do not suffice."""
+    places: Callable[[str], Sequence[Place] | None] | None = None
+    """Returns where a step line prints its values, where head and fields do not suffice; None for any other line."""
+    strict: bool = False
+    """See `values.step_fields`."""
 
     def __post_init__(self) -> None:
         """Compile every pattern. ValueError: one is broken, and of which entry."""
@@ -169,24 +174,36 @@ class Dialect:
     def read_step(self, line: int, text: str) -> Step | None:
         """Return the step of this one line, without what only its neighbours say: for live progress."""
         values = self.values(text)
-        return None if values is None else Step(line=line, **values)
+        return None if values is None or values["step"] is None else Step(line=line, **values)
 
     def values(self, text: str, match: re.Match[str] | None = None) -> Values | None:
         """Return the values of a step line, None for any other line. match: of its head, where that is known."""
-        if self.parse is not None:
-            return self.parse(text)
+        places = self.placed(text, match)
+        if places is None:
+            return None
+        return self.meaning(step_fields(((to, read, text[a:b]) for to, read, a, b in places), self.strict), text)
+
+    def placed(self, text: str, match: re.Match[str] | None = None) -> Sequence[Place] | None:
+        """Return where a step line prints its values; None for any other line."""
+        if self.places is not None:
+            return self.places(text)
         match = match or (_compiled(self.head).search(text) if self.head else None)
         if match is None:
             return None
-        iteration = int(match[1])
-        if iteration < self.first:
-            return None
-        values = step_fields(_compiled(self.fields, re.ASCII).findall(text, match.end()), self.columns)
-        values["iteration"], values["step"] = iteration, iteration - self.first
-        if self.means is None:
-            values["interval_steps"] = 1
-        if self.memory_kind is not None and values.get("memory_bytes") is not None:
-            values["memory_kind"] = self.memory_kind
+        fields = _compiled(self.fields, re.ASCII).finditer(text, match.end())
+        columns = ((*self.columns.get(field[1], UNREAD), *field.span(2)) for field in fields)
+        return [("iteration", int, *match.span(1)), *columns]
+
+    def meaning(self, values: Values, text: str) -> Values | None:
+        """Return the values of a line with all that follows from them."""
+        if self.places is None:
+            values["step"] = values["iteration"] - self.first
+            if values["step"] < 0:
+                return None
+            if self.means is None:
+                values["interval_steps"] = 1
+            if self.memory_kind is not None and values.get("memory_bytes") is not None:
+                values["memory_kind"] = self.memory_kind
         return values if self.adjust is None else self.adjust(values, text)
 
     @cached_property
@@ -258,6 +275,7 @@ class Driver:
     wants: how many of the next lines it must see whatever they hold (a section without marks, a wrapped line); the core
     reads it after every feed. 0 for the lines with marks only.
 
+    A line that only its numbers distinguish from the step line before goes to `step` at once, past `feed` and `read`.
     A dialect whose steps depend on the lines before overrides `step`, `other` or `end`; one whose steps are no lines
     with a number, `feed` or `read`."""
 
@@ -268,9 +286,12 @@ class Driver:
         self._before: int | None = None  # the iteration of the last line with means, or where training starts
         self._interval: int | None = None
         self._rate: float | None = None
-        self._total: int | None = None
+        self._planned: int | None = None  # how many steps there will be, as the last step line says
+        self._total: int | None = None  # the same, as it was stated
         self._line_before = ""  # the last step line
         self._head = _compiled(dialect.head)
+        self._layout: Layout | None = None  # of the last step line
+        self._spare = 4 * _LAYOUT_COSTS
         self._wrapped = WrappedLines(self._head, self._is_complete)
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
@@ -290,7 +311,8 @@ class Driver:
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         """Return the events of a step line. A hook: where it is not the step's only line, or not settled yet."""
-        return (Step(line=line, **values),)
+        values["line"] = line
+        return (Step(**values),)
 
     def other(self, line: int, text: str) -> Iterable[Event]:
         """Return the events of a line that is no step. A hook: what the table's patterns do not reach."""
@@ -304,18 +326,45 @@ class Driver:
         values = self.dialect.values(text, match)
         if values is None:
             return ()
+        self._planned = int(match[2]) if self._head.groups > 1 else None
+        events = self._read_step(line, text, values)
+        self._remember(text, match)
+        return events
+
+    def quick(self, line: int, text: str) -> Iterable[Event] | None:
+        """Return the events of a line that only its numbers distinguish from the step line before; None for others:
+        `feed` reads those."""
+        layout = self._layout
+        values = None if layout is None or self.wants else layout.values(text)
+        if layout is None or values is None:
+            return None
+        if layout.ends_in_value and self.dialect.complete and not self._is_complete(text):
+            return None  # the last one was cut
+        values = self.dialect.meaning(values, text)
+        return None if values is None else self._read_step(line, text, values)
+
+    def _remember(self, text: str, match: re.Match[str] | None = None) -> None:
+        """Keep the layout of a step line; not of each where each is another, for to make one takes long."""
+        self._layout = None
+        if self._spare >= _LAYOUT_COSTS:
+            self._spare -= _LAYOUT_COSTS
+            with suppress(ValueError):
+                self._layout = Layout(text, self.dialect.placed(text, match) or ())
+
+    def _read_step(self, line: int, text: str, values: Values) -> Iterable[Event]:
+        """Return the events of a step line with these values."""
         self._line_before = text
+        self._spare += 1
         if self.dialect.means is not None:
             self._cover(values, text, self.dialect.means)
         if self.dialect.prints_next_rate:
             self._use_rate(values)
         self.iteration = values["iteration"]
         events = self.step(line, values, text)
-        total = int(match[2]) if self._head.groups > 1 else None
-        if total == self._total:
+        if self._planned == self._total:
             return events
-        self._total = total
-        return (Fact("train_iters", total, line), *events)
+        self._total = self._planned
+        return (Fact("train_iters", self._total, line), *events)
 
     def _cover(self, values: Values, text: str, means: Mapping[str, tuple[str, ...]]) -> None:
         """Settle over how many steps a line's means go."""

@@ -12,7 +12,7 @@ from parsers.driver import Argument, Driver, Event, NewRun, Resumed
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
-from parsers.text import body
+from parsers.text import body, colourless
 
 FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
@@ -81,18 +81,23 @@ class LogReader:
 
     def _read(self, spans: Iterable[Span]) -> None:
         self._taken = 0
+        scanner, alone = self._scanner, len(self._readers) == 1 and next(iter(self._readers.values()))
         for number, start, end in spans:
-            text, self._number = self._scanner.text(start, end), number
-            if "[tprimat] " in text:
-                self._marked(number, text)
-            elif "^M" in text:
-                for piece in text.split("^M"):
-                    self._dispatch(number, piece)
-            else:
-                self._dispatch(number, text)
-        if self._scanner.block:
-            self._trail(self._scanner.block[self._taken :])
-            self._scanner.block = b""
+            text, self._number = scanner.raw(start, end), number
+            if alone and (events := alone.quick(number, text)) is not None:
+                self._take(self.dialect, events)
+                scanner.wants, self._wants = alone.wants, alone.wants > 0
+                continue
+            if "[" in text:
+                text = colourless(text) if scanner.plain else text
+                if "[tprimat] " in text:
+                    self._marked(number, text)
+                    continue
+            for piece in text.split("^M") if "^M" in text else (text,):
+                self._dispatch(number, piece)
+        if scanner.block:
+            self._trail(scanner.block[self._taken :])
+            scanner.block = b""
 
     def _marked(self, number: int, text: str) -> None:
         """Read a line with marks of ours: another process may have written its own line before or behind one, for
@@ -123,16 +128,18 @@ class LogReader:
         for name, reader in self._readers.items():
             if reader.wants:
                 reader.wants -= 1
-            self._take(name, reader.feed(number, text))
+            events = reader.feed(number, text)
+            if events:
+                self._take(name, events)
             if reader.wants > wants:
                 wants = reader.wants
         self._scanner.wants = wants
         self._wants = wants > 0
 
-    def _take(self, name: str, events: Iterable[Event]) -> None:
+    def _take(self, name: str | None, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Step):
-                if name == self.dialect:
+                if name == self.dialect and event.step >= 0:  # a damaged line may print a negative one
                     self._add(event)
             elif isinstance(event, NewRun):
                 self._release()  # what came before it is the old run's
@@ -140,11 +147,17 @@ class LogReader:
             elif len(self._waiting) < _MOST_WAITING:
                 if isinstance(event, Resumed):
                     self._resumed(event)
-                self._waiting.append((event, load(name).framework))
+                self._waiting.append((event, load(name or "").framework))
                 # Bridge's dump is complete only with the first step line: it stands before a mark of the same step
                 self._dump_waits = self._dump_waits or (isinstance(event, Argument) and event.line > self._last_line)
 
     def _add(self, step: Step) -> None:
+        segment = self._segment
+        if step.step > segment.last_step and not self._waiting and not self._ended:
+            segment.steps.append(step)
+            segment.last_step, self._changed, self._last_line = step.step, True, self._number
+            self._steps_end.append(max(0, self._scanner.end - self._taken))
+            return
         if step.step <= self._segment.last_step:
             twin = None if self._dump_waits else self._segment.twin(step)
             if twin is not None:

@@ -11,11 +11,11 @@ import io
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from operator import sub
 from pathlib import Path
 
 from conf.errors import InputError, Problem
-from parsers.text import colourless, is_plain
+from parsers.text import colourless
 
 STDIN = Path("-")
 _BLOCK = 1 << 20
@@ -48,13 +48,11 @@ class Scanner:
         self._rest = b""
         self._too_long = False
         self._starting = True
-        self._plain = False  # nothing in the block is to be taken out of its text
+        self.plain = True  # no ESC, NUL or carriage return stands in the block
 
     def feed(self, data: bytes) -> Iterator[Span]:
         """Yield the pieces in what is complete by now."""
-        block = self._complete(data)
-        if block:
-            yield from self._scan(block)
+        return self._scan(self._complete(data))
 
     def finish(self) -> Iterator[Span]:
         """Yield the last line, where no line end closes it."""
@@ -63,10 +61,15 @@ class Scanner:
             yield from self._scan(_without_cut_word(rest))
             self.lines += 1
 
+    def raw(self, start: int, end: int) -> str:
+        """Return a piece as text. Where `plain`, colours that lost their ESC byte may be left in it."""
+        if self.plain:
+            return self.block[start:end].decode("utf-8", "replace")
+        return colourless(self.block[start:end].decode("utf-8", "replace")).rstrip("\r")
+
     def text(self, start: int, end: int) -> str:
         """Return a piece as text, without colours and NULs."""
-        text = self.block[start:end].decode("utf-8", "replace")
-        return text if self._plain else colourless(text).rstrip("\r")
+        return colourless(self.raw(start, end)) if self.plain else self.raw(start, end)
 
     def _complete(self, data: bytes) -> bytes:
         """Return all up to the last line end; the rest waits, its first LINE_LIMIT bytes at most."""
@@ -86,33 +89,29 @@ class Scanner:
         return block
 
     def _scan(self, block: bytes) -> Iterator[Span]:
-        self.block, self._plain = block, is_plain(block)
+        if not block:
+            return
+        self.block, self.plain = block, not (b"\x1b" in block or b"\0" in block or b"\r" in block)
         cuts = block.replace(b"\r\n", b" \n").replace(b"\r", b"\n") if b"\r" in block else block
         marked = _marked(cuts, self.marks)
         if self.startup and (more := self._startup_lines(cuts, marked)):
             marked = sorted({*marked, *more})
-        number, counted, count = self.lines + 1, 0, block.count
-        for start, end in self._with_wanted(cuts, marked):
-            number += count(b"\n", counted, start)
-            counted = start
-            self.end = end + 1
-            yield number, start, end if end - start <= LINE_LIMIT else start + LINE_LIMIT
-        self.lines = number - 1 + count(b"\n", counted)
-
-    def _with_wanted(self, cuts: bytes, marked: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the marked lines, and of those between them the ones that the consumer wants."""
-        position = 0
-        for line in (*marked, (len(cuts), len(cuts))):
-            while self.wants > 0 and position < line[0]:
+        number, counted, position, count = self.lines + 1, 0, 0, block.count
+        for start, end in (*marked, (len(cuts), -1)):
+            while self.wants > 0 and position < start:  # of the lines between the marked ones
                 self.wants -= 1
-                end = cuts.find(b"\n", position)
-                end = len(cuts) if end < 0 else end
-                yield position, end
+                wanted, position = position, cuts.find(b"\n", position) + 1 or len(cuts) + 1
+                number += count(b"\n", counted, wanted)
+                counted, self.end = wanted, position
+                yield number, wanted, min(position - 1, wanted + LINE_LIMIT)
+            if end >= 0:
+                if self.wants:
+                    self.wants -= 1
+                number += count(b"\n", counted, start)
+                counted, self.end = start, end + 1
                 position = end + 1
-            if line[0] < len(cuts):
-                self.wants -= self.wants > 0
-                yield line
-                position = line[1] + 1
+                yield number, start, end if end - start <= LINE_LIMIT else start + LINE_LIMIT
+        self.lines = number - 1 + count(b"\n", counted)
 
     def _startup_lines(self, block: bytes, known: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if not self._starting:
@@ -128,13 +127,15 @@ def _marked(block: bytes, marks: Sequence[bytes], start: int = 0, stop: int | No
     """Return where the lines that hold a mark begin and end, in order."""
     stop = len(block) if stop is None else stop
     lines: dict[int, int] = {}
+    find, rfind = block.find, block.rfind
     for mark in marks:
-        at = block.find(mark, start, stop)
+        at = find(mark, start, stop)
         while at >= 0:
-            end = block.find(b"\n", at, stop)
-            end = stop if end < 0 else end
-            lines[block.rfind(b"\n", start, at) + 1 or start] = end
-            at = block.find(mark, end, stop)
+            end = find(b"\n", at, stop)
+            if end < 0:
+                end = stop
+            lines[rfind(b"\n", start, at) + 1 or start] = end
+            at = find(mark, end, stop)
     return sorted(lines.items())
 
 
@@ -143,12 +144,14 @@ def _gaps(known: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
     if not known:
         yield 0, size
         return
+    starts, ends = zip(*known, strict=True)
+    gaps = [*map(sub, starts[1:], ends)]
     # Lines that stand together, the record of one step, count as one.
-    apart = len(known) - len({start for start, _ in known}.intersection([end + 1 for _, end in known]))
-    longer = _LONGER * size // (apart + 1)
-    yield 0, known[0][0]
-    yield from [(end, start) for (_, end), (start, _) in pairwise(known) if start - end > longer]
-    yield known[-1][1], size
+    longer = _LONGER * size // (len(known) - gaps.count(1) + 1)
+    yield 0, starts[0]
+    if max(gaps, default=0) > longer:
+        yield from [(end, end + gap) for end, gap in zip(ends, gaps, strict=False) if gap > longer]
+    yield ends[-1], size
 
 
 def _without_cut_word(line: bytes) -> bytes:

@@ -10,9 +10,13 @@ from typing import Any
 
 from parsers.record import STEP_FIELDS
 
-Column = tuple[str, Callable[[str], Any]]
+Convert = Callable[[str], Any]
+Column = tuple[str, Convert]
 """A field of Step, or a metric, and the function that reads its printed value."""
-_FIELDS = frozenset(STEP_FIELDS)
+Place = tuple[str, Convert, int, int]
+"""A column, "" for one that is not read, and where its printed value begins and ends in a line."""
+UNREAD: Column = "", str
+FIELDS = frozenset(STEP_FIELDS)
 _LARGEST = 1e200  # a number that can still be converted; a larger one is no measurement
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 # Something stands behind a number: a quotation mark, a notebook's escape, another rank's message.
@@ -31,6 +35,8 @@ def number(text: str) -> float | None:
 
 def real(value: Any) -> float | None:
     """Return a number of a JSON file; None for what is none, or is beyond a float."""
+    if type(value) is float:
+        return value if abs(value) < _LARGEST else None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < _LARGEST else None
 
@@ -70,6 +76,12 @@ def milliseconds(text: str) -> float | None:
     return number(f"{text}e-3")  # the decimal point moves in the text: 4403.9 / 1000 is no 4.4039 to a float
 
 
+INTEGERS: tuple[Convert, ...] = (int, integer, count)
+POWERS: dict[Convert, Mapping[str, int]] = {read: {"": 0} for read in (*INTEGERS, number, commas)}
+"""A function that reads a number, to what may stand behind it, and by which power of ten it multiplies then."""
+POWERS[milliseconds] = {"": -3}
+
+
 def is_nonfinite(text: str) -> bool:
     """Return whether `text` is nan or an infinity."""
     return bool(_NONFINITE.fullmatch(text))
@@ -98,25 +110,23 @@ def yaml_literal(text: str) -> Any:
     return bare[1:-1] if quoted else literal(bare)
 
 
-def step_fields(pairs: Iterable[tuple[str, str]], columns: Mapping[str, Column]) -> dict[str, Any]:
-    """Return keyword arguments of a Step. A name that Step lacks goes to `metrics`; one without a column is skipped;
-    what is printed as nan or inf is None and named in `nonfinite`."""
+def step_fields(printed: Iterable[tuple[str, Convert, str]], strict: bool = False) -> dict[str, Any]:
+    """Return keyword arguments of a Step from (field or metric, how it is read, text); "" is skipped. What Step lacks
+    goes to `metrics`, also " loss", which is no field; what is printed as nan or inf is None and named in `nonfinite`.
+    strict: nothing may stand behind a number, and a metric, too, is named."""
     metrics: dict[str, float] = {}
     values: dict[str, Any] = {"metrics": metrics, "nonfinite": ()}
-    for name, printed in pairs:
-        column = columns.get(name)
-        if column is None:
+    for target, convert, text in printed:
+        if not target:
             continue
-        target, convert = column
-        value = convert(printed)
-        if value is None:
-            printed = _BEHIND.split(printed.strip(), 1)[0]
-            value = convert(printed)
-        if target not in _FIELDS:
-            if value is not None:
-                metrics[target] = value
-            continue
-        values[target] = value
-        if value is None and is_nonfinite(printed):
-            values["nonfinite"] = (*values["nonfinite"], target)
+        value = convert(text)
+        if value is None and not strict:
+            text = _BEHIND.split(text.strip(), 1)[0]
+            value = convert(text)
+        if target in FIELDS:
+            values[target] = value
+        elif value is not None:
+            metrics[target.strip()] = value
+        if value is None and (strict or target in FIELDS) and is_nonfinite(text):
+            values["nonfinite"] = (*values["nonfinite"], target.strip())
     return values

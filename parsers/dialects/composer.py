@@ -31,6 +31,7 @@ class _Driver(Driver):
         super().__init__(dialect)
         self._head_of_record: re.Match[str] | None = None
         self._at = 0
+        self._evaluates = False
         self._entries: dict[str, str] = {}
         self._last: tuple[int, int | None] | None = None
 
@@ -38,14 +39,15 @@ class _Driver(Driver):
         if self._head_of_record is not None and "/" in text:
             entry = _ENTRY.match(text) or _ENTRY.match(body(text))  # every entry that is read has a "/" in its name
             if entry is not None:
-                if (entry[1] == "Eval") == ("Eval" in self._head_of_record[0]) and len(self._entries) < 400:
-                    self._entries.setdefault(entry[2], entry[3])
+                which, name, printed = entry.groups()
+                if (which == "Eval") == self._evaluates and len(self._entries) < 400:
+                    self._entries.setdefault(name, printed)
                 return ()
         head = _HEAD.search(text) or _EVAL_HEAD.search(text)
         if head is None:
             return self.other(number, body(text))
         events = tuple(self.end())
-        self._head_of_record, self._at = head, number
+        self._head_of_record, self._at, self._evaluates = head, number, "Eval" in head[0]
         return events
 
     def end(self) -> Iterable[Event]:
@@ -65,7 +67,8 @@ class _Driver(Driver):
     def _batch(self, head: re.Match[str], entries: dict[str, str]) -> Iterator[Event]:
         batches = head[2] == "batch" and head[1] is None
         iteration = int(head[3]) if batches else None
-        values = step_fields(entries.items(), self.dialect.columns)
+        columns = self.dialect.columns
+        values = step_fields((*columns[name], printed) for name, printed in entries.items() if name in columns)
         if values.get("step") is None:
             if not iteration:
                 return

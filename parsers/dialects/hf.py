@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Setting, Values
 from parsers.record import Stall, Step, Validation
-from parsers.values import count, gibibytes, number, step_fields
+from parsers.values import UNREAD, Place, count, gibibytes, number
 
 _PAIR = re.compile(r"[\"']([\w/() .-]{1,60})[\"']: [\"']?([^,\"'{}]{1,60})")
 _BAR = re.compile(r"\| {0,12}(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
@@ -41,13 +41,13 @@ class _Run:
     started: bool = False
     tokens_per_step: float | None = None
 
-    def step_of(self, pairs: Mapping[str, str], bar_before: int, bar_after: int | None) -> int | None:
+    def step_of(self, metrics: Mapping[str, float], bar_before: int, bar_after: int | None) -> int | None:
         """Return which step a line belongs to, from 1, as its dictionary does not say; None: its place in their order.
 
         By, in this order: the epoch, where the steps of one are known and its two digits leave one step; the progress
         bars before and after (a bar drawn before has at most this step, one drawn after at least this); the tokens
         seen, once a step is known."""
-        epoch, tokens = (number(pairs.get(name, "")) for name in ("epoch", "num_input_tokens_seen"))
+        epoch, tokens = metrics.get("epoch"), metrics.get("consumed_tokens")
         low = max(self.last + 1, bar_before)
         examples, batch = self.header.get("num_examples"), self.header.get("global_batch_size")
         if epoch is not None and examples and batch:
@@ -64,8 +64,8 @@ class _Driver(Driver):
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
         self._run = _Run()
-        self._waiting: tuple[int, dict[str, str], int] | None = None  # line, pairs, the bar before
-        self._last: dict[str, str] = {}
+        self._waiting: tuple[int, Values, int] | None = None  # line, values, the bar before
+        self._last = ""  # the last dictionary
 
     def end(self) -> Iterable[Event]:
         return (*super().end(), *self._release(None))
@@ -76,15 +76,21 @@ class _Driver(Driver):
         if bar is not None and int(bar[1]) <= int(bar[2]) == self._run.header.get("train_iters", int(bar[2])):
             yield from self._release(int(bar[1]))
             self._run.bar = max(self._run.bar, int(bar[1]))
-        if "loss" in pairs and not pairs.keys().isdisjoint(("learning_rate", "epoch", *_COUNTERS)):
-            yield from self._entry(line, pairs)
+        values = self.dialect.values(text)
+        if values is not None:
+            counted = _counted(pairs)
+            if counted is not None:
+                self._planned = self._run.header["train_iters"] = int(counted[2])
+            yield from self._read_step(line, text, values)
+            if bar is None:
+                self._remember(text)
         elif "eval_loss" in pairs:
             yield from self._release(None)
             yield from self._validation(line, pairs)
         elif "train_runtime" in pairs:
             yield from self._release(None)
-            values = ((fact, number(pairs.get(name, ""))) for name, fact in _SUMMARY.items())
-            yield from (Fact(fact, value, line) for fact, value in values if value is not None)
+            figures = ((fact, number(pairs.get(name, ""))) for name, fact in _SUMMARY.items())
+            yield from (Fact(fact, value, line) for fact, value in figures if value is not None)
             yield Fact("completed", True, line)
         else:
             yield from self.other(line, text)
@@ -94,49 +100,55 @@ class _Driver(Driver):
             self.wants = _HEADER_LINES
             if self._run.epoch:
                 yield from self._release(None)
-                self._run = _Run()
+                self._begin()
                 yield NewRun(line)
         for event in super().other(line, text):
             yield event
             if isinstance(event, (Setting, Fact)):
                 self._run.header[event.name] = event.value
 
-    def _entry(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
-        if pairs == self._last:
+    def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
+        entry = text.partition("{")[2].partition("}")[0]
+        if entry == self._last:
             return  # printed twice, or by another rank
-        self._last = pairs
+        self._last = entry
         yield from self._release(None)
-        epoch, counted = number(pairs.get("epoch", "")), _counted(pairs)
+        epoch, iteration = values["metrics"].get("epoch"), values["iteration"]
         if epoch is not None:
-            if epoch < self._run.epoch and counted is None:  # with numbers the core sees what goes back, and where to
-                self._run = _Run()
+            if epoch < self._run.epoch and iteration is None:  # with numbers the core sees what goes back
+                self._begin()
                 yield NewRun(line)
             self._run.epoch = epoch
-        if counted is None:
-            self._waiting = line, pairs, self._run.bar
-            return
-        iteration, total = int(counted[1]), int(counted[2])
-        if self._run.header.get("train_iters") != total:
-            self._run.header["train_iters"] = total
-            yield Fact("train_iters", total, line)
-        yield self._step(line, pairs, iteration)
+        if iteration is None:
+            self._waiting = line, values, self._run.bar
+        else:
+            yield self._step(line, values, iteration)
+
+    def _begin(self) -> None:
+        self._run, self._planned, self._total = _Run(), None, None
 
     def _release(self, bar_after: int | None) -> Iterator[Event]:
         if self._waiting is None:
             return
-        (line, pairs, bar_before), self._waiting = self._waiting, None
-        iteration = self._run.step_of(pairs, bar_before, bar_after)
-        tokens = number(pairs.get("num_input_tokens_seen", ""))
+        (line, values, bar_before), self._waiting = self._waiting, None
+        iteration = self._run.step_of(values["metrics"], bar_before, bar_after)
+        tokens = values["metrics"].get("consumed_tokens")
         if iteration is not None and tokens:
             self._run.tokens_per_step = tokens / iteration
-        yield self._step(line, pairs, iteration)
+        yield self._step(line, values, iteration)
 
-    def _step(self, line: int, pairs: dict[str, str], known: int | None) -> Step:
+    def _step(self, line: int, values: Values, known: int | None) -> Step:
         run, since = self._run, None if known is None else known - self._run.last
+        run.last = run.last + 1 if known is None else known
         # Where a log begins in the middle, what its first line covers is not known.
-        interval = since if since == 1 or (run.started and since is not None and since > 0) else None
-        run.started, run.last = True, run.last + 1 if known is None else known
-        return Step(line=line, **_values(pairs, run.last, interval, by_order=known is None))
+        if since == 1 or (run.started and since is not None and since > 0):
+            values["interval_steps"] = since
+        if since == 1:
+            values["flags"] = ()
+        if known is None:
+            values["flags"] = ("step:by_order", *values["flags"])
+        run.started, values["line"], values["step"] = True, line, run.last - 1
+        return Step(**values)
 
     def _validation(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
         loss, seconds = (number(pairs.get(name, "")) for name in ("eval_loss", "eval_runtime"))
@@ -150,20 +162,25 @@ class _Driver(Driver):
             yield Stall(line=line, kind="evaluation", seconds=seconds)
 
 
-def _parse(text: str) -> Values | None:
-    """Return the values of a line that prints its step."""
-    pairs = _pairs(text)
-    counted = _counted(pairs) if "loss" in pairs else None
-    return None if counted is None else _values(pairs, int(counted[1]), None)
+def _places(text: str) -> list[Place] | None:
+    begin = text.find("{") + 1
+    fields = list(_PAIR.finditer(text, begin, begin + 20_000)) if begin else []
+    names = {field[1] for field in fields}
+    if "loss" not in names or names.isdisjoint(("learning_rate", "epoch", *_COUNTERS)):
+        return None
+    places: list[Place] = [(*DIALECT.columns.get(field[1], UNREAD), *field.span(2)) for field in fields]
+    counted = next((field for field in fields if field[1] in _COUNTERS and _COUNTED.match(field[2])), None)
+    if counted is not None:
+        at = counted.start(2)
+        places[fields.index(counted)] = "iteration", int, at, at + counted[2].index("/")
+    return places
 
 
-def _values(pairs: dict[str, str], iteration: int, interval: int | None, by_order: bool = False) -> Values:
-    values = step_fields(pairs.items(), DIALECT.columns)
-    values["step"] = iteration - 1
-    values["iteration"] = None if _counted(pairs) is None else iteration
-    values["interval_steps"] = interval
-    by = ("step:by_order",) if by_order else ()
-    values["flags"] = by if interval == 1 else (*by, "loss:interval_mean")
+def _describe(values: Values, text: str) -> Values:
+    """Say what the loss and the memory are; the step where it is printed."""
+    iteration = values.setdefault("iteration", None)
+    values["step"] = None if iteration is None else iteration - 1
+    values["flags"] = ("loss:interval_mean",)
     if values.get("memory_bytes") is not None:
         values["memory_kind"] = "reserved"
     return values
@@ -229,5 +246,6 @@ DIALECT = Dialect(
     conversions=dict.fromkeys((*_SETTINGS, *_FACTS), count),
     stalls={"checkpoint": r"Saving model checkpoint to .{0,300}checkpoint-(?P<iteration>\d{1,12})\b"},
     driver=_Driver,
-    parse=_parse,
+    places=_places,
+    adjust=_describe,
 )

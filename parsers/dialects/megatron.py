@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from parsers.driver import Argument, Dialect, Driver, Event, Fact, Resumed, Values
 from parsers.record import STEP_FIELDS, Stall, Step, Validation
-from parsers.values import Column, integer, is_nonfinite, literal, milliseconds, number
+from parsers.values import POWERS, Column, Place, integer, literal, milliseconds, number
 
 # NeMo 2 writes "Training epoch 0, iteration 1/7 |".
 _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
@@ -27,7 +27,7 @@ _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}
 _COMPLETE = re.compile(r"number[ _]of[ _]nan[ _]iterations[^|]{0,80}(?:\|(?:.{0,4000}[|%])?\s{0,200})?$")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(\.\d{1,6})?")
 _COMPOUND = re.compile(r"([^/()]{1,40})(?:/([^/()]{1,40})| \(avg ([^()]{1,40})\))")
-_GB = re.compile(r"([\d.]{1,20})GB/(?:[\d.]{1,20}GB/)?(?:([\d.]{1,20})GB/)?([\d.]{1,10})%")
+_GB = re.compile(r"([\d.]{1,20})GB/(?:([\d.]{1,20})GB/)?(?:([\d.]{1,20})GB/)?([\d.]{1,10})%")
 _DUMP_GAP = 60  # lines of others that may stand between two lines of a dump
 _LONG_NAME = 45  # from here on the dots that follow a name are gone: megatron/training/arguments.py, _print_args
 _TIMERS = 12  # lines after a saved checkpoint in which its timer may stand
@@ -57,6 +57,7 @@ def _measured(text: str) -> float | None:
     return number(text) or None  # the EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py)
 
 
+POWERS[_tflops] = {"": 0, "TFLOPS": 0}
 # By names in small letters and without underscores.
 _COLUMNS: Mapping[str, Column] = {
     "consumed samples": ("consumed_samples", integer),
@@ -104,65 +105,81 @@ def _target(name: str) -> _Target | None:
         column, convert = _COLUMNS[plain]
         return _Target(column, convert, column not in STEP_FIELDS)
     memory = next((kind for label, kind in _MEMORY.items() if label in name), "")
-    return _Target(re.sub(r"\W+", "_", plain).strip("_"), number, True, memory) if 0 < len(plain) <= 60 else None
+    metric = re.sub(r"\W+", "_", plain).strip("_")
+    metric = f" {metric}" if metric in ("", *STEP_FIELDS) else metric  # see `values.step_fields`
+    return _Target(metric, number, True, memory) if 0 < len(plain) <= 60 else None
 
 
-def _parse(text: str) -> Values | None:
-    """Return the values of an iteration line."""
+def _places(text: str) -> list[Place] | None:
+    """Return where an iteration line prints its values."""
     match = _HEAD.search(text)
-    if match is None or match[1] == "0":
+    if match is None:
         return None
-    values: Values = {"metrics": {}, "nonfinite": (), "step": int(match[1]) - 1, "iteration": int(match[1])}
-    parts = text[match.end() :].split("|")
-    if parts[-1].strip() and _COMPLETE.search(text) is None:
-        parts.pop()  # no bar closes what was cut short, and a number cut short is a wrong number
-    _, samples, rate = text[: match.start()].rpartition("samples/sec:")
+    places: list[Place] = [("iteration", int, *match.span(1))]
+    before, samples, rate = text[: match.start()].rpartition("samples/sec:")
     if samples:  # GPT-NeoX: "samples/sec: 206.693 | iteration 1/512 | …"
-        parts.insert(0, f"samples/sec:{rate.replace('|', ' ')}")
-    for part in parts:  # "name: value" or "name=value"
+        places += _put(_target(samples[:-1]), rate.replace("|", " "), len(before) + len(samples))
+    end = len(text)
+    if text.rpartition("|")[2].strip() and _COMPLETE.search(text) is None:
+        end = text.rfind("|")  # no bar closes what was cut short, and a number cut short is a wrong number
+    at = match.end()
+    for part in text[at:end].split("|"):  # "name: value" or "name=value"
         name, colon, printed = part.partition(":")
         if not colon:
             name, _, printed = part.partition("=")
-        target = _target(name)
-        if target is not None:
-            _put(values, target, printed.strip())
-    return values
+        places += _put(_target(name), printed, at + len(part) - len(printed))
+        at += len(part) + 1
+    return places
 
 
-def _put(values: Values, target: _Target, printed: str) -> None:
-    """Put a number where it belongs; also Primus' "this step/mean" and "this step (avg mean)", whose means are windows
-    of its own, and memory in four parts."""
-    if "/" in printed or "(" in printed:
-        if target.memory:
-            _put_memory(values, target.memory, printed)
-        elif not target.is_metric and (match := _COMPOUND.fullmatch(printed)):
-            _put(values, target, match[1].strip())
-            _put(values, _Target(f"{target.name}_running_mean", target.convert, True), (match[2] or match[3]).strip())
-        return
-    name, convert, is_metric, _ = target
-    value = convert(printed)
-    if value is None and is_nonfinite(printed):
-        values["nonfinite"] = (*values["nonfinite"], name)
-    if not is_metric:
-        values[name] = value
-    elif value is not None:
-        values["metrics"][name] = value
+def _put(target: _Target | None, printed: str, start: int) -> list[Place]:
+    """Return where the numbers of one field stand; also of Primus' "this step/mean" and "this step (avg mean)", whose
+    means are windows of its own, and of memory in four parts. start: of `printed` in its line."""
+    if target is None:
+        return []
+    start += len(printed) - len(printed.lstrip())
+    printed = printed.strip()
+    name, convert, is_metric, memory = target
+    if "/" not in printed and "(" not in printed:
+        return [(name, convert, start, start + len(printed))]
+    if memory:
+        return _put_memory(memory, printed, start)
+    match = None if is_metric else _COMPOUND.fullmatch(printed)
+    if match is None:
+        return []
+    first, mean = match[1].rstrip(), _Target(f"{name}_running_mean", convert, True)
+    second = 2 if match[2] else 3
+    return [(name, convert, start, start + len(first)), *_put(mean, match[second], start + match.start(second))]
 
 
-def _put_memory(values: Values, kind: str, printed: str) -> None:
+def _put_memory(kind: str, printed: str, start: int) -> list[Place]:
     match = _GB.fullmatch(printed)
     if match is None:
-        return
-    total, used, metrics = number(match[2] or ""), number(match[1]), values["metrics"]
-    unit = gigabyte(total)
-    if unit is not None and used is not None and total is not None and max(used, total) < 1e6:
-        metrics[f"{kind}_memory_used_bytes"] = round(used * unit)
-        metrics[f"{kind}_memory_total_bytes"] = round(total * unit)
-        if kind == "hip":
-            values.update(memory_bytes=round(used * unit), memory_kind="hip")
-    percent = number(match[3])
-    if percent is not None:
-        metrics[f"{kind}_memory_used_percent"] = percent
+        return []
+    unit = gigabyte(number(match[3] or ""))
+
+    def size(text: str) -> int | None:
+        value = number(text)
+        return None if value is None or value >= 1e6 or unit is None else round(value * unit)
+
+    used, free, percent = ((start + match.start(i), start + match.end(i)) for i in (1, 2, 4))
+    places: list[Place] = [(f"{kind}_memory_used_percent", number, *percent)] if number(match[4]) is not None else []
+    memory, end = size(match[3] or ""), start + match.end(3)  # its text, which the unit follows from, stays the same
+    if memory is None or size(match[1]) is None:
+        return places
+    all_of_it: Place = (f"{kind}_memory_total_bytes", lambda text: memory, end, end)
+    return [(f"{kind}_memory_used_bytes", size, *used), ("", str, *free), all_of_it, *places]
+
+
+def _count(values: Values, text: str) -> Values | None:
+    """Number the step, from 0, and say what the memory is."""
+    values["step"] = values["iteration"] - 1
+    if values["step"] < 0:
+        return None
+    used = values["metrics"].get("hip_memory_used_bytes")
+    if used is not None:
+        values["memory_bytes"], values["memory_kind"] = used, "hip"
+    return values
 
 
 @lru_cache(maxsize=64)
@@ -231,7 +248,8 @@ class MegatronDriver(Driver):
             values["flags"] = ("step_time_s:interval_mean", "loss:interval_mean")
         if "learning_rate=" in text:  # to six decimals
             values["lr_used"] = None
-        step = Step(line=line, **values)
+        values["line"] = line
+        step = Step(**values)
         if step.step <= 1:
             # The stamp next to the iteration; one in full seconds is too coarse.
             times, before_s = _times(text.partition("iteration")[0], coarse=False), self._previous_time_s
@@ -239,7 +257,7 @@ class MegatronDriver(Driver):
                 step = _second_iteration(step, before, times[-1] - before_s)
             self._previous_time_s = times[-1] if times else None
         self._previous = step
-        return (*self._stalled(), step)
+        return (step,) if self._saved is None else (*self._stalled(), step)
 
     def _argument(self, line: int, text: str) -> Iterator[Event]:
         """Yield "  name ...... value" after any prefix; dots fill up to column 48, or there are none."""
@@ -352,5 +370,7 @@ DIALECT = Dialect(
         _WORLD + r"(?<!encoder-)pipeline-model-parallel[- ]size: (?P<pipeline_model_parallel_size>\d{1,7})",
     ),
     driver=MegatronDriver,
-    parse=_parse,
+    places=_places,
+    strict=True,
+    adjust=_count,
 )

@@ -60,17 +60,19 @@ class _Driver(Driver):
         waiting, self._waiting = self._waiting, None
         return () if waiting is None else (waiting,)
 
-    def _stats(self, line: int, entry: Mapping[str, Any]) -> Iterator[Event]:
+    def _stats(self, line: int, entry: Mapping[str, Any]) -> Iterable[Event]:
         step, before = _step(line, entry, self._batch), self._waiting
         if step is None:
-            return
+            return ()
+        events: tuple[Event, ...] = ()
         if before is None or before.step != step.step:
-            yield from self.end()
+            events = () if before is None else (before,)
         else:  # of two lines that report a step the first counts, the other adds
             first = {name: value for name, value in asdict(before).items() if value is not None}
             first["metrics"] = {**step.metrics, **before.metrics}
             step = replace(step, **{**first, "nonfinite": before.nonfinite or step.nonfinite})
         self._waiting = step
+        return events
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         value, now = entry.get("value"), real(entry.get("time_ms"))
@@ -133,8 +135,9 @@ def _step(line: int, entry: Mapping[str, Any], batch: int | None) -> Step | None
     step = _step_of(iteration, samples, batch)
     if step is None or (loss is None and ("train_step_time" not in stats or iteration is None)):
         return None
-    values = {metric: real(stats.get(name)) for name, metric in _METRICS.items()}
-    values["logged_at_unix_s"] = None if now is None else now / 1000
+    values = {metric: real(stats[name]) for name, metric in _METRICS.items() if name in stats}
+    if now is not None:
+        values["logged_at_unix_s"] = now / 1000
     return Step(
         step=step,
         line=line,
@@ -171,6 +174,8 @@ def _system(line: int, text: str) -> Iterator[Event]:
 
 def _count(value: Any) -> int | None:
     """Return a count, also where it is printed as 144.0."""
+    if type(value) is int and 0 <= value < 2**53:
+        return value
     number = real(value)
     return whole(number) if number is not None and number.is_integer() else None
 

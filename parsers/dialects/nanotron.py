@@ -7,24 +7,24 @@ iteration's own, after a barrier. global_batch_size is in tokens since 2024, in 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from parsers.driver import Dialect, Values
-from parsers.values import number, whole
+from parsers.values import POWERS, number, whole
 
-_UNITS: Mapping[str, float] = {letter: 1000.0**power for power, letter in enumerate("KMBTPE", 1)}
-
-
-def human(text: str) -> float | None:
-    """Return the number behind 8.79K, 480B, 0.0001."""
-    unit = _UNITS.get(text[-1:])
-    value = number(text[:-1] if unit else text)
-    # 8.79 * 1000.0 is 8789.999…: what was printed has three digits.
-    return None if value is None else float(f"{value * unit:.6g}") if unit else value
+_POWERS: Mapping[str, int] = {"": 0, **{letter: 3 * power for power, letter in enumerate("KMBTPE", 1)}}
 
 
-def _human_ms(text: str) -> float | None:
-    value = human(text)
-    return None if value is None else value / 1000
+def human(text: str, shift: int = 0) -> float | None:
+    """Return the number behind 8.79K, 480B, 0.0001, times a power of ten: the point moves in the text."""
+    letter = text[-1:] if text[-1:] in _POWERS else ""
+    power, digits = _POWERS[letter] + shift, text.removesuffix(letter)
+    return number(f"{digits}e{power}" if power else digits)
+
+
+_human_ms = partial(human, shift=-3)
+POWERS[human] = _POWERS
+POWERS[_human_ms] = {letter: power - 3 for letter, power in _POWERS.items()}
 
 
 def _batch(values: Values, text: str) -> Values | None:
@@ -70,7 +70,7 @@ DIALECT = Dialect(
     memory_kind="reserved",
     prints_next_rate=True,  # training_step ends with lr_scheduler.step(), the line comes after
     adjust=_batch,
-    complete=r"lm_loss: .{0,400}?tflops_per_gpu: \S|tflops_per_gpu: \S.{0,400}?lm_loss: ",
+    complete=r"^(?=.{0,65536}lm_loss: ).{0,65536}tflops_per_gpu: \S",
     stalls={"checkpoint": r"Saving checkpoint at .{0,300}?/?(?P<iteration>\d{1,12})\s*$"},
     # The training plan: mbs: 4 | grad_accum: 8 | cp: 1 | sequence_length: 2048 | … | start_iteration_step: 0 | …
     entry=r"(?:^|[ |])(\w{1,40}): (\d{1,18})(?= \||\s*$)",

@@ -20,13 +20,14 @@ from parsers.dialects.nemo2 import FACTS, SETTINGS, STARTUP, NemoDriver
 from parsers.driver import Dialect, Event, Fact, Setting, Values
 from parsers.record import Step, Validation
 from parsers.text import body
-from parsers.values import count, literal, number, step_fields
+from parsers.values import UNREAD, Place, count, literal, number
 
 # "Epoch 0: :  10%|█    | 2/20 […]"; where tqdm knows no total "Epoch 0: |    | 3/? […]" or "Epoch 1: : 1it […]".
 _BAR = re.compile(
     r"Epoch (\d{1,9}):[^|\[]{0,40}(?:\|[^|]{0,300}\| {0,4}(\d{1,12})/(?:\d{1,12}|\?)| (\d{1,12})it) \[([^\]]{1,2000})\]"
 )
 _DLL = re.compile(r"DLL [\d-]{10} [\d:.]{8,20} - (\d{1,12}) (?=.{0,2000}reduced_train_loss : )")
+_FIRST_EPOCH = re.compile("Epoch 0:")
 _VALIDATED = re.compile(r"Epoch \d{1,9}, global step (\d{1,12}): 'val(?:idation)?_loss' reached ([\d.e+-]{1,24}) ")
 _PRINTED = "step_time_s_running_mean"
 
@@ -105,16 +106,14 @@ class _Driver(NemoDriver):
         self._validation: Validation | None = None
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        values = _values(text) if "reduced_train_loss" in text else None
-        if values is not None:
-            return self._events(number, values)
         if self._path is not None:
-            events = self._dumped(number, body(text), self._path)
+            stepped = self._head.search(text) is not None
+            events = None if stepped else self._dumped(number, body(text), self._path)
             if events is not None:
                 self.wants = 1
                 return tuple(events)
             self._path = None
-        return self.other(number, text)
+        return super().feed(number, text)
 
     def _dumped(self, line: int, text: str, path: list[tuple[int, str]]) -> Iterator[Event] | None:
         """Return the events of one line of a dump; None where it is over."""
@@ -163,9 +162,8 @@ class _Driver(NemoDriver):
         validation, self._validation = self._validation, None
         return () if validation is None else (validation,)
 
-    def _events(self, line: int, values: Values) -> Iterator[Event]:
-        digits = values.pop("digits")
-        if digits is None:
+    def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
+        if values["step"] is None:
             yield from self._by_order(line, values)
             return
         validates = values["metrics"].pop("val_loss", None)
@@ -182,7 +180,7 @@ class _Driver(NemoDriver):
             step, iteration = (None, None) if before is None else (before.step, before.iteration)
             self._validation = Validation(line=line, step=step, iteration=iteration, loss=validates)
         if new:
-            self._settle_time(values, digits)
+            self._settle_time(values, _FLOAT32_DIGITS if "lr_used" in values else _TQDM_DIGITS)
             self._previous = Step(line=line, **values)
             self._recent.append(now)
             yield self._previous
@@ -210,7 +208,7 @@ class _Driver(NemoDriver):
         # have: 15 batches, and "`Trainer.fit` stopped: `max_steps=5` reached"). A step is where loss and rate are new.
         before, now = self._previous, (values.get("loss"), values.get("lr"))
         if values["iteration"] and (before is None or now != (before.loss, before.lr)):
-            by_order = {"step": 0 if before is None else before.step + 1, "flags": ("step:by_order",)}
+            by_order: Values = {"step": 0 if before is None else before.step + 1, "flags": ("step:by_order",)}
             self._previous = Step(line=line, **{**values, **by_order})
             yield self._previous
 
@@ -226,37 +224,44 @@ class _Driver(NemoDriver):
         yield from super().other(line, text)
 
 
-def _values(text: str) -> Values | None:
-    """Return keyword arguments of a Step; `digits`: how many the time has, None where the bar names no global_step."""
+def _places(text: str) -> list[Place] | None:
+    """Return where DLLogger prints the values of a step, or else the bar."""
     exact, bar = _DLL.search(text), _BAR.search(text)
     if exact is not None:
-        fields = text[exact.end() :].split("  ")
-        pairs = [(name.strip(), value.strip()) for name, _, value in (part.partition(" : ") for part in fields)]
-        values, digits = step_fields(pairs, DIALECT.columns), _FLOAT32_DIGITS
-        values["step"] = values["iteration"] = int(exact[1])
-        values["lr_used"] = values.get("lr")  # logged in training_step, before optimizer and scheduler step
-        validated = number(bar[4].rpartition("val_loss=")[2].partition(",")[0]) if bar is not None else None
-        if validated is not None:
-            values["metrics"].setdefault("val_loss", validated)
-        return {**values, "digits": digits}
-    if bar is None or "reduced_train_loss=" not in bar[4]:
+        places: list[Place] = [("step", int, *exact.span(1))]
+        at, parts, sign = exact.end(), text[exact.end() :].split("  "), " : "
+    elif bar is not None and "reduced_train_loss=" in bar[4]:
+        places = [("iteration", int, *bar.span(2 if bar[2] else 3))]
+        at, parts, sign = bar.start(4), bar[4].split(", "), "="
+    else:
         return None
-    pairs = [(name, printed) for name, _, printed in (part.partition("=") for part in bar[4].split(", "))]
-    values = step_fields(pairs, DIALECT.columns)
-    global_step, drawn = number(dict(pairs).get("global_step", "")), int(bar[2] or bar[3])
-    if global_step is None or not global_step.is_integer():
-        return {**values, "iteration": drawn, "step": 0, "digits": None}
-    iteration = int(global_step)
-    # NeMo logs global_step before it counts up (bar 20, global_step 19); where both agree it was logged after, or
-    # 1999 was rounded to 2e+3: the bar's count is the step.
-    step = iteration - 1 if iteration == drawn and bar[1] == "0" and iteration else iteration
-    return {**values, "iteration": iteration, "step": step, "digits": _TQDM_DIGITS}
+    for part in parts:
+        name, _, printed = part.rstrip().partition(sign)
+        end = at + len(part.rstrip())
+        places.append((*DIALECT.columns.get(name.strip(), UNREAD), end - len(printed), end))
+        at += len(part) + 2
+    return places
 
 
-def _parse(text: str) -> Values | None:
-    """Return the values of a piece that names its step."""
-    values = _values(text)
-    return None if values is None or values.pop("digits") is None else values
+def _count(values: Values, text: str) -> Values:
+    """Number the step; None where the bar names no global_step."""
+    metrics, drawn = values["metrics"], values.get("iteration")
+    step = metrics.pop("global_step", None)
+    if drawn is None:  # by DLLogger
+        values["iteration"] = values["step"]
+        values["lr_used"] = values.get("lr")  # logged in training_step, before optimizer and scheduler step
+        if "val_loss=" in text and (bar := _BAR.search(text)) is not None:
+            validated = number(bar[4].rpartition("val_loss=")[2].partition(",")[0])
+            if validated is not None:
+                metrics.setdefault("val_loss", validated)
+    elif step is None or not step.is_integer():
+        values["step"] = None
+    else:
+        # NeMo logs global_step before it counts up (bar 20, global_step 19); where both agree it was logged after, or
+        # 1999 was rounded to 2e+3: the bar's count is the step.
+        after = step == drawn and step and _FIRST_EPOCH.search(text) is not None
+        values["iteration"], values["step"] = int(step), int(step) - after
+    return values
 
 
 DIALECT = Dialect(
@@ -266,8 +271,10 @@ DIALECT = Dialect(
     signs=(b"reduced_train_loss=", b"reduced_train_loss : ", b"train_step_timing in s="),
     marks=(b"reduced_train_loss", b", global step "),
     startup=(b" configuration ****", *STARTUP),
+    head=r"reduced_train_loss(?: : |=)",
     columns={
         "reduced_train_loss": ("loss", number),
+        "global_step": ("global_step", number),
         "lr": ("lr", number),
         "grad_norm": ("grad_norm", number),
         "consumed_samples": ("consumed_samples", _exact),
@@ -280,5 +287,6 @@ DIALECT = Dialect(
     settings=SETTINGS,
     facts=FACTS,
     driver=_Driver,
-    parse=_parse,
+    places=_places,
+    adjust=_count,
 )

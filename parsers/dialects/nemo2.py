@@ -14,7 +14,7 @@ from parsers.dialects.megatron import PARAMETERS, parameters
 from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values, WrappedLines
 from parsers.record import Step, Validation
 from parsers.text import body
-from parsers.values import count, literal, number, step_fields
+from parsers.values import UNREAD, Place, count, literal, number
 
 # nemo/lightning/megatron_init.py, in NeMo 1 modules/common/megatron/megatron_init.py: of rank 0, the ranks of a group.
 _GROUP = re.compile(r"Rank 0 has ([a-z ]{4,40}group) ?: ?\[([\d, ]{1,60000})\]")
@@ -105,6 +105,7 @@ class _Driver(NemoDriver):
         self._open: Values | None = None  # the first step, while the log interval is not known
         self._fields = 0
         self._val_loss: float | None = None
+        self._stated: int | None = None  # the last total that was stated
 
     def _is_complete(self, text: str) -> bool:
         """Return whether a line goes on in no other: where none did so far, and it has as many fields as the last."""
@@ -116,21 +117,22 @@ class _Driver(NemoDriver):
         values, self._open = self._open, None
         return events if values is None else (*events, self._settled(values, None))
 
+    def other(self, line: int, text: str) -> Iterator[Event]:
+        self._stated = None
+        return super().other(line, text)
+
     def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
         self._fields = text.count("|")
         values["line"] = line
+        before, metrics, head = self._previous, values["metrics"], _HEAD.search(text)
         # The printer's total - 1; that of an epoch where training has no max_steps.
-        total = next(int(match[3]) + 1 for match in _HEAD.finditer(text))
-        if values["step"] < total:
+        total = 0 if head is None else int(head[3]) + 1
+        goes_on = before is not None and before.step < values["step"] and self._open is None
+        if values["step"] < total and not (goes_on and total == self._stated):
+            self._stated = total if goes_on else None  # what comes first may still be another run's
             yield Fact("train_iters", total, line)
-        # val_loss stays on the lines until the next validation: it is new where it changes, and came before this step.
-        loss = values["metrics"].pop("val_loss", None)
-        others = {name: values["metrics"].pop(name) for name in tuple(values["metrics"]) if name.startswith("val_")}
-        before = self._previous
-        if loss is not None and loss != self._val_loss:
-            self._val_loss = loss
-            step, iteration = (None, None) if before is None else (before.step, before.iteration)
-            yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=others)
+        if metrics:
+            yield from self._validated(line, metrics)
         if self._open is not None:
             first, self._open = self._open, None
             before = self._settled(first, values["step"] - first["step"])
@@ -144,6 +146,16 @@ class _Driver(NemoDriver):
             yield self._settled(values, 1)
         else:
             yield self._settled(values, values["step"] - before.step)
+
+    def _validated(self, line: int, metrics: Values) -> Iterator[Event]:
+        """Yield a validation. val_loss stays on the lines until the next: it is new where it changes, and came before
+        this step."""
+        loss, before = metrics.pop("val_loss", None), self._previous
+        others = {name: metrics.pop(name) for name in tuple(metrics) if name.startswith("val_")}
+        if loss is not None and loss != self._val_loss:
+            self._val_loss = loss
+            step, iteration = (None, None) if before is None else (before.step, before.iteration)
+            yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=others)
 
     def _settled(self, values: Values, gap: int | None) -> Step:
         """Return the step, with what follows from the steps since the line before: with a log interval k, k divides
@@ -159,25 +171,33 @@ class _Driver(NemoDriver):
         return self._previous
 
 
-def _parse(text: str) -> Values | None:
+def _places(text: str) -> list[Place] | None:
     head = _HEAD.search(text)
     if head is None:
         return None
-    parts = text[head.end() :].rstrip().split("|")
+    parts, at = text[head.end() :].rstrip().split("|"), head.end()
     if parts[-1].endswith("."):
         parts.pop()  # "46.": a number cut short, and a wrong one
-    pairs = [part.rstrip().rpartition(": ") for part in parts]
-    values = step_fields([(name.lstrip(), printed) for name, _, printed in pairs], DIALECT.columns)
-    iteration = int(head[2])
+    places: list[Place] = [("iteration", int, *head.span(2))]
+    for part in parts:
+        name, _, printed = part.rstrip().rpartition(": ")
+        end = at + len(part.rstrip())
+        places.append((*DIALECT.columns.get(name.lstrip(), UNREAD), end - len(printed), end))
+        at += len(part) + 1
+    return places
+
+
+def _settle(values: Values, text: str) -> Values | None:
     if values.get("step") is None:
-        if head[1] != "0":
+        head = _HEAD.search(text)
+        if head is None or head[1] != "0":
             return None  # in a later epoch the iteration alone does not give the step
-        values["step"] = iteration
-    values["iteration"] = iteration
+        values["step"] = values["iteration"]
     # The parameter groups' rate, logged before the scheduler steps: the one that this step uses (nvidia.md, section 4).
     values["lr_used"] = values.get("lr")
     # 0 bytes is what a stand-in for torch.cuda answers: no measurement.
-    measured = [(values["metrics"][name], kind) for name, kind in _MEMORY.items() if values["metrics"].get(name)]
+    metrics = values["metrics"]
+    measured = [(metrics[name], kind) for name, kind in _MEMORY.items() if metrics.get(name)] if metrics else []
     if measured:
         values["memory_bytes"], values["memory_kind"] = int(measured[0][0]), measured[0][1]
     return values
@@ -227,5 +247,6 @@ DIALECT = Dialect(
         "asynchronous checkpoint": (r"heckpoint save for step (?P<iteration>\d{1,12}) .{0,600}finalized successfully"),
     },
     driver=_Driver,
-    parse=_parse,
+    places=_places,
+    adjust=_settle,
 )

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parsers import DIALECTS, Ending, Record, Step, assemble, judge, parse_all
+from parsers import DIALECTS, Ending, Record, Step, assemble, driver, judge, parse_all
 from parsers.dialects import load
 from parsers.reader import Parser
 from parsers.record import RunFile
@@ -82,6 +83,7 @@ def test_numbers_that_cannot_be() -> None:
         ("nanotron_tiny", b" 1.05M | grad_norm", b" -5 | grad_norm"),
         ("hf_trainer", b"'epoch': 0.16}", b"'epoch': 1e199}"),
         ("hf_trainer", b"'eval_runtime': 7", b"'eval_runtime': -7"),
+        ("nemo1_dllogger", b"global_step=0.000", b"global_step=-5.00"),
     ):
         data = (FIXTURES[0].parent / f"{name}.log").read_bytes()
         assert printed in data
@@ -131,3 +133,52 @@ def test_ten_megabytes_in_one_line_take_no_longer_than_in_many(dialect: str) -> 
         began = time.process_time()
         parse_all([data + b"\n"], dialect)
         assert time.process_time() - began < 30
+
+
+LAYOUTS = yaml.safe_load((Path(__file__).parents[2] / "benchmarks" / "step_lines.yaml").read_text())
+STRANGE = [
+    "",
+    "  ",
+    "-5",
+    "\t",
+    "\r",
+    "\x1b[31m",
+    "[31m",
+    "nan",
+    "1e999",
+    "9" * 20,
+    "007",
+    "1_0",
+    "٣",
+    "-",
+    "+1",
+    "1e-05",
+]
+STRANGE += ["|", "{", "K", "GB", "%", ",", "^M", "iteration 8/ 90", "iteration 8/ 90 | "]
+
+
+@st.composite
+def altered(draw: st.DrawFn, line: str) -> str:
+    """Return a line like this one: other digits, strange words, cut, or twice."""
+    for _ in range(draw(st.integers(0, 4))):
+        runs = [match.span() for match in re.finditer("[0-9]+", line)] or [(0, 0)]
+        at, end = draw(st.one_of(st.sampled_from(runs), st.integers(0, len(line)).map(lambda at: (at, at + at % 3))))
+        strange = st.sampled_from(STRANGE)
+        line = line[:at] + draw(st.one_of(st.text("0123456789", max_size=20), strange)) + line[end:]
+    cut = draw(st.integers(0, len(line)))
+    return draw(st.sampled_from((line, line, line, line[:cut], line + line, line[:cut] + "\n" + line[cut:])))
+
+
+@CALM
+@given(st.data())
+@pytest.mark.parametrize("dialect", sorted(LAYOUTS))
+def test_the_layout_of_the_line_before_gives_what_the_plain_way_gives(dialect: str, data: st.DataObject) -> None:
+    lines = data.draw(st.sampled_from(FIXTURES)).read_text().split("\n")
+    own = LAYOUTS[dialect]["line"].format(i=7, n=90, s=64, z=6, m=89, loss=2.5)
+    line = data.draw(st.sampled_from([own, *(line for line in lines if load(dialect).values(line))]))
+    log = [*lines[-40:], line, *(data.draw(altered(line)) for _ in range(4)), line]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_LAYOUT_COSTS", 0)
+        quick = parse_all("\n".join(log).split("\n"), dialect)
+        patch.setattr(driver.Driver, "quick", lambda *_: None)
+        assert quick == parse_all("\n".join(log).split("\n"), dialect)

@@ -1,0 +1,96 @@
+"""The step line before as a pattern: a line that differs from it in nothing but digits is read at once.
+
+The text between two values must be the same, so the table finds the same values in it; here their numbers are read
+together, as JSON. No value is longer than 30 characters: the patterns of all dialects take as many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from parsers.values import FIELDS, INTEGERS, POWERS, Convert, Place
+
+_NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,17}|(?=[eE]))?(?:[eE][-+]\d\d)?", re.ASCII)
+_DIGITS = re.compile(r"([eE]\\[-+])?([0-9]+)")  # in an escaped text
+_COLOUR = re.compile(r"\[[\d;]+m")  # with other digits it may be one
+_LONGEST, _MORE = 30, 2
+_TEXT = '"%s"'
+_DECODER = msgspec.json.Decoder()
+
+
+class Layout:
+    """Reads lines that are printed as `text` is, a step line with its values at `places`. ValueError: none can be."""
+
+    def __init__(self, text: str, places: Sequence[Place]) -> None:
+        names = [name for name, *_ in places if name]
+        if not names or len(set(names)) < len(names) or _COLOUR.search(text):
+            raise ValueError(text)
+        pattern, at = "", 0
+        entries: list[tuple[bool, int, str]] = []
+        self._converts: list[tuple[str, Convert]] = []
+        for name, convert, start, end in sorted(places, key=lambda place: place[2:]):
+            if start < at:
+                raise ValueError(text)
+            pattern, printed, at = pattern + _between(text[at:start], first=not at), text[start:end], end
+            if not name:
+                pattern += _loose(printed)
+                continue
+            group, form = _group(printed, convert)
+            pattern += group
+            entries.append((name not in FIELDS, len(entries) + 1, f'"{name.strip()}":{form}'))
+            if form == _TEXT:
+                self._converts.append((name, convert))
+        entries.sort()  # Step's fields, then its metrics
+        fields, metrics = (",".join(entry[2] for entry in entries if entry[0] == kind) for kind in (False, True))
+        self._groups = tuple(entry[1] for entry in entries)
+        self._template = f'{{{fields}{"," * bool(fields)}"metrics":{{{metrics}}}}}'
+        self.ends_in_value = at == len(text)
+        self._match = re.compile(pattern + re.escape(text[at:]), re.ASCII).fullmatch
+
+    def values(self, text: str) -> dict[str, Any] | None:
+        """Return what `step_fields` returns of a line that is printed so; None for any other."""
+        match = self._match(text)
+        if match is None:
+            return None
+        try:
+            values: dict[str, Any] = _DECODER.decode(self._template % match.group(*self._groups))
+        except msgspec.DecodeError:  # leading zeros
+            return None
+        values["nonfinite"] = ()
+        for name, convert in self._converts:
+            into = values if name in FIELDS else values["metrics"]
+            into[name] = convert(into[name])
+            if into[name] is None:
+                return None
+        return values
+
+
+def _between(text: str, first: bool) -> str:
+    """Return a pattern of what stands before a value: blanks fill up to its width. first: time stamps stand there."""
+    bare = text.rstrip(" ")
+    blanks, literal = len(text) - len(bare), re.escape(bare)
+    if first:
+        literal = re.sub("[0-9]+", lambda digits: rf"\d{{{len(digits[0])}}}", literal)
+    return literal + (f" {{1,{blanks}}}" if blanks > 1 else " " * blanks)
+
+
+def _group(printed: str, convert: Convert) -> tuple[str, str]:
+    """Return a pattern of values that are printed so, and how they are written as JSON. ValueError: it is no number."""
+    if convert(printed) is None or '"' in printed or "\\" in printed:
+        raise ValueError(printed)
+    number = _NUMBER.match(printed)
+    behind = printed if number is None else printed[number.end() :]
+    power = POWERS.get(convert, {}).get(behind)
+    if number is None or power is None or (number[1] and convert in INTEGERS):
+        return f"({_loose(printed)})", _TEXT
+    form = "%s" if number[1] or convert in INTEGERS else "%s.0"
+    return f"({_loose(number[0])}){re.escape(behind)}", f"{form}e{power}" if power else form
+
+
+def _loose(printed: str) -> str:
+    """Return a pattern of a text with other digits, hardly more; an exponent stays the same."""
+    more = _MORE if len(printed) + _MORE * len(re.findall("[0-9]+", printed)) <= _LONGEST else 0
+    return _DIGITS.sub(lambda run: run[0] if run[1] else rf"\d{{1,{len(run[2]) + more}}}", re.escape(printed))
