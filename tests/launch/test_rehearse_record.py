@@ -48,10 +48,11 @@ def test_no_number_of_a_rehearsal_is_a_speed() -> None:
     assert set(kept.metrics) == {"params_norm", "tokens_checksum", "z_loss"}
 
 
-# What becomes of a vendor's process: an interpreter that answers what is installed, and then does as a test says.
+# What becomes of a vendor's process: an interpreter that answers where its packages are, and then does as a test says.
 
 FAKE = """#!/bin/bash
-[[ $1 == -c ]] && { echo '{"torch": "2", "megatron-core": "0.15.3", "nemo_toolkit": "2.7.3"}'; exit; }
+[[ $1 == -c ]] && mkdir -p $0-site && echo Version: 1 | tee $0-site/{torch,megatron_core,nemo_toolkit}-1.egg-info >&2
+[[ $1 == -c ]] && { echo '["'$0-site'"]'; exit; }
 [[ $1 == *corpus.py ]] && exec REAL "$@"
 WHAT
 """
