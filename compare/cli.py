@@ -11,7 +11,7 @@ from pathlib import Path
 
 from compare.comparison import compare, to_json
 from compare.figures import FIGURES, SPEED
-from compare.groups import Group, Question, group
+from compare.groups import Group, Question, expand, group
 from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
@@ -28,19 +28,23 @@ NOT_COMPARABLE = 3
 _OLD, _NEW = "image=primus:v26.4", "image=primus:v26.5"
 _PAIR = f"baseline.{_OLD} candidate.{_NEW} fail_on.regression=2%"
 _ACCEPT = "accept.image='the containers of both vendors'"
-_VARY = (
-    "what is compared: settings, kinds (layout …), platform … (default: platform if the runs differ in it, else layout)"
-)
+_VARY = "what is compared: settings, kinds (layout …), platform … (default: platform if it differs, else layout)"
+
+
+def _settings(text: str) -> tuple[str, ...]:
+    """Read what is compared. InputError: no such setting."""
+    expand(names(text))
+    return names(text)
+
+
 _QUESTION = (
     Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
-    Key("vary", _VARY, names, example="layout,precision"),
+    Key("vary", _VARY, _settings, example="layout,precision"),
     Key("accept.*", "a difference that is meant, and why", reason, None, _ACCEPT, vocabulary),
     Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
 )
 _LIMITS = {"regression": SPEED, **{figure.metric: figure.metric for figure in FIGURES if figure.better}}
-_FAIL_ON = (
-    "exit 1 where the candidate is worse by so much, 3 where this is open: regression (tokens/s/GPU, by 2%), or METRIC"
-)
+_FAIL_ON = "exit 1 where the candidate is worse by so much, 3 where it is open: regression (tokens/s/GPU, 2%) or METRIC"
 _GATE = (
     Key("candidate", "judged against baseline: a directory or glob, or the label of a group", example="runs/new"),
     Key("candidate.*", "the same by a filter; also baseline.KEY=VALUE", str, None, f"candidate.{_NEW}", filter_names),
@@ -89,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
-    gate = any(map(arguments.values.get, ("candidate", "candidate.*", "baseline.*", "fail_on.*")))
+    gate = any(name.startswith(("candidate", "baseline.", "fail_on.")) for name in arguments.typed)
     gate = gate or "--markdown" in arguments.switches
     with shown("reading runs", sys.stderr) as progress:
         runs = find_runs(arguments.rest, progress, COMPARE.names) if arguments.rest or not gate else ()
@@ -119,7 +123,8 @@ def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Ter
     from compare.report.page import regression_report
     from compare.report.terminal import print_report
 
-    judged = judge(*_sides(runs, arguments), _limits(arguments["fail_on.*"]), question, on)
+    sides, shares = _sides(runs, arguments), arguments["fail_on.*"] or {"regression": 0.02}
+    judged = judge(*sides, {_LIMITS[name]: value for name, value in shares.items()}, question, on)
     content, json = regression_report(judged), dumps(regression_json(judged), indent=1) + "\n"
     if arguments.output is not None:
         _save(arguments.output, {"regression.json": json, "regression.md": markdown(content)})
@@ -139,25 +144,20 @@ def _save(directory: Path, files: Mapping[str, str | bytes]) -> None:
             replace_file(directory / name, content)
 
 
-def _limits(shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the limits behind `fail_on.`; the default is a regression of 2 %. InputError: no such figure."""
-    if unknown := [name for name in shares if name not in _LIMITS]:
-        allowed = listed(["regression", *sorted({*_LIMITS} - {"regression"})])
-        raise InputError(*(Problem(f"fail_on.{n}", "no such figure", n, allowed, closest(n, _LIMITS)) for n in unknown))
-    return {_LIMITS[name]: value for name, value in (shares or {"regression": 0.02}).items()}
-
-
 def _sides(runs: Sequence[Run], arguments: Arguments) -> tuple[Group, Group]:
-    """Return the runs of baseline and candidate: among `runs`, or where they are paths, there. InputError."""
+    """Return the runs of baseline and candidate: among `runs`, or in their paths. InputError, of limits, too."""
     baseline, candidate = (
         ",".join(filter(None, [arguments[side], *(f"{key}={value}" for key, value in arguments[f"{side}.*"].items())]))
         for side in ("baseline", "candidate")
     )
+    unknown, allowed = [name for name in arguments["fail_on.*"] if name not in _LIMITS], listed([*_LIMITS])
+    problems = [Problem(f"fail_on.{n}", "no such figure", n, allowed, closest(n, _LIMITS)) for n in unknown]
     if not candidate:
-        what = "need a candidate, judged against a baseline"
-        raise InputError(Problem("fail_on, --markdown", what, hint=_PAIR))
-    if not baseline or baseline == candidate:
-        raise InputError(Problem("candidate", "needs a baseline, and another one than itself", candidate, hint=_PAIR))
+        problems.append(Problem("candidate", "missing: limits and --markdown need a candidate", hint=_PAIR))
+    elif not baseline or baseline == candidate:
+        problems.append(Problem("candidate", "needs a baseline, and another one than itself", candidate, hint=_PAIR))
+    if problems:
+        raise InputError(*problems)
     return _side("baseline", baseline, runs), _side("candidate", candidate, runs)
 
 

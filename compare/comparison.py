@@ -101,15 +101,13 @@ def compare_groups(
 ) -> Comparison:
     """Compare as `compare` does, of runs that are grouped already."""
     runs = [run for group_ in groups for run in group_.runs]
-    if problems := tuple(copies(runs)):
+    problems, named, labels = [*copies(runs)], question.baseline, [g.label for g in groups]
+    if named is not None and named not in labels:
+        hint = closest(named, labels) or "beside a candidate it may be a filter, too"
+        problems.append(Problem("baseline", "no such group", named, listed(labels), hint))
+    if problems:
         raise InputError(*problems)
-    named, base = question.baseline, next((g for g in groups if g.usable), groups[0])
-    if named is not None:
-        labels = [g.label for g in groups]
-        if named not in labels:
-            hint = closest(named, labels) or "beside a candidate it may be a filter, too"
-            raise InputError(Problem("baseline", "no such group", named, listed(labels), hint))
-        base = groups[labels.index(named)]
+    base = next((g for g in groups if g.usable), groups[0]) if named is None else groups[labels.index(named)]
     on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
     numbers, curves = _trace(runs, on, progress)
     audited = audit(groups, question, curves)

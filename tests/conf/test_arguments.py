@@ -39,10 +39,10 @@ def parsed(*argv: str) -> Arguments:
 def test_words_keys_and_switches_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=0.1").mkdir()
-    found = parsed("--json", "vary=a, b", "runs", "accept.lr=they mean it", "platform=amd", "lr=0.1", "-o", "out")
+    found = parsed("--json", "vary=lr, seed", "runs", "accept.lr=they mean it", "platform=amd", "lr=0.1", "-o", "out")
     assert (found.words, found.others) == (("runs", "lr=0.1"), ("platform=amd",)), "a path that is there is no filter"
     assert found.rest == ("runs", "platform=amd", "lr=0.1")
-    assert (found["vary"], found["accept.*"], found["tokens"]) == (("a", "b"), {"lr": "they mean it"}, 1e12)
+    assert (found["vary"], found["accept.*"], found["tokens"]) == (("lr", "seed"), {"lr": "they mean it"}, 1e12)
     assert (found.switches, found.output) == ({"--json"}, Path("out"))
 
 
