@@ -57,8 +57,7 @@ def test_the_ranks_read_built_objects_by_the_same_rows() -> None:
     assert json.loads(path.read_text(encoding="utf-8")) == table
     sys.path.append(str(path.parent))
     readers = importlib.import_module("tprimat_settings").READERS
-    places = [place for entry in built.values() for place in entry]
-    assert {match[1] for place in places if (match := re.match(r"(\w+)\(", place))} == {*readers}
+    assert {match[1] for places in built.values() for at in places if (match := re.match(r"(\w+)\(", at))} == {*readers}
 
 
 def test_a_setting_stands_in_five_places_at_most() -> None:
