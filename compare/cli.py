@@ -11,7 +11,7 @@ from pathlib import Path
 
 from compare.comparison import compare, to_json
 from compare.figures import FIGURES, SPEED
-from compare.groups import Group, Question, expand, group
+from compare.groups import Group, Question, comparable, expand, group
 from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
@@ -39,7 +39,7 @@ def _settings(text: str) -> tuple[str, ...]:
 
 _QUESTION = (
     Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
-    Key("vary", _VARY, _settings, example="layout,precision"),
+    Key("vary", _VARY, _settings, None, "layout,precision", comparable),
     Key("accept.*", "a difference that is meant, and why", reason, None, _ACCEPT, vocabulary),
     Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
 )

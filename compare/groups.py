@@ -3,7 +3,7 @@ apart, and the question: in which settings they may differ without an explanatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -158,18 +158,27 @@ def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varie
     elif apart:
         keys, reason = ("platform",), f"the groups differ in {listed(apart)}"
     settings = expand(keys)
-    layouts = {run.record.requested.get(LAYOUT) for run in runs}
-    if "platform" in settings and LAYOUT not in settings and layouts == {_BEST}:
+    layouts = [run.record.requested.get(LAYOUT) for run in runs]
+    if "platform" in settings and LAYOUT not in settings and layouts and layouts.count(_BEST) == len(layouts):
         settings |= expand((LAYOUT, *(name for name in LayoutRow.__slots__ if name in vocabulary())))
         reason += f"; each with its own best layout: layout={_BEST}"
     return Varied(keys, settings, reason)
 
 
+def _kinds() -> Mapping[str, Collection[str]]:
+    return gathered((setting.kind, setting.name) for setting in vocabulary().values())
+
+
+def comparable() -> tuple[str, ...]:
+    """Return what runs may be compared by: facts, kinds of settings, and settings."""
+    return (*FACTS, *_kinds(), *vocabulary())
+
+
 def expand(keys: Iterable[str]) -> frozenset[str]:
     """Return all settings and facts that `keys` name, by themselves, by their kind, or as a consequence. InputError."""
-    kinds = gathered((setting.kind, setting.name) for setting in vocabulary().values())
+    kinds = _kinds()
     following = gathered((cause, setting.name) for setting in vocabulary().values() for cause in setting.follows)
-    known = {*kinds, *vocabulary(), *FACTS}
+    known = comparable()
     left = list(keys)
     unknown = [name for name in left if name not in known]
     if unknown:

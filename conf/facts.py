@@ -21,6 +21,7 @@ from conf.schema import Hardware
 LAYOUTS = Path(__file__).parent / "tables" / "layouts.csv"
 
 _FROM_MEMORY = re.compile(r"\b(recalled|unverified)\b", re.IGNORECASE)
+PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "fp4")
 _NEAREST = 4
 _WORDS = {"": None, "true": True, "false": False}  # cells of CSV; a number is read by `freeze`
 _Row = TypeVar("_Row")
@@ -89,10 +90,13 @@ def check_hardware(mapping: Mapping[str, Any]) -> list[Problem]:
     name = f"hardware {mapping.get('name') or 'without a name'}"
     numbers = (key for key, kind in field_types(Hardware).items() if required(kind) in (int, float))
     figures = [(key, mapping[key]) for key in numbers if mapping.get(key) is not None]
+    problems = _sourced(name, mapping, ("source", "status", "note"))
     for group in ("peak_dense_tflops", "achievable_tflops"):
         of_precisions = mapping[group] if isinstance(mapping.get(group), Mapping) else {}
         figures += [(f"{group}.{precision}", value) for precision, value in of_precisions.items()]
-    return _sourced(name, mapping, ("source", "status", "note")) + [
+        what, allowed = f"{group} of an unknown precision", listed(PRECISIONS)
+        problems += [Problem(name, what, str(key), allowed) for key in of_precisions if key not in PRECISIONS]
+    return problems + [
         Problem(name, f"`{key}` is not a positive number", repr(value), hint="leave out what is not known")
         for key, value in figures
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf

@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 from conf.arguments import Arguments, Command, Key, positive, positive_integer, switch
 from conf.compose import choices, compose
 from conf.errors import InputError, Problem, closest, command, listed
-from conf.facts import hardware
+from conf.facts import PRECISIONS, hardware
 from conf.freeze import MOST_LAYERS, frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
 from metrics.peak import Cause, achievable_tflops, causes_in_a_run, explained, peak_tflops
-from metrics.quantity import shown
+from metrics.quantity import Quantity, shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
 
@@ -62,7 +62,7 @@ CHECK = Command(
         *_OF_A_MODEL,
         Key("hardware", "of conf/hardware", _hardware, None, "mi355x", partial(choices, "hardware")),
         Key("gpus", "that tokens_per_s is of (default: 1)", positive_integer, 1, "16"),
-        Key("precision", "(default: bf16)", str, "bf16", "fp8", lambda: ("fp32", "tf32", "bf16", "fp8", "fp4")),
+        Key("precision", "(default: bf16)", str, "bf16", "fp8", lambda: PRECISIONS),
         Key("mode", "(default: training)", str, "training", "forward", lambda: ("training", "forward")),
         Key("tokens_per_s_per_gpu", "claim: a speed", positive("tokens/s/GPU"), example="20k"),
         Key("tokens_per_s", "claim: a speed of all gpus together", positive("tokens/s"), example="1.45M"),
@@ -118,7 +118,9 @@ def check(argv: Sequence[str] | None = None) -> int:
         problems.append(Problem(where, what, allowed=listed([*_CONVERTED]), hint=hint))
     _refuse(arguments, problems)
     judged = judge(arguments)
-    print(dumps(judged._asdict()) if arguments.switches else f"{judged.word}: {judged.reason}")
+    figures = {name: quantity.to_json() for name, quantity in judged.figures.items()}
+    as_json = {**judged._asdict(), "figures": figures}
+    print(dumps(as_json) if arguments.switches else f"{judged.word}: {judged.reason}")
     return _EXIT[judged.word]
 
 
@@ -195,6 +197,7 @@ class Judgement(NamedTuple):
 
     word: Literal["possible", "implausible", "impossible", "cannot tell"]
     reason: str
+    figures: Mapping[str, Quantity] = {}
 
 
 def judge_tflops(
@@ -203,16 +206,18 @@ def judge_tflops(
     """Judge TFLOP/s of one GPU by its dense peak, and by the best matmul that was measured on it. needs: what the claim
     comes to; causes: what else may be wrong."""
     peak, best = peak_tflops(device, precision), achievable_tflops(device, precision)
+    rate = Quantity.of(tflops, "TFLOP/s", "computed")
+    figures = {"tflops_per_gpu": rate, "peak_dense_tflops": peak, "best_measured_tflops": best}
     if peak.value is None:
-        return Judgement("cannot tell", f"{needs}; {peak.note}")
+        return Judgement("cannot tell", f"{needs}; {peak.note}", figures)
     share = tflops / peak.value
     against = f"{needs}: {shown(100 * share, 3)} % of {shown(float(peak.value))} TFLOP/s ({peak.note})"
     if share > 1:
-        return Judgement("impossible", f"{against}; {explained(share, causes)}")
+        return Judgement("impossible", f"{against}; {explained(share, causes)}", figures)
     if best.value is not None and tflops > best.value:
         what = f"above the {shown(float(best.value))} TFLOP/s of the best matmul ever measured on it"
-        return Judgement("implausible", f"{against}, {what}; {explained(tflops / best.value, causes)}")
-    return Judgement("possible", against)
+        return Judgement("implausible", f"{against}, {what}; {explained(tflops / best.value, causes)}", figures)
+    return Judgement("possible", against, figures)
 
 
 def _device(arguments: Arguments) -> tuple[Hardware | None, str]:
@@ -264,16 +269,17 @@ def _peak(arguments: Arguments) -> Judgement:
     """Judge a claimed peak by the data sheet: which of its figures it is, if any."""
     tflops, (device, precision) = arguments["peak_tflops"], _device(arguments)
     peak = peak_tflops(device, precision)
+    figures = {"peak_dense_tflops": peak}
     if device is None or peak.value is None:
-        return Judgement("cannot tell", peak.note)
+        return Judgement("cannot tell", peak.note, figures)
     if _same(tflops, peak.value):
-        return Judgement("possible", f"the dense {precision} peak of {device.name}")
+        return Judgement("possible", f"the dense {precision} peak of {device.name}", figures)
     known = f"the dense {precision} peak of {device.name} is {shown(float(peak.value))} TFLOP/s"
     kinds = ((1, "of {}, dense"), (2, "of {} with sparsity"))
     sheet = device.peak_dense_tflops.items()
     is_of = [text.format(name) for times, text in kinds for name, dense in sheet if _same(tflops, times * dense)]
     other = f"; {shown(tflops)} is that {' and that '.join(is_of)}" if is_of else ""
-    return Judgement("impossible", known + other)
+    return Judgement("impossible", known + other, figures)
 
 
 def _ratio(arguments: Arguments) -> Judgement:
@@ -284,8 +290,8 @@ def _ratio(arguments: Arguments) -> Judgement:
     true_ratio = value / other
     known = f"{value:,.10g} / {other:,.10g} = {shown(true_ratio, 3)}"
     if _same(ratio, true_ratio) or _same(ratio, 1 / true_ratio):
-        return Judgement("possible", known)
-    return Judgement("impossible", f"{known}, not {ratio:g}")
+        return Judgement("possible", known, {"ratio": Quantity(true_ratio, "", "computed")})
+    return Judgement("impossible", f"{known}, not {ratio:g}", {"ratio": Quantity(true_ratio, "", "computed")})
 
 
 def _same(a: float, b: float) -> bool:

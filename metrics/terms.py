@@ -72,8 +72,17 @@ def _of_kwh(text: str) -> Quantity:
     return Quantity(price, f"{unit[:3].upper()}/kWh" if match else "", "computed")
 
 
-def _country(code: str) -> Quantity:
+def _table() -> _Countries:
     table: _Countries = frozen(_Countries, read_yaml(CONF / "carbon" / "countries.yaml"), "conf/carbon/countries.yaml")
+    return table
+
+
+def _countries() -> tuple[str, ...]:
+    return tuple(_table().g_co2e_per_kwh)
+
+
+def _country(code: str) -> Quantity:
+    table = _table()
     ours = {name: (grams, table.date, table.source.split(",")[0]) for name, grams in table.g_co2e_per_kwh.items()}
     more = {} if code in ours else _codecarbon()
     known = {**more, **ours}
@@ -218,7 +227,7 @@ KEYS = (
     Key("pue", "power usage effectiveness of the building (default: 1)", between(1, 10, _BUILDING), 1.0, "1.25"),
     Key("host_share", "hosts and network: a share of the GPUs' power (default: 0)", between(0, 10, _HOST), 0.0, "25%"),
     Key("goodput", "share of the time that makes progress (default: 1)", between(0.001, 1, _SHARE), 1.0, "96%"),
-    Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, NO_CARBON, "FRA"),
+    Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, NO_CARBON, "FRA", _countries),
     Key("embodied_kg", "CO2e of making one GPU, its host's share included", between(0, inf, _MORE, "kg"), None, "1500"),
 )
 OLD: Mapping[str, str] = {

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from tensorprimat.run import rehearsal, run_once
 
 NOT_DONE = "not done"
 Part = tuple[str, str, list[Problem]]  # its name, its result in words, and what is wrong
+BOTH = partial(tuple, ("true", "false"))
 LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
 
 
@@ -102,7 +104,11 @@ CHECK = Command(
     summary="Can this experiment run here, and would it run as requested? It leaves nothing behind.",
     words="KEY=VALUE…",
     words_help="as for launch",
-    keys=(Key("rehearsal", "whether a toy run of the vendor's stack is made (default: true)", switch, True, "false"),),
+    keys=(
+        Key(
+            "rehearsal", "whether a toy run of the vendor's stack is made (default: true)", switch, True, "false", BOTH
+        ),
+    ),
     others="any key of conf/",
     examples=("model=llama platform=nvidia", "platform=nvidia framework=nemo rehearsal=false"),
     old={"--no-rehearsal": "rehearsal=false"},
@@ -130,7 +136,7 @@ def _row(stated: Experiment, rehearsing: bool) -> dict[str, Any]:
     parts: list[Part] = [("config", said, memory_problems(e, devices.host_memory_bytes()))]
     parts.append(_machine(e, any(not text.startswith(NOT_DONE) for _, text, _ in rehearsed)))
     if target is None:
-        parts.append(("target", "checked when it starts: the stack checks its settings before the first step", []))
+        parts.append(("target", f"{NOT_DONE}: {e.framework.name} has no check of its settings before it starts", []))
     else:
         versions = ", ".join(f"{name} {value}" for name, value in sorted(target.facts.items()) if value)
         parts.append(("target", versions or "nothing reported", list(target.problems)))

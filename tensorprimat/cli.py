@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from conf.arguments import Command
+from conf.arguments import OUTPUT, Command
 from conf.errors import Answer, InputError, Problem, closest, command, listed
 from conf.version import VERSION
 
@@ -95,4 +95,4 @@ def _candidates(one: Command) -> Iterator[str]:
             yield from [f"{key.name[:-1]}{entry}=" for entry in values] or [key.name[:-1]]
         else:
             yield from [f"{key.name}={choice}" for choice in values] or [f"{key.name}="]
-    yield from (*one.switches, "--help", "--version")
+    yield from (*one.switches, *([OUTPUT] if one.output else []), "--help", "--version")

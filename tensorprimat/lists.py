@@ -51,6 +51,8 @@ def cell(value: Any) -> str:
     """Return a value as a table has it: thousands with commas, what is unknown as -."""
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int | float):
         return f"{value:,}" if value >= 10_000 else f"{value:g}"
     return "-" if value is None else str(value)
@@ -100,6 +102,7 @@ def _frameworks() -> Iterable[Row]:
             "framework": name,
             "release": facts.get("release"),
             "platforms": runs_on,
+            "any_model": bool(facts.get("own_models")),
             "recipes": len(facts.get("recipes") or ()),
             "install": " ".join(str(facts["install"]).split()),
         }

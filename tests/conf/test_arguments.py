@@ -128,10 +128,10 @@ def test_lists_are_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("line", "expected"),
     [
         ("tprimat comp", "compare completion"),
-        ("tprimat compare vary", "vary="),
+        ("tprimat compare vary=lay", "layout"),
         ("tprimat compare ru --js", "--json"),
         ("tprimat launch model=llama31_8", "llama31_8b"),
-        ("tprimat metrics cos", "cost"),
+        ("tprimat metrics cost carbon=FI", "FIN"),
         ("tprimat completion z", "zsh"),
         ("tprimat data pre", "preview"),
         ("tprimat parse status=h", "hung"),

@@ -108,7 +108,7 @@ GOOD = {"name": "x", "source": "a data sheet", "status": "data sheet", "note": N
 PLANTED: list[dict[str, Any]] = [
     *({"source": text} for text in (None, "  ", "recalled AMD datasheet", "a blog, UNVERIFIED")),
     *({"peak_dense_tflops": {"bf16": figure}} for figure in (0.0, -989.0, None)),
-    *({"achievable_tflops": {"fp8": figure}} for figure in (float("nan"), "1402")),
+    *({"achievable_tflops": figures} for figures in ({"fp8": float("nan")}, {"fp8": "1402"}, {"bf8": 362.05})),
     *({"status": "Unverified"}, {"note": "tdp recalled"}, {"memory_gb": 0}, {"tdp_w": True}),
 ]
 
