@@ -35,6 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="the embedded engine against plain PyTorch, paired")
     parser.add_argument("--pairs", type=int, default=20, help="pairs of steps (default 20; of llama_tiny five times)")
     pairs = parser.parse_args().pairs
+    if pairs < 3:
+        parser.error("--pairs: at least 3, for an interval")
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29533")
     import engine_standin
 
