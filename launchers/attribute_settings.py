@@ -5,7 +5,7 @@ the request decides it or a table gives a constant."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,15 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
             continue
         needed = follow(e, row.write.only) if row.write.only else row.write.only_value
         if row.write.cannot and needed is not msgspec.UNSET and not _equal(value, needed):
-            word = "null" if needed is None else str(needed)
-            yield Problem(row.of, row.write.cannot, str(value), word, f"{row.of}={word}")
+            hint = f"{row.of}={_typed(needed)}" + ", which is another model" * row.of.startswith("model.")
+            yield Problem(row.of, row.write.cannot, _typed(value), _typed(needed), hint)
+
+
+def _typed(value: Any) -> str:
+    """Return a value as a user types it; nothing for one of several parts."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "" if is_dataclass(value) else str(value)
 
 
 def declared(e: Experiment, settings: Table) -> tuple[Declared, ...]:
