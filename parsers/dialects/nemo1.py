@@ -271,7 +271,8 @@ DIALECT = Dialect(
     signs=(b"reduced_train_loss=", b"reduced_train_loss : ", b"train_step_timing in s="),
     marks=(b"reduced_train_loss", b", global step "),
     startup=(b" configuration ****", *STARTUP),
-    head=r"reduced_train_loss(?: : |=)",
+    # The name of a checkpoint may have its loss, too: "…--reduced_train_loss=2.30-step=100.ckpt".
+    head=r"reduced_train_loss : |\[[^\[\]]{0,2000}reduced_train_loss=",
     columns={
         "reduced_train_loss": ("loss", number),
         "global_step": ("global_step", number),
