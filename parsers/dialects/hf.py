@@ -125,7 +125,7 @@ class _Driver(Driver):
             yield self._step(line, values, iteration)
 
     def _begin(self) -> None:
-        self._run, self._planned, self._total = _Run(), None, None
+        self._run, self._planned, self._total, self._layout = _Run(), None, None, None
 
     def _release(self, bar_after: int | None) -> Iterator[Event]:
         if self._waiting is None:

@@ -48,9 +48,11 @@ def test_every_dialect_that_begins_a_program_is_tried() -> None:
 def test_the_values_of_the_second_are_those_that_it_has_alone() -> None:
     for first, second in itertools.permutations(("torchtitan_tiny", "nemo2_tiny", "maxtext_tiny"), 2):
         (alone,), runs = all_runs(bytes_of(second)), all_runs(bytes_of(first) + bytes_of(second))
-        shift = bytes_of(first).count(b"\n")
-        expected = [(s.step, s.loss, s.line + shift) for s in alone.steps]
+        expected = [(s.step, s.loss, s.line + bytes_of(first).count(b"\n")) for s in alone.steps]
         assert [(s.step, s.loss, s.line) for s in runs[1].steps] == expected
+    line = "{{'loss': {0}.5, 'learning_rate': 1.5e-05, 'epoch': 0.{0}, 'global_step/max_steps': '{0}/9'}}\n"
+    swift = "".join(["** Running training **\n", *["no loss\n"] * 20, *map(line.format, range(1, 9))]).encode()
+    assert [run.train_iters for run in all_runs(swift * 2)] == [9, 9]
 
 
 def test_a_dialect_that_stands_inside_another_is_no_program_of_its_own() -> None:
