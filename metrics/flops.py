@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from conf.facts import read_lines
 from metrics.shape import Facts, Shape
 
@@ -23,8 +25,7 @@ FORWARD = 1
 TRAINING = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
+class Convention(Struct, frozen=True, forbid_unknown_fields=True):
     """A way to count: a line of conventions.jsonl.
 
     attention: a query is multiplied with half the sequence (causal), with all of it, or not counted. weights: those of
