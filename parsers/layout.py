@@ -84,9 +84,9 @@ def _group(printed: str, convert: Convert) -> tuple[str, str]:
     number = _NUMBER.match(printed)
     behind = printed if number is None else printed[number.end() :]
     power = POWERS.get(convert, {}).get(behind)
-    if number is None or power is None or (number[1] and convert in INTEGERS):
+    if number is None or power is None or (number[1] is not None and convert in INTEGERS):
         return f"({_loose(printed)})", _TEXT
-    form = "%s" if number[1] or convert in INTEGERS else "%s.0"
+    form = "%s" if number[1] is not None or convert in INTEGERS else "%s.0"
     return f"({_loose(number[0])}){re.escape(behind)}", f"{form}e{power}" if power else form
 
 

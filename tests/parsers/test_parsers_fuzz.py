@@ -137,7 +137,7 @@ def test_ten_megabytes_in_one_line_take_no_longer_than_in_many(dialect: str) -> 
 
 LAYOUTS = yaml.safe_load((Path(__file__).parents[2] / "benchmarks" / "step_lines.yaml").read_text())
 STRANGE = [*"\t\r-|{K%,٣", "", "  ", "-5", "\x1b[31m", "[31m", "nan", "1e999", "9" * 20, "007", "1_0", "+1"]
-STRANGE += ["1e-05", "GB", "^M", "iteration 8/ 90", "iteration 8/ 90 | "]
+STRANGE += ["1e-05", "2e+03", "GB", "^M", "iteration 8/ 90", "iteration 8/ 90 | "]
 
 
 @st.composite
