@@ -108,7 +108,7 @@ class _Driver(Driver):
                 self._run.header[event.name] = event.value
 
     def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
-        entry = "".join(text.partition("{")[2].partition("}")[0].split())  # a terminal breaks it at blanks
+        entry = text.partition("{")[2].partition("}")[0].replace(" ", "")  # a terminal breaks it at blanks
         if entry == self._last:
             return  # printed twice, or by another rank
         self._last = entry
