@@ -110,6 +110,9 @@ def compare_groups(
     base = next((g for g in groups if g.usable), groups[0]) if named is None else groups[labels.index(named)]
     on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
     numbers, curves = _trace(runs, on, progress)
+    if numbers and (unknown := {f.metric for f in FIGURES}.difference(*numbers.values())):
+        what, allowed = "no such metric in metrics/summary.py", listed(sorted(set().union(*numbers.values())))
+        raise InputError(Problem("compare/figures.jsonl", what, listed(sorted(unknown)), allowed))
     audited = audit(groups, question, curves)
     pooled = {
         g.label: {f.metric: pool(f, [numbers[run.path][f.metric] for run in g.shown]) for f in FIGURES}

@@ -67,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     that the model does not have (model.moe of a dense one) gives None."""
 
     name: str
-    kind: str
+    kind: Literal["model", "training", "optimizer", "precision", "layout", "data", "kernels"]
     unit: str
     short: str | None = None
     shown: bool = False

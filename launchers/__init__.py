@@ -19,6 +19,7 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
     """Return what will be executed for `experiment` on `host`, as plain data. Pure. Raises: ConfigError: all that the
     framework cannot do."""
     from launchers.rehearse import attached
+    from launchers.variables import tuned
 
     framework = framework_of(experiment.framework.name)
     if experiment.framework.options and not framework.takes_options:
@@ -26,7 +27,10 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
         raise ConfigError(Problem("framework.options", f"{framework.name} takes no options", options, "{}"))
     if refused := list(framework.refusals(experiment)):
         raise ConfigError(*refused)
-    if experiment.cluster.container != "none":
-        host = replace(host, python=PYTHON_OF_IMAGE)
+    python = PYTHON_OF_IMAGE if experiment.cluster.container != "none" else host.python
+    host = replace(host, python=experiment.framework.python or python)
     with blamed(f"launchers/frameworks/{framework.name}.py", "its render fails", "CONTRIBUTING.md, A framework"):
-        return attached(framework.render(experiment, host), experiment)
+        plan = framework.render(experiment, host)
+        variables = tuned(experiment) if framework.takes_environment else {}
+        missing = {name: pair for name, pair in variables.items() if name not in plan.env}
+        return attached(plan.with_env(missing), experiment)

@@ -112,7 +112,9 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
             continue
         needed = follow(e, row.write.only) if row.write.only else row.write.only_value
         if row.write.cannot and needed is not msgspec.UNSET and not _equal(value, needed):
-            hint = f"{row.of}={_typed(needed)}" + ", which is another model" * row.of.startswith("model.")
+            hint = f"{row.of}={_typed(needed)}" + ", which is another model; or another framework" * row.of.startswith(
+                "model."
+            )
             yield Problem(row.of, row.write.cannot, _typed(value), _typed(needed), hint)
 
 

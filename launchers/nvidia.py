@@ -29,13 +29,12 @@ class RecipeStack(Framework):
 
     def render(self, e: Experiment, host: Host) -> Plan:
         """Return the program under torchrun with settings.yaml, and its own check."""
-        python = e.framework.python or host.python
         command = (str(self.program), "--settings", SETTINGS)
         alone = e.rehearse == "layout"  # one process plays a rank
         return Plan(
-            setup=corpus.setup(e, python),
-            argv=(python, "-u", *(() if alone else ("-m", "torch.distributed.run", *torchrun(e))), *command),
-            check=(python, "-u", *command, "--check"),
+            setup=corpus.setup(e, host.python),
+            argv=(host.python, "-u", *(() if alone else ("-m", "torch.distributed.run", *torchrun(e))), *command),
+            check=(host.python, "-u", *command, "--check"),
             files={SETTINGS: self.text(e)},
             forward_env=e.cluster.forward_env,
             declared=attribute_settings.declared(e, self.table),

@@ -158,7 +158,14 @@ class Dialect:
     """See `values.step_fields`."""
 
     def __post_init__(self) -> None:
-        """Compile every pattern. ValueError: one is broken, and of which entry."""
+        """Compile every pattern. ValueError: one is broken, or an entry has another form, and which."""
+        wrong = [
+            name for name in ("signs", "marks", "startup") if {type(text) for text in getattr(self, name)} - {bytes}
+        ]
+        wrong += [name for name in ("settings", "facts", "validations") if isinstance(getattr(self, name), str)]
+        wrong += [f"columns: {name}" for name, to in self.columns.items() if len(to) != 2 or not callable(to[1])]
+        if wrong:
+            raise ValueError(f"not of the form that parsers/driver.py says: {', '.join(wrong)}")
         for name in ("head", "fields", "complete", "entry", "resumed", "settings", "facts", "validations", "stalls"):
             entry = getattr(self, name)
             for text in [entry] if isinstance(entry, str) else entry.values() if isinstance(entry, Mapping) else entry:
@@ -166,6 +173,8 @@ class Dialect:
                     re.compile(text)
                 except re.error as error:
                     raise ValueError(f"`{name}` is no regular expression: {error}: {text}") from error
+        if self.fields and (re.compile(self.head).groups < 1 or re.compile(self.fields).groups != 2):
+            raise ValueError("`head` needs a group, the step's number; `fields` needs two, name and value")
 
     def reader(self) -> Driver:
         """Return a reader for one log."""

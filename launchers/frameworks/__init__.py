@@ -46,8 +46,8 @@ class Framework:
         raise NotImplementedError
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
-        """Yield all that the stack cannot do."""
-        yield from ()
+        """Yield all that the stack cannot do. What overrides it begins with these."""
+        yield from self.other_vendor(e, "does not run there", "framework=auto takes what the platform has")
 
     def other_vendor(self, e: Experiment, what: str, hint: str) -> Iterator[Problem]:
         """Yield the problem `what` of a platform that the stack does not run on."""

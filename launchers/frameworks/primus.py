@@ -41,9 +41,8 @@ class Primus(Framework):
     bundles = True
 
     def render(self, e: Experiment, host: Host) -> Plan:
-        python = e.framework.python or host.python
         return Plan(
-            setup=((python, str(FACTS)), *corpus.setup(e, python)),
+            setup=((host.python, str(FACTS)), *corpus.setup(e, host.python)),
             argv=("bash", TRAIN),
             files={EXPERIMENT: experiment_yaml(e), TRAIN: (SHELL / "primus_train.sh").read_text(encoding="utf-8")},
             forward_env=e.cluster.forward_env,

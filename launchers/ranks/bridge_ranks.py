@@ -59,8 +59,8 @@ def seed_cache(folder: str, answer: Mapping[str, Any]) -> None:
     """Make `folder` an offline cache of the Hugging Face hub with `answer`: {id, revisions, config}.
 
     Every recipe reads config.json of its model when it is built: from the network, and some repositories are gated. The
-    answer is ours (launchers/hugging_face.py), so it checks nothing. Call it before huggingface_hub is imported, which
-    reads the variables then."""
+    answer is ours (launchers/settings/hugging_face.yaml), so it checks nothing. Call it before huggingface_hub is
+    imported, which reads the variables then."""
     home = Path(folder) / "hub" / ("models--" + answer["id"].replace("/", "--"))
     for commit in (_COMMIT, *answer["revisions"]):
         snapshot = home / "snapshots" / commit

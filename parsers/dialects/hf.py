@@ -40,6 +40,7 @@ class _Run:
     epoch: float = 0.0
     started: bool = False
     tokens_per_step: float | None = None
+    counts_padding: bool = False  # the tokens seen are those of whole batches: TRL's num_tokens are not
 
     def step_of(self, metrics: Mapping[str, float], bar_before: int, bar_after: int | None) -> int | None:
         """Return which step a line belongs to, from 1, as its dictionary does not say; None: its place in their order.
@@ -47,7 +48,7 @@ class _Run:
         By, in this order: the epoch, where the steps of one are known and its two digits leave one step; the progress
         bars before and after (a bar drawn before has at most this step, one drawn after at least this); the tokens
         seen, once a step is known."""
-        epoch, tokens = metrics.get("epoch"), metrics.get("consumed_tokens")
+        epoch, tokens = metrics.get("epoch"), metrics.get("consumed_tokens") if self.counts_padding else None
         low = max(self.last + 1, bar_before)
         examples, batch = self.header.get("num_examples"), self.header.get("global_batch_size")
         if epoch is not None and examples and batch:
@@ -121,6 +122,7 @@ class _Driver(Driver):
             self._run.epoch = epoch
         if iteration is None:
             self._waiting = line, values, self._run.bar
+            self._run.counts_padding = "num_input_tokens_seen" in entry
         else:
             yield self._step(line, values, iteration)
 
@@ -133,7 +135,7 @@ class _Driver(Driver):
         (line, values, bar_before), self._waiting = self._waiting, None
         iteration = self._run.step_of(values["metrics"], bar_before, bar_after)
         tokens = values["metrics"].get("consumed_tokens")
-        if iteration is not None and tokens:
+        if iteration is not None and tokens and self._run.counts_padding:
             self._run.tokens_per_step = tokens / iteration
         yield self._step(line, values, iteration)
 

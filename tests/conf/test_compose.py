@@ -75,4 +75,4 @@ def test_every_file_of_a_group_is_a_valid_choice() -> None:
 
 def test_the_lists_for_the_python_door() -> None:
     assert {"llama", "qwen", "llama31_70b", "llama_tiny", "mixtral_8x7b", "moe_tiny"} <= set(models())
-    assert {"nvidia", "amd", "cpu", "auto"} == set(platforms())
+    assert {"nvidia", "amd", "cpu", "auto"} <= set(platforms())
