@@ -6,18 +6,18 @@ together, as JSON. No value is longer than 30 characters: the patterns of all di
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from parsers.values import FIELDS, INTEGERS, POWERS, Convert, Place
+from parsers.values import FIELDS, INTEGERS, POWERS, UNITS, Convert, Place, commas
 
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,17}|(?=[eE]))?(?:[eE][-+]\d\d)?", re.ASCII)
 _DIGITS = re.compile(r"([eE]\\[-+])?([0-9]+)")  # in an escaped text
 _COLOUR = re.compile(r"\[[\d;]+m")  # with other digits it may be one
 _LONGEST, _MORE = 30, 2
-_TEXT = '"%s"'
+_THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}")
 _DECODER = msgspec.json.Decoder()
 
 
@@ -28,9 +28,9 @@ class Layout:
         names = [name for name, *_ in places if name]
         if not names or len(set(names)) < len(names) or _COLOUR.search(text):
             raise ValueError(text)
-        pattern, at = "", 0
+        pattern, at, groups = "", 0, 0
         entries: list[tuple[bool, int, str]] = []
-        self._converts: list[tuple[str, Convert]] = []
+        self._converts: list[tuple[bool, str, Callable[[Any], Any]]] = []
         for name, convert, start, end in sorted(places, key=lambda place: place[2:]):
             if start < at:
                 raise ValueError(text)
@@ -38,14 +38,15 @@ class Layout:
             if not name:
                 pattern += _loose(printed)
                 continue
-            group, form = _group(printed, convert)
-            pattern += group
-            entries.append((name not in FIELDS, len(entries) + 1, f'"{name.strip()}":{form}'))
-            if form == _TEXT:
-                self._converts.append((name, convert))
+            group, form, then = _group(printed, convert)
+            pattern, is_metric = pattern + group, name not in FIELDS
+            entries.append((is_metric, groups, f'"{name.strip()}":{form}'))
+            groups += form.count("%s")
+            if then is not None:
+                self._converts.append((is_metric, name, then))
         entries.sort()  # Step's fields, then its metrics
         fields, metrics = (",".join(entry[2] for entry in entries if entry[0] == kind) for kind in (False, True))
-        self._groups = tuple(entry[1] for entry in entries)
+        self._groups = [first + 1 + n for _, first, form in entries for n in range(form.count("%s"))]
         self._template = f'{{{fields}{"," * bool(fields)}"metrics":{{{metrics}}}}}'
         self.ends_in_value = at == len(text)
         self._match = re.compile(pattern + re.escape(text[at:]), re.ASCII).fullmatch
@@ -60,10 +61,10 @@ class Layout:
         except msgspec.DecodeError:  # leading zeros
             return None
         values["nonfinite"] = ()
-        for name, convert in self._converts:
-            into = values if name in FIELDS else values["metrics"]
-            into[name] = convert(into[name])
-            if into[name] is None:
+        for is_metric, name, then in self._converts:
+            into = values["metrics"] if is_metric else values
+            into[name] = value = then(into[name])
+            if value is None:
                 return None
         return values
 
@@ -77,17 +78,21 @@ def _between(text: str, first: bool) -> str:
     return literal + (f" {{1,{blanks}}}" if blanks > 1 else " " * blanks)
 
 
-def _group(printed: str, convert: Convert) -> tuple[str, str]:
-    """Return a pattern of values that are printed so, and how they are written as JSON. ValueError: it is no number."""
+def _group(printed: str, convert: Convert) -> tuple[str, str, Callable[[Any], Any] | None]:
+    """Return a pattern of values that are printed so, how they are written as JSON, and what makes the value of that.
+    ValueError: it is no number."""
     if convert(printed) is None or '"' in printed or "\\" in printed:
         raise ValueError(printed)
+    if convert is commas and _THOUSANDS.fullmatch(printed):
+        parts = printed.count(",")
+        return r"(\d{1,3})" + r",(\d{3})" * parts, "%s" * parts + "%s.0", None
     number = _NUMBER.match(printed)
     behind = printed if number is None else printed[number.end() :]
     power = POWERS.get(convert, {}).get(behind)
     if number is None or power is None or (number[1] is not None and convert in INTEGERS):
-        return f"({_loose(printed)})", _TEXT
+        return f"({_loose(printed)})", '"%s"', convert
     form = "%s" if number[1] is not None or convert in INTEGERS else "%s.0"
-    return f"({_loose(number[0])}){re.escape(behind)}", f"{form}e{power}" if power else form
+    return f"({_loose(number[0])}){re.escape(behind)}", f"{form}e{power}" if power else form, UNITS.get(convert)
 
 
 def _loose(printed: str) -> str:

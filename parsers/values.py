@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from parsers.record import STEP_FIELDS
@@ -79,7 +80,9 @@ def milliseconds(text: str) -> float | None:
 INTEGERS: tuple[Convert, ...] = (int, integer, count)
 POWERS: dict[Convert, Mapping[str, int]] = {read: {"": 0} for read in (*INTEGERS, number, commas)}
 """A function that reads a number, to what may stand behind it, and by which power of ten it multiplies then."""
-POWERS[milliseconds] = {"": -3}
+POWERS |= {milliseconds: {"": -3}, gibibytes: {"": 0}}
+UNITS: Mapping[Convert, Callable[[float], Any]] = {gibibytes: partial(whole, unit=1024**3)}
+"""What such a function makes of the number itself."""
 
 
 def is_nonfinite(text: str) -> bool:
