@@ -4,7 +4,8 @@
 
 For each dialect: MB/s of `python -m parsers`' reader in a process of its own (with its peak memory), every step read to
 its last field, and the same file through `grep -c` of the step marker. --full: 1 GB for Megatron, 200 MB for others.
-Seconds are CPU seconds, the best of three readings with the dialects' tables loaded: a core may be shared. Fails where the parsed steps are not those written."""
+Seconds are CPU seconds, the best of three readings with the dialects' tables loaded: a core may be shared. Fails
+where the parsed steps are not those written."""
 
 from __future__ import annotations
 
