@@ -113,7 +113,8 @@ class _Driver(Driver):
         if entry == self._last:
             return  # printed twice, or by another rank
         self._last = entry
-        yield from self._release(None)
+        if self._waiting is not None:
+            yield from self._release(None)
         epoch, iteration = values["metrics"].get("epoch"), values["iteration"]
         if epoch is not None:
             if epoch < self._run.epoch and iteration is None:  # with numbers the core sees what goes back
