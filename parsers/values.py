@@ -82,7 +82,7 @@ POWERS: dict[Convert, Mapping[str, int]] = {read: {"": 0} for read in (*INTEGERS
 """A function that reads a number, to what may stand behind it, and by which power of ten it multiplies then."""
 POWERS |= {milliseconds: {"": -3}, gibibytes: {"": 0}}
 UNITS: Mapping[Convert, Callable[[float], Any]] = {gibibytes: partial(whole, unit=1024**3)}
-"""What such a function makes of the number itself."""
+"""A function that reads a number in a unit, to the function that turns the number into its value."""
 
 
 def is_nonfinite(text: str) -> bool:
