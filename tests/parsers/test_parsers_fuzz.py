@@ -154,7 +154,7 @@ def altered(draw: st.DrawFn, line: str) -> str:
 
 @CALM
 @given(st.data())
-@pytest.mark.parametrize("dialect", sorted(LAYOUTS))
+@pytest.mark.parametrize("dialect", [pytest.param(name, marks=pytest.mark.long) for name in sorted(LAYOUTS)])
 def test_the_layout_of_the_line_before_gives_what_the_plain_way_gives(dialect: str, data: st.DataObject) -> None:
     lines = data.draw(st.sampled_from(FIXTURES)).read_text().split("\n")
     own = LAYOUTS[dialect]["line"].format(i=7, n=90, s=64, z=6, m=89, loss=2.5)
