@@ -111,7 +111,7 @@ def test_a_signal_ends_all_of_it_and_is_in_the_log(rocm: Box, bundle: Path, numb
     code, out = terminate(process, number)
     assert code == 128 + signal.SIGTERM, out  # what the training died of
     assert f'"signal": "{number.name}"' in log.read_text()
-    assert [p.name() for p in processes_below(bundle)] == []
+    assert psutil.wait_procs(processes_below(bundle), timeout=PATIENCE_S)[1] == []
 
 
 def test_a_killed_bundle_leaves_no_sampler(rocm: Box, bundle: Path) -> None:
