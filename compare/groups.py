@@ -15,7 +15,7 @@ from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
 from conf.vocabulary import short_names, vocabulary
 from metrics.peak import hardware_of
-from metrics.repeats import SEED, experiment_key, gathered, requested_of, told_apart
+from metrics.repeats import SEED, distinct_names, experiment_key, gathered, requested_of
 from parsers import Record, Run
 
 LAYOUT = "layout"
@@ -83,7 +83,7 @@ def _labels(firsts: Sequence[Record]) -> list[str]:
     """Return a label for each: the columns that vary, clearest first, until every group has a name of its own."""
     if len(firsts) == 1:
         return [_place(firsts[0]) or firsts[0].name]
-    names = [name or "other" for name in told_apart(len(firsts), _columns(firsts))]
+    names = [name or "other" for name in distinct_names(len(firsts), _columns(firsts))]
     # Logs from elsewhere, of which little is known, differ in too much to be called after it.
     names = [record.name for record in firsts] if max(map(len, names)) > _READABLE else names
     counts = [names[:i].count(name) + 1 for i, name in enumerate(names)]

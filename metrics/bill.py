@@ -13,7 +13,7 @@ from typing import NamedTuple
 from conf.vocabulary import short_names
 from metrics.peak import device_of
 from metrics.quantity import Quantity, weakest
-from metrics.repeats import FACTS, SEED, exp, experiment_key, gathered, pooled, requested_of, told_apart
+from metrics.repeats import FACTS, SEED, distinct_names, exp, experiment_key, gathered, pooled, requested_of
 from metrics.step_times import count
 from metrics.summary import summarise
 from parsers import Run
@@ -51,7 +51,7 @@ def options(runs: Sequence[Run]) -> tuple[Option, ...]:
     repeats = gathered((experiment_key(record), record) for record in counted)
     labels: dict[tuple[str, ...], str] = {}
     for label, keys in gathered((_label(first), key) for key, (first, *_) in repeats.items()).items():
-        names = told_apart(len(keys), _columns([repeats[key][0] for key in keys]))
+        names = distinct_names(len(keys), _columns([repeats[key][0] for key in keys]))
         labels |= {key: f"{label} ({name})" if name else label for key, name in zip(keys, names, strict=True)}
     return tuple(option_of(labels[key], records, [*map(summarise, records)]) for key, records in repeats.items())
 

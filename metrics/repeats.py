@@ -1,5 +1,5 @@
-"""Runs of one thing: what makes them repeats, what tells others apart, and their figures: the geometric mean over runs
-and its interval. The run is the unit."""
+"""Runs of one thing: what makes them repeats, what distinguishes others, and their figures: the geometric mean over
+runs and its interval. The run is the unit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str,
     return (*(repr(value) for name, value in facts.items() if name not in but), *settings)
 
 
-def told_apart(count: int, columns: Iterable[Sequence[str]]) -> list[str]:
+def distinct_names(count: int, columns: Iterable[Sequence[str]]) -> list[str]:
     """Return a name for each of `count` things: the columns that vary, in their order, until all names differ."""
     names = [""] * count
     for cells in columns:

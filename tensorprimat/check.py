@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +32,6 @@ from tensorprimat.run import rehearsal, run_once
 
 NOT_DONE = "not done"
 Part = tuple[str, str, list[Problem]]  # its name, its result in words, and what is wrong
-BOTH = partial(tuple, ("true", "false"))
 LIMIT_S = 600.0  # imports of a vendor's stack take up to a minute on a cold disk
 
 
@@ -104,11 +102,7 @@ CHECK = Command(
     summary="Can this experiment run here, and would it run as requested? It leaves nothing behind.",
     words="KEY=VALUE…",
     words_help="as for launch",
-    keys=(
-        Key(
-            "rehearsal", "whether a toy run of the vendor's stack is made (default: true)", switch, True, "false", BOTH
-        ),
-    ),
+    keys=(Key("rehearsal", "whether a toy run of the vendor's stack is made (default: true)", switch, True, "false"),),
     others="any key of conf/",
     examples=("model=llama platform=nvidia", "platform=nvidia framework=nemo rehearsal=false"),
     old={"--no-rehearsal": "rehearsal=false"},

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from conf.arguments import OUTPUT, Command
+from conf.arguments import OUTPUT, Command, switch
 from conf.errors import Answer, InputError, Problem, closest, command, listed
 from conf.version import VERSION
 
@@ -90,7 +90,7 @@ def _candidates(one: Command) -> Iterator[str]:
     yield from (other.name.split()[1] for other in commands() if other.name.startswith(f"{one.name} "))
     yield from one.words.split("|") if "|" in one.words else ()
     for key in (*one.keys, *one.known()):
-        values = key.choices() if key.choices else ()
+        values = key.choices() if key.choices else ("true", "false") if key.read is switch else ()
         if key.name.endswith(".*"):
             yield from [f"{key.name[:-1]}{entry}=" for entry in values] or [key.name[:-1]]
         else:
