@@ -377,8 +377,8 @@ class Driver:
 
     def _cover(self, values: Values, text: str, means: Mapping[str, tuple[str, ...]]) -> None:
         """Settle over how many steps a line's means go."""
-        covered = [names for sign, names in means.items() if sign in text]
-        if not covered:
+        sign = next(filter(text.__contains__, means), None)
+        if sign is None:
             return
         iteration = values["iteration"]
         if iteration != self._before:  # every rank may print it
@@ -388,7 +388,7 @@ class Driver:
             self._before = iteration
         values["interval_steps"] = self._interval
         if self._interval is not None and self._interval > 1:
-            values["flags"] = tuple(f"{name}:interval_mean" for name in covered[0] if values.get(name) is not None)
+            values["flags"] = tuple(f"{name}:interval_mean" for name in means[sign] if values.get(name) is not None)
 
     def _use_rate(self, values: Values) -> None:
         if self.iteration == values["iteration"] - 1:

@@ -46,7 +46,7 @@ class Layout:
                 self._converts.append((is_metric, name, then))
         entries.sort()  # Step's fields, then its metrics
         fields, metrics = (",".join(entry[2] for entry in entries if entry[0] == kind) for kind in (False, True))
-        self._groups = [first + 1 + n for _, first, form in entries for n in range(form.count("%s"))]
+        self._groups = tuple(first + 1 + n for _, first, form in entries for n in range(form.count("%s")))
         self._template = f'{{{fields}{"," * bool(fields)}"metrics":{{{metrics}}}}}'
         self.ends_in_value = at == len(text)
         self._match = re.compile(pattern + re.escape(text[at:]), re.ASCII).fullmatch

@@ -108,37 +108,37 @@ class _Driver(Driver):
             if isinstance(event, (Setting, Fact)):
                 self._run.header[event.name] = event.value
 
-    def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
+    def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         entry = text.partition("{")[2].partition("}")[0].replace(" ", "")  # a terminal breaks it at blanks
         if entry == self._last:
-            return  # printed twice, or by another rank
+            return ()  # printed twice, or by another rank
         self._last = entry
-        if self._waiting is not None:
-            yield from self._release(None)
+        events: list[Event] = [*self._release(None)]
         epoch, iteration = values["metrics"].get("epoch"), values["iteration"]
         if epoch is not None:
             if epoch < self._run.epoch and iteration is None:  # with numbers the core sees what goes back
                 self._begin()
-                yield NewRun(line)
+                events.append(NewRun(line))
             self._run.epoch = epoch
         if iteration is None:
             self._waiting = line, values, self._run.bar
             self._run.counts_padding = "num_input_tokens_seen" in entry
         else:
-            yield self._step(line, values, iteration)
+            events.append(self._step(line, values, iteration))
+        return events
 
     def _begin(self) -> None:
         self._run, self._planned, self._total, self._layout = _Run(), None, None, None
 
-    def _release(self, bar_after: int | None) -> Iterator[Event]:
+    def _release(self, bar_after: int | None) -> tuple[Step, ...]:
         if self._waiting is None:
-            return
+            return ()
         (line, values, bar_before), self._waiting = self._waiting, None
         iteration = self._run.step_of(values["metrics"], bar_before, bar_after)
         tokens = values["metrics"].get("consumed_tokens")
         if iteration is not None and tokens and self._run.counts_padding:
             self._run.tokens_per_step = tokens / iteration
-        yield self._step(line, values, iteration)
+        return (self._step(line, values, iteration),)
 
     def _step(self, line: int, values: Values, known: int | None) -> Step:
         run, since = self._run, None if known is None else known - self._run.last
