@@ -157,7 +157,8 @@ def _checked(override: str, problems: list[Problem]) -> str:
     if parsed.is_delete():
         problems.append(Problem(override, "a key cannot be deleted", hint="set it to null"))
     if parsed.is_sweep_override():
-        problems.append(Problem(override, "is several values", hint="-m makes a run of each; a list is 'KEY=[A,B]'"))
+        hint = "-m makes a run of each; a list is 'KEY=[A,B]', a number has no commas"
+        problems.append(Problem(override, "is several values", hint=hint))
         return override
     is_choice, kind = "." not in key and (CONF / key).is_dir(), _reached(key)[0]
     if kind is str and type(parsed.value()) in (int, float):
