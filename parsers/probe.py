@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from conf.frameworks import facts
 from conf.vocabulary import vocabulary
 from parsers.assemble import differences, same, unreported
 from parsers.record import Reading, Record, Step
-from parsers.text import json_object
+from parsers.text import json_object, writable
 
 FOLDER = "probe"
 """Its files' place in a run directory."""
@@ -160,7 +161,7 @@ def with_files(
     probed, apart = _settings(files, notes)
     effective = {name: reading for name, reading in {**record.effective, **probed}.items() if name not in apart}
     steps = _steps(record, files, notes)
-    counted = _counted(files, effective, notes)
+    counted = writable(_counted(files, effective, notes))
     if times := [file.probe_time_total_s for file in files if file.probe_time_total_s is not None]:
         counted["probe_time_s"] = max(times)
     kept = (note for note in record.notes if not note.startswith(UNREPORTED))
@@ -186,13 +187,14 @@ def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:
 
 
 def _missing(files: Sequence[RankFile], expected: Collection[int] | None) -> Iterator[str]:
-    world = range(max((file.places.get("world", 0) for file in files), default=0))
-    absent = sorted(set(world if expected is None else expected) - {file.rank for file in files})
+    world = range(max((file.places.get("world", 0) for file in files), default=0))  # a file may claim any size
+    ranks, ran = {file.rank for file in files}, world if expected is None else sorted(expected)
+    absent = len(ran) - sum(rank in ran for rank in ranks)
     if not files:
         yield "probe: no rank left a file"
     elif absent:
-        which = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
-        yield f"probe: {len(absent)} of {len(expected or world)} ranks left no file: {which}"
+        first = islice((str(rank) for rank in ran if rank not in ranks), 8)
+        yield f"probe: {absent} of {len(ran)} ranks left no file: {', '.join(first)}{', …' * (absent > 8)}"
 
 
 def _settings(files: Sequence[RankFile], notes: list[str]) -> tuple[dict[str, Reading], set[str]]:
@@ -242,8 +244,8 @@ def _all_stages(files: Iterable[RankFile], effective: Mapping[str, Reading]) -> 
     stages, experts = (1 if size is None else size.value for size in sizes)
     if type(stages) is not int or type(experts) is not int:
         return False
-    seen = {(file.places.get("pipeline"), file.places.get("expert")) for file in files}
-    return seen >= {(stage, expert) for stage in range(stages) for expert in range(experts)}
+    seen = {(file.places.get("pipeline", -1), file.places.get("expert", -1)) for file in files}
+    return sum(stage in range(stages) and expert in range(experts) for stage, expert in seen) == stages * experts
 
 
 def _steps(record: Record, files: Sequence[RankFile], notes: list[str]) -> Sequence[Step]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -231,10 +231,9 @@ def test_losses_are_the_mean_over_replicas_where_the_log_says_nearly_the_same(tm
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
 _VALUES = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
+    _SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=4), v, max_size=3), max_leaves=6
 )
+_HUGE = {"settings": {"pipeline_model_parallel_size": 2**40}, "chunks": [{"parameters": [["w", [2**52] * 8, 8, True]]}]}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
@@ -243,6 +242,7 @@ _VALUES = st.recursive(
     st.sampled_from(["settings", "chunks", "steps", "ranks"]),
     _VALUES,
 )
+@example(_HUGE, "ranks", 2**52)  # sizes that no memory can count up, and a product beyond 64 bits
 def test_whatever_a_file_holds_the_record_can_be_written_and_read(
     tmp_path: Path, changes: dict[str, Any], inside: str, value: Any
 ) -> None:
