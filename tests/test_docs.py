@@ -23,13 +23,7 @@ from tests.compare.made import made
 
 ROOT = Path(__file__).parent.parent
 LOG = ROOT / "tests" / "parsers" / "fixtures" / "megatron_modern.log"
-NOT_HERE = (
-    "export",
-    "source",
-    "git",
-    "bash",
-    "UPDATE_GOLDEN=1",
-)  # a shell's own, a clone, a bundle, what rewrites files
+NOT_HERE = ("export", "source", "git", "bash", "UPDATE_GOLDEN=1")  # a shell's own, a clone, a bundle, a rewrite
 TAGS = {"bash", "sh", "python", "yaml", "text"}
 pytestmark = pytest.mark.docs
 

@@ -33,9 +33,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen": at.QWEN_LIKE,
     "unfused": at.VARIANTS["unfused"][0],
 }
+LONG = ("DP2+ov", "VP2+tied")  # a minute each
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CHANGES])
 def test_dump_is_effective_and_equals_the_settings(run: Callable[..., Any], name: str) -> None:
     done = run(**CHANGES[name])
     wanted = {name: str(value) for name, value in done.settings.items()}
