@@ -27,6 +27,7 @@ from parsers.record import STEP_FIELDS, Power, Step, Validation
 from parsers.scan import STDIN, read_blocks, size_of
 from parsers.storage import RUN_FILE, STEPS_FILE, dumps, run_file
 from parsers.text import cell, plain
+from parsers.unwrap import encoding_of
 
 _SKIPPED_SHOWN = 20
 MANY_FILES = 20_000
@@ -432,4 +433,4 @@ def _why_not(path: Path) -> str | None:
         return "a record"
     if head.split(b"\n", 1)[0].strip() in (b"{", b"["):
         return _JSON
-    return _BINARY if head.count(b"\0") > len(head) // 8 else None
+    return _BINARY if head.count(b"\0") > len(head) // 8 and encoding_of(head) is None else None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import NamedTuple
 
-from parsers.text import colourless
+from parsers.text import body, colourless
 
 _KEPT = 4 << 20
 _TAIL_BYTES, _TAIL_LINES, _TAIL_WIDTH = 32 << 10, 20, 500
@@ -24,7 +24,6 @@ _LONGEST, _LONGEST_JOINED = 300, 500
 # "Last error: Cuda failure 'out of memory'" stands in the third line after NCCL's exception.
 _MESSAGE_LINES = 4
 
-_PREFIX = re.compile(r"(?:\s{0,40}(?:\[[^\]]{1,60}\]:?|\d{1,5}:)){0,4}\s{0,40}")
 _EXCEPTION = re.compile(r"(?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception|KeyboardInterrupt)(?::\s|$)")
 _FATAL = re.compile(
     r"engine: |Fatal Python error|Segmentation fault|Bus error|terminate called|Aborted|bash: |\S{0,80}: error: "
@@ -89,10 +88,10 @@ class FaultFinder:
     def feed(self, text: str) -> None:
         """Read the next line."""
         if self._refusal:  # the indented lines in which the engine lists what it refuses
-            body = _PREFIX.sub("", text, count=1)
-            self._refusal = bool(body) and text[: len(text) - len(body)].endswith("  ")
+            said = body(text)
+            self._refusal = said.startswith("  ") and bool(said.strip())
             if self._refusal:
-                self._first["root"] = f"{self._first['root']} | {body.strip()}"[:_LONGEST_JOINED]
+                self._first["root"] = f"{self._first['root']} | {said.strip()}"[:_LONGEST_JOINED]
                 return
         if self._summary:
             self._read_summary(text)
@@ -106,11 +105,11 @@ class FaultFinder:
 
     def _read_fault(self, text: str) -> None:
         """Keep a line that ends a program, and what counts in its message, which goes on until somebody else speaks."""
-        body, shown = _PREFIX.sub("", text, count=1), text.strip()[:_LONGEST]
-        raised = _EXCEPTION.match(body)
+        said, shown = body(text).strip(), text.strip()[:_LONGEST]
+        raised = _EXCEPTION.match(said)
         if _OVERCOME.search(text):
             self._message_left = 0
-        elif raised or _FATAL.match(body):
+        elif raised or _FATAL.match(said):
             for sort, pattern in (("out_of_memory", _OUT_OF_MEMORY), ("not_finite", _NOT_FINITE)):
                 if pattern.search(text):
                     self._keep(sort, shown)
@@ -118,13 +117,13 @@ class FaultFinder:
                 self._keep("interrupted", shown)
             self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
             self._message, self._message_left = shown, _MESSAGE_LINES
-            self._refusal = body.startswith("engine: ") and self._first.get("root") == shown
+            self._refusal = said.startswith("engine: ") and self._first.get("root") == shown
         elif _NOT_FINITE.search(text) and _MEGATRON_CHECKS.search(text):
             self._keep("not_finite", shown)
         elif self._message_left:
             self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
             if self._message_left and _OUT_OF_MEMORY.search(text):
-                self._keep("out_of_memory", f"{self._message} {body.strip()}"[:_LONGEST_JOINED])
+                self._keep("out_of_memory", f"{self._message} {said}"[:_LONGEST_JOINED])
 
     def _read_summary(self, text: str) -> None:
         if rank := _SUMMARY_RANK.search(text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 from parsers import marks
@@ -13,6 +14,7 @@ from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
 from parsers.text import body, colourless
+from parsers.unwrap import Unwrapper
 
 FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
@@ -239,7 +241,8 @@ class Parser:
     def __init__(self, dialect: str | None = None) -> None:
         companions = [name for name in DIALECTS if load(name).companion and name != dialect]
         self._reader = LogReader([dialect, *companions] if dialect else ())
-        self._settled = self._forced = dialect is not None
+        self._forced, self._settled = dialect is not None, False
+        self._unwrapper: Unwrapper | None = None  # known by the first window
         self._done: list[Parsed] = []
         self._quiet = 0
         self._signed: set[str] = set()
@@ -253,7 +256,8 @@ class Parser:
 
     def feed_bytes(self, data: bytes) -> None:
         """Read the next bytes, cut anywhere."""
-        if self._settled:
+        if self._settled and self._unwrapper is not None:
+            data = self._unwrapper.feed(data)
             self._quiet = 0 if self._reader.feed(data) else self._quiet + len(data)
             if self._quiet > FIRST_WINDOW and not self._quiet > FIRST_WINDOW + len(data):
                 self._look_again()
@@ -266,6 +270,8 @@ class Parser:
     def finish(self) -> tuple[Parsed, ...]:
         """Return the runs of the log, which has ended: at least one."""
         self._look()
+        if self._unwrapper is not None:
+            self._reader.feed(self._unwrapper.finish())
         self._reader.finish()
         while self._look_again():
             self._reader.finish()
@@ -273,10 +279,11 @@ class Parser:
 
     def result(self) -> Parsed:
         """Return the last run so far. Until a dialect is settled, what is left is read for this answer only."""
-        if self._settled or self._reader.dialect is not None:
+        if self._settled or (self._reader.dialect is not None and not self._forced):
             return self._reader.results()[-1]
         window = b"".join(self._window)
-        reader = LogReader(detect(window, set(self._signed))[0])
+        window = (deepcopy(self._unwrapper) or Unwrapper(window)).feed(window)
+        reader = LogReader(self._reader.names or detect(window, set(self._signed))[0])
         reader.feed(window)
         return reader.results()[-1]
 
@@ -299,7 +306,12 @@ class Parser:
         window = b"".join(self._window)
         self._window.clear()
         self._size, self._enough = 0, WINDOW
-        if not self._settled:
+        if self._unwrapper is None:
+            self._unwrapper = Unwrapper(window)
+        window = self._unwrapper.feed(window)
+        if self._forced:
+            self._settled = True
+        elif not self._settled:
             names, self._settled = detect(window, self._signed)
             if self._settled or self._reader.dialect is None:
                 self._reader.adopt(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,7 @@ from parsers.faults import Faults, Trail
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
 
-_MANY, _HEAD = 10_000, 1 << 18
+_MANY, _HEAD, _RECENT = 10_000, 1 << 18, 16
 # All ranks pass a step together, so a line that repeats one is never further behind.
 _TWINS_WITHIN = 3
 # A step takes half a kB as it is, some 30 bytes packed; packing and unpacking it take a third of the time to read it.
@@ -135,6 +136,8 @@ class Segment:
         self._validations: list[Validation] = []
         self._stalls: list[Stall] = []
         self._restarts: list[Restart] = []
+        self._told: deque[tuple[int, Validation]] = deque(maxlen=_RECENT)
+        self._stall: Stall | None = None  # the last one
         self._train_iters: int | None = None
         self._completed = False
         self._complete = False
@@ -153,9 +156,9 @@ class Segment:
         elif isinstance(event, Resumed):
             self.resume(event.done, event.line)
         elif isinstance(event, Validation):
-            self._keep(self._validations, self._placed(event))
+            self._keep_validation(self._placed(event))
         elif isinstance(event, Stall):
-            self._keep(self._stalls, replace(event, seconds=None) if (event.seconds or 0) < 0 else event)
+            self._keep_stall(replace(event, seconds=None) if (event.seconds or 0) < 0 else event)
 
     def pass_by(self, block: bytes, steps_end: list[int]) -> None:
         """Take in the next bytes of the run; steps_end: see `Trail.take`."""
@@ -270,6 +273,19 @@ class Segment:
         before = readings.setdefault(key, Reading(event.value, event.line))
         if repr(before.value) != repr(event.value):
             self._contradicted.add(event.name)
+
+    def _keep_validation(self, point: Validation) -> None:
+        """Keep a point that no other rank has printed since the last step."""
+        told = self.last_step, replace(point, line=1)
+        if told not in self._told:
+            self._told.append(told)
+            self._keep(self._validations, point)
+
+    def _keep_stall(self, stall: Stall) -> None:
+        """Keep a stall but where the line before gives the same seconds, of another rank."""
+        before, self._stall = self._stall, stall
+        if not (before and stall.seconds and replace(stall, line=stall.line - 1) == before):
+            self._keep(self._stalls, stall)
 
     def _keep(self, entries: list[Any], entry: Any) -> None:
         if len(entries) < _MANY:

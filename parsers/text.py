@@ -17,14 +17,26 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\x1b[@-Z\\-_]|\[" + _COD
 # A spreadsheet takes a text that begins so as a formula (owasp.org/www-community/attacks/CSV_Injection).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
-# One prefix at the start of a line; each is cheap and bounded.
+# What containers, clusters and loggers of lines put before each; no framework begins a line so. Bounded, as all below.
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_DAY = r"\d{4}-\d\d-\d\d"
+_ZONE = r"(?:Z|[+-]\d\d:?\d\d)"
+_PROGRAM = r"[\w.-]{1,63} [\w./@-]{1,60}\[\d{1,10}\]: "  # host train[4112]:
+STAMP = (
+    rf"{_DAY}T{_CLOCK}{_ZONE} (?:std(?:out|err) [FP](?: |$)|{_PROGRAM})?"  # docker logs -t, kubectl; CRI; journald
+    rf"|(?:[A-Z][a-z]{{2}} )?{_DAY} {_CLOCK} [A-Z]{{3,4}} {_PROGRAM}"  # journalctl -o short-full
+    rf"|[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?:{_PROGRAM})?"  # ts of moreutils; syslog, journald
+    rf"|<\d{{1,3}}>1 {_DAY}T{_CLOCK}{_ZONE} [\w.-]{{1,63}} \S{{1,60}} \S{{1,20}} \S{{1,60}} - "  # RFC 5424
+)
+
+# One prefix at the start of a line; each is cheap.
 _PREFIXES = re.compile(
-    r"\s{0,200}(?:"
+    rf"\s{{0,200}}(?:{STAMP}|"
     r"> ?"  # Markdown quotation
     r"|\d{1,6}: ?(?=\D|$)"  # srun --label, Slurm
     r"|\[?default\d{1,4}\]?:"  # torchrun --tee
     r"|[\w./-]{1,80}/\d{1,5} (?=\[)"  # NeMo-Run: "ining-demo/0 [default0]:"
-    r"|\[[^\]\[]{1,120}\]:? ?"  # [rank0], [2026-11-20 10:00:00], [1,0]<stdout>
+    r"|\[[^\]\[]{1,120}\](?:<std(?:out|err)>)?:? ?"  # [rank0], [2026-11-20 10:00:00], [1,0]<stdout>:
     r"|\([^()]{0,80}pid=\d{1,10}[^()]{0,80}\) ?"  # Ray
     r"|\d{4}-\d\d-\d\dT?[ T]?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? ?"  # kubectl logs --timestamps
     r")"

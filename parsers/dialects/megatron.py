@@ -203,6 +203,7 @@ class MegatronDriver(Driver):
     _previous_time_s: float | None = None
     _saving: tuple[int, Sequence[float]] = -1, ()  # iteration, and when it began
     _saved: Stall | None = None
+    _timer = ""  # of the last checkpoint since the last step: every rank may print it
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
         match = match or _HEAD.search(text)
@@ -238,7 +239,7 @@ class MegatronDriver(Driver):
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         """Return the step, with what the lines before say of it, and before it what it shows of them."""
-        before, self._dump = self._previous, 0
+        before, self._dump, self._timer = self._previous, 0, ""
         if values["step"] == 0:
             self._total = None  # every run has its own
         covered = 0 if before is None else values["step"] - before.step
@@ -287,7 +288,8 @@ class MegatronDriver(Driver):
             seconds = ended_s[0] - begun_s[0] if known else None
             self.wants, self._saving = max(self.wants, _TIMERS), (-1, ())
             self._saved = Stall(line=line, kind="checkpoint", seconds=seconds, iteration=int(saved[1]))
-        elif timer is not None and (longest := number(timer[2])) is not None:
+        elif timer is not None and timer[0] != self._timer and (longest := number(timer[2])) is not None:
+            self._timer = timer[0]
             (stall,) = self._stalled() or (Stall(line=line, kind="checkpoint"),)
             yield stall if stall.seconds is not None else replace(stall, seconds=longest / 1000)
 

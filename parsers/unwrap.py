@@ -1,0 +1,148 @@
+"""What containers, clusters and editors put around the lines of a log, taken off before anybody reads them.
+
+Docker keeps a line as a JSON object, editors and PowerShell write UTF-16, and clusters put host or time before each
+line: whatever most lines of a log's first part bear is taken off all lines that do. A log that bears nothing passes as
+it is."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from parsers.text import STAMP, json_object
+
+Layer = Callable[[bytes], bytes]
+"""Takes one wrapping off complete lines."""
+
+_MOST_LAYERS, _LOOKED_AT, _PART = 4, 1000, 50
+_IN_SEQUENCE, _FEW = 20, 3
+_MOST_HELD = 1 << 20
+_STAMP = re.compile(rf"(?m)^(?:{STAMP})".encode())
+_JSON_LINE = re.compile(rb'\{"log": ?".{0,65536}\}\s{0,9}$')
+_HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,62}):(?: |$)")
+_DIGITS = re.compile(rb"\d{1,18}")
+# A word without a digit, a dot or a hyphen may be any: then all lines must begin with it, and few of them go on with a
+# number ("step: 10").
+_WORD = re.compile(rb"[A-Za-z_]{1,63}$")
+_NUMBER_BEHIND = re.compile(rb"[^:]{1,63}: {1,20}[-+\d.]")
+_NO_HOST = re.compile(
+    rb"\S{0,60}(?:error|exception|interrupt|warning|warn|info|debug|critical|fatal|note|wandb|srun|slurmstepd|bash)$",
+    re.IGNORECASE,
+)
+_ALL, _MANY = 0.95, 10
+
+
+class Unwrapper:
+    """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers."""
+
+    def __init__(self, window: bytes) -> None:
+        encoding = encoding_of(window)
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+        self._layers = _layers(window.decode(encoding, "replace").encode() if encoding else window)
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the next bytes of the log itself; where lines are wrapped, up to the last line end."""
+        if self._decoder is not None:
+            data = self._decoder.decode(data).encode("utf-8", "replace")
+        if not self._layers:
+            return data
+        data = self._rest + data
+        cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > _MOST_HELD else 0)
+        self._rest = data[cut:]
+        return self._unwrapped(data[:cut])
+
+    def finish(self) -> bytes:
+        """Return the last line, where no line end closes it."""
+        rest, self._rest = self._rest, b""
+        return self._unwrapped(rest)
+
+    def _unwrapped(self, data: bytes) -> bytes:
+        for layer in self._layers:
+            data = layer(data)
+        return data
+
+
+def encoding_of(head: bytes) -> str | None:
+    """Return the encoding of a file that begins so, where it is UTF-16: by its mark, or by the NUL that every
+    second byte of Latin letters is."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in head[:4096]:
+        return "utf-16"
+    even, odd = (head[at:4096:2] for at in (0, 1))
+    for name, letters, nulls in (("utf-16-le", even, odd), ("utf-16-be", odd, even)):
+        if nulls and nulls.count(0) > 0.7 * len(nulls) and letters.count(0) < 0.1 * len(letters):
+            return name
+    return None
+
+
+def _layers(window: bytes) -> tuple[Layer, ...]:
+    layers: list[Layer] = []
+    sample = b"\n".join(_sample(window))
+    while len(layers) < _MOST_LAYERS and (layer := _layer(sample.split(b"\n"))) is not None:
+        layers.append(layer)
+        sample = layer(sample)
+    return tuple(layers)
+
+
+def _sample(window: bytes) -> list[bytes]:
+    """Return lines of all parts of a window, neighbours together."""
+    lines = window.split(b"\n")
+    step = max(1, len(lines) // _LOOKED_AT) * _PART
+    return [line for at in range(0, len(lines), step) for line in lines[at : at + _PART]]
+
+
+def _layer(lines: Sequence[bytes]) -> Layer | None:
+    """Return what takes the outermost wrapping off these lines, None where they have none."""
+    lines = [line for line in lines if line.strip()]
+    if _most(lines, _JSON_LINE.match):
+        return _from_json
+    if _most(lines, _STAMP.match):
+        return lambda data: _STAMP.sub(b"", data)
+    hosts = _hosts(lines)
+    return (lambda data: hosts.sub(b"", data)) if hosts is not None else None
+
+
+def _most(lines: Sequence[bytes], match: Callable[[bytes], object]) -> bool:
+    """Return whether half of the lines match, or many that follow one another."""
+    runs = [(bool(found), len([*group])) for found, group in groupby(lines, lambda line: match(line) is not None)]
+    matching = [length for found, length in runs if found]
+    return bool(matching) and (2 * sum(matching) >= len(lines) or max(matching) >= _IN_SEQUENCE)
+
+
+def _hosts(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
+    """Return a pattern of the hosts before these lines, "node017: ", None where there are none. Nodes of one cluster
+    differ in digits."""
+    words = Counter(match[1] for line in lines if (match := _HOST.match(line)))
+    alike: dict[bytes, list[int]] = {}
+    for word, times in words.items():
+        alike.setdefault(_DIGITS.sub(b"0", word), []).append(times)
+    counted = [shape for shape, times in alike.items() if sum(times) >= max(_FEW, 2 * len(times))]
+    hosts = [shape for shape in counted if _is_host(shape, lines)]
+    if not hosts:
+        return None
+    shapes = b"|".join(re.escape(shape).replace(b"0", rb"\d{1,18}") for shape in hosts[:_PART])
+    pattern = re.compile(rb"(?m)^(?:" + shapes + rb"):(?: |$)")
+    return pattern if _most(lines, pattern.match) else None
+
+
+def _is_host(word: bytes, lines: Sequence[bytes]) -> bool:
+    if word.isdigit() or _NO_HOST.match(word):
+        return False
+    if _WORD.match(word) is None:
+        return True
+    own = [line for line in lines if line.startswith(word + b":")]
+    numbers = sum(_NUMBER_BEHIND.match(line) is not None for line in own)
+    return len(own) >= max(_MANY, _ALL * len(lines)) and 2 * numbers < len(own)
+
+
+def _from_json(data: bytes) -> bytes:
+    """Return the lines in those of Docker's json-file: {"log":"…\\n","stream":"stdout","time":"…"}."""
+    lines = []
+    for line in data.split(b"\n"):
+        entry = json_object(line.decode("utf-8", "replace")) if _JSON_LINE.match(line) else None
+        log = entry.get("log") if entry is not None else None
+        lines.append(log.removesuffix("\n").encode("utf-8", "replace") if isinstance(log, str) else line)
+    return b"\n".join(lines)
