@@ -1,4 +1,4 @@
-"""What is read of a log that launchers, containers and terminals have changed, or that was cut: a table.
+"""Show what is read of a log that launchers, containers and terminals have changed, or that was cut.
 
     .venv/bin/python benchmarks/mutations.py [--dialect megatron …] [--mutation "host: " …] [--tries 12] [--why]
 
@@ -58,7 +58,7 @@ OTHERS = (
     "[rank3]:[W1122 10:00:00.123 socket.cpp:464] retrying",
     "(RayTrainWorker pid=7) 12 files",
 )
-"""What another process writes into a line."""
+"""Texts that another process writes into a line."""
 _SHOWN = 8  # values of a cell
 Lines = list[str]
 Mutation = Callable[[Lines, random.Random], bytes]
@@ -176,11 +176,11 @@ MUTATIONS: Mapping[str, Mutation] = {
 }
 PLACED = {"cut at the end", "cut at the start", "the last lines", "wrapped", "wrapped, trimmed"}
 PLACED |= {"interrupted lines", "late line ends", "begun again"}
-"""Those that depend on a place."""
+"""The mutations that depend on a place."""
 
 
 class Cell(NamedTuple):
-    """What became of a log. values: those that are missing, or other ones."""
+    """A word for what became of a log. values: the missing ones, or those that differ."""
 
     word: str
     values: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What containers, clusters and editors put around the lines of a log, taken off before anybody reads them.
+"""Take off what containers, clusters and editors put around the lines of a log.
 
 Docker keeps a line as a JSON object, editors and PowerShell write UTF-16, and clusters put host or time before each
 line: whatever most lines of a log's first part bear is taken off all lines that do. A log that bears nothing passes as

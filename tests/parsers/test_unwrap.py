@@ -1,4 +1,4 @@
-"""What stands around a log's lines changes no value of it, and what is text stays text."""
+"""Nothing that stands around a log's lines changes a value of it, and text stays text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_no_wrapping_stays(text: str) -> None:
 
 
 def test_what_only_some_lines_bear_is_taken_off_those() -> None:
-    assert unwrapped("a\nb\n" + "node17: c\nnode18: \nnode18:\nnode17:  f\n" + "node17: d: e") == "a\nb\nc\n\n\n f\nd: e"
+    assert unwrapped("a\n" + "node17: c\nnode18: \nnode18:\nnode17:  f\n" + "node17: d: e") == "a\nc\n\n\n f\nd: e"
     assert unwrapped("frontier: a\n" * 40 + "Error: b") == "a\n" * 40 + "Error: b"
     assert unwrapped("x\n" * 500 + "Nov 22 10:00:00 c\n" * 30) == "x\n" * 500 + "c\n" * 30
 
