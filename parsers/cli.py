@@ -14,7 +14,7 @@ from pathlib import Path
 from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command, listed, writing
 from conf.vocabulary import vocabulary
-from parsers import DIALECTS, Ending, Parsed, Record, assemble, judge, marks, write
+from parsers import DIALECTS, Ending, Parsed, Record, assemble, exports, judge, marks, write
 from parsers.assemble import differences
 from parsers.dialects import load
 from parsers.given import given_keys, given_of, with_given
@@ -112,6 +112,9 @@ def imported_all(
 ) -> tuple[Record, ...]:
     """Return the records of a log, one a run. InputError: not readable, or no training log (a dialect that is forced
     takes any text: a run that died at its start says why, and no more)."""
+    if dialect is None and log != STDIN and exports.kind_of(log) is not None:
+        kept = exports.read_all(log)
+        return tuple(_record(log, run, index, len(kept)) for index, run in enumerate(kept, start=1))
     parser, first = Parser(dialect), True
     for block in read_blocks(log):
         if first and dialect is None and is_record(block):
@@ -385,6 +388,11 @@ def _files(folders: Sequence[Path], skipped: list[Skipped]) -> Iterator[Path]:
     for folder in folders:
         for directory, inner, names in os.walk(folder):
             inner[:] = sorted(name for name in inner if name not in _PASSED_FOLDERS)
+            kept = exports.kind_of(Path(directory))
+            if kept is not None:  # one run: its directory stands for its files
+                yield Path(directory)
+                inner[:] = [] if kept != "tensorboard" else inner
+                names = [name for name in names if kept == "tensorboard" and not name.startswith(exports.EVENTS)]
             for name in sorted(names):
                 seen += 1
                 if seen > MANY_FILES:
@@ -401,13 +409,7 @@ def _looked_at(path: Path) -> Log | Skipped:
         if why == "a record":
             return Log(path, why, stat.st_mtime, stat.st_size)
         if why is None:
-            parser, size = Parser(), 0
-            for block in read_blocks(path):
-                parser.feed_bytes(block)
-                size += len(block)
-                if size >= _LOOK:
-                    break
-            parsed = parser.finish()[0]
+            parsed = (_begin(path) if exports.kind_of(path) is None else exports.read_all(path))[0]
             begins = ((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
             if parsed.steps:
                 return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
@@ -417,7 +419,20 @@ def _looked_at(path: Path) -> Log | Skipped:
     return Skipped(path, why)
 
 
+def _begin(path: Path) -> tuple[Parsed, ...]:
+    """Return the runs in the first megabytes of a log."""
+    parser, size = Parser(), 0
+    for block in read_blocks(path):
+        parser.feed_bytes(block)
+        size += len(block)
+        if size >= _LOOK:
+            break
+    return parser.finish()
+
+
 def _why_not(path: Path) -> str | None:
+    if exports.kind_of(path) is not None:
+        return None
     if not path.is_file():
         return "no file"
     if path.name in _OURS:

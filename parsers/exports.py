@@ -1,0 +1,419 @@
+"""Runs as trackers of experiments keep them: W&B (its run directory; a history as CSV or JSONL), TensorBoard's event
+files, MLflow's file store. What their values mean stands in parsers/tags.yaml.
+
+The binary files are read without the trackers' packages: a TFRecord is a length, four bytes, the record, four bytes
+(tensorflow/core/lib/io/record_writer.h), a .wandb file is LevelDB's log (doc/log_format.md) behind seven bytes, and the
+records of both are protobuf, of which a dozen fields are read (tensorflow's event.proto, summary.proto, tensor.proto;
+wandb_internal.proto). When a value was logged tells no step's time: more than a step lies between two calls."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from conf.errors import InputError, Problem
+from parsers.reader import Parser
+from parsers.scan import read_blocks
+from parsers.segment import Parsed
+from parsers.tags import Export, Point, as_count, read_runs
+from parsers.text import json_object
+from parsers.values import number
+
+EVENTS = "events.out.tfevents."
+_WANDB, _MLFLOW = ":W&B", "meta.yaml"
+_METADATA = "wandb-metadata.json"
+_LARGEST = 64 << 20
+"""A longer record is not read: it holds pictures, or is damaged."""
+_BLOCK = 32_768  # of LevelDB's log
+_SIZES = {1: 8, 5: 4}  # of the fields of protobuf that have one
+_MOST_LINES = 100_000_000
+_OF_SERVER: Mapping[str, Any] = {"counts_calls": True, "sampled": True}
+_ENDED = {"4": "root", "5": "interrupted"}  # mlflow.entities.RunStatus, FAILED and KILLED, to a field of Faults
+
+
+def kind_of(path: Path) -> str | None:
+    """Return which tracker's run a directory or a file is; None for any other."""
+    try:
+        if path.is_dir():
+            names = {inner.name for inner in path.iterdir()}
+            if any(name.endswith(".wandb") for name in names) or (path / "files" / _METADATA).is_file():
+                return "wandb"
+            if any(name.startswith(EVENTS) for name in names):
+                return "tensorboard"
+            return "mlflow" if {_MLFLOW, "metrics"} <= names else None
+        if not path.is_file():  # of a pipe nothing may be read twice
+            return None
+        if path.name.startswith(EVENTS):
+            return "tensorboard"
+        with path.open("rb") as stream:
+            head = stream.readline(1 << 16)
+    except OSError:
+        return None
+    if head.startswith(_WANDB.encode()):
+        return "wandb"
+    columns = head.decode("utf-8", "replace").strip().replace('"', "").split(",") if path.suffix == ".csv" else []
+    if "_step" in columns or any(name.endswith("__MIN") for name in columns):
+        return "wandb csv"
+    return "wandb jsonl" if head[:1] == b"{" and b'"_step"' in head else None
+
+
+def read_all(path: Path) -> tuple[Parsed, ...]:
+    """Return the runs at `path`, where `kind_of` says that there are some. InputError: it cannot be read."""
+    readers: Mapping[str | None, Callable[[Path], Iterable[Parsed]]] = {
+        "wandb": _wandb,
+        "wandb csv": lambda path: [run for export in _csv(path) for run in read_runs(export)],
+        "wandb jsonl": lambda path: read_runs(Export("wandb", partial(_lines, path), **_OF_SERVER)),
+        "tensorboard": lambda path: read_runs(_tensorboard(path)),
+        "mlflow": _mlflow,
+    }
+    try:
+        return tuple(readers[kind_of(path)](path))
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
+
+
+def fields(data: bytes) -> list[tuple[int, Any]]:
+    """Return number and value of each field of a protobuf message: an integer, or bytes; up to where it is damaged."""
+    found: list[tuple[int, Any]] = []
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _varint(data, at)
+        if tag & 7 == 0:
+            value, at = _varint(data, at)
+            found.append((tag >> 3, value))
+            continue
+        size = _SIZES.get(tag & 7, end)
+        if tag & 7 == 2:
+            size, at = _varint(data, at)
+        if at + size <= end:
+            found.append((tag >> 3, data[at : at + size]))
+        at += size
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins at `at`, and where it ends; one without an end is 0, and ends the message."""
+    value = 0
+    for shift, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 127) << 7 * shift
+        if byte < 128:
+            return value, at + shift + 1
+    return 0, len(data)
+
+
+def _all(data: Any, *path: int) -> list[Any]:
+    """Return the values of all fields at a path of field numbers."""
+    if not isinstance(data, bytes):
+        return []
+    values = [value for field, value in fields(data) if field == path[0]]
+    return values if len(path) == 1 else [inner for value in values for inner in _all(value, *path[1:])]
+
+
+def _text(data: bytes, *path: int) -> str:
+    return next((value.decode("utf-8", "replace") for value in _all(data, *path) if isinstance(value, bytes)), "")
+
+
+def _tfrecords(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while len(head := stream.read(12)) == 12:
+            size = int.from_bytes(head[:8], "little")
+            data = stream.read(size + 4) if size <= _LARGEST else b""
+            if len(data) < size + 4:
+                return  # still being written, or damaged: nothing says where the next one begins
+            yield data[:-4]
+
+
+def _leveldb(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        at, record = len(stream.read(7)), b""
+        while True:
+            left = _BLOCK - at % _BLOCK
+            if left < 7:
+                at += len(stream.read(left))
+            head = stream.read(7)
+            if len(head) < 7:
+                return
+            check, size, kind = struct.unpack("<IHB", head)
+            data = stream.read(size)
+            at += 7 + len(data)
+            if zlib.crc32(data, zlib.crc32(head[6:])) != check:
+                return
+            record = data if kind in (1, 2) else (record + data)[:_LARGEST]  # 1 whole, 2 its beginning, 4 its end
+            if kind in (1, 4):
+                yield record
+
+
+def _tensorboard(path: Path) -> Export:
+    """Return the run in the event files of a directory, or in one of them."""
+    settings: dict[str, Any] = {}
+    tags, at, steps, values = dict[str, int](), array("q"), array("q"), array("d")  # twenty bytes a value
+    for step, tag, value in _events(sorted(path.glob(f"{EVENTS}*")) if path.is_dir() else [path]):
+        if not isinstance(value, str):
+            at.append(tags.setdefault(tag, len(tags)))
+            steps.append(step)
+            values.append(value)
+            continue
+        name = tag.removesuffix("/text_summary")  # SummaryWriter.add_text
+        entry = json_object(value) if name in ("args", "model_config") else None
+        settings |= {name: value} if entry is None else flat(entry)
+    names = [*tags]
+
+    def points() -> Iterator[Point]:
+        for place, (tag, step, value) in enumerate(zip(at, steps, values, strict=True), start=1):
+            yield Point(step, {names[tag]: value}, place)
+
+    return Export("tensorboard", points, settings)
+
+
+def _events(files: Sequence[Path]) -> Iterator[tuple[int, str, Any]]:
+    """Yield step, tag and value, a number or a text, of all that event files hold of these."""
+    for record in (record for path in files for record in _tfrecords(path)):
+        event = fields(record)
+        step = next((value for field, value in event if field == 2), 0)
+        summaries = (value for field, value in event if field == 5 and isinstance(value, bytes))
+        for entry in (value for summary in summaries for field, value in fields(summary) if field == 1):
+            logged = dict(fields(entry)) if isinstance(entry, bytes) else {}
+            tag, single = logged.get(1), logged.get(2)
+            value = _of_tensor(logged.get(8)) if single is None else _float32(single)
+            if value is not None and isinstance(tag, bytes) and isinstance(step, int) and step < 2**63:
+                yield step, tag.decode("utf-8", "replace"), value
+
+
+def _of_tensor(tensor: Any) -> float | str | None:
+    """Return the number or the text in a tensor of one."""
+    known = dict(fields(tensor)) if isinstance(tensor, bytes) else {}
+    if known.get(1) == 7:
+        return _text(tensor, 8)
+    data = known.get(4) or known.get(5 if known.get(1) == 1 else 6)
+    if known.get(1) == 2 and isinstance(data, bytes) and len(data) == 8:
+        return float(struct.unpack("<d", data)[0])
+    return _float32(data) if known.get(1) == 1 else None
+
+
+def _float32(data: Any) -> float | None:
+    """Return the shortest decimal that is this number of 32 bits: 0.0003, not 0.0003000000142492354."""
+    if not isinstance(data, bytes) or len(data) != 4:
+        return None
+    value = float(struct.unpack("<f", data)[0])
+    if not abs(value) < 2**24:  # an integer, or nan
+        return value
+    texts = (f"{value:.{digits}g}" for digits in range(6, 10))
+    return next((short for text in texts if struct.pack("<f", short := float(text)) == data), value)
+
+
+def flat(entry: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the entries of nested mappings by their keys with dots between, without lists."""
+    values: dict[str, Any] = {}
+    for key, value in entry.items():
+        name = f"{before}{key}"
+        values |= (
+            flat(value, f"{name}.") if isinstance(value, Mapping) else {} if isinstance(value, list) else {name: value}
+        )
+    return values
+
+
+def _wandb(path: Path) -> Iterator[Parsed]:
+    """Yield the runs of a run directory, or of its .wandb file alone; what the console said tells how they ended."""
+    history = next(iter(sorted(path.glob("*.wandb"))), None) if path.is_dir() else path
+    directory = (path if path.is_dir() else path.parent) / "files"
+    settings: dict[str, Any] = {}
+    facts = _machine(_object(directory / _METADATA))
+    for record in _leveldb(history) if history is not None else ():
+        for item in (*_all(record, 17, 4, 1), *_all(record, 5, 1)):  # RunRecord.config.update, ConfigRecord.update
+            settings |= _item(item)
+        if (codes := _all(record, 18, 1)) and codes[0]:
+            facts["exit_code"] = codes[0] if codes[0] < 2**31 else codes[0] - 2**64
+        if name := _text(record, 17, 8):
+            facts["run_name"] = name
+    settings = settings or {
+        key: entry.get("value") for key, entry in _yaml(directory / "config.yaml").items() if isinstance(entry, dict)
+    }
+    export = Export("wandb", partial(_history, history), flat(settings), facts, counts_calls=True)
+    console = _console(directory / "output.log")
+    for run in read_runs(export):
+        yield run if console is None else _with_console(run, console)
+
+
+def _history(path: Path | None) -> Iterator[Point]:
+    for place, record in enumerate(_leveldb(path) if path is not None else (), start=1):
+        for history in _all(record, 2):
+            values: dict[str, Any] = {}
+            for item in _all(history, 1):
+                values |= _item(item)
+            if values:
+                yield _point(values, place)
+
+
+def _item(item: bytes) -> dict[str, Any]:
+    """Return what a HistoryItem or a ConfigItem says."""
+    nested = [part.decode("utf-8", "replace") for part in _all(item, 2) if isinstance(part, bytes)]
+    try:
+        return {".".join(nested) or _text(item, 1): json.loads(_text(item, 16))}
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _point(entry: Mapping[str, Any], place: int) -> Point:
+    """Return the numbers of an entry of W&B's history."""
+    values = {tag: value for tag, logged in entry.items() if (value := _number(logged)) is not None}
+    return Point(as_count(values.get("_step")), values, place)
+
+
+def _number(logged: Any) -> float | None:
+    """Return a number, NaN and infinity too, which JSON and W&B write as words."""
+    if isinstance(logged, bool) or not isinstance(logged, (int, float, str)):
+        return None
+    with suppress(ValueError, OverflowError):
+        if not isinstance(logged, str) or logged in ("NaN", "Infinity", "-Infinity"):
+            return float(logged)
+    return None
+
+
+def _lines(path: Path) -> Iterator[Point]:
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for place in range(1, _MOST_LINES):
+            line = stream.readline(1 << 20)
+            if not line:
+                return
+            if entry := json_object(line):
+                yield _point(entry, place)
+
+
+def _csv(path: Path) -> Iterator[Export]:
+    """Yield the runs of a history, or of a chart: a column "RUN - TAG" a run, with the least and most of what a point
+    stands for beside it."""
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        header = next(csv.reader(stream), [])
+    charts = [name.removesuffix("__MIN") for name in header if name.endswith("__MIN")]
+    if "_step" in header or not charts:
+        yield Export("wandb", partial(_cells, path, {name: name for name in header}), **_OF_SERVER)
+        return
+    runs: dict[str, dict[str, str]] = {}
+    for name in charts:
+        run, dash, tag = name.rpartition(" - ")
+        if dash:
+            runs.setdefault(run, {header[0]: "_step" if header[0] == "Step" else header[0]})[name] = tag
+    for run, columns in runs.items():
+        group = ["a mean over a group of runs, which is no run"] if run.startswith("Group: ") else []
+        yield Export(
+            "wandb", partial(_cells, path, {} if group else columns), {}, {"run_name": run}, group, **_OF_SERVER
+        )
+
+
+def _cells(path: Path, columns: Mapping[str, str]) -> Iterator[Point]:
+    """Yield the lines of a CSV file. columns: its name for each tag. What stands for several points is left out."""
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        reader = csv.DictReader(stream)
+        for row in reader:
+            values: dict[str, Any] = {}
+            for column, tag in columns.items():
+                text = row.get(column)
+                if text and row.get(f"{column}__MIN") == row.get(f"{column}__MAX"):
+                    value = number(text)
+                    values[tag] = text if value is None else value
+            yield _point(values, reader.line_num)
+
+
+def _mlflow(path: Path) -> Iterator[Parsed]:
+    """Yield the runs in a directory of MLflow's file store."""
+    meta, logged = _yaml(path / _MLFLOW), list[tuple[int, Point]]()
+    for tag, text in _texts(path / "metrics"):
+        for place, line in enumerate(text.splitlines(), start=1):
+            words = line.split(" ")  # time in ms, value, step
+            if len(words) == 3 and words[0].isdecimal() and words[2].isdecimal() and len(line) < 80:
+                with suppress(ValueError):
+                    logged.append((int(words[0]), Point(int(words[2]), {tag: float(words[1])}, place)))
+    logged.sort(key=lambda entry: (entry[0], entry[1].axis))
+    facts = {"run_name": str(meta["run_name"])} if meta.get("run_name") else {}
+    export = Export("mlflow", lambda: (point for _, point in logged), dict(_texts(path / "params")), facts)
+    fault = _ENDED.get(str(meta.get("status")))
+    for run in read_runs(export):
+        faults = run.faults._replace(**{fault: "MLflow says so, and not why"}) if fault else run.faults
+        yield replace(run, faults=faults)
+
+
+def _texts(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path below a folder, which is the name of what is logged there, and the text of each file."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            yield file.relative_to(folder).as_posix(), _short(file)
+
+
+def _machine(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of the machine in a wandb-metadata.json: of the one node that wrote it."""
+    named = (metadata.get(key) for key in ("gpu_nvidia", "gpu_amd", "gpu_devices"))
+    gpu = next((entry[0] for entry in named if isinstance(entry, list) and entry and isinstance(entry[0], dict)), {})
+    size = str(gpu.get("memory_total") or gpu.get("memoryTotal") or "")
+    facts = {
+        "device_name": gpu.get("name") or metadata.get("gpu"),
+        "device_count": metadata.get("gpu_count"),
+        "device_memory_bytes": int(size) if size.isdecimal() and len(size) < 16 else None,
+        "os": metadata.get("os"),
+        "python": metadata.get("python"),
+        "started_at": metadata.get("startedAt"),
+    }
+    return {name: value for name, value in facts.items() if isinstance(value, (str, int))}
+
+
+def _console(path: Path) -> Parsed | None:
+    """Return the last run in what W&B kept of the console; None where that is no training log."""
+    if not path.is_file():
+        return None
+    parser = Parser()
+    for block in read_blocks(path):
+        parser.feed_bytes(block)
+    return parser.finish()[-1]
+
+
+def _with_console(run: Parsed, console: Parsed) -> Parsed:
+    """Return a run with what its console says: how it ended, and what no history says. Where the history has no steps,
+    the console's count."""
+    other = console if console.steps and not run.steps else run
+    return replace(
+        other,
+        dialects=tuple(dict.fromkeys((*run.dialects, *console.dialects))),
+        framework=run.framework or console.framework,
+        facts={**console.facts, **run.facts},
+        effective={**run.effective, **console.effective},
+        dumped={**run.dumped, **console.dumped},
+        stalls=console.stalls,
+        validations=run.validations or console.validations,
+        train_iters=run.train_iters or console.train_iters,
+        completed=run.completed or console.completed,
+        faults=console.faults,
+        tail=console.tail,
+        notes=other.notes,
+    )
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    return json_object(_short(path)) or {}
+
+
+def _yaml(path: Path) -> Mapping[str, Any]:
+    """Return the mapping in a YAML file; an empty one where there is none, or none that can be read."""
+    import yaml
+
+    try:
+        entry = yaml.load(_short(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def _short(path: Path) -> str:
+    """Return the text of a file, its first megabytes; empty where it is missing."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            return stream.read(_LARGEST)
+    except OSError:
+        return ""
