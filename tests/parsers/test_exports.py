@@ -1,5 +1,5 @@
-"""Runs as trackers of experiments keep them become the records that their logs would. The files are written here byte by
-byte, as TensorBoard, W&B and MLflow write them; nothing of theirs is installed."""
+"""Runs as trackers of experiments keep them become the records that their logs would. The files are written here, byte
+by byte, as TensorBoard, W&B and MLflow write them; nothing of theirs is installed."""
 
 from __future__ import annotations
 
