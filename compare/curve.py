@@ -14,7 +14,7 @@ from compare.groups import seed_of
 from metrics.repeats import gathered
 from parsers import Record, Run
 from parsers.dialects import DIALECTS, load
-from parsers.record import columns
+from parsers.record import columns, numbered
 
 TOKENS_CHECKSUM = "tokens_checksum"
 """Metric of a step, from a probe (parsers/probe.py): the same for every layout and order within a global batch."""
@@ -44,7 +44,8 @@ class Curve(Struct, frozen=True):
 def curve_of(record: Record) -> Curve:
     """Return the curve of a record."""
     fields = ("lr", "lr_used", "loss", "nonfinite", "metrics", "end_monotonic_s", "step_time_s", "consumed_samples")
-    at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(record.steps, "step", *fields)
+    steps = numbered(record.steps)
+    at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(steps, "step", *fields)
     checksums = {step: one[TOKENS_CHECKSUM] for step, one in zip(at, metrics, strict=True) if TOKENS_CHECKSUM in one}
     rates = _numbers(used)
     is_used = any(map(math.isfinite, rates))

@@ -282,6 +282,7 @@ def rows(record: Record) -> Iterator[tuple[str, str]]:
 
 def _step(step: Step) -> str:
     name = f"step {step.step} (counted)" if step.iteration is None else f"iteration {step.iteration}"
+    name = name if step.numbered else "no step number printed"
     return f"{name}, loss {_or_unknown(step.loss)}, step time {_or_unknown(step.step_time_s, ' s')} (line {step.line})"
 
 
@@ -446,6 +447,6 @@ def _why_not(path: Path) -> str | None:
         return kind
     if is_record(head):
         return "a record"
-    if head.split(b"\n", 1)[0].strip() in (b"{", b"["):
+    if head.split(b"\n", 1)[0].strip() in (b"{", b"[") and b'"log_history": [' not in head:
         return _JSON
     return _BINARY if head.count(b"\0") > len(head) // 8 and encoding_of(head) is None else None

@@ -93,6 +93,8 @@ def _not_finite(step: Step) -> bool:
 
 
 def _all_done(parsed: Parsed) -> bool:
+    if parsed.finished:
+        return True
     if parsed.train_iters is None or parsed.reached == 0:
         return False
     if parsed.reached >= parsed.train_iters:
@@ -118,17 +120,20 @@ def _last(parsed: Parsed) -> str:
 
 def _reached(parsed: Parsed) -> str:
     total = "" if parsed.train_iters is None else f" of {parsed.train_iters}"
+    if parsed.steps and not parsed.steps[-1].numbered:
+        return f"{len(parsed.steps)} lines of steps whose numbers the log does not print"
     return f"iteration {parsed.reached}{total}" if parsed.reached else "no iteration"
 
 
 def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
     if status != "completed":
         if parsed.steps:
-            yield f"the log ends at {_reached(parsed)}"
+            yield f"the log ends {'at' if parsed.reached else 'after'} {_reached(parsed)}"
     elif ending.exit_code not in (0, None) or ending.hung:
         why = parsed.faults.root or parsed.faults.death or "nothing is said of it"
         how = "a hang" if ending.hung else f"exit code {ending.exit_code}"
-        yield f"all {parsed.train_iters} iterations were done; {how} came after them: {why}"
+        total = "" if parsed.train_iters is None else f" {parsed.train_iters}"
+        yield f"all{total} iterations were done; {how} came after them: {why}"
     bad = [step for step in parsed.steps if _not_finite(step)]
     if bad:
         yield f"{len(bad)} steps with a loss that is not finite, the first at iteration {_iteration(bad[0])}"

@@ -62,6 +62,12 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     metrics: Annotated[Mapping[str, float], _OR_NULL] = {}
     flags: tuple[str, ...] = ()
 
+    @property
+    def numbered(self) -> bool:
+        """Return whether `step` is the step's number. Lines without one are counted, and each may stand for several
+        steps: then the loss is a mean over these."""
+        return "step:by_order" not in self.flags or "loss:interval_mean" not in self.flags
+
 
 class Validation(Struct, frozen=True, kw_only=True, gc=False):
     """One validation point. step: the last training step before it, from 0, where known. split: valid, test, or as
@@ -220,6 +226,12 @@ class Run(Struct, frozen=True):
 
 
 STEP_FIELDS = Step.__struct_fields__
+
+
+def numbered(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps whose number is known: no others stand beside those of another run."""
+    counted = any("step:by_order" in flags for flags in columns(steps, "flags")[0])
+    return [step for step in steps if step.numbered] if counted else steps
 
 
 def columns(steps: Sequence[Step], *names: str) -> list[Sequence[Any]]:

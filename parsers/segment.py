@@ -30,8 +30,9 @@ _PACK, _KEPT = 4096, 32_768
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
     """One run as its log reports it. dialect is None where nothing in it was recognised. arguments: by the framework's
-    names; effective, dumped, configured: by canonical ones. completed: the framework's own end marker was seen. tail:
-    the last lines. lines: of all of the log; first_line: where the run begins in it."""
+    names; effective, dumped, configured: by canonical ones. completed: the framework's own end marker was seen;
+    finished: it says that all was done. tail: the last lines. lines: of all of the log; first_line: where the run
+    begins in it."""
 
     dialect: str | None
     dialects: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Parsed:
     restarts: tuple[Restart, ...]
     train_iters: int | None
     completed: bool
+    finished: bool = False
     faults: Faults
     notes: tuple[str, ...]
     tail: tuple[str, ...]
@@ -56,8 +58,8 @@ class Parsed:
 
     @property
     def reached(self) -> int:
-        """Return how many iterations were done by the last step line; 0 if none."""
-        return self.steps[-1].step + 1 if self.steps else 0
+        """Return how many iterations were done by the last step line; 0 if none, or the log does not say."""
+        return self.steps[-1].step + 1 if self.steps and self.steps[-1].numbered else 0
 
 
 class Steps(Sequence[Step]):
@@ -139,7 +141,7 @@ class Segment:
         self._told: deque[tuple[int, Validation]] = deque(maxlen=_RECENT)
         self._stall: Stall | None = None  # the last one
         self._train_iters: int | None = None
-        self._completed = False
+        self._completed = self._finished = False
         self._complete = False
         self._marked_only: set[int] = set()  # of the last steps, those that no line has reported yet
         self._joint_s: float | None = None
@@ -235,7 +237,7 @@ class Segment:
             return
         self.steps.take_back(done)
         self.last_step = self.steps[-1].step if self.steps else -1
-        self._marked_only, self._completed, self._shift_s = set(), False, 0.0
+        self._marked_only, self._completed, self._finished, self._shift_s = set(), False, False, 0.0
         self._joint_s = self.steps[-1].end_monotonic_s if self.steps else None
         self._keep(self._restarts, Restart(done, line))
 
@@ -250,13 +252,17 @@ class Segment:
 
     def _placed(self, point: Validation) -> Validation:
         known = point.step is not None or point.iteration is not None
-        return point if known or not self.steps else replace(point, step=self.steps[-1].step)
+        return (
+            point
+            if known or not self.steps or not self.steps[-1].numbered
+            else replace(point, step=self.steps[-1].step)
+        )
 
     def _take_fact(self, fact: Fact) -> None:
         if fact.name == "train_iters":
             self._train_iters = fact.value if type(fact.value) is int else None
         elif fact.name == "completed":
-            self._completed = True
+            self._completed, self._finished = True, fact.value == "all"
         elif fact.name == "dump_complete":
             self._complete = True
         else:
@@ -323,6 +329,7 @@ class Segment:
             restarts=tuple(self._restarts),
             train_iters=self._train_iters,
             completed=self._completed,
+            finished=self._finished,
             faults=self.trail.faults(),
             notes=tuple(self._notes()),
             tail=self.trail.lines(),

@@ -21,7 +21,7 @@ from conf.facts import read_lines
 from metrics import Quantity
 from metrics.step_times import step_times, usual_distance
 from parsers import Record
-from parsers.record import columns
+from parsers.record import columns, numbered
 from parsers.text import plain
 
 _NAMED = 3
@@ -248,7 +248,7 @@ def _caption(series: Sequence[Series], nan: int, *notes: str) -> str:
 
 def _series(one: _One, name: str, tokens: bool) -> Series:
     place, label, record = one
-    steps, length = record.steps, record.setting("seq_length")
+    steps, length = numbered(record.steps), record.setting("seq_length")
     at, values = columns(steps, "step", name)
     xs = [float(length * (step.consumed_samples or 0) if tokens else step.step + 1) for step in steps]
     drawn = [None if y is None else (x, y) for x, y in zip(xs, values, strict=True)]

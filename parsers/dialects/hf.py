@@ -1,120 +1,276 @@
-"""Hugging Face's Trainer (transformers/trainer.py, trainer_callback.py), and ms-swift on top of it.
+"""Hugging Face's Trainer (transformers/trainer.py, trainer_callback.py) and what is built on it: TRL, axolotl,
+LLaMA-Factory, ms-swift, Liger's callback; and the files trainer_state.json, trainer_log.jsonl and logging.jsonl.
 
 `{'loss': 2.9859, 'grad_norm': 0.97, 'learning_rate': 4.17e-05, 'epoch': 0.16}` and bars `16/97 [01:44<08:41, 6.39s/it]`
-No step number (see `_Run`; ms-swift prints 'global_step/max_steps'). loss is the mean since the line before.
-learning_rate is the next step's in older transformers and this step's in newer ones: lr_used stays unknown.
-train_tokens_per_second and ms-swift's train_speed are means since the start. memory(GiB) is the most reserved."""
+The Trainer's lines have no step number (see `_Run`); files, ms-swift's and Liger's do. loss is the mean since the line
+before. learning_rate is the next step's in older transformers and this step's in newer ones: lr_used stays unknown.
+train_tokens_per_second, throughput and train_speed are means since the start. Memory is the most that was reserved:
+since the line before (axolotl), in the step (Liger, whose MB has 2**20 bytes), since the start (the others)."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Setting, Values
+from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Resumed, Setting, Values
 from parsers.record import Stall, Step, Validation
-from parsers.values import UNREAD, Place, count, gibibytes, number
+from parsers.values import UNREAD, Place, count, gibibytes, number, whole
 
-_PAIR = re.compile(r"[\"']([\w/() .-]{1,60})[\"']: [\"']?([^,\"'{}]{1,60})")
+_PAIR = re.compile(r"[\"']([\w/() .-]{1,60})[\"']: (?!null|None)[\"']?([^,\"'{}]{1,60})")
 _BAR = re.compile(r"\| {0,12}(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
-_COUNTED = re.compile(r"(\d{1,12})/(\d{1,12})")
-_COUNTERS = ("global_step/max_steps", "iteration")  # ms-swift, and its Megatron
+_COUNTED = re.compile(r"(\d{1,12})(?:/(\d{1,12}))?(?![\d.eE])")
+# ms-swift, its Megatron, LLaMA-Factory, older ms-swift, and trainer_state.json, Liger, TFTrainer.
+_COUNTERS = ("global_step/max_steps", "iteration", "current_steps", "global_step", "step")
 _HEADER_LINES = 16  # the header has eight; other ranks may print theirs in between
+_STATE = '"log_history": ['
+_STATE_LINES, _ENTRY_LINES = 8, 1000  # behind log_history stand logging_steps and max_steps; of an entry at most
 _SUMMARY: Mapping[str, str] = {
     "train_runtime": "train_runtime_s",
     **{f"train_{what}_per_second": f"train_{what}_per_s" for what in ("samples", "steps", "tokens")},
     "train_loss": "train_loss_mean",
 }
 _TOO_MANY = 10**12  # steps
-_HALF = 0.005  # the trainer rounds the epoch to two digits (Trainer.log); newer ones print more, which this allows for
+_NEARLY = 1e-6
+_OF_PROGRAM = (
+    "logging_steps",
+    "logging_first_step",
+    "logging_strategy",
+    "resumed_from",
+)  # stated before the header of a run
+_Bar = tuple[int, int]
+_Span = tuple[float, float]
 
 
 @dataclass
 class _Run:
-    """One run, as its lines show it. last: the last step, from 1. bar: what the last training bar showed."""
+    """One run, as its lines show it. last: the last step, from 1, or where that is not known one more than before.
+    sure: it is known; 0 at the start is. at: its epoch. epoch: of the last line. bar: the last one. bunched: lines came
+    without bars between them, so bars say nothing of them. span: the least and the most steps of an epoch, as known
+    steps show. every: how many steps lie between lines, by the same."""
 
-    header: dict[str, int] = field(default_factory=dict)
+    header: dict[str, Any] = field(default_factory=dict)
     last: int = 0
-    bar: int = 0
+    sure: bool = False
+    at: float | None = None
     epoch: float = 0.0
-    started: bool = False
+    bar: _Bar | None = None
+    bunched: bool = False
+    span: _Span | None = None
+    every: int | None = None
     tokens_per_step: float | None = None
     counts_padding: bool = False  # the tokens seen are those of whole batches: TRL's num_tokens are not
 
-    def step_of(self, metrics: Mapping[str, float], bar_before: int, bar_after: int | None) -> int | None:
-        """Return which step a line belongs to, from 1, as its dictionary does not say; None: its place in their order.
+    def step_of(
+        self, metrics: Mapping[str, float], before: _Bar | None, after: _Bar | None, then: float | None
+    ) -> int | None:
+        """Return which step a line belongs to, from 1, as its dictionary does not say; None: nothing shows it.
 
-        By, in this order: the epoch, where the steps of one are known and its two digits leave one step; the progress
-        bars before and after (a bar drawn before has at most this step, one drawn after at least this); the tokens
-        seen, once a step is known."""
-        epoch, tokens = metrics.get("epoch"), metrics.get("consumed_tokens") if self.counts_padding else None
-        low = max(self.last + 1, bar_before)
-        examples, batch = self.header.get("num_examples"), self.header.get("global_batch_size")
-        if epoch is not None and examples and batch:
-            first, last = ((epoch + off) * (examples / batch) for off in (-_HALF, _HALF))
-            if low <= math.ceil(first) == math.floor(last) < _TOO_MANY:
-                return math.ceil(first)
+        before, after: the bars around it; then: the epoch of the next line. Of the steps that these and its epoch
+        leave, it is the next that lines are printed for, or the only such one; or the only one; or tokens show it."""
+        epoch, every = metrics.get("epoch"), self.header.get("logging_steps") or self.every
+        if self.header.get("logging_strategy", "steps") != "steps":
+            every = None
+        low, high = self._between(before, after)
+        drawn = low == high
+        if epoch is not None:
+            least, most = self._by_epoch(epoch, then)
+            low, high = max(low, least), min(high, most)
+        if low == high and (drawn or not every):
+            return low
+        if every:
+            first = 1 if self.header.get("logging_first_step") and not self.last else -(-low // every) * every
+            following = first if first == 1 else (self.last // every + 1) * every
+            if self.sure and low <= following <= high:
+                return following
+            if first <= high < first + every:
+                return first
+        tokens = metrics.get("consumed_tokens") if self.counts_padding else None
         ratio = tokens / self.tokens_per_step if tokens is not None and self.tokens_per_step else 0.0
-        return low if bar_after == low else int(ratio) if ratio == int(ratio) and low <= ratio < _TOO_MANY else None
+        return int(ratio) if ratio == int(ratio) and low <= ratio <= min(high, _TOO_MANY) else None
+
+    def _between(self, before: _Bar | None, after: _Bar | None) -> tuple[int, float]:
+        """Return the least and the most that the step can be: a bar drawn before has at most this step, one drawn after
+        at least this."""
+        low = self.last + 1
+        if self.bunched:
+            return low, math.inf
+        own = before is not None and (after is None or before[1] == after[1])  # else of a download, of tokenizing
+        return max(low, before[0]) if before and own else low, math.inf if after is None else after[0]
+
+    def _by_epoch(self, epoch: float, then: float | None) -> tuple[int, float]:
+        """Return the same by the epoch, and by how much it is after that of the last known step."""
+        span, off = self._stated() or self.span or self._first_two(epoch, then), _half(epoch)
+        if span is None or not 0 <= epoch * span[0] < _TOO_MANY:
+            return 0, math.inf
+        # What is left of an epoch's batches is a step of its own, or dropped, or the next epoch's, by version.
+        least, most = span if epoch + off < 1 else (math.floor(span[0]), math.ceil(span[1]))
+        low, high = _round(epoch - off, least, math.ceil), _round(epoch + off, most, math.floor)
+        if self.sure and self.last and self.at is not None:
+            crossed, since = int(epoch) - int(self.at), epoch - self.at
+            low = max(low, self.last + _round(since - 2 * off, span[0], math.ceil) - crossed)
+            high = min(high, self.last + _round(since + 2 * off, span[1], math.floor) + crossed)
+        return int(low), high
+
+    def _stated(self) -> _Span | None:
+        """Return the least and the most steps of an epoch, as the header has them."""
+        names = ("num_examples", "global_batch_size", "num_micro_batches", "train_iters", "num_epochs")
+        examples, batch, micro, planned, epochs = (self.header.get(name, 0) for name in names)
+        if not examples or not batch or not micro:
+            return None
+        batches = examples * micro / batch
+        least, most = (max(1.0, each / micro) for each in (math.floor(batches), math.ceil(batches)))
+        # GRPO's batch counts completions, and its examples are prompts: then this does not hold.
+        fits = math.ceil(planned / math.ceil(most)) <= epochs <= math.ceil(planned / math.floor(least))
+        return (least, most) if fits else None
+
+    def _first_two(self, epoch: float, then: float | None) -> _Span | None:
+        """Return the same by the first two lines and the steps between them: a log may begin after a checkpoint."""
+        every = self.header.get("logging_steps")
+        if not every or then is None or self.last:
+            return None
+        shortest, longest = (then - epoch + off * 2 * _half(epoch) for off in (-1, 1))
+        return every / longest if longest > 0 else 0.0, every / shortest if shortest > 0 else _TOO_MANY
+
+    def learn(self, step: int, epoch: float | None) -> None:
+        """Take note of a step whose line does not number it."""
+        self.at = epoch
+        if epoch is not None and epoch <= 1:
+            off = _half(epoch)
+            least, most = step / (epoch + off), step / (epoch - off) if epoch > off else _TOO_MANY
+            if self.span is not None:
+                least, most = max(least, self.span[0]), min(most, self.span[1])
+            self.span = (least, most) if least <= most else None
+
+
+def _round(epochs: float, span: float, to: Callable[[float], int]) -> float:
+    """Return so many epochs as steps, but for what a float cannot tell."""
+    steps = epochs * span if epochs else 0.0
+    return to(steps - _NEARLY if to is math.ceil else steps + _NEARLY) if abs(steps) < _TOO_MANY else steps
+
+
+def _half(epoch: float) -> float:
+    """Return by how much a printed epoch may be off: it has two digits (Trainer.log), four significant ones since
+    transformers 5, or all of them."""
+    printed = repr(epoch)
+    digits = 2 if "e" in printed else len(printed.partition(".")[2])
+    if digits < 2 and epoch >= 100:
+        return 0.05 if epoch < 1000 else 0.5
+    return 0.5 * 0.1 ** max(digits, 2)
 
 
 class _Driver(Driver):
-    """Holds a line without a step number until the next bar or line."""
+    """Holds a line without a step number until the next bar or line, and an entry of log_history until its end."""
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
         self._run = _Run()
-        self._waiting: tuple[int, Values, int] | None = None  # line, values, the bar before
+        self._waiting: tuple[int, Values, _Bar | None] | None = None  # line, values, the bar before
         self._last = ""  # the last dictionary
+        self._trainer = ""
+        self._in_state = False
+        self._entry: tuple[int, int, list[str]] | None = None  # its line, how far it is indented, its lines
+
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        if self._in_state or _STATE in text:
+            return self._state_line(number, text)
+        return super().feed(number, text)
 
     def end(self) -> Iterable[Event]:
-        return (*super().end(), *self._release(None))
+        return (*super().end(), *self._release())
+
+    def _state_line(self, line: int, text: str) -> Iterable[Event]:
+        """Read a line of trainer_state.json. ms-swift ends logging.jsonl with all of log_history in one line."""
+        bare = text.strip()
+        if not self._in_state:
+            self._in_state = self._run.sure = bare.endswith("[")
+            self.wants = int(self._in_state)
+            return ()
+        self.wants = 1
+        indent = len(text) - len(text.lstrip())
+        if self._entry is None:
+            if bare == "{":
+                self._entry = line, indent, []
+            elif bare.startswith("]"):
+                self._in_state, self.wants = False, _STATE_LINES
+                return ()
+        if self._entry is None or len(self._entry[2]) > _ENTRY_LINES:
+            return ()
+        first, begins, lines = self._entry
+        lines.append(bare)
+        if indent > begins or bare[:1] != "}":
+            return ()
+        self._entry = None
+        return self.read(first, "".join(lines))
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterator[Event]:
         bar, pairs = _BAR.search(text), _pairs(text)
-        # Evaluation, tokenising and downloads draw bars too: only the one that ends at the last step counts.
-        if bar is not None and int(bar[1]) <= int(bar[2]) == self._run.header.get("train_iters", int(bar[2])):
-            yield from self._release(int(bar[1]))
-            self._run.bar = max(self._run.bar, int(bar[1]))
+        if bar is not None:
+            yield from self._drawn(line, (int(bar[1]), int(bar[2])))
         values = self.dialect.values(text)
         if values is not None:
-            counted = _counted(pairs)
-            if counted is not None:
-                self._planned = self._run.header["train_iters"] = int(counted[2])
+            planned = _counted(pairs)[1]
+            if planned is not None:
+                self._planned = self._run.header["train_iters"] = planned
             yield from self._read_step(line, text, values)
-            if bar is None:
+            if bar is None and not self._in_state:
                 self._remember(text)
         elif "eval_loss" in pairs:
-            yield from self._release(None)
+            yield from self._release()
             yield from self._validation(line, pairs)
-        elif "train_runtime" in pairs:
-            yield from self._release(None)
-            figures = ((fact, number(pairs.get(name, ""))) for name, fact in _SUMMARY.items())
-            yield from (Fact(fact, value, line) for fact, value in figures if value is not None)
-            yield Fact("completed", True, line)
+        elif "train_runtime" in pairs or ("current_steps" in pairs and "epoch" in pairs and "loss" not in pairs):
+            yield from self._release()
+            yield from self._summary(line, pairs)
         else:
             yield from self.other(line, text)
+
+    def _drawn(self, line: int, bar: _Bar) -> Iterator[Event]:
+        """Take note of a bar. Evaluation, tokenizing and downloads draw some, too: only those that end at the last step
+        count, and until it is known those around a line."""
+        run = self._run
+        if not bar[0] <= bar[1] == run.header.get("train_iters", bar[1]):
+            return
+        before = self._waiting[2] if self._waiting else None
+        yield from self._release(bar)
+        if before is not None and before[1] == bar[1] and not run.bunched and "train_iters" not in run.header:
+            run.header["train_iters"] = bar[1]
+            yield Fact("train_iters", bar[1], line)
+        run.bar, run.sure = bar, run.sure or bar[0] == run.last == 0
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         if "** Running training **" in text:
             self.wants = _HEADER_LINES
             if self._run.epoch:
-                yield from self._release(None)
+                yield from self._release()
                 self._begin()
                 yield NewRun(line)
-        for event in super().other(line, text):
-            yield event
-            if isinstance(event, (Setting, Fact)):
+            self._run.sure = True
+        for event in (*self._resumed(line, text), *super().other(line, text)):
+            if isinstance(event, Resumed):
+                self._run.last = event.done
+            elif isinstance(event, (Setting, Fact)):
+                if event.name == "trainer":  # a traceback goes through the files of several: the outermost is its name
+                    if self._trainer:
+                        continue
+                    self._trainer = event.value
                 self._run.header[event.name] = event.value
+                if event.name in ("logging_steps", "resumed_from") and not self._run.last:
+                    self._run.sure = "resumed_from" not in self._run.header
+            yield event
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         entry = text.partition("{")[2].partition("}")[0].replace(" ", "")  # a terminal breaks it at blanks
         if entry == self._last:
             return ()  # printed twice, or by another rank
         self._last = entry
-        events: list[Event] = [*self._release(None)]
         epoch, iteration = values["metrics"].get("epoch"), values["iteration"]
+        if iteration is not None and iteration == self._run.last and self._run.sure:
+            return ()  # two processes write one file
+        if self._waiting is not None and self._run.bar is not None:
+            self._run.bunched = True
+        events: list[Event] = [*self._release(then=epoch)]
         if epoch is not None:
             if epoch < self._run.epoch and iteration is None:  # with numbers the core sees what goes back
                 self._begin()
@@ -128,41 +284,60 @@ class _Driver(Driver):
         return events
 
     def _begin(self) -> None:
-        self._run, self._planned, self._total, self._layout = _Run(), None, None, None
+        kept = {name: value for name, value in self._run.header.items() if name in _OF_PROGRAM}
+        self._run, self._planned, self._total, self._layout = _Run(kept), None, None, None
 
-    def _release(self, bar_after: int | None) -> tuple[Step, ...]:
+    def _release(self, after: _Bar | None = None, then: float | None = None) -> tuple[Step, ...]:
         if self._waiting is None:
             return ()
-        (line, values, bar_before), self._waiting = self._waiting, None
-        iteration = self._run.step_of(values["metrics"], bar_before, bar_after)
+        (line, values, before), self._waiting = self._waiting, None
+        iteration = self._run.step_of(values["metrics"], before, after, then)
         tokens = values["metrics"].get("consumed_tokens")
-        if iteration is not None and tokens and self._run.counts_padding:
-            self._run.tokens_per_step = tokens / iteration
+        if iteration is not None:
+            self._run.learn(iteration, values["metrics"].get("epoch"))
+            if tokens and self._run.counts_padding:
+                self._run.tokens_per_step = tokens / iteration
         return (self._step(line, values, iteration),)
 
     def _step(self, line: int, values: Values, known: int | None) -> Step:
-        run, since = self._run, None if known is None else known - self._run.last
-        run.last = run.last + 1 if known is None else known
+        run = self._run
         # Where a log begins in the middle, what its first line covers is not known.
-        if since == 1 or (run.started and since is not None and since > 0):
+        since = known - run.last if known is not None and (run.sure or known == 1) else None
+        if since is not None and since > 0:
             values["interval_steps"] = since
         if since == 1:
             values["flags"] = ()
         if known is None:
             values["flags"] = ("step:by_order", *values["flags"])
-        run.started, values["line"], values["step"] = True, line, run.last - 1
+            run.last, run.sure = run.last + 1, False
+        else:
+            run.every = since if since and run.last and known % since == 0 else None
+            run.last, run.sure = known, True
+        values["line"], values["step"] = line, run.last - 1
         return Step(**values)
 
     def _validation(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
         loss, seconds = (number(pairs.get(name, "")) for name in ("eval_loss", "eval_runtime"))
         values = {name: number(pairs.get(name, "")) for name in ("epoch", "eval_accuracy")}
         metrics = {name: value for name, value in values.items() if value is not None}
-        counted = _counted(pairs)
-        last = self._run.last if counted is None else int(counted[1])
-        step, iteration = last - 1 if last else None, None if counted is None else last
+        iteration, _ = _counted(pairs)
+        last = iteration or (self._run.last if self._run.sure else 0)
+        step = last - 1 if last else None
         yield Validation(line=line, step=step, iteration=iteration, loss=loss, seconds=seconds, metrics=metrics)
         if seconds is not None:
             yield Stall(line=line, kind="evaluation", seconds=seconds)
+
+    def _summary(self, line: int, pairs: dict[str, str]) -> Iterator[Event]:
+        """Yield what the Trainer says at its end. It may have been stopped before the last step."""
+        figures = ((fact, number(pairs.get(name, ""))) for name, fact in _SUMMARY.items())
+        yield from (Fact(fact, value, line) for fact, value in figures if value is not None)
+        run, (iteration, planned) = self._run, _counted(pairs)
+        if planned is not None:
+            yield Fact("train_iters", planned, line)
+        reached = iteration or max(run.last if run.sure else 0, run.bar[0] if run.bar else 0)
+        every, planned = run.header.get("logging_steps") or run.every or 1, planned or run.header.get("train_iters", 0)
+        short = 0 < reached <= planned - (1 if iteration else every)
+        yield Fact("completed", True if short else "all", line)
 
 
 def _places(text: str) -> list[Place] | None:
@@ -172,10 +347,14 @@ def _places(text: str) -> list[Place] | None:
     if "loss" not in names or names.isdisjoint(("learning_rate", "epoch", *_COUNTERS)):
         return None
     places: list[Place] = [(*DIALECT.columns.get(field[1], UNREAD), *field.span(2)) for field in fields]
-    counted = next((field for field in fields if field[1] in _COUNTERS and _COUNTED.match(field[2])), None)
-    if counted is not None:
-        at = counted.start(2)
-        places[fields.index(counted)] = "iteration", int, at, at + counted[2].index("/")
+    for name in _COUNTERS:
+        if name in names:
+            at = next(index for index, field in enumerate(fields) if field[1] == name)
+            counted = _COUNTED.match(fields[at][2])
+            if counted is not None:
+                start = fields[at].start(2)
+                places[at] = "iteration", int, start, start + counted.end(1)
+                break
     return places
 
 
@@ -189,13 +368,25 @@ def _describe(values: Values, text: str) -> Values:
     return values
 
 
-def _counted(pairs: dict[str, str]) -> re.Match[str] | None:
-    return next((match for name in _COUNTERS if (match := _COUNTED.match(pairs.get(name, "")))), None)
+def _counted(pairs: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the step of a dictionary, and how many there will be, as far as it says so."""
+    match = next((match for name in _COUNTERS if (match := _COUNTED.match(pairs.get(name, "")))), None)
+    if match is None:
+        return None, None
+    return int(match[1]), int(match[2]) if match[2] else count(pairs.get("total_steps", ""))
 
 
 def _pairs(text: str) -> dict[str, str]:
     _, brace, rest = text.partition("{")
     return {name: printed.strip() for name, printed in _PAIR.findall(rest[:20_000])} if brace else {}
+
+
+def _mebibytes(text: str) -> int | None:
+    return whole(number(text), 2**20)
+
+
+def _used(text: str) -> int | None:
+    return gibibytes(text) or None  # 0: not measured on this device
 
 
 # What stands before " = 1,024" in the header.
@@ -210,18 +401,40 @@ _FACTS = {
     "num_epochs": "Num Epochs",
     "trainable_parameters": "Number of trainable parameters",
 }
+_DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a command line
+    r"(?<![\w/])max_steps[\"']?[=:] ?(?P<train_iters>[1-9]\d{0,11})\b",
+    r"\blogging_steps[\"']?(?:[=:] ?| )[\"']?(?P<logging_steps>[1-9]\d{0,6})(?:\.0)?(?![\d.])",
+    r"\blogging_first_step[\"']?[=: ] ?(?P<logging_first_step>[Tt]rue)",
+    r"\blogging_strategy[\"']?[=: ] ?[\"']?<?(?:IntervalStrategy\.)?(?P<logging_strategy>\w{2,5})",
+    r"resume_from_checkpoints?[\"']?[=: ] ?[\"']?(?!None|null|[Ff]alse)(?P<resumed_from>[^\s,\"']{1,200})",
+)
+_TRAINERS = (
+    r'"[^"]{0,200}\b(?P<trainer>axolotl|llamafactory|llmtuner|swift|trl|transformers)/[^"]{0,99}?train[^"]{0,80}",',
+    r"\[(?P<trainer>axolotl)\.[\w.]{1,60}",
+)
 DIALECT = Dialect(
     framework="hf",
     looks_for="Hugging Face Trainer: lines {'loss': …, 'learning_rate': …, 'epoch': …} or {'train_runtime': …}",
     signs=(
         *(b"'learning_rate': ", b'"learning_rate": ', b"'train_runtime': ", b'"train_runtime": '),
-        b"Total optimization",
+        *(b"Total optimization", b'"current_steps": ', _STATE.encode(), b"/transformers/trainer", b"[axolotl."),
+        *(b"/axolotl/", b"/llamafactory/", b"/llmtuner/", b"/swift/", b"/trl/"),
     ),
     marks=(b"loss", b"it/s]", b"s/it]", b"Saving model checkpoint to"),
     startup=(
         *(b"** Running training **", b"train_runtime", b"Num examples = ", b"Num Epochs = ", b"batch size per device"),
         *(b" train batch size (w. ", b"Gradient Accumulation steps", b"Total optimization steps"),
-        b"Number of trainable parameters",
+        *(b"Number of trainable parameters", b"Continuing training from global step", _STATE.encode(), b"[axolotl."),
+        *(
+            b"logging_s",
+            b"logging_first_step",
+            b"resume_from_checkpoint",
+            b"max_steps=",
+            b"max_steps: ",
+            b'"max_steps": ',
+            b"'max_steps': ",
+        ),
+        *(b'"current_steps": ', b'.py", line '),
     ),
     head=r"\{[\"'](?:eval_|train_)?[a-z_]{2,40}[\"']: ",
     complete=r"^[^{]{0,65536}\{[^}]{0,65536}\}",
@@ -229,7 +442,25 @@ DIALECT = Dialect(
         "loss": ("loss", number),
         "grad_norm": ("grad_norm", number),
         "learning_rate": ("lr", number),
+        "lr": ("lr", number),
         "memory(GiB)": ("memory_bytes", gibibytes),
+        **dict.fromkeys(("memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)"), ("memory_bytes", _used)),
+        **dict.fromkeys(("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)"), ("allocated_bytes", _used)),
+        **dict.fromkeys(("memory/max_active (GiB)", "memory/max_mem_active(gib)"), ("active_bytes", _used)),
+        "vram_reserved": ("memory_bytes", gibibytes),
+        "vram_allocated": ("allocated_bytes", gibibytes),
+        "step_peak_memory_reserved_MB": ("memory_bytes", _mebibytes),
+        "step_peak_memory_allocated_MB": ("allocated_bytes", _mebibytes),
+        "step_time_sec": ("step_time_s", number),
+        "avg_step_time_sec": ("step_time_s_running_mean", number),
+        "step_tokens_per_second": ("tokens_per_s", number),
+        "avg_tokens_per_second": ("tokens_per_s_running_mean", number),
+        "throughput": ("tokens_per_s_running_mean", number),
+        "total_tokens": ("consumed_tokens", number),
+        "tokens/total": ("consumed_tokens", number),
+        "tokens/trainable": ("trainable_tokens", number),
+        "tokens/train_per_sec_per_gpu": ("trainable_tokens_per_s_per_gpu", number),
+        "ppl": ("perplexity", number),
         "epoch": ("epoch", number),
         "num_input_tokens_seen": ("consumed_tokens", number),
         "num_tokens": ("consumed_tokens", number),
@@ -245,8 +476,17 @@ DIALECT = Dialect(
         "kl": ("kl", number),
     },
     settings=tuple(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
-    facts=tuple(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _FACTS.items()),
-    conversions=dict.fromkeys((*_SETTINGS, *_FACTS), count),
+    facts=(
+        *(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _FACTS.items()),
+        *(*_DUMPED, *_TRAINERS),
+    ),
+    conversions={
+        **dict.fromkeys((*_SETTINGS, *_FACTS, "logging_steps"), count),
+        "logging_first_step": bool,
+        "logging_strategy": str.lower,
+        "resumed_from": str,
+    },
+    resumed=r"Continuing training from global step (?P<done>\d{1,12})",
     stalls={"checkpoint": r"Saving model checkpoint to .{0,300}checkpoint-(?P<iteration>\d{1,12})\b"},
     driver=_Driver,
     places=_places,
