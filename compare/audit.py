@@ -99,8 +99,11 @@ class Audit(Struct, frozen=True):
     rehearsed: bool
 
 
-def audit(groups: Sequence[Group], question: Question, curves: Mapping[str, Curve]) -> Audit:
-    """Compare the settings and curves of the groups that count. curves: of each run, by its path. InputError."""
+def audit(
+    groups: Sequence[Group], question: Question, curves: Mapping[str, Curve], impossible: Mapping[str, str]
+) -> Audit:
+    """Compare the settings and curves of the groups that count. curves: of each run, by its path. impossible: why the
+    figures of a run are, by its path: one of its facts is wrong, which the verdict may rest on. InputError."""
     sides = counted(groups)
     rehearsed = any(side.rehearsed for side in sides)
     compared = choose(sides, question.vary)
@@ -112,6 +115,9 @@ def audit(groups: Sequence[Group], question: Question, curves: Mapping[str, Curv
     rows = tuple(_rows(sides, may, curves, checksums)) if sides else ()
     states = {row.setting: row.state for row in rows}
     checks = tuple(_checks(sides, runs, checksums, states, question.baseline)) if len(runs) > 1 else ()
+    if too_fast := [f"{one.run.record.id} is {impossible[one.run.path]}" for one in runs if one.run.path in impossible]:
+        more = f"; and so for {len(too_fast) - 1} more" if len(too_fast) > 1 else ""
+        checks = (Check("figures", "unknown", f"{too_fast[0]}{more}", None, decides=True), *checks)
     deviations = tuple(item for side in sides for run in side.usable for item in _deviations(run))
     _refuse_unknown(question.accept, rows, checks, deviations)
     rows = tuple(_accepted(row, row.setting, question.accept) for row in rows)
@@ -242,11 +248,13 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row:
-    """Return the row. An unknown fact, kernel or setting that nobody can request decides nothing."""
+    """Return the row. An unknown fact, kernel or setting that nobody can request decides nothing, unless it is of the
+    precision and another group reports it."""
     setting = vocabulary().get(name)
     kind = "fact" if setting is None else setting.kind
     state, reason = _state(name, kind, values, varied, sides)
-    matters = setting is not None and kind != "kernels" and setting.request is not None and name not in varied
+    ran = kind == "precision" and any(value not in (None, (None,)) for value in values.values())
+    matters = setting is not None and kind != "kernels" and bool(setting.request or ran) and name not in varied
     return Row(name, kind, state, values, reason, state == "unexplained" or (state == "unknown" and matters))
 
 

@@ -22,6 +22,7 @@ from compare.statistics import Interval, Ratio, Word, ratio_of
 from conf.errors import InputError, Problem, UserError, closest, listed
 from metrics import Quantity, summarise
 from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of, priced
+from metrics.quantity import IMPOSSIBLE
 from metrics.repeats import gathered
 from metrics.terms import EXAMPLE, read_prices
 from parsers import Run
@@ -113,7 +114,7 @@ def compare_groups(
     if numbers and (unknown := {f.metric for f in FIGURES}.difference(*numbers.values())):
         what, allowed = "no such metric in metrics/summary.py", listed(sorted(set().union(*numbers.values())))
         raise InputError(Problem("compare/figures.jsonl", what, listed(sorted(unknown)), allowed))
-    audited = audit(groups, question, curves)
+    audited = audit(groups, question, curves, impossible(numbers))
     pooled = {
         g.label: {f.metric: pool(f, [numbers[run.path][f.metric] for run in g.shown]) for f in FIGURES}
         for g in groups
@@ -133,6 +134,12 @@ def compare_groups(
         break_evens=break_evens(options, on),
         scaling=tuple(_scaling(counting, numbers, question.difference)),
     )
+
+
+def impossible(numbers: Numbers) -> dict[str, str]:
+    """Return by path why runs cannot have had their speed."""
+    known = ((path, figures[SPEED]) for path, figures in numbers.items())
+    return {path: speed.note for path, speed in known if speed.missing == IMPOSSIBLE}
 
 
 def _trace(runs: Sequence[Run], terms: Terms, progress: Progress) -> tuple[dict[str, Figures], dict[str, Curve]]:
@@ -230,7 +237,8 @@ def _ratios(groups: Sequence[Group], base: Group, numbers: Numbers, difference: 
             continue
         guess = next((q for q in every if q.source == "assumed"), None)
         if ours is None or theirs is None:
-            result = Ratio(f"unknown of {group_.label if ours is None else base.label}")
+            word = next(q.missing for q in every if q.value is None)
+            result = Ratio(f"{word} of {group_.label if ours is None else base.label}")
         elif min(*ours, *theirs) <= 0:
             result = Ratio("no ratio: not above zero in every run")
         elif guess is not None:  # no word about what nobody measured or stated

@@ -22,6 +22,7 @@ LAYOUTS = Path(__file__).parent / "tables" / "layouts.csv"
 
 _FROM_MEMORY = re.compile(r"\b(recalled|unverified)\b", re.IGNORECASE)
 PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "fp4")
+_DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 and bf16 have one peak on every GPU here
 _NEAREST = 4
 _WORDS = {"": None, "true": True, "false": False}  # cells of CSV; a number is read by `freeze`
 _Row = TypeVar("_Row")
@@ -83,6 +84,29 @@ def named_by_driver(device_name: str) -> Hardware | None:
     spelled = device_name.strip().lower()
     devices = filter(None, map(hardware, choices("hardware")))
     return next((device for device in devices if spelled in map(str.lower, device.device_names)), None)
+
+
+def precision_of(settings: Mapping[str, Any]) -> str | None:
+    """Return fp4, fp8, bf16 or fp32; None where canonical settings do not report both whether fp8 ran and the type of
+    the computation: Lightning's (mixed precision has other parameters), else that of the parameters.
+
+    In an fp8 run attention and logits stay in bf16, so that it cannot reach the peak of fp8."""
+    if settings.get("fp4"):
+        return "fp4"
+    if "fp8" not in settings:
+        return None
+    dtype = settings.get("compute_dtype") or settings.get("params_dtype")
+    return "fp8" if settings["fp8"] else _DTYPES.get(str(dtype).removeprefix("torch."))
+
+
+def peak_of(device: Hardware | None, precision: str | None) -> tuple[str, float] | None:
+    """Return the dense peak of one device by its data sheet, in TFLOP/s, behind its precision; of an unknown precision
+    the highest. None where no peak is known."""
+    if device is None:
+        return None
+    peaks = device.peak_dense_tflops
+    best = precision or max(peaks, key=lambda name: peaks[name], default="")
+    return (best, peaks[best] / device.devices_per_package) if best in peaks else None
 
 
 def check_hardware(mapping: Mapping[str, Any]) -> list[Problem]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from conf.vocabulary import short_names
 from metrics.peak import device_of
-from metrics.quantity import Quantity, weakest
+from metrics.quantity import IMPOSSIBLE, Quantity, weakest
 from metrics.repeats import FACTS, SEED, distinct_names, exp, experiment_key, gathered, pooled, requested_of
 from metrics.step_times import count
 from metrics.summary import summarise
@@ -179,7 +179,9 @@ def _energy(option: Option, terms: Terms, kwh: Quantity) -> Bill:
     joules = kwh.times(3.6e6 / terms.tokens, "J/token", note=kwh.note)
     return {
         "power_w_per_gpu": option.power_w_per_gpu,
-        "energy_kwh": replace(kwh, note=f"{note}; {kwh.note}" if kwh.note else note),
+        "energy_kwh": kwh
+        if kwh.missing == IMPOSSIBLE
+        else replace(kwh, note=f"{note}; {kwh.note}" if kwh.note else note),
         "energy_mwh": kwh.times(1e-3, "MWh"),
         "energy_j_per_token": joules,
         "tokens_per_wh": joules.under(3600, "tokens/Wh"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from conf.arguments import Arguments, Command, Key, positive, positive_integer, switch
 from conf.compose import choices, compose
@@ -16,7 +16,7 @@ from conf.facts import PRECISIONS, hardware
 from conf.freeze import MOST_LAYERS, frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
-from metrics.peak import Cause, achievable_tflops, causes_in_a_run, explained, peak_tflops
+from metrics.peak import Cause, Judgement, causes_in_a_run, judge_tflops, peak_tflops
 from metrics.quantity import Quantity, shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
@@ -189,35 +189,6 @@ def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
     shape = Shape(**sizes, untie_embeddings_and_output_weights=True)
     parts = (("keys' and values' projections", None), ("MLP", ffn), ("logits", vocabulary))
     return shape, arguments["seq_length"], tuple(name for name, size in parts if not size)
-
-
-class Judgement(NamedTuple):
-    """A verdict on a claim. impossible: above what the device can do at all. implausible: above the best matmul
-    measured on it."""
-
-    word: Literal["possible", "implausible", "impossible", "cannot tell"]
-    reason: str
-    figures: Mapping[str, Quantity] = {}
-
-
-def judge_tflops(
-    tflops: float, device: Hardware | None, precision: str, needs: str, causes: Sequence[Cause]
-) -> Judgement:
-    """Judge TFLOP/s of one GPU by its dense peak, and by the best matmul that was measured on it. needs: what the claim
-    comes to; causes: what else may be wrong."""
-    peak, best = peak_tflops(device, precision), achievable_tflops(device, precision)
-    rate = Quantity.of(tflops, "TFLOP/s", "computed")
-    figures = {"tflops_per_gpu": rate, "peak_dense_tflops": peak, "best_measured_tflops": best}
-    if peak.value is None:
-        return Judgement("cannot tell", f"{needs}; {peak.note}", figures)
-    share = tflops / peak.value
-    against = f"{needs}: {shown(100 * share, 3)} % of {shown(float(peak.value))} TFLOP/s ({peak.note})"
-    if share > 1:
-        return Judgement("impossible", f"{against}; {explained(share, causes)}", figures)
-    if best.value is not None and tflops > best.value:
-        what = f"above the {shown(float(best.value))} TFLOP/s of the best matmul ever measured on it"
-        return Judgement("implausible", f"{against}, {what}; {explained(tflops / best.value, causes)}", figures)
-    return Judgement("possible", against, figures)
 
 
 def _device(arguments: Arguments) -> tuple[Hardware | None, str]:

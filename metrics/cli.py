@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from conf.arguments import Command, program
 from conf.errors import InputError, Main, Problem, command, listed
 from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, break_evens, options, swings
 from metrics.check import check, flops
-from metrics.quantity import Quantity, shown
+from metrics.quantity import IMPOSSIBLE, Quantity, shown
 from metrics.summary import summarise, summary_json
 from metrics.terms import KEYS, OLD, terms_of
 from parsers import Run, differences, find_runs
@@ -96,7 +96,7 @@ def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[B
     ]
     for option, figures in bills:
         lines += ["", f"{option.label} ({option.runs} run{'s' if option.runs > 1 else ''})"]
-        lines += [f"  {name:<26} {_figure(quantity)}" for name, quantity in figures.items()]
+        lines += [f"  {name:<26} {_figure(quantity)}" for name, quantity in _said_once(figures)]
     if evens:
         lines += ["", "break-even"]
         wins = "costs less than" if of == MONEY else "takes less energy than"
@@ -105,6 +105,15 @@ def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[B
     for option, figures in bills:
         lines += _sensitivity(option, figures, terms, of)
     return lines
+
+
+def _said_once(figures: Mapping[str, Quantity]) -> Iterator[tuple[str, Quantity]]:
+    """Yield figures by name; why many of them are impossible stands beside the first."""
+    said = set[str]()
+    for name, quantity in figures.items():
+        again = quantity.missing == IMPOSSIBLE and quantity.note in said
+        yield name, replace(quantity, note=f"{IMPOSSIBLE}, as above") if again else quantity
+        said.add(quantity.note)
 
 
 def _even(level: Quantity) -> str:
@@ -116,7 +125,7 @@ def _even(level: Quantity) -> str:
 
 def _figure(quantity: Quantity) -> str:
     if quantity.value is None:
-        return f"unknown: {quantity.note}" if quantity.note else "unknown"
+        return quantity.note if quantity.missing == IMPOSSIBLE else f"unknown: {quantity.note}".rstrip(": ")
     figure = f"{shown(quantity.value)} {quantity.unit}{_ends(quantity)}"
     return f"{figure:<44} {quantity.source:<9} {quantity.note}".rstrip()
 
@@ -205,7 +214,7 @@ def _table(run: Run) -> str:
     """Return the figures of a run as people read them (FLOPs short), each with its source and its note."""
     record = run.record
     lines = [f"{run.path} ({record.name}, {record.provenance}, {record.status})"]
-    for name, figure in ((name, quantity.readable()) for name, quantity in summarise(record).items()):
+    for name, figure in ((name, quantity.readable()) for name, quantity in _said_once(summarise(record))):
         short = figure.value is not None and figure.unit == "FLOP/token"
         text = f"{figure.value:.4e} {figure.unit}" if short else str(figure)
         source = figure.source if figure.value is not None else ""

@@ -5,16 +5,13 @@ Not here: how many operations a model needs (metrics/flops.py)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from conf.facts import hardware, named_by_driver
+from conf.facts import hardware, named_by_driver, peak_of
 from conf.schema import Hardware
-from metrics.quantity import Quantity, shown
-from metrics.shape import Facts
+from metrics.quantity import IMPOSSIBLE, Quantity, shown
 from parsers.record import Record
-
-_DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 and bf16 have one peak on every GPU here
 
 
 class Cause(NamedTuple):
@@ -36,27 +33,13 @@ def hardware_of(record: Record) -> str | None:
     return device.name if device else record.hardware or record.environment.get("device_name")
 
 
-def precision_of(facts: Facts) -> str | None:
-    """Return fp8, bf16 or fp32; None where the settings do not report both whether fp8 ran and the type of the
-    computation: Lightning's (mixed precision has other parameters), else that of the parameters.
-
-    In an fp8 run attention and logits stay in bf16, so that it cannot reach the peak of fp8."""
-    if "fp8" not in facts.settings:
-        return None
-    if facts.settings["fp8"]:
-        return "fp8"
-    dtype = facts.settings.get("compute_dtype") or facts.settings.get("params_dtype")
-    return _DTYPES.get(str(dtype).removeprefix("torch."))
-
-
 def peak_tflops(device: Hardware | None, precision: str | None) -> Quantity:
     """Return the dense peak of one device in TFLOP/s, by its data sheet: half a package's where that is two devices."""
     if device is None or precision is None:
         return Quantity(None, "TFLOP/s", "spec", note="unknown GPU" if device is None else "unknown precision")
-    peak = device.peak_dense_tflops.get(precision)
-    if peak is None:
+    if (peak := peak_of(device, precision)) is None:
         return Quantity(None, "TFLOP/s", "spec", note=f"no {precision} peak is known for {device.name}")
-    return Quantity.of(peak / device.devices_per_package, "TFLOP/s", "spec", f"{device.name} {precision} dense")
+    return Quantity.of(peak[1], "TFLOP/s", "spec", f"{device.name} {precision} dense")
 
 
 def achievable_tflops(device: Hardware | None, precision: str | None) -> Quantity:
@@ -77,9 +60,49 @@ def utilisation(tflops: Quantity, peak: Quantity, causes: tuple[Cause, ...] = ()
     of = f"of {shown(float(peak.value))} TFLOP/s, {peak.note}"
     if share <= 1:
         return tflops.times(100 / peak.value, "%", note=of)
-    word = "impossible" if peak.source == "spec" else "implausible"
+    word = IMPOSSIBLE if peak.source == "spec" else "implausible"
     note = f"{word}: {shown(100 * share, 3)} % {of}; {explained(share, causes)}"
     return Quantity(None, "%", tflops.source, note=note)
+
+
+class Judgement(NamedTuple):
+    """A verdict on a claim. impossible: above what the device can do at all. implausible: above the best matmul
+    measured on it."""
+
+    word: Literal["possible", "implausible", "impossible", "cannot tell"]
+    reason: str
+    figures: Mapping[str, Quantity] = {}
+
+
+def judge_tflops(
+    tflops: float, device: Hardware | None, precision: str | None, needs: str, causes: Sequence[Cause]
+) -> Judgement:
+    """Judge TFLOP/s of one GPU by its dense peak, and by the best matmul that was measured on it. needs: what the claim
+    comes to; causes: what else may be wrong."""
+    peak, best = peak_tflops(device, precision), achievable_tflops(device, precision)
+    rate = Quantity.of(tflops, "TFLOP/s", "computed")
+    figures = {"tflops_per_gpu": rate, "peak_dense_tflops": peak, "best_measured_tflops": best}
+    if peak.value is None:
+        return Judgement("cannot tell", f"{needs}; {peak.note}", figures)
+    share = tflops / peak.value
+    against = f"{needs}: {shown(100 * share, 3)} % of {shown(float(peak.value))} TFLOP/s ({peak.note})"
+    if share > 1:
+        return Judgement("impossible", f"{against}; {explained(share, causes)}", figures)
+    if best.value is not None and tflops > best.value:
+        what = f"above the {shown(float(best.value))} TFLOP/s of the best matmul ever measured on it"
+        return Judgement("implausible", f"{against}, {what}; {explained(tflops / best.value, causes)}", figures)
+    return Judgement("possible", against, figures)
+
+
+def impossible(name: str, tflops: Quantity, device: Hardware | None, precision: str | None, stated: str) -> str:
+    """Return why a run cannot have had TFLOP/s that stand above its device's peak, in a precision that is not known
+    above the highest of all; empty where it can. stated: facts of the run that may be wrong."""
+    limit = peak_of(device, precision)
+    if tflops.value is None or limit is None:
+        return ""
+    causes = (Cause(f"whether {stated} are right"), *causes_in_a_run(device, limit[0]))
+    judged = judge_tflops(float(tflops.value), device, limit[0], f"{name} of {tflops}", causes)
+    return f"{IMPOSSIBLE}: {judged.reason}" if judged.word == IMPOSSIBLE else ""
 
 
 def explained(share: float, causes: Sequence[Cause]) -> str:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 Source = Literal["measured", "log", "computed", "spec", "assumed"]
 _SUREST_FIRST: tuple[Source, ...] = ("measured", "log", "computed", "spec", "assumed")
 _LEAST, _MOST = 1e-100, 1e100
+IMPOSSIBLE = "impossible"
+"""The first word of the note of a figure that has no number, since no device can do so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,13 @@ class Quantity:
             return self
         return self.times(1e-9, f"GB{self.unit.removeprefix('bytes')}", note=self.note)
 
+    @property
+    def missing(self) -> str:
+        """Return the word for a figure without a number: unknown, or impossible where its note says so."""
+        return IMPOSSIBLE if self.note.startswith(IMPOSSIBLE) else "unknown"
+
     def __str__(self) -> str:
-        return " ".join(part for part in (shown(self.value), "" if self.value is None else self.unit) if part)
+        return self.missing if self.value is None else " ".join(filter(None, (shown(self.value), self.unit)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of the schema of records ($defs/quantity)."""

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from conf.schema import MLA, Model
 from conf.vocabulary import requested
 from parsers.record import Record
-
-_LIGHTNING: Mapping[str, str] = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
+from parsers.values import compute_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +78,7 @@ def facts_of(record: Record) -> Facts:
     other, modules = (record.environment.get(name) for name in ("other_layers", "recompute_modules"))
     if modules is not None:
         ran["recompute_modules"] = modules
-    precision = str(record.environment.get("precision"))  # of Lightning's trainer: 32-true, bf16, bf16-mixed, 16 …
-    if (compute := _LIGHTNING.get(precision.partition("-")[0])) is not None:
+    if (compute := compute_dtype(record.environment)) is not None:
         ran["compute_dtype"] = compute
     return Facts({**others, **ran}, frozenset(others), None if other is None else str(other))
 

@@ -12,10 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from conf.errors import listed, some
+from conf.facts import precision_of
 from conf.schema import Hardware
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
-from metrics.peak import achievable_tflops, causes_in_a_run, device_of, peak_tflops, precision_of, utilisation
-from metrics.quantity import Quantity, Source, shown
+from metrics.peak import achievable_tflops, causes_in_a_run, device_of, impossible, peak_tflops, utilisation
+from metrics.quantity import IMPOSSIBLE, Quantity, Source, shown
 from metrics.repeats import gathered
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
 from metrics.step_times import StepTimes, count, executed, find_warmup, step_times
@@ -30,6 +31,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "allocated": ("allocated", "max_memory_allocated_bytes"),
 }
 _TOTALS = ("hip_memory_total_bytes", "rocm_memory_total_bytes")
+_GIB_BY_GB = 2**30 / 1e9
 _DISAGREEMENT = 0.05  # between counter and integrated power: above it one of them is wrong, as Zeus reports
 
 
@@ -51,16 +53,32 @@ Metric = Callable[[Basis], Quantity]
 
 
 def summarise(record: Record) -> dict[str, Quantity]:
-    """Return every metric of METRICS; its value is None where the record does not say enough.
+    """Return every metric of METRICS; its value is None where the record does not say enough. One figure above its
+    device's peak is impossible, and then no figure of speed has a number: cost and compare have theirs from here.
 
     An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures."""
     facts = facts_of(record)
-    device, precision = device_of(record), precision_of(facts)
+    device, precision = device_of(record), precision_of(facts.settings)
     basis = Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))
     figures = {name: metric(basis) for name, metric in METRICS.items()}
-    if record.provenance != "estimated" or record.steps:
+    if record.provenance == "estimated" and not record.steps:
+        figures |= {name: Quantity.from_json(entry) for name, entry in record.summary.items()}
+    return _possible(basis, figures)
+
+
+def _possible(basis: Basis, figures: dict[str, Quantity]) -> dict[str, Quantity]:
+    """Return `figures`: without numbers of speed where our TFLOP/s are impossible, or the framework's and ours unknown;
+    without the framework's alone where ours are possible, for it may count otherwise."""
+    device, precision, ours, theirs = basis.device, basis.precision, "tflops_per_gpu", "tflops_per_gpu_framework"
+    known = {name: basis.facts.settings.get(name) or basis.record.given.get(name) for name in ("world_size", "model")}
+    known = {"hardware": device and device.name, "precision": precision, **known}
+    stated = listed([f"{name}={value}" for name, value in known.items() if value is not None])
+    why = impossible(ours, figures[ours], device, precision, stated)
+    alone = not why and figures[ours].value is not None
+    if not (why := why or impossible(theirs, figures[theirs], device, precision, stated)):
         return figures
-    return {**figures, **{name: Quantity.from_json(entry) for name, entry in record.summary.items()}}
+    left = {theirs} if alone else {name for name in figures if not name.startswith(NOT_OF_SPEED)}
+    return {name: Quantity(None, q.unit, q.source, note=why) if name in left else q for name, q in figures.items()}
 
 
 def summary_json(record: Record) -> dict[str, dict[str, Any]]:
@@ -258,7 +276,8 @@ def _memory_share(basis: Basis) -> Quantity:
     share = 100 * peak / room.value
     note = f"{kind}, of {room.value / 1e9:,.1f} GB, {room.note}"
     if share > 100:
-        what = f"impossible: {share:.0f} % {note}; check: the device, GB or GiB"
+        most = room.value * (_GIB_BY_GB if room.source == "spec" else 1)  # data sheets say GB and mean GiB
+        what = f"{IMPOSSIBLE if peak > most else 'unknown'}: {share:.0f} % {note}; check: the device, GB or GiB"
         return Quantity(None, "%", basis.times.clock, note=what)
     return Quantity.of(share, "%", basis.times.clock, note)
 
@@ -355,6 +374,8 @@ def _loss(basis: Basis, place: int) -> Quantity:
     return Quantity.of(steps[place].loss if steps else None, "nats/token", "log")
 
 
+# Beginnings of the names of figures that a wrong speed, device or count of tokens leaves as they are.
+NOT_OF_SPEED = ("warmup", "counted", "flops", "peak_memory", "memory", "power", "loss", "wall", "stall", "restarts")
 METRICS: Mapping[str, Metric] = {
     "tokens_per_s": _tokens_per_s,
     "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,

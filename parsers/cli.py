@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command, listed, writing
 from conf.vocabulary import vocabulary
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, exports, judge, marks, write
 from parsers.assemble import differences
+from parsers.contradictions import with_impossible
 from parsers.dialects import load
 from parsers.given import given_keys, given_of, with_given
 from parsers.importers import is_record, read_record
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     read = _all(logs, dialect)
     if arguments["power"] is not None:
         read = [with_power(record, arguments["power"], alone=len(read) == 1) for record in read]
-    records = [with_given(record, given) for record in read]
+    records = _with_given(read, given)
     for record, directory in zip(records, _directories(arguments, records), strict=True):
         if directory is not None:
             _write(record, directory)
@@ -154,7 +156,7 @@ def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
         framework=run.framework,
     )
     code = run.facts.get("exit_code")
-    return assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about)
+    return with_impossible(assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about))
 
 
 def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
@@ -177,6 +179,19 @@ def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
     if problems:
         raise InputError(*problems)
     return records
+
+
+def _with_given(records: Sequence[Record], given: Mapping[str, Any]) -> list[Record]:
+    """Return the records with what was given of all. InputError: every contradiction of every log, together."""
+    made, problems = list[Record](), list[Problem]()
+    for record in records:
+        try:
+            made.append(with_given(record, given))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(*problems)
+    return made
 
 
 def _discovered(folders: Sequence[Path]) -> list[Path]:

@@ -131,7 +131,7 @@ def matching(runs: Sequence[Run], filters: Sequence[str], other_keys: Sequence[s
     for text in filters:
         key, _, value = text.partition("=")
         meant = dict.fromkeys((value, *value.split(",")))  # a comma may part two, or be of one, as in split=99,1,0
-        wanted.setdefault(key.strip(), []).extend(map(_named, meant) if key.strip() == MODEL else meant)
+        wanted.setdefault(key.strip(), []).extend(map(model_name, meant) if key.strip() == MODEL else meant)
     environment = {name for run in runs for name in run.record.environment}
     known = {*filter_names(), *environment}
     allowed = f"{listed([*FIELDS, MODEL])}, a setting of conf/vocabulary.yaml, or a fact of the environment"
@@ -160,7 +160,7 @@ def value_of(run: Run, key: str) -> Any:
     record = run.record
     if key == MODEL:
         model = record.given.get(MODEL) or experiment_of(run.path, MODEL).get("name")
-        return _named(model) if isinstance(model, str) else None
+        return model_name(model) if isinstance(model, str) else None
     if key in FIELDS:
         return getattr(record, key)
     if key in vocabulary():
@@ -170,7 +170,7 @@ def value_of(run: Run, key: str) -> Any:
 
 
 @cache
-def _named(model: str) -> str:
+def model_name(model: str) -> str:
     """Return the model behind a name: conf/model/llama.yaml is only another name for llama31_8b."""
     if model in choices("model"):
         entry = read_choice("model", model)

@@ -14,12 +14,15 @@ from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.freeze import amount
 from conf.vendors import READ_ONLY, vendors
 from conf.vocabulary import follow, vocabulary
+from parsers.contradictions import contradictions
 from parsers.record import Record, Status
 from parsers.values import yaml_literal
 
 FIELDS = ("name", "platform", "vendor", "framework", "framework_version", "image")
 _OF_SETTINGS = ("model", "precision")  # a choice of conf/ that stands for many settings
 _CHOICES = (*_OF_SETTINGS, "hardware")
+# Precisions that logs have, and no stack here trains in yet: their recipe, where the name says one.
+_FP4: Mapping[str, Mapping[str, Any]] = {"fp4": {}, **{name: {"fp4_recipe": name} for name in ("nvfp4", "mxfp4")}}
 STATUS = "status"
 """How a run ended, which some logs do not say."""
 
@@ -27,7 +30,11 @@ STATUS = "status"
 def given_keys() -> tuple[Key, ...]:
     """Return the keys for completion."""
     names, one_of = (*_CHOICES, *FIELDS, STATUS, *vocabulary()), _one_of()
-    return tuple(Key(name, "", choices=partial(tuple, one_of.get(name) or choices(name))) for name in names)
+    return tuple(Key(name, "", choices=partial(tuple, one_of.get(name) or _offered(name))) for name in names)
+
+
+def _offered(key: str) -> tuple[str, ...]:
+    return (*choices(key), *(_FP4 if key == "precision" else ()))
 
 
 def _one_of() -> Mapping[str, Sequence[str]]:
@@ -49,7 +56,7 @@ def given_of(texts: Sequence[str], other_keys: Sequence[str] = ()) -> dict[str, 
 def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Problem]:
     known = (*_CHOICES, *FIELDS, STATUS, *vocabulary())
     if key in _CHOICES:
-        yield from choice_problems(key, value)
+        yield from choice_problems(key, value) if value not in _offered(key) else ()
     elif key in (one_of := _one_of()):
         if value not in one_of[key]:
             yield Problem(key, "no such value", value, listed(one_of[key]), closest(value, one_of[key]))
@@ -70,28 +77,28 @@ def _value(key: str, text: str) -> Any:
 def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     """Return `record` with what was given, where it does not say so itself; `record.given` holds what was taken.
 
-    A model's settings are those of its file in conf/model. A log that says otherwise is right, and a note says so."""
-    from conf import facts
-
-    if not given:
-        return record
-    other = []
-    device, hardware = record.environment.get("device_name"), given.get("hardware")
-    known = facts.named_by_driver(device) if hardware and isinstance(device, str) else None
-    if known and known.name != hardware:
-        other.append(f"the log names {device}, {hardware} as given")
-        given, hardware = {name: value for name, value in given.items() if name != "hardware"}, None
-    missing = [name for name in FIELDS if name == "name" or not getattr(record, name)]
-    fields = {name: given[name] for name in missing if name in given}
-    if hardware and not record.hardware:
-        maker = getattr(facts.hardware(hardware), "vendor", None)  # that of `unknown` is left open
-        fields |= {"hardware": hardware, "vendor": record.vendor or (maker if maker in vendors() else None)}
+    A model's settings are those of its file in conf/model; where the log has another dropout or the like, it is right,
+    and a note says so. InputError: the log contradicts what was given, with both values."""
     settings = {name: value for name, value in given.items() if name in vocabulary()}
     for group in _OF_SETTINGS:
         settings = {**(_chosen(group, given[group]) if group in given else {}), **settings}
+    if problems := [*contradictions(record, given, settings)]:
+        raise InputError(*problems)
+    if not given:
+        return record
+    fields = {name: given[name] for name in FIELDS if name in given and (name == "name" or not getattr(record, name))}
+    if "hardware" in given and not record.hardware:
+        fields["hardware"] = given["hardware"]
+        fields |= {name: value for name, value in _maker(given["hardware"]).items() if not getattr(record, name)}
     stated = {name: record.effective[name].value for name in settings if name in record.effective}
     apart = [(name, value, settings[name]) for name, value in stated.items() if value != settings[name]]
-    other += [f"{name} is {value} in the log, {mine} as given" for name, value, mine in apart]
+    other = [f"{name} is {value} in the log, {mine} as given" for name, value, mine in apart]
+    had = ((name, getattr(record, name)) for name in FIELDS[1:] if name in given)
+    other += [
+        f"{name} is {value} in the log, {given[name]} as given"
+        for name, value in had
+        if value not in (None, given[name])
+    ]
     if STATUS in given and record.status == "unknown":
         fields[STATUS] = given[STATUS]
     elif given.get(STATUS, record.status) != record.status:
@@ -99,6 +106,16 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     taken = {name: value for name, value in settings.items() if name not in stated}
     kept = {name: given[name] for name in (*_CHOICES, *FIELDS, STATUS) if name in given}
     return replace(record, **fields, given={**kept, **taken}, notes=(*record.notes, *other))
+
+
+def _maker(hardware: str) -> dict[str, Any]:
+    """Return vendor and platform of a device; those of `unknown` are left open."""
+    from conf import facts
+
+    device = facts.hardware(hardware)
+    maker = device and (device.vendor or device.name)  # of the CPU no vendor, and a platform
+    known = {"vendor": device and device.vendor, "platform": maker if maker in choices("platform") else None}
+    return {field: value for field, value in known.items() if value in vendors()}
 
 
 def typed(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,8 +135,11 @@ def _chosen(group: str, name: str) -> Mapping[str, Any]:
     from conf.freeze import frozen
     from conf.schema import Model, Precision
 
+    if group == "precision" and name in _FP4:
+        return {"params_dtype": "bfloat16", "fp8": None, "fp8_recipe": None, "fp4": "e2m1", **_FP4[name]}
     kind: type = {"model": Model, "precision": Precision}[group]
     chosen = frozen(kind, compose([f"{group}={name}"])[group], group)
     paths = {s.name: s.request for s in vocabulary().values() if s.kind == group and s.request}
-    own = f"{group}."
-    return {name: follow(chosen, path.removeprefix(own)) for name, path in paths.items() if path.startswith(own)}
+    own, no_fp4 = f"{group}.", {"fp4": None} if group == "precision" else {}
+    own_values = ((name, path.removeprefix(own)) for name, path in paths.items() if path.startswith(own))
+    return {**no_fp4, **{name: follow(chosen, path) for name, path in own_values}}

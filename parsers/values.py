@@ -20,6 +20,7 @@ UNREAD: Column = "", str
 FIELDS = frozenset(STEP_FIELDS)
 _LARGEST = 1e200  # a number that can still be converted; a larger one is no measurement
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_LIGHTNING = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
 # Something stands behind a number: a quotation mark, a notebook's escape, another rank's message.
 _BEHIND = re.compile(r"[\s\\\"',\[(]")
 
@@ -40,6 +41,11 @@ def real(value: Any) -> float | None:
         return value if abs(value) < _LARGEST else None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < _LARGEST else None
+
+
+def compute_dtype(environment: Mapping[str, Any]) -> str | None:
+    """Return the type that Lightning's trainer computes in (32-true, bf16, bf16-mixed, 16 …); None without one."""
+    return _LIGHTNING.get(str(environment.get("precision")).partition("-")[0])
 
 
 def integer(text: str) -> int | None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from markupsafe import Markup, escape
 from msgspec import Struct, structs
 
-from compare.comparison import TOTAL, Compared, Comparison
+from compare.comparison import TOTAL, Compared, Comparison, impossible
 from compare.figures import COST, SPEED
 from compare.groups import Group, counted
 from compare.statistics import of_no_interest
@@ -103,7 +103,7 @@ def throughput_chart(comparison: Comparison) -> Chart:
         y = _TOP + _ROW * row
         parts.append(element("text", titled(group), x=14, y=y, class_="label strong"))
         parts += [marker(place, x.at(value), y + 10) for value in known]
-        parts += [] if known else [element("text", "unknown", x=14, y=y + 16, class_="tick")]
+        parts += [] if known else [element("text", mean.missing, x=14, y=y + 16, class_="tick")]
         if mean.value is not None and mean.interval is not None:
             low, high = (x.at(end) for end in mean.interval)
             ends = [_line(at, y + 16, at, y + 24, "whisker") for at in (low, high, x.at(mean.value))]
@@ -192,7 +192,8 @@ def curve_charts(comparison: Comparison) -> list[Chart]:
     )
     reporting = [record for record in records if any(step.lr is not None for step in record.steps)]
     used = all(any(step.lr_used is not None for step in record.steps) for record in reporting)
-    times, warmup = _step_times(runs)
+    paths, left_out = [run.path for _, side in groups for run in side.usable[:each]], impossible(comparison.run_figures)
+    times, warmup = _step_times([one for one, path in zip(runs, paths, strict=True) if path not in left_out])
     x = "tokens seen" if tokens else "iteration"
     loss = "Loss at equal tokens" if tokens else "Loss by iteration"
     rate = "Learning rate used" if used else "Learning rate"

@@ -62,7 +62,7 @@ class Measured(Struct, frozen=True):
         """Return value and source, below them the interval."""
         quantity, known = self.quantity, self.quantity.readable()
         if quantity.value is None or known.value is None:
-            return (UNKNOWN,)
+            return ((Tag(quantity.missing, "open"),),)
         unit = f" {known.unit}" if self.with_unit and known.unit else ""
         source = Tag(quantity.source, "open" if quantity.source == "assumed" else "quiet")
         first: Line = (Number(shown(known.value), quantity.value, f"{self.pointer}/value"), f"{unit} ", source)
@@ -763,6 +763,6 @@ def _gate_cells(figure: regression.Line) -> tuple[str, ...]:
     difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
     noise = (figure.reference_noise_percent, figure.new_noise_percent)
     before, after = ("" if percent is None else f"{percent:.2f}" for percent in noise)
-    old, new = (shown(quantity.readable().value) for quantity in (figure.reference, figure.new))
+    old, new = (shown(q.readable().value) if q.value is not None else q.missing for q in (figure.reference, figure.new))
     title, word = _named(TITLES[figure.metric], unit), figure.word.upper()
     return title, old, before, new, after, difference, ends, word, figure.state or ""

@@ -79,7 +79,7 @@ def _text(cell: Cell) -> str:
         return "\n".join(text_of(line) for line in lines_of(cell) if line)
     known = cell.quantity.readable()
     if known.value is None:
-        return "unknown"
+        return known.missing
     unit = f" {known.unit}" if cell.with_unit and known.unit else ""
     text = f"{shown(known.value)}{unit} {_MARKS[known.source][0]}"
     if known.interval is None or not known.value or not cell.with_interval:

@@ -25,6 +25,7 @@ SETTINGS: Mapping[str, Any] = {
     **dict.fromkeys(vocabulary(), 1),
     **dict(seq_length=100, global_batch_size=8, world_size=2, data_parallel_size=2, train_iters=12, lr=0.003),
     **dict(seed=1, params_dtype="float32", fp8=None, fp8_recipe=None, recompute_granularity=None),
+    **dict(fp4=None, fp4_recipe=None),
     **dict(attention_backend="sdpa", layout="explicit"),
 }
 TP2 = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "num_micro_batches": 2}

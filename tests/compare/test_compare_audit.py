@@ -79,13 +79,22 @@ def test_what_is_given_of_a_log_is_checked_and_the_log_is_right() -> None:
     expected = replace(made("a"), hardware=None, effective={}, environment={"device_name": "NVIDIA H100 80GB HBM3"})
     assert with_given(expected, given_of(["precision=bf16"])).setting("params_dtype") == "bfloat16"
     assert [with_given(expected, given_of([f"fp8={no}"])).given["fp8"] for no in ("null", "None", "~")] == [None] * 3
-    other = with_given(expected, given_of(["hardware=mi300x"]))
-    assert (other.hardware, other.notes) == (None, ("the log names NVIDIA H100 80GB HBM3, mi300x as given",))
     with pytest.raises(InputError) as caught:
         given_of(["fp8=e4", "params_dtype=bf16", "num_layers=abc", "train_iters=-1", "status=complete"])
     wrong = [problem.where for problem in caught.value.problems]
     assert wrong == ["fp8", "params_dtype", "num_layers", "train_iters", "status"]
     assert "did you mean completed" in str(caught.value)
+
+
+FP4_UNKNOWN = "fp4, fp4_recipe: unknown, not reported by fp4 unknown"  # its label
+
+
+def test_a_precision_that_one_log_alone_reports_is_a_difference_of_the_other() -> None:
+    """No stack can be requested to use it, and older ones do not print it: unknown on all sides it decides nothing."""
+    older, other = (silent(made(name, requested={}), "fp4", "fp4_recipe") for name in "ab")
+    newer = made("b", over={"fp4": "e2m1", "fp4_recipe": "nvfp4"}, requested={})
+    reasons = [audited(older, one).verdict.reasons for one in (newer, other)]
+    assert [[reason for reason in each if "fp4" in reason] for each in reasons] == [[FP4_UNKNOWN], []]
 
 
 def test_logs_that_were_given_two_models_are_no_repeats() -> None:

@@ -7,7 +7,7 @@ import math
 import random
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import assume, given
@@ -19,6 +19,7 @@ from scipy import stats
 from compare import Comparison
 from compare.cli import main
 from compare.figures import FIGURES, Figure, pool, worded
+from compare.report.charts import curve_charts
 from compare.statistics import Ratio, ratio_of, word_of
 from metrics import METRICS, Quantity, summarise
 from metrics.bill import Prices, Terms, priced
@@ -33,6 +34,7 @@ SHAPE = {
     **dict(untie_embeddings_and_output_weights=True, recompute_granularity=None, params_dtype="bfloat16"),
     **dict(seq_length=8192, window_attn_skip_freq=None),
 }
+Captured: TypeAlias = "pytest.CaptureFixture[str]"
 PRICES = Terms(tokens=1e12, prices=Prices("USD", {"mi355x": 3.0, "b200": 5.0}))
 AT = ("price.usd_per_gpu_hour.mi355x=3.0", "price.usd_per_gpu_hour.b200=5.0")
 
@@ -46,6 +48,24 @@ def pair(ours: tuple[float, ...] = (8.0, 8.1, 7.9), theirs: tuple[float, ...] = 
 def word(of: Comparison, metric: str) -> tuple[str | None, str]:
     result = next(item for item in of.ratios if item.metric == metric)
     return (None if result.ratio is None else result.word), result.reason
+
+
+def test_an_impossible_run_has_no_number_in_verdict_price_or_plot(tmp_path: Path, capsys: Captured) -> None:
+    """4,216 TFLOP/s on an MI355X: its GPU, its step times or its tokens are wrong, and nobody can say which."""
+    records = pair(ours=(0.4, 0.41, 0.39))
+    save(tmp_path, *records)
+    assert main([str(tmp_path), *AT]) == 3
+    told = " ".join(capsys.readouterr().out.split())
+    why = "impossible: tflops_per_gpu of 4,216 TFLOP/s/GPU: 168 % of 2,517 TFLOP/s (mi355x bf16 dense); check: "
+    assert f"- figures: amd_1 is {why}" in told and "precision=bf16, world_size=2 are right" in told
+    accepted = compared(*records, terms=PRICES, accept={"figures": "a test"})
+    amd, nvidia = (accepted.group_figures[group.label] for group in accepted.groups)
+    numbers = {name for name, figure in amd.items() if figure.value is not None}
+    assert numbers == {"peak_memory_bytes", "power_w_per_gpu", "price", "restarts", "loss_last"} < nvidia.keys()
+    assert why in amd["training_cost"].note and nvidia["training_cost"].value
+    assert word(accepted, "step_time_mean_s") == (None, "impossible of amd mi355x")
+    times = next(chart for chart in curve_charts(accepted) if chart.title == "Step time")
+    assert times.alternative.endswith("3 runs of nvidia b200.")
 
 
 def test_every_figure_is_a_metric_and_stands_once() -> None:

@@ -22,6 +22,7 @@ from conf.facts import hardware
 from metrics import METRICS, Quantity, find_warmup, shown, summarise, summary_json
 from metrics.cli import main
 from metrics.peak import peak_tflops
+from metrics.summary import NOT_OF_SPEED
 from parsers import Power, Reading, Record, Restart, Stall, Step, write
 
 SETTINGS = {"seq_length": 100, "world_size": 4, "global_batch_size": 8}
@@ -57,7 +58,8 @@ def stamped(*stamps: tuple[int, float]) -> list[Step]:
 
 
 def llama(seconds: list[float], **known: Any) -> Record:
-    return replace(made(), steps=tuple(step(i, s) for i, s in enumerate(seconds, start=1)), **known)
+    """Return a run on a machine without a peak: any speed is possible."""
+    return replace(made(hardware="cpu"), steps=tuple(step(i, s) for i, s in enumerate(seconds, start=1)), **known)
 
 
 def all_steps(of: Record, **more: Any) -> Record:
@@ -134,6 +136,8 @@ WRONG = drawn("gpu", "zeus", gpus=1, seconds=1.0, energy_counter_j=187.0, energy
 WARM, ONE, TWO, LONGEST = window(0, 1, 100), window(2, 5, 500), window(6, 11, 700), window(2, 11, 650, 4.0)
 FULL = ran(LLAMA, recompute_granularity="full", recompute_method="uniform")
 MFU, ANY = 100 * TFLOPS / 2516.6, ...
+TOO_FAST = "impossible: tflops_per_gpu of 3,088 TFLOP/s/GPU: 123 % of 2,517 TFLOP/s (mi355x bf16 dense); check: "
+NO_FP8 = {name: reading for name, reading in made().effective.items() if name != "fp8"}
 
 # A run, a figure of it, its value (about; ... is any), and a part of "UNIT SOURCE: NOTE".
 ROWS: list[tuple[Record, str, Any, str]] = [
@@ -212,8 +216,33 @@ ROWS: list[tuple[Record, str, Any, str]] = [
     (made(hardware="cpu"), "mfu_percent", None, ""),
     (made(hardware="cpu"), "power_w_per_gpu", None, ""),
     # above the peak is impossible and not printed
-    (made(60_000), "mfu_percent", None, "impossible: 123 % of 2,517 TFLOP/s, mi355x bf16 dense; check: "),
+    *((made(60_000), name, None, TOO_FAST) for name in METRICS if not name.startswith(NOT_OF_SPEED)),
+    (made(60_000), "power_w_per_gpu", 1400, "TDP of mi355x"),
     *((made(60_000), "mfu_percent", None, text) for text in ("counted twice", "asynchronous", "fp8 ran, not bf16")),
+    (made(60_000), "tokens_per_s", None, "whether hardware=mi355x, precision=bf16, world_size=8 are right"),
+    # an unknown precision is judged by the highest peak; a framework may count otherwise, where ours is possible
+    (
+        replace(made(200_000), effective=NO_FP8, requested={}),
+        "tokens_per_s",
+        None,
+        "102 % of 10,070 TFLOP/s (mi355x fp4",
+    ),
+    (
+        all_steps(LLAMA, tflops_per_gpu=3e3),
+        "tflops_per_gpu_framework",
+        None,
+        "impossible: tflops_per_gpu_framework of 3,0",
+    ),
+    (all_steps(LLAMA, tflops_per_gpu=3e3), "mfu_percent", MFU, ""),
+    (
+        all_steps(unread(made(), "num_layers", num_layers=None), tflops_per_gpu=3e3),
+        "tokens_per_s",
+        None,
+        "impossible: ",
+    ),
+    # fp4 has a peak where a source says so
+    (ran(LLAMA, fp4="e2m1"), "mfu_percent", MFU / 4, "mi355x fp4 dense"),
+    (replace(ran(LLAMA, fp4="e2m1"), hardware="b300"), "mfu_percent", None, "no fp4 peak is known for b300"),
     (made(40_000), "mfu_percent", 2 * MFU, ""),
     (made(40_000), "mfu_achievable_percent", None, "implausible: 132 % of 1,565 TFLOP/s"),
     # a log that does not report a setting gives no MFU; what was requested alone an assumed one, but no assumed speed
@@ -238,6 +267,12 @@ ROWS: list[tuple[Record, str, Any, str]] = [
     (MEMORY, "peak_memory_percent", 25, "% log: allocated, of 300.0 GB, by the driver"),
     (MEMORY, "memory_headroom_bytes", 225_000_000_000, ""),
     (replace(MEMORY, environment={}), "peak_memory_percent", ANY, "allocated, of 288.0 GB, mi355x"),
+    (
+        replace(all_steps(MEMORY, memory_bytes=300_000_000_000), environment={}),
+        "peak_memory_percent",
+        None,
+        ": unknown: 104 %",
+    ),
     (all_steps(MEMORY, memory_kind="rss"), "peak_memory_percent", None, "% log: host memory"),
     (ALL_KINDS, "peak_memory_allocated_bytes", 7.5e10, ""),
     (ALL_KINDS, "peak_memory_reserved_bytes", 8e10, ""),

@@ -95,11 +95,12 @@ def test_saved_and_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(record.steps) == 8
 
 
-def test_the_log_is_right_where_it_says_otherwise(tmp_path: Path) -> None:
-    assert main([str(MODERN), "-o", str(tmp_path), "num_layers=99"]) == 0
-    record = read(tmp_path)
-    assert (record.setting("num_layers"), dict(record.given)) == (4, {})
-    assert "num_layers is 4 in the log, 99 as given" in record.notes
+def test_what_a_log_contradicts_is_refused_with_both_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(MODERN), "-o", str(tmp_path), "num_layers=99", "world_size=16", "model=llama31_8b"]) == 2
+    err = capsys.readouterr().err
+    assert "num_layers: the log of megatron_modern says otherwise\n    found: num_layers 99\n" in err
+    assert "    allowed: num_layers 4 (line 15)\n    try: another num_layers=, or none" in err
+    assert "world_size 16" in err and "llama31_8b: hidden_size 4096" in err and not [*tmp_path.iterdir()]
 
 
 def test_numbers_are_given_as_people_type_them() -> None:
