@@ -99,6 +99,9 @@ class Dialect:
     family: str = ""
     """Dialects of one family have step lines alike, and the first of them reads those of all."""
 
+    includes: tuple[str, ...] = ()
+    """Dialects whose step lines stand beside its own: they are no other program's."""
+
     head: str = ""
     """How a step line begins. Its first group is the step's number as printed; the second, if there is one, how many
     steps there will be."""

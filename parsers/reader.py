@@ -337,6 +337,8 @@ def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:
         if not chosen and first:
             chosen, begins = name, first
             before = _until(window, first)
+        elif chosen and name in load(chosen).includes:
+            continue
         elif first and first < begins and not makes(name, window[len(_until(window, begins)) :])[1]:
             chosen, begins = name, first
         second += [name] if something else []

@@ -3,7 +3,11 @@
 `[batch=36/100]:` and below it `Train time/batch: 35`, `Train loss/train/total: 7.9516`, …, four digits after the
 point: a learning rate of 0.0000 is below 0.00005, not zero. batch counts from 1, time/batch from 0. The throughput/
 figures are means over speed_monitor's window and appear once it is full. Memory is in units of 1e9 bytes
-(memory_monitor.py)."""
+(memory_monitor.py).
+
+Up to 0.11 (2022) each number stands behind a head of its own: `[batch=35/100]: loss/train/total: 7.9516`. A step begins
+with trainer/global_step, counted from 0; what is behind its last batch (rate, wall clock) has the next batch in its
+head. Evaluations begin so, too. Memory is in bytes, up to 0.12."""
 
 from __future__ import annotations
 
@@ -17,11 +21,18 @@ from parsers.values import commas, count, number, step_fields, whole
 
 _HEAD = re.compile(r"(?:\[epoch=(\d{1,9})\])?\[(batch|token|sample)=(\d{1,18})(?:/(\d{1,18}))?\]:\s*$")
 _EVAL_HEAD = re.compile(r"\[Eval batch=(\d{1,12})/(\d{1,12})\] Eval on (.{1,80}?) data:?\s*$")
+_ALONE = re.compile(
+    r"(?:\[epoch=(\d{1,9})\])?\[(batch|token|sample)=(\d{1,18})(?:/(\d{1,18}))?\]: ([\w./-]{1,120}): (\S{1,60})\s{0,9}$"
+)
 _ENTRY = re.compile(r"^\s{0,20}(Train|Eval) ([\w./ -]{1,120}): (\S{1,60})\s*$")
 
 
 def _gigabytes(text: str) -> int | None:
-    return whole(number(text), 10**9)
+    return int(text) if text.isdecimal() else whole(number(text), 10**9)
+
+
+def _allocated(text: str) -> int | None:
+    return None if text.isdecimal() else _gigabytes(text)  # the sum of all that was ever allocated
 
 
 class _Driver(Driver):
@@ -43,6 +54,9 @@ class _Driver(Driver):
                 if (which == "Eval") == self._evaluates and len(self._entries) < 400:
                     self._entries.setdefault(name, printed)
                 return ()
+        alone = _ALONE.search(text)
+        if alone is not None:
+            return self._entry(number, alone)
         head = _HEAD.search(text) or _EVAL_HEAD.search(text)
         if head is None:
             return self.other(number, body(text))
@@ -55,7 +69,23 @@ class _Driver(Driver):
         self._head_of_record, self._entries = None, {}
         if head is None or not entries:
             return ()
-        return self._validation(head, entries) if "Eval" in head[0] else self._batch(head, entries)
+        if head.re is not _ALONE:
+            return self._validation(head, entries) if "Eval" in head[0] else self._batch(head, entries)
+        if "loss/train/total" in entries:
+            return self._batch(head, entries)
+        splits = [
+            name.split("/")[1] for name in entries if name.startswith("metrics/") and "metrics/train/" not in name
+        ]
+        return [self._point(entries, splits[0])] if splits else ()
+
+    def _entry(self, number: int, match: re.Match[str]) -> Iterable[Event]:
+        """Return the events of a number behind a head of its own."""
+        events = tuple(self.end()) if match[5] == "trainer/global_step" else ()
+        if self._head_of_record is None or not self._entries:
+            self._head_of_record, self._at = match, number
+        if len(self._entries) < 400:
+            self._entries.setdefault(match[5], match[6])
+        return events
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         # The last line of llm-foundry's train.py.
@@ -70,9 +100,9 @@ class _Driver(Driver):
         columns = self.dialect.columns
         values = step_fields((*columns[name], printed) for name, printed in entries.items() if name in columns)
         if values.get("step") is None:
-            if not iteration:
+            if iteration is None or (step := iteration - (head.re is _HEAD)) < 0:
                 return
-            values["step"] = iteration - 1
+            values["step"] = step
         if batches and head[4] is not None:
             yield Fact("train_iters", int(head[4]), self._at)
         micro = entries.get("trainer/device_train_microbatch_size", "")
@@ -87,17 +117,20 @@ class _Driver(Driver):
     def _validation(self, head: re.Match[str], entries: dict[str, str]) -> Iterator[Event]:
         if head[1] != head[2]:
             return  # under way
+        yield self._point(entries, head[3])
+
+    def _point(self, entries: dict[str, str], split: str) -> Validation:
         step, iteration = self._last or (None, None)
         printed = {name: number(text) for name, text in entries.items() if name.startswith("metrics/")}
         metrics = {name.rpartition("/")[2]: value for name, value in printed.items() if value is not None}
         loss = metrics.get("LanguageCrossEntropy")
-        yield Validation(line=self._at, step=step, iteration=iteration, loss=loss, split=head[3], metrics=metrics)
+        return Validation(line=self._at, step=step, iteration=iteration, loss=loss, split=split, metrics=metrics)
 
 
 DIALECT = Dialect(
     framework="composer",
     looks_for="Composer: records '[batch=1/100]:' with lines 'Train loss/train/total: …'",
-    signs=(b"Train loss/train/", b"Train time/batch: "),
+    signs=(b"Train loss/train/", b"Train time/batch: ", b"]: loss/train/total: ", b"]: trainer/global_step: "),
     marks=(b"[batch=", b"[token=", b"[sample=", b"Eval ", b" Train "),
     startup=(
         b"Done.",
@@ -107,10 +140,11 @@ DIALECT = Dialect(
     ),
     columns={
         "time/batch": ("step", count),
+        "trainer/global_step": ("step", count),
         "loss/train/total": ("loss", number),
         "memory/peak_reserved_mem": ("memory_bytes", _gigabytes),
         "memory/reserved_mem": ("reserved_bytes", _gigabytes),
-        "memory/allocated_mem": ("allocated_bytes", _gigabytes),
+        "memory/allocated_mem": ("allocated_bytes", _allocated),
         "metrics/train/LanguageCrossEntropy": ("cross_entropy", number),
         "throughput/tokens_per_sec": ("tokens_per_s_running_mean", commas),
         "throughput/device/tokens_per_sec": ("tokens_per_s_per_gpu_running_mean", commas),

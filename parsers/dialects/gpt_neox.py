@@ -1,7 +1,7 @@
 """GPT-NeoX: "samples/sec: R | iteration N/ TOTAL | … | lm_loss: …", and NeoX's own names in its argument dump.
 
-A second line a step ("steps: N loss: …", DeepSpeed's) repeats it with fewer digits and is not read. Which step's rate
-is printed is not settled, so lr_used stays unknown."""
+A second line a step ("steps: N loss: …", DeepSpeed's) repeats it with fewer digits, and is read where there is no
+other: in the log of a node without the last rank. Which step's rate is printed is not settled: no lr_used."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from parsers.dialects import megatron
-from parsers.dialects.megatron import MegatronDriver
+from parsers.dialects import deepspeed, megatron
+from parsers.dialects.megatron_deepspeed import NodeDriver
 
 
-class _Driver(MegatronDriver):
+class _Driver(NodeDriver):
     def value(self, name: str, printed: str) -> Any:
-        """Return 512 for "512.........................updated": dots fill up to where the value came from."""
-        return super().value(name, re.sub(r"\.{0,100}(?:updated|default)$", "", printed))
+        """Return 512 for "512.........................updated": dots fill up to where the value came from. Pipeline 0
+        is one stage, run without DeepSpeed's pipeline engine (megatron/initialize.py)."""
+        value = super().value(name, re.sub(r"\.{0,100}(?:updated|default)$", "", printed))
+        return 1 if (name, value) == ("pipe_parallel_size", 0) else value
 
 
 DIALECT = replace(
@@ -24,9 +26,10 @@ DIALECT = replace(
     framework="gpt_neox",
     clock="",
     rate_of=(0, 1),
+    includes=("deepspeed",),
     looks_for="GPT-NeoX: 'samples/sec: ' before Megatron's iteration line, 'NeoXArgs'",
     signs=(b"NeoXArgs", b"| approx flops per GPU: ", b"| lm_loss: "),
-    marks=(*megatron.DIALECT.marks, b"save-checkpoint "),
+    marks=(*megatron.DIALECT.marks, b"save-checkpoint ", *deepspeed.DIALECT.marks),
     startup=(*(mark for mark in megatron.DIALECT.startup if mark != b"using world size"), b"  world_size ."),
     prints_next_rate=False,
     # DeepSpeed's own dump: the launcher's says None, and "using world size: 1" is said by the launcher too.

@@ -59,6 +59,7 @@ DIALECT = Dialect(
     columns={
         "seconds": ("step_time_s", number),
         "TFLOP/s/device": ("tflops_per_gpu", number),
+        "TFLOP/s": ("tflops_per_gpu", number),  # the same until November 2023, per device too
         "Tokens/s/device": ("tokens_per_s_per_gpu", number),
         "loss": ("loss", number),
         "lr": ("lr", number),

@@ -2,9 +2,10 @@
 
     iteration       10/      50 | consumed samples:   1280 | elapsed time per iteration (ms): 1234.5 | … |
 
-Forks add fields, Argonne writes key=value, Juelich seconds, Primus "this step/running mean". A field whose name is not
-among the columns goes to the step's metrics. Sources: Megatron-LM megatron/training/training.py training_log; Megatron-
-DeepSpeed megatron/training.py; GPT-NeoX megatron/logging.py; Primus print_rank_last_patches.py and (v25) trainer.py."""
+Forks add fields, Argonne writes key=value, Juelich seconds, Primus "this step/running mean", swiss-ai "1.258B" tokens.
+A field whose name is not among the columns goes to the step's metrics. Sources: Megatron-LM megatron/training/
+training.py training_log; Megatron-DeepSpeed megatron/training.py; GPT-NeoX megatron/logging.py; Primus
+print_rank_last_patches.py and (v25) trainer.py."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ from parsers.values import POWERS, Column, Place, integer, literal, milliseconds
 # NeMo 2 writes "Training epoch 0, iteration 1/7 |".
 _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
 # The last field of Megatron's own, and what forks add behind it: to a bar, or to a memory's share in percent.
-_COMPLETE = re.compile(r"number[ _]of[ _]nan[ _]iterations[^|]{0,80}(?:\|(?:.{0,4000}[|%])?\s{0,200})?$")
+# Or the two lines to which Primus' own documents shorten it.
+_COMPLETE = re.compile(
+    r"number[ _]of[ _]nan[ _]iterations[^|]{0,80}(?:\|(?:.{0,4000}[|%])?\s{0,200})?$"
+    r"|\| {0,8}TFLOP/s/GPU: [^|]{1,24}\| tokens per GPU \(tokens/s/GPU\): [^|]{1,24}"
+    r"\| lm loss: \d\.[\dE+-]{4,12}\s{0,200}$"
+)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(\.\d{1,6})?")
 _COMPOUND = re.compile(r"([^/()]{1,40})(?:/([^/()]{1,40})| \(avg ([^()]{1,40})\))")
 _GB = re.compile(r"([\d.]{1,20})GB/(?:([\d.]{1,20})GB/)?(?:([\d.]{1,20})GB/)?([\d.]{1,10})%")
@@ -53,14 +59,19 @@ def _tflops(text: str) -> float | None:
     return number(text.removesuffix("TFLOPS"))
 
 
+def _tokens(text: str) -> float | None:
+    return number(f"{text[:-1]}e9" if text[-1:] == "B" else text)
+
+
 def _measured(text: str) -> float | None:
     return number(text) or None  # the EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py)
 
 
-POWERS[_tflops] = {"": 0, "TFLOPS": 0}
+POWERS |= {_tflops: {"": 0, "TFLOPS": 0}, _tokens: {"": 0, "B": 9}}
 # By names in small letters and without underscores.
 _COLUMNS: Mapping[str, Column] = {
     "consumed samples": ("consumed_samples", integer),
+    "consumed tokens": ("consumed_tokens", _tokens),
     "elapsed time per iteration (ms)": ("step_time_s", milliseconds),
     "elapsed time per iteration ms": ("step_time_s", milliseconds),
     "elapsed time per iteration (s)": ("step_time_s", number),
@@ -69,14 +80,17 @@ _COLUMNS: Mapping[str, Column] = {
     "compute per gpu (tflop/s/gpu)": ("tflops_per_gpu", _tflops),
     "compute per gpu": ("tflops_per_gpu", _tflops),
     "tflops": ("tflops_per_gpu", _tflops),
+    "tflop/s/gpu": ("tflops_per_gpu", _tflops),
     "approx flops per gpu": ("tflops_per_gpu", _tflops),
     "tokens per gpu (tokens/s/gpu)": ("tokens_per_s_per_gpu", number),
     "tokens/s/gpu inst/harmonic mean": ("tokens_per_s_per_gpu", number),
+    "tokens/sec/gpu": ("tokens_per_s_per_gpu", number),
     "tokens per gpu per second (tgs)": ("tokens_per_s_per_gpu", number),
     "tokens per gpu per second tgs": ("tokens_per_s_per_gpu", number),
     "learning rate": ("lr", number),
     "global batch size": ("global_batch_size", integer),
     "lm loss": ("loss", number),
+    "lm-loss": ("loss", number),
     "loss scale": ("loss_scale", number),
     "grad norm": ("grad_norm", number),
     "number of skipped iterations": ("skipped", integer),

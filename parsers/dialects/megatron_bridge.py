@@ -1,5 +1,6 @@
 """NVIDIA Megatron-Bridge 0.2 to 0.7: Megatron's iteration line by the last rank, "Step Time" by the first, YAML dump.
 
+Until October 2025 it wrote "58.2TFLOP/s/GPU", without "MODEL_".
 A log of the first rank alone has only "Step Time" lines: steps without a number, counted in their order. Memory is in
 1e9 bytes (keys "…-gigabytes"). The dump keeps what was requested, so three settings are not
 read from it: see vocab_size and weight_decay in conf/vocabulary.yaml."""
@@ -21,7 +22,7 @@ from parsers.record import Step
 from parsers.text import body
 from parsers.values import number, yaml_literal
 
-_STEP_TIME = re.compile(r"Step Time : ([\d.]{1,12})s GPU utilization: ([\d.]{1,12})MODEL_TFLOP/s/GPU")
+_STEP_TIME = re.compile(r"Step Time : ([\d.]{1,12})s GPU utilization: ([\d.]{1,12}) ?(?:MODEL_)?TFLOP/s/GPU")
 _ENTRY = re.compile(r"( {0,40})([a-zA-Z_]\w{0,80}):(?: (.*))?$")
 # 0.3: "[model] Non-default values (vs Mcore TransformerConfig):", "[train]:"; what is default is not printed.
 _SECTION = re.compile(r"\[([a-z_]{2,30})\](?: Non-default values \(|:\s*$)")

@@ -2,15 +2,17 @@
 
 `iteration: 211364 / 1500000 | consumed_tokens: 480B | time_per_iteration_ms: 8.79K | tokens_per_sec_per_gpu: 699 | …`
 Counts from 1. Numbers have 3 significant digits and a letter (human_format: K M B T, powers of 1,000); the time is the
-iteration's own, after a barrier. global_batch_size is in tokens since 2024, in samples before."""
+iteration's own, after a barrier. global_batch_size is in tokens since 2024, in samples before.
+The first rank prints its Config before, as Python shows a dataclass: `parallelism=ParallelismArgs(dp=1,` on a line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from parsers.driver import Dialect, Values
-from parsers.values import POWERS, number, whole
+from parsers.driver import Dialect, Driver, Event, Setting, Values
+from parsers.values import POWERS, literal, number, whole
 
 _POWERS: Mapping[str, int] = {"": 0, **{letter: 3 * power for power, letter in enumerate("KMBTPE", 1)}}
 
@@ -42,13 +44,59 @@ def _batch(values: Values, text: str) -> Values | None:
     return values
 
 
+_PREFIX = re.compile(r"\[\w{1,10}(\|DP=[^\]]{1,120})\]: ?")
+# A field and what it has: an object, which opens, or a value; else a bracket.
+_TOKEN = re.compile(
+    r"(\w{1,60})=(?:\w{1,60}(\()|('[^']{0,300}'|<[^<>]{0,300}>|[^\s,()\[\]'<]{1,60}))|[()]|'[^']{0,300}'"
+)
+_GAP = 60  # lines of others that may stand between two of the Config
+_DEEPEST = 30
+
+
+class _Driver(Driver):
+    """Reads the Config: which field stands in which object."""
+
+    _left = 0
+    _rank = ""
+    _path: tuple[str, ...] = ()
+
+    def other(self, line: int, text: str) -> Iterator[Event]:
+        prefix = _PREFIX.search(text)
+        if prefix is not None and text.startswith("Config(", prefix.end()):
+            self._left, self._rank, self._path = _GAP, prefix[1], ()
+        if not self._left:
+            yield from super().other(line, text)
+        elif prefix is None or prefix[1] != self._rank:
+            self._left -= 1
+        else:
+            self._left = _GAP
+            yield from self._fields(line, text, prefix.end())
+        self.wants = max(self.wants, self._left)
+
+    def _fields(self, line: int, text: str, start: int) -> Iterable[Event]:
+        for token in _TOKEN.finditer(text, start):
+            name, opens, printed = token.groups()
+            if opens or token[0] == "(":
+                self._path = (*self._path, name or "")
+            elif token[0] == ")":
+                self._path = self._path[:-1]
+            elif name:
+                setting = self.dialect.known.get(".".join((*self._path[1:], name)))
+                value = literal(printed.strip("'"))
+                if setting is not None and value is not None:
+                    yield Setting(setting.name, value, line)
+            if not 0 < len(self._path) <= _DEEPEST:
+                self._left = 0
+                return
+
+
 DIALECT = Dialect(
     framework="nanotron",
     rate_of=(1,),
     looks_for="nanotron: lines 'iteration: 10 / 100 | consumed_tokens: … | time_per_iteration_ms: …'",
     signs=(b" | consumed_tokens: ",),
     marks=(b"consumed_tokens: ", b"Saving checkpoint at "),
-    startup=(b" | grad_accum: ",),
+    startup=(b" | grad_accum: ", b"]: Config(", b" | batch_accum: ", b" | ep: "),
     head=r"iteration: {1,12}(\d{1,12}) / {1,12}(\d{1,12}) \|",
     fields=r"(\w{1,40}): ([^\s|]{1,30})",
     columns={
@@ -75,5 +123,6 @@ DIALECT = Dialect(
     # The training plan: mbs: 4 | grad_accum: 8 | cp: 1 | sequence_length: 2048 | … | start_iteration_step: 0 | …
     entry=r"(?:^|[ |])(\w{1,40}): (\d{1,18})(?= \||\s*$)",
     printed_facts={"train_steps": "train_iters"},
+    driver=_Driver,
     resumed=r"grad_accum: .{1,300}start_iteration_step: (?P<done>\d{1,12})",
 )

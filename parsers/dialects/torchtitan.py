@@ -25,7 +25,7 @@ def _share_last(values: Values, text: str) -> Values:
     return values
 
 
-class _Driver(Driver):
+class TorchTitanDriver(Driver):
     def other(self, line: int, text: str) -> Iterator[Event]:
         yield from super().other(line, text)
         sizes, known = _sizes(text) if "device mesh with" in text else {}, self.dialect.known
@@ -109,5 +109,5 @@ DIALECT = Dialect(
     },
     # What Primus dumps of TorchTitan's own configuration; -1 stands for "to be derived".
     entry=r"\barguments ([a-z_]{1,40}\.[a-z0-9_]{1,60})\.* (\S{1,200})\s*$",
-    driver=_Driver,
+    driver=TorchTitanDriver,
 )
