@@ -29,7 +29,7 @@ DIALECT = replace(
     includes=("deepspeed",),
     looks_for="GPT-NeoX: 'samples/sec: ' before Megatron's iteration line, 'NeoXArgs'",
     signs=(b"NeoXArgs", b"| approx flops per GPU: ", b"| lm_loss: "),
-    marks=(*megatron.DIALECT.marks, b"save-checkpoint ", *deepspeed.DIALECT.marks),
+    marks=(*megatron.DIALECT.marks, *deepspeed.DIALECT.marks),
     startup=(*(mark for mark in megatron.DIALECT.startup if mark != b"using world size"), b"  world_size ."),
     prints_next_rate=False,
     # DeepSpeed's own dump: the launcher's says None, and "using world size: 1" is said by the launcher too.

@@ -68,7 +68,7 @@ DIALECT = replace(
         ),
         b"| consumed tokens:  ",  # to twelve places; swiss-ai's Megatron prints "| consumed tokens: 1.258B"
     ),
-    marks=(*megatron.DIALECT.marks, b"save-checkpoint ", *deepspeed.DIALECT.marks),
+    marks=(*megatron.DIALECT.marks, *deepspeed.DIALECT.marks),
     startup=(*megatron.DIALECT.startup, *deepspeed.DIALECT.startup),
     facts=(*megatron.DIALECT.facts, r"DeepSpeed info: version=(?P<deepspeed_version>[^,\s]{1,40})"),
     conversions={"deepspeed_version": str},
