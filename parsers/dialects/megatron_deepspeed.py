@@ -28,10 +28,10 @@ class NodeDriver(MegatronDriver):
         self._has_lines = False
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        if self._has_lines or not any(sign in text for sign in deepspeed.SIGNS):
-            return super().feed(number, text)
-        self._steps += [event for event in self._beside.feed(number, text) if isinstance(event, Step)]
-        return (*(self._released() if len(self._steps) > _SURE else ()), *super().feed(number, text))
+        if not self._has_lines and any(sign in text for sign in deepspeed.SIGNS):
+            self._steps += [event for event in self._beside.feed(number, text) if isinstance(event, Step)]
+        begins = "- arguments --" in text  # of another run, whose dump is not this one's
+        return (*(self._released() if begins or len(self._steps) > _SURE else ()), *super().feed(number, text))
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         self._has_lines = True

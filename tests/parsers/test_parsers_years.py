@@ -297,3 +297,10 @@ def test_a_report_that_a_restart_repeats_makes_no_second_engine() -> None:
     step = timed("epoch=0/micro_step=10/global_step=10, RunningAvgSamplesPerSec=", 8.5)
     (run,) = parse_text(reported(10, 1e-5) + step + reported(10, 1e-5, 1) + step.replace("8.5", "9.5"))
     assert len(run.steps) == 1
+
+
+def test_two_runs_of_a_first_node_keep_their_own_settings() -> None:
+    steps = PIPE + PIPE.replace("steps: 1 ", "steps: 2 ")
+    first, second = parse_text(MDS_NODE + steps + MDS_NODE.replace(" 64", " 48") + steps)
+    assert [stated(run, "num_layers") for run in (first, second)] == [64, 48]
+    assert [len(run.steps) for run in (first, second)] == [2, 2]
