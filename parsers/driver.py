@@ -104,7 +104,7 @@ class Dialect:
 
     head: str = ""
     """How a step line begins. Its first group is the step's number as printed; the second, if there is one, how many
-    steps there will be."""
+    steps there will be, where the line says so."""
     first: int = 1
     """The number of the first step."""
     fields: str = ""
@@ -152,6 +152,8 @@ class Dialect:
     missing: `iteration`, `seconds`."""
     validations: tuple[str, ...] = ()
     """A validation point: group `iteration`, and `loss` where it is printed; any other is one of its metrics."""
+    validates_before: bool = False
+    """A validation is made before the step of its number."""
 
     driver: type[Driver] | None = None
     """Reads a log where the table does not suffice."""
@@ -278,7 +280,8 @@ class Dialect:
         printed = match.groupdict()
         iteration, loss = int(printed.pop("iteration")), number(printed.pop("loss", None) or "")
         metrics = {name: value for name, text in printed.items() if (value := commas(text or "")) is not None}
-        yield Validation(line=line, step=iteration - self.first, iteration=iteration, loss=loss, metrics=metrics)
+        step = iteration - self.first - self.validates_before
+        yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
 
 
 class Driver:
@@ -338,7 +341,7 @@ class Driver:
         values = self.dialect.values(text, match)
         if values is None:
             return ()
-        self._planned = int(match[2]) if self._head.groups > 1 else None
+        self._planned = int(match[2]) if self._head.groups > 1 and match[2] else None
         events = self._read_step(line, text, values)
         self._remember(text, match)
         return events
@@ -371,10 +374,10 @@ class Driver:
             self._cover(values, text, self.dialect.means)
         if self.dialect.prints_next_rate:
             self._use_rate(values)
-        self.iteration = values["iteration"]
+        before, self.iteration = self.iteration, values["iteration"]
         events = self.step(line, values, text)
-        if self._planned == self._total:
-            return events
+        if self._planned is None or (self._planned == self._total and (before or 0) <= (self.iteration or 0)):
+            return events  # where it goes back another run begins, perhaps as long
         self._total = self._planned
         return (Fact("train_iters", self._total, line), *events)
 

@@ -91,8 +91,9 @@ def _group(printed: str, convert: Convert) -> tuple[str, str, Callable[[Any], An
     power = POWERS.get(convert, {}).get(behind)
     if number is None or power is None or (number[1] is not None and convert in INTEGERS):
         return f"({_loose(printed)})", '"%s"', convert
+    zeros = "0{0,11}" if convert in INTEGERS and re.match("0[0-9]", printed) else ""  # JSON has none before a number
     form = "%s" if number[1] is not None or convert in INTEGERS else "%s.0"
-    return f"({_loose(number[0])}){re.escape(behind)}", f"{form}e{power}" if power else form, UNITS.get(convert)
+    return f"{zeros}({_loose(number[0])}){re.escape(behind)}", f"{form}e{power}" if power else form, UNITS.get(convert)
 
 
 def _loose(printed: str) -> str:

@@ -14,6 +14,7 @@ from parsers.driver import Dialect
 DIALECTS = (
     *("primus", "primus_torchtitan", "megatron_bridge", "nemo2", "nemo1", "gpt_neox", "megatron_deepspeed", "megatron"),
     *("torchtitan", "maxtext", "nanotron", "composer", "hf", "deepspeed"),
+    *("nanochat", "modded_nanogpt", "llm_c", "litgpt", "nanogpt", "lightning"),
     "mllog",
 )
 

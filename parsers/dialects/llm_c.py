@@ -1,0 +1,97 @@
+"""llm.c (train_gpt2.cu, train_gpt2.py), its console and its main.log.
+
+`step   12/19560 | loss 9.123456 (+nanz)| norm 2.1234 (+nanz)| lr 8.57e-06 | 2751.01 ms | 47.3% bf16 MFU | 381431 tok/s`
+counts from 1, `s:11 trl:9.1235 lr:0.000009 norm:2.12` of main.log from 0. The loss is the mean of all GPUs and
+micro-batches (of one GPU where `(acc …)` follows), the rate this step's, the time its own. tok/s is of all GPUs: a
+fading mean, but of its own step where Python prints it in brackets, and not known which in brackets with a comma. The
+rates of main.log have six decimals. An MFU of -100% is an unknown device's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from parsers.driver import Dialect, Driver, Event, Setting, Values
+from parsers.record import Validation
+from parsers.values import integer, milliseconds, number
+
+_BATCH = re.compile(r"seq_len T=(\d{1,9}) .{1,60} total_batch_size=(\d{1,12})")
+_VALIDATION = re.compile(r"(?:^|\s)val loss (\d\S{0,20})")
+_NAME = r"(?=(?:[+-]?[\d.]{1,20}%? ?(?:\w{2,5} ){0,2})?(loss|norm|lr|trl|ms|MFU|tok/s|z(?=\)))\b)"
+_NUMBER = r"([+-]?[\d.]{1,20}(?:e[+-]\d\d)?|-?nan|-?inf)"
+
+_KEYS = (
+    *("micro batch size B", "sequence length T", "learning rate (LR)", "warmup iterations", "weight decay", "device"),
+    *("precision", "vocab_size V", "padded_vocab_size Vp", "num_layers L", "num_heads NH", "channels C"),
+    *("num_parameters", "train_num_batches", "num_processes", "zero_stage"),
+)
+
+
+def _meaning(values: Values, text: str) -> Values | None:
+    if "| " in text or ": train loss" in text:
+        values["step"] -= 1
+        values["lr_used"] = values.get("lr")
+    metrics = values["metrics"]
+    if metrics.get("mfu_percent", 0) < 0:
+        del metrics["mfu_percent"]
+    if "tok/s)" in text and (own := metrics.pop("tokens_per_s_running_mean", None)) is not None and "ms |" in text:
+        metrics["tokens_per_s"] = own
+    return values if values["step"] >= 0 else None
+
+
+class _Driver(Driver):
+    def other(self, line: int, text: str) -> Iterator[Event]:
+        yield from super().other(line, text)
+        match, batch = _VALIDATION.search(text), _BATCH.search(text)
+        if match is not None and (loss := number(match[1])) is not None:
+            yield Validation(line=line, loss=loss)  # its place is the step before
+        if batch is not None and int(batch[1]):
+            yield Setting("global_batch_size", int(batch[2]) // int(batch[1]), line)
+
+
+DIALECT = Dialect(
+    framework="llm_c",
+    rate_of=(0,),
+    looks_for="llm.c: lines 'step   12/19560 | loss … | norm … | lr … | … ms | …% bf16 MFU | … tok/s', or 's:11 trl:…'",
+    signs=(b" tok/s", b" trl:"),
+    marks=(b" tok/s", b" trl:", b" tel:", b" eval:", b"val loss "),
+    startup=(
+        *(f"| {key} ".encode() for key in _KEYS),
+        *(b"batch_size B=", b"grad_accum_steps=", b"accumulation steps: ", b"iteration time: ", b"iters avg: "),
+    ),
+    head=r"\bs(?:tep {1,6}|:)(\d{1,9})(?:/(\d{1,9}))?"
+    r"(?= \| (?:train )?loss [^|]{1,40}\| norm|: train loss \S{1,20} (?:norm|\()| trl:)",
+    first=0,
+    fields=rf"(?<![\w.-]){_NAME}(?:[a-z]{{2,4}}[ :]{{1,10}})?{_NUMBER}",
+    columns={
+        "loss": ("loss", number),
+        "trl": ("loss", number),
+        "norm": ("grad_norm", number),
+        "lr": ("lr", number),
+        "ms": ("step_time_s", milliseconds),
+        "MFU": ("mfu_percent", number),
+        "tok/s": ("tokens_per_s_running_mean", number),
+    },
+    adjust=_meaning,
+    validates_before=True,
+    validations=(
+        r"\bs:(?P<iteration>\d{1,9}) tel:(?P<loss>\S{1,20})",
+        r"\bs:(?P<iteration>\d{1,9}) eval:(?P<hellaswag_accuracy>\S{1,20})",
+    ),
+    stalls={"checkpoint": r"Writing checkpoint at step (?P<iteration>\d{1,9})"},
+    entry=r"\| ([\w ()]{1,24}?) {1,24}\| (\S{1,40}) {1,60}\|",
+    settings=(
+        r"num_processes=(?P<data_parallel_size>\d{1,6}) and",
+        r"=> (?:setting grad_accum_steps=|calculated gradient accumulation steps: )(?P<num_micro_batches>\d{1,9})",
+    ),
+    facts=(
+        r"\| device {1,24}\| (?P<device_name>\S.{0,48}?) {1,60}\|",
+        r"\| num_parameters {1,24}\| (?P<parameters>\d{1,18}) ",
+        r"\| precision {1,24}\| (?P<precision>\w{1,16}) ",
+        r"\| train_num_batches {1,24}\| (?P<train_iters>\d{1,12}) ",
+        r"\| zero_stage {1,24}\| (?P<zero_stage>\d) ",
+        r"(?P<completed>total average iteration time: |final \d{1,9} iters avg: )",
+    ),
+    conversions={"train_iters": integer},
+    driver=_Driver,
+)
