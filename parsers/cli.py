@@ -15,7 +15,7 @@ from typing import Any
 from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command, listed, writing
 from conf.vocabulary import vocabulary
-from parsers import DIALECTS, Ending, Parsed, Record, assemble, exports, judge, marks, write
+from parsers import DIALECTS, Ending, Parsed, Record, assemble, exports, judge, write
 from parsers.assemble import differences
 from parsers.contradictions import with_impossible
 from parsers.dialects import load
@@ -29,6 +29,7 @@ from parsers.record import STEP_FIELDS, Power, Step, Validation
 from parsers.scan import STDIN, read_blocks, size_of
 from parsers.storage import RUN_FILE, STEPS_FILE, dumps, run_file
 from parsers.text import cell, plain
+from parsers.unread import SOURCES, is_python, looks_like, not_supported
 from parsers.unwrap import encoding_of
 
 _SKIPPED_SHOWN = 20
@@ -37,6 +38,7 @@ _HEAD, _LOOK = 4096, 8 << 20
 _PASSED_FOLDERS = (".git", "node_modules", "__pycache__", ".venv", "site-packages", "attempts")
 _OURS = {RUN_FILE, STEPS_FILE}
 _NOTHING, _EMPTY, _BINARY, _JSON = "nothing of training in it", "empty", "binary", "a JSON document"
+_SOURCE = "source, configuration or documentation"
 _KINDS = {
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
@@ -44,7 +46,8 @@ _KINDS = {
     b"\x7fELF": "a program",
     b"%PDF": "a document",
 }
-_OTHERS = {_NOTHING, _EMPTY, _BINARY, _JSON, *_KINDS.values()}
+_OTHERS = {_NOTHING, _EMPTY, _BINARY, _JSON, _SOURCE, *_KINDS.values()}
+_HINT = "the file that the training program's own output went to; the formats are listed in parsers/README.md"
 _COMPARED = 3
 _MANY = 5
 _EVERY_S = 0.5
@@ -117,27 +120,23 @@ def imported_all(
     if dialect is None and log != STDIN and exports.kind_of(log) is not None:
         kept = exports.read_all(log)
         return tuple(_record(log, run, index, len(kept)) for index, run in enumerate(kept, start=1))
-    parser, first = Parser(dialect), True
+    parser, head, size = Parser(dialect), b"", 0
     for block in read_blocks(log):
-        if first and dialect is None and is_record(block):
+        if not size and dialect is None and is_record(block):
             return (read_record(log),)
-        first = False
+        if dialect is None and size < _LOOK and (what := not_supported(block)) is not None:
+            raise InputError(Problem(str(log), what))
+        head, size = head or block, size + len(block)
         parser.feed_bytes(block)
         progress(len(block))
     runs = parser.finish()
-    if dialect is None and not any(run.dialect or run.steps or run.facts for run in runs):
-        hint = "give the file that the training program's own output went to, or add its dialect (parsers/README.md)"
-        what = f"is not a training log ({runs[-1].lines} lines read)"
-        raise InputError(Problem(str(log), what, allowed=_looked_for(), hint=hint))
+    if dialect is None and (is_python(head) or not any(run.dialect or run.steps or run.facts for run in runs)):
+        what = f"is not a training log that is known here; it looks like {looks_like(head, runs[-1].lines)}"
+        raise InputError(Problem(str(log), what, hint=_HINT))
     records = [_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1)]
     if log != STDIN:  # a run directory of ours, in which the last run wrote last
         records[-1] = with_probe(records[-1], log.parent / FOLDER)
     return tuple(records)
-
-
-def _looked_for() -> str:
-    """Return what betrays a training log, a line a dialect."""
-    return "".join(f"\n      {text}" for text in (*(load(name).looks_for for name in DIALECTS), marks.LOOKS_FOR))
 
 
 def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
@@ -204,8 +203,8 @@ def _discovered(folders: Sequence[Path]) -> list[Path]:
         print(plain(line), file=sys.stderr)
     if not logs:
         where = ", ".join(str(folder) for folder in folders)
-        hint = "name the file that the training program's own output went to"
-        raise InputError(Problem(where, "has no training log", allowed=_looked_for(), hint=hint))
+        known = dict.fromkeys(load(name).looks_for.partition(":")[0] for name in DIALECTS)
+        raise InputError(Problem(where, "has no training log that is known here", allowed=f"of {listed([*known])}"))
     return [log.path for log in logs]
 
 
@@ -430,15 +429,19 @@ def _looked_at(path: Path) -> Log | Skipped:
             if parsed.steps:
                 return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
             why = "no steps in it" if parsed.dialect else _NOTHING
+    except UserError as error:
+        why = " ".join(filter(None, (error.problems[0].what, error.problems[0].found)))
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error}"
     return Skipped(path, why)
 
 
 def _begin(path: Path) -> tuple[Parsed, ...]:
-    """Return the runs in the first megabytes of a log."""
+    """Return the runs in the first megabytes of a log. InputError: of a trainer that is not supported."""
     parser, size = Parser(), 0
     for block in read_blocks(path):
+        if (what := not_supported(block)) is not None:
+            raise InputError(Problem(str(path), what))
         parser.feed_bytes(block)
         size += len(block)
         if size >= _LOOK:
@@ -453,6 +456,8 @@ def _why_not(path: Path) -> str | None:
         return "no file"
     if path.name in _OURS:
         return "a record of ours"
+    if path.suffix.lower() in SOURCES:
+        return _SOURCE
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
     if not head:

@@ -37,7 +37,7 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     metrics: the other numbers of the line (params_norm, load_balancing_loss, mfu_percent …), units in names.
     flags: "field:word" where a field is no plain measurement of this one step; words: interval_mean (over the steps
     since the line before), running_mean, recovered (computed from running means), asynchronous (dispatch, not
-    execution), by_order (no number printed), warm_up."""
+    execution), by_order (no number printed), rounded (a number of three digits), warm_up."""
 
     step: Integer
     line: Positive

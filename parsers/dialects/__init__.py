@@ -13,6 +13,7 @@ from parsers.driver import Dialect
 
 DIALECTS = (
     *("primus", "primus_torchtitan", "megatron_bridge", "nemo2", "nemo1", "gpt_neox", "megatron_deepspeed", "megatron"),
+    *("automodel", "lingua", "olmo", "levanter"),
     *("torchtitan", "maxtext", "nanotron", "composer", "hf", "deepspeed"),
     *("nanochat", "modded_nanogpt", "llm_c", "litgpt", "nanogpt", "lightning"),
     "mllog",

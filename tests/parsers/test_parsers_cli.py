@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from parsers import read
-from parsers.cli import imported, main, rows
+from parsers.cli import discover, imported, main, rows
 
 ROOT = Path(__file__).parent.parent.parent
 ENGINE = Path(__file__).parent / "fixtures" / "engine.log"
@@ -36,18 +36,58 @@ def test_json_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert written.id != read(tmp_path / "out" / "other").id
 
 
-@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n\x00\xff", b"gcc -c a.c\nerror: x\n"])
-def test_what_is_no_training_log(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("content", "looks_like"),
+    [
+        (b"", "an empty file"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff", "binary data"),
+        (b"gcc -c a.c\nerror: x\n", "text of 2 lines that say nothing of training"),
+        (b'{"a": 1}\n{"a": 2}\n', "JSON of 2 lines"),
+        (b'{\n "a": 1\n}\n', "a JSON document"),
+        (b"time,loss,lr\n1,2,3\n", "CSV with the columns time, loss, lr"),
+        (b"import os\n\nLINE = ' iteration 1/ 2 | lm loss: 3.0 |'\n", "Python source"),
+        (
+            b"starting\nhello, step 1\nupdate 12 of 40; cost (loss) 3.25; 812 ms\nbye\n",
+            "a log of a trainer that is not known; its likeliest step line: update 12 of 40; cost (loss) 3.25; 812 ms",
+        ),
+    ],
+)
+def test_what_is_no_training_log(
+    content: bytes, looks_like: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(content)
     assert main([str(log)]) == 2
-    err = capsys.readouterr().err
-    assert "is not a training log" in err
-    assert sum("iteration N/ TOTAL" in line for line in err.splitlines()) == 1, "a line for each dialect"
-    assert "add its dialect (parsers/README.md)" in err
-    assert "Traceback" not in err
-    assert main([str(log), "dialect=megatron"]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(f"is not a training log that is known here; it looks like {looks_like}")
+    assert "parsers/README.md" in second
+    assert main([str(log), "dialect=hf"]) == 0
     assert "the log has no step lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "trainer"),
+    [
+        ("(TaskRunner pid=7) step:3 - actor/entropy:0.4 - actor/pg_loss:0.02 - critic/score/mean:0.5", "verl"),
+        ("step:3 - train/loss:0.5 - train/lr(1e-3):0.01", "verl's SFT trainer"),
+        ("rollout.py:1193 - perf 0: {'rollout/response_len/mean': 27.5, 'perf/rollout_time': 3.1}", "slime"),
+        ("02:40:53 SUCCESS Step 1 | Time: 0.60s | Loss: 1.3 | Throughput: 3324 tokens/s | MFU: 1.0%", "prime-rl"),
+    ],
+)
+def test_a_trainer_that_is_not_supported_is_named(
+    line: str, trainer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "rl.log"
+    log.write_text(f"loading\n{line}\n{{'loss': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1}}\n")
+    assert main([str(log)]) == 2
+    assert f"is a log of {trainer}, which is not supported" in capsys.readouterr().err
+    assert [(other.path, trainer in other.why) for other in discover([tmp_path])[1]] == [(log, True)]
+
+
+def test_the_sources_of_a_checkout_are_no_logs() -> None:
+    folders = ("benchmarks", "conf", "docs", "launchers", "parsers", "tests")
+    logs = [log.path.relative_to(ROOT).parts[:3] for log in discover([ROOT / folder for folder in folders])[0]]
+    assert {*logs} == {("tests", "parsers", "fixtures")}
 
 
 def test_paths_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

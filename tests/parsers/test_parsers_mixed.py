@@ -14,12 +14,15 @@ from parsers.dialects import load
 
 # Of each framework a log that begins with its first step.
 PROGRAMS = {
+    "automodel_tiny": ("automodel", 3),
     "composer_tiny": ("composer", 3),
     "gpt_neox": ("gpt_neox", 8),
     "hf_trainer": ("hf", 3),
     "lightning_tiny": ("lightning", 6),
     "litgpt_tiny": ("litgpt", 4),
     "llm_c_tiny": ("llm_c", 4),
+    "levanter_tiny": ("levanter", 4),
+    "lingua_tiny": ("lingua", 3),
     "maxtext_tiny": ("maxtext", 8),
     "megatron_bridge": ("megatron_bridge", 8),
     "megatron_deepspeed_ezpz": ("megatron_deepspeed", 8),
@@ -30,6 +33,7 @@ PROGRAMS = {
     "nanotron_tiny": ("nanotron", 3),
     "nemo1_dllogger": ("nemo1", 7),
     "nemo2_tiny": ("nemo2", 6),
+    "olmo_core_tiny": ("olmo", 3),
     "primus_v2651": ("primus", 8),
     "torchtitan_tiny": ("torchtitan", 3),
 }
