@@ -26,7 +26,7 @@ from parsers.scan import read_blocks
 from parsers.segment import Parsed
 from parsers.tags import Export, Point, as_count, read_runs
 from parsers.text import json_object
-from parsers.values import number
+from parsers.values import is_nonfinite, number
 
 EVENTS = "events.out.tfevents."
 _WANDB, _MLFLOW = ":W&B", "meta.yaml"
@@ -35,7 +35,7 @@ _LARGEST = 64 << 20
 """A longer record is not read: it holds pictures, or is damaged."""
 _BLOCK = 32_768  # of LevelDB's log
 _SIZES = {1: 8, 5: 4}  # of the fields of protobuf that have one
-_MOST_LINES = 100_000_000
+_MOST_LINES, _MOST_SETTINGS = 100_000_000, 10_000
 _OF_SERVER: Mapping[str, Any] = {"counts_calls": True, "sampled": True}
 _ENDED = {"4": "root", "5": "interrupted"}  # mlflow.entities.RunStatus, FAILED and KILLED, to a field of Faults
 
@@ -210,14 +210,14 @@ def _float32(data: Any) -> float | None:
     return next((short for text in texts if struct.pack("<f", short := float(text)) == data), value)
 
 
-def flat(entry: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return the entries of nested mappings by their keys with dots between, without lists."""
+def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of nested mappings by their keys with dots between, without lists; not more than many."""
     values: dict[str, Any] = {}
-    for key, value in entry.items():
-        name = f"{before}{key}"
-        values |= (
-            flat(value, f"{name}.") if isinstance(value, Mapping) else {} if isinstance(value, list) else {name: value}
-        )
+    waiting = [("", entry)]
+    while waiting and len(values) < _MOST_SETTINGS:
+        before, mapping = waiting.pop()
+        waiting += [(f"{before}{key}.", value) for key, value in mapping.items() if isinstance(value, Mapping)]
+        values |= {f"{before}{key}": at for key, at in mapping.items() if not isinstance(at, (Mapping, list))}
     return values
 
 
@@ -237,10 +237,12 @@ def _wandb(path: Path) -> Iterator[Parsed]:
     settings = settings or {
         key: entry.get("value") for key, entry in _yaml(directory / "config.yaml").items() if isinstance(entry, dict)
     }
-    export = Export("wandb", partial(_history, history), flat(settings), facts, counts_calls=True)
     console = _console(directory / "output.log")
-    for run in read_runs(export):
-        yield run if console is None else _with_console(run, console)
+    framework = console.framework if console is not None else None
+    points = partial(_history, history)
+    *before, last = read_runs(Export("wandb", points, flat(settings), facts, counts_calls=True, framework=framework))
+    yield from before
+    yield last if console is None else _with_console(last, console)
 
 
 def _history(path: Path | None) -> Iterator[Point]:
@@ -273,7 +275,7 @@ def _number(logged: Any) -> float | None:
     if isinstance(logged, bool) or not isinstance(logged, (int, float, str)):
         return None
     with suppress(ValueError, OverflowError):
-        if not isinstance(logged, str) or logged in ("NaN", "Infinity", "-Infinity"):
+        if not isinstance(logged, str) or is_nonfinite(logged):
             return float(logged)
     return None
 
@@ -404,16 +406,16 @@ def _yaml(path: Path) -> Mapping[str, Any]:
     import yaml
 
     try:
-        entry = yaml.load(_short(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        entry = yaml.load(_short(path, 1 << 20), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
     return entry if isinstance(entry, dict) else {}
 
 
-def _short(path: Path) -> str:
+def _short(path: Path, most: int = _LARGEST) -> str:
     """Return the text of a file, its first megabytes; empty where it is missing."""
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
-            return stream.read(_LARGEST)
+            return stream.read(most)
     except OSError:
         return ""

@@ -38,7 +38,7 @@ class Point(NamedTuple):
 class Export:
     """One run as a tracker keeps it. points: a fresh iterator over all of them, in the order in which they were logged.
     counts_calls: the axis counts calls of the logger (W&B), where the program logs its step beside the values. sampled:
-    points may be missing between two."""
+    points may be missing between two. framework: of the program, where its tags do not say."""
 
     kind: str
     points: Callable[[], Iterable[Point]]
@@ -47,6 +47,7 @@ class Export:
     notes: Sequence[str] = ()
     counts_calls: bool = False
     sampled: bool = False
+    framework: str | None = None
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -99,9 +100,6 @@ def _converted(text: str, factor: Decimal, integer: bool) -> Any:
     return whole(value) if integer else value
 
 
-_NOBODY = Writer(framework="", signs=(), first=1)
-
-
 @cache
 def writers() -> Sequence[Writer]:
     """Return the programs of the table, the special before the general."""
@@ -129,7 +127,7 @@ def read_runs(export: Export) -> tuple[Parsed, ...]:
         notes.append(f"{len(unread)} of {len(own)} tags are not known, and not read: {shown}")
     if writer is None and own:
         notes.append("no program that is known logs these tags: parsers/tags.yaml")
-    runs = _Runs(export, writer or _NOBODY)
+    runs = _Runs(export, writer or Writer(framework=export.framework or "", signs=(), first=1))
     for row in _rows(export, writer) if writer else ():
         runs.take(*row)
     return runs.parsed(count, notes)

@@ -229,6 +229,29 @@ def test_a_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert facts["run_name"] == "my run" and "parsed wandb/run-1 (wandb)" in capsys.readouterr().err
 
 
+def test_a_run_directory_without_a_history(tmp_path: Path) -> None:
+    """The console has the steps, and names the program whose settings config.yaml has."""
+    lines = [
+        f"iteration {i}/ 6 | consumed samples: {i * 8} | lm loss: 9.5 | number of nan iterations: 0 |" for i in (1, 2)
+    ]
+    folder = run_directory(tmp_path / "run-1", b"", "\n".join([" using world size: 4", *lines, ""]))
+    (folder / "run-abc.wandb").unlink()
+    (folder / "files" / "config.yaml").write_text("wandb_version: 1\nnum_layers: {desc: null, value: 4}\n")
+    (record,) = imported_all(folder)
+    assert record.framework == "megatron" and [s.iteration for s in record.steps] == [1, 2]
+    assert record.setting("num_layers") == 4 and record.environment["device_count"] == 8
+
+
+def test_two_runs_of_one_notebook(tmp_path: Path) -> None:
+    """What the console ends with is the last one's."""
+    (tmp_path / "run").mkdir()
+    folder = run_directory(
+        tmp_path / "run" / "1", wandb_file([*HF[:2], *HF[:2]]), "torch.OutOfMemoryError: CUDA out of memory.\n"
+    )
+    first, second = imported_all(folder)
+    assert (first.status, second.status) == ("unknown", "out_of_memory") and len(first.steps) == len(second.steps) == 2
+
+
 def test_what_trackers_say_of_the_end(tmp_path: Path) -> None:
     (failed,) = imported_all(run_directory(tmp_path / "1", wandb_file(HF[:2], code=1)))
     (killed,) = imported_all(mlflow(tmp_path / "2", HF[:2], status=5))
