@@ -243,7 +243,7 @@ def test_a_run_directory_without_a_history(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_one_notebook(tmp_path: Path) -> None:
-    """What the console ends with is the last one's."""
+    """How the console ends tells of the last one alone."""
     (tmp_path / "run").mkdir()
     folder = run_directory(
         tmp_path / "run" / "1", wandb_file([*HF[:2], *HF[:2]]), "torch.OutOfMemoryError: CUDA out of memory.\n"
