@@ -221,6 +221,13 @@ def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _unwrapped(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without the one mapping that all of them may stand in, and without W&B's own."""
+    own = {key: value for key, value in settings.items() if not key.startswith("_")}
+    outer = {key.partition(".")[0] for key in own}
+    return {key.partition(".")[2]: value for key, value in own.items()} if len(own) > len(outer) == 1 else own
+
+
 def _wandb(path: Path) -> Iterator[Parsed]:
     """Yield the runs of a run directory, or of its .wandb file alone; what the console said tells how they ended."""
     history = next(iter(sorted(path.glob("*.wandb"))), None) if path.is_dir() else path
@@ -240,7 +247,9 @@ def _wandb(path: Path) -> Iterator[Parsed]:
     console = _console(directory / "output.log")
     framework = console.framework if console is not None else None
     points = partial(_history, history)
-    *before, last = read_runs(Export("wandb", points, flat(settings), facts, counts_calls=True, framework=framework))
+    *before, last = read_runs(
+        Export("wandb", points, _unwrapped(flat(settings)), facts, counts_calls=True, framework=framework)
+    )
     yield from before
     yield last if console is None else _with_console(last, console)
 

@@ -263,8 +263,11 @@ class _Runs:
         self._release()
         self._close()
         kind, framework = self._export.kind, self._writer.framework or None
-        runs = [segment.parsed(kind, framework, (kind,), count) for segment in self._done]
-        return tuple(replace(run, notes=(*run.notes, *notes)) for run in runs)
+        *before, last = [segment.parsed(kind, framework, (kind,), count) for segment in self._done]
+        # A tracker keeps the last settings: of the runs before nobody knows whether they had others.
+        none: dict[str, Any] = {"effective": {}, "dumped": {}, "arguments": {}}
+        runs = [replace(run, train_iters=run.train_iters if run.completed else None, **none) for run in before]
+        return tuple(replace(run, notes=(*run.notes, *notes)) for run in (*runs, last))
 
 
 def _stated(export: Export, writer: Writer) -> Iterator[Event]:

@@ -185,6 +185,17 @@ def test_megatrons_events(tmp_path: Path) -> None:
     assert [(v.iteration, v.loss) for v in record.validations] == [(4, 8.75)]
 
 
+def test_settings_of_hugging_face(tmp_path: Path) -> None:
+    """TrainingArguments and the model's configuration, as TensorBoard and MLflow keep them; -1 is not set."""
+    args = {"learning_rate": 2e-5, "per_device_train_batch_size": 4, "max_steps": -1, "num_key_value_heads": 8}
+    want = {"lr": 2e-5, "micro_batch_size": 4, "train_iters": None, "num_query_groups": 8}
+    events(tmp_path / "tb", HF, {"args": json.dumps(args)})
+    mlflow(tmp_path / "ml", HF, args)
+    for path in (tmp_path / "tb", tmp_path / "ml"):
+        (record,) = imported_all(path)
+        assert {name: record.setting(name) for name in want} == want
+
+
 def test_a_run_that_went_on(tmp_path: Path) -> None:
     folder = events(tmp_path / "tb", megatron(range(1, 7))).parent
     events(folder, megatron(range(4, 9)), name="2.host.1.0")
@@ -243,13 +254,16 @@ def test_a_run_directory_without_a_history(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_one_notebook(tmp_path: Path) -> None:
-    """How the console ends tells of the last one alone."""
+    """How the console ends, and the settings, tell of the last one alone."""
     (tmp_path / "run").mkdir()
     folder = run_directory(
-        tmp_path / "run" / "1", wandb_file([*HF[:2], *HF[:2]]), "torch.OutOfMemoryError: CUDA out of memory.\n"
+        tmp_path / "run" / "1",
+        wandb_file([*HF[:2], *HF[:2]], {"seed": 7}),
+        "torch.OutOfMemoryError: CUDA out of memory.\n",
     )
     first, second = imported_all(folder)
     assert (first.status, second.status) == ("unknown", "out_of_memory") and len(first.steps) == len(second.steps) == 2
+    assert (first.setting("seed"), second.setting("seed")) == (None, 7), "W&B keeps the last settings alone"
 
 
 def test_what_trackers_say_of_the_end(tmp_path: Path) -> None:
