@@ -25,6 +25,7 @@ _SWITCHES = ("fp8", "fp4")  # settings, and the choices of precision= that name 
 _RECIPES = ("fp8_recipe", "fp4_recipe")
 _SORT = re.compile(r"[a-z]{1,8}\d{2,6}[a-z]{0,4}")
 _DEVICE_KINDS = ("hip", "device", "reserved", "allocated")
+_TOTAL = "_memory_total_bytes"  # behind hip and rocm, of the device
 _GIB = 2**30  # data sheets say GB
 _CAPACITY = (0.8, 1.02)  # of the data sheet, by a driver
 _COUNTED_APART = 1.25  # a padded vocabulary, tied embeddings
@@ -37,6 +38,7 @@ def contradictions(record: Record, given: Mapping[str, Any], settings: Mapping[s
     known = {**settings, **{name: reading.value for name, reading in record.effective.items()}}
     yield from _settings(record, given, settings)
     device = hardware(given.get("hardware"))
+    limit = _limit(record, device, known)
     if device is not None and device.name == given["hardware"]:  # `unknown` stands for any
         yield from _device(record, device)
         for field, mine in (("platform", device.vendor or device.name), ("vendor", device.vendor)):
@@ -46,11 +48,11 @@ def contradictions(record: Record, given: Mapping[str, Any], settings: Mapping[s
         if field in given and getattr(record, field) not in (None, given[field]):
             yield _problem(record, field, given[field], getattr(record, field))
     if "model" in given:
-        yield from _model(record, given, known)
+        yield from _model(record, given, known, limit)
     if "world_size" in given and "world_size" not in record.effective:
         yield from _ranks(record, _size(given, "world_size"), known)
-    if given.keys() & {"hardware", "precision"} and (above := above_peak(record, device, known)):
-        yield _problem(record, "hardware" if device else "precision", *above)
+    if limit and given.keys() & {"hardware", "precision"} and (above := _above(record, limit)):
+        yield _problem(record, "hardware" if device else "precision", limit[0], above)
 
 
 def _problem(record: Record, key: str, mine: object, logs: object) -> Problem:
@@ -105,10 +107,11 @@ def _device(record: Record, device: Hardware) -> Iterator[Problem]:
         yield _problem(record, "hardware", f"{device.name} of {device.vendor}", f"a device of {record.vendor}")
     elif device.memory_gb is not None and device.vendor:
         has = device.memory_gb * _GIB / device.devices_per_package
-        mine, total = f"{device.name} with {has / 1e9:,.0f} GB", record.environment.get("device_memory_bytes")
-        sizes, kinds = columns(record.steps, "memory_bytes", "memory_kind")
+        mine, total = f"{device.name} with {has / 1e9:,.0f} GB", real(record.environment.get("device_memory_bytes"))
+        sizes, kinds, others = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
+        total = total or next((one[name] for one in others for name in one if name.endswith(_TOTAL)), None)
         used = max((size for size, kind in zip(sizes, kinds, strict=True) if size and kind in _DEVICE_KINDS), default=0)
-        if type(total) is int and not _CAPACITY[0] * has <= total <= _CAPACITY[1] * has:
+        if total and not _CAPACITY[0] * has <= total <= _CAPACITY[1] * has:
             yield _problem(record, "hardware", mine, f"a device with {total / 1e9:,.0f} GB")
         elif used > _CAPACITY[1] * has:
             yield _problem(record, "hardware", mine, f"{used / 1e9:,.0f} GB used of one device")
@@ -122,8 +125,11 @@ def _another(name: str, device: Hardware) -> bool:
     return bool(device.vendor) and any(map(str.isdigit, name)) and sort not in _SORT.findall(name.lower())
 
 
-def _model(record: Record, given: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield where the log counts other parameters, or prints TFLOP/s that these do not come to."""
+def _model(
+    record: Record, given: Mapping[str, Any], known: Mapping[str, Any], limit: tuple[str, float] | None
+) -> Iterator[Problem]:
+    """Yield where the log counts other parameters, or its tokens would take other TFLOP/s than it prints, or more than
+    its device can do."""
     from conf.load import model_named
     from conf.shapes import count
 
@@ -133,13 +139,16 @@ def _model(record: Record, given: Mapping[str, Any], known: Mapping[str, Any]) -
     parts, (logs, shards) = count(model), _parameters(record, known)
     if logs and not 1 / _COUNTED_APART / shards <= logs / parts.total <= _COUNTED_APART:
         yield _problem(record, "model", f"{model.name} with {parts.total:,} parameters", f"{logs:,.0f} parameters")
-    rate, printed = _tokens_rate(record, known), _middle(record, "tflops_per_gpu")
+    rate, printed = _tokens_rate(record, known) or 0, _middle(record, "tflops_per_gpu")
+    needs = f"{model.name}, {6 * parts.active * rate / 1e12:,.0f} TFLOP/s/GPU at {rate:,.0f} tokens/s/GPU"
+    (fewest, most), length = _OPERATIONS, _size(known, "seq_length") or model.max_position_embeddings
+    scores = 16 * model.num_layers * model.num_attention_heads * model.kv_channels * length  # all, and recomputed
+    if limit and fewest * parts.active * rate / 1e12 > limit[1]:
+        yield _problem(record, "model", needs, limit[0])
     if rate and printed and not logs:
-        each, length = printed * 1e12 / rate, _size(known, "seq_length") or model.max_position_embeddings
-        scores = 16 * model.num_layers * model.num_attention_heads * model.kv_channels * length  # all, and recomputed
-        if not _OPERATIONS[0] * parts.active <= each <= _OPERATIONS[1] * _COUNTED_APART * parts.active + scores:
-            mine = f"{model.name}, {6 * parts.active * rate / 1e12:,.0f} TFLOP/s/GPU at {rate:,.0f} tokens/s/GPU"
-            yield _problem(record, "model", mine, f"{printed:,.1f} TFLOP/s/GPU printed")
+        each = printed * 1e12 / rate
+        if not fewest * parts.active <= each <= most * _COUNTED_APART * parts.active + scores:
+            yield _problem(record, "model", needs, f"{printed:,.1f} TFLOP/s/GPU printed")
 
 
 def _parameters(record: Record, known: Mapping[str, Any]) -> tuple[float, int]:
@@ -194,19 +203,25 @@ def _middle(record: Record, name: str) -> float | None:
     return median(known) if known else None
 
 
-def above_peak(record: Record, device: Hardware | None, known: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return a device's peak and the TFLOP/s printed above it, in words; None where they are not. device: else the
-    log's. An unknown precision counts as the one with the highest peak."""
+def _limit(record: Record, device: Hardware | None, known: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Return a device's peak, in words and in TFLOP/s; None where it is not known. device: else the log's. An unknown
+    precision counts as the one with the highest peak."""
     name, dtype = record.environment.get("device_name"), compute_dtype(record.environment)
     device = device or (named_by_driver(name) if isinstance(name, str) else None) or hardware(record.hardware)
     peak = peak_of(device, precision_of({**known, "params_dtype": dtype} if dtype else known))
-    if device is None or peak is None or (printed := _middle(record, "tflops_per_gpu") or 0) <= peak[1]:
-        return None
-    return f"{device.name} in {peak[0]}, at most {peak[1]:,.0f} TFLOP/s", f"{printed:,.0f} TFLOP/s/GPU printed"
+    return peak and (f"{device and device.name} in {peak[0]}, at most {peak[1]:,.0f} TFLOP/s", peak[1])
+
+
+def _above(record: Record, limit: tuple[str, float] | None) -> str:
+    """Return the TFLOP/s printed above a peak, in words; empty where they are not."""
+    printed = (_middle(record, "tflops_per_gpu") or 0) if limit else 0
+    return f"{printed:,.0f} TFLOP/s/GPU printed" if limit and printed > limit[1] else ""
 
 
 def with_impossible(record: Record) -> Record:
     """Return `record` with a note where it prints more TFLOP/s than the device that it names can do."""
-    above = above_peak(record, None, {name: reading.value for name, reading in record.effective.items()})
-    note = above and f"impossible: {above[1]}; {above[0]}; check: asynchronous timing, how FLOPs were counted"
-    return replace(record, notes=(*record.notes, note)) if note else record
+    limit = _limit(record, None, {name: reading.value for name, reading in record.effective.items()})
+    if not limit or not (above := _above(record, limit)):
+        return record
+    note = f"impossible: {above}; {limit[0]}; check: asynchronous timing, how FLOPs were counted"
+    return replace(record, notes=(*record.notes, note))

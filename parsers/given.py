@@ -82,10 +82,13 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     settings = {name: value for name, value in given.items() if name in vocabulary()}
     for group in _OF_SETTINGS:
         settings = {**(_chosen(group, given[group]) if group in given else {}), **settings}
-    if problems := [*contradictions(record, given, settings)]:
-        raise InputError(*problems)
     if not given:
         return record
+    problems: dict[str, Problem] = {}
+    for problem in contradictions(record, given, settings):
+        problems.setdefault(problem.where, problem)  # one reason is enough
+    if problems:
+        raise InputError(*problems.values())
     fields = {name: given[name] for name in FIELDS if name in given and (name == "name" or not getattr(record, name))}
     if "hardware" in given and not record.hardware:
         fields["hardware"] = given["hardware"]

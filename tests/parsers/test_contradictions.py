@@ -28,7 +28,7 @@ def log(effective: dict[str, Any] | None = None, facts: dict[str, Any] | None = 
     return Record(id="a", name="a", effective=read, environment=facts or {}, steps=steps, **about)
 
 
-def rates(tflops: float, tokens: float | None = None, **more: Any) -> dict[str, Any]:
+def rates(tflops: float | None, tokens: float | None = None, **more: Any) -> dict[str, Any]:
     return {"tflops_per_gpu": tflops, "tokens_per_s_per_gpu": tokens, **more}
 
 
@@ -54,6 +54,12 @@ WRONG: list[tuple[Record, str, str, str]] = [
         "82 TFLOP/s/GPU",
         "580.0 TFLOP/s/GPU printed",
     ),
+    (
+        log(BF16, H100, **rates(None, 60_000)),
+        "model=llama31_8b",
+        "2,891 TFLOP/s/GPU at 60,000",
+        "h100 in bf16, at most 989",
+    ),
     # the device: its name, maker, memory, and peak
     (log(facts=H100), "hardware=mi300x", "mi300x (AMD Instinct MI300X", "NVIDIA H100 80GB HBM3"),
     (log(facts={"device_name": "NVIDIA GeForce RTX 5090"}), "hardware=h100", "h100", "NVIDIA GeForce RTX 5090"),
@@ -62,6 +68,7 @@ WRONG: list[tuple[Record, str, str, str]] = [
     (replace(log(), hardware="h200"), "hardware=h100", "h100", "h200"),
     (log(memory_bytes=240 * GIB, memory_kind="hip"), "hardware=mi300x", "206 GB", "258 GB used of one device"),
     (log(facts={"device_memory_bytes": 80 * GIB}), "hardware=h200", "151 GB", "a device with 86 GB"),
+    (log(metrics={"hip_memory_total_bytes": 288.0 * GIB}), "hardware=mi325x", "275 GB", "a device with 309 GB"),
     (log(BF16, **rates(1290)), "hardware=h100", "h100 in bf16, at most 989 TFLOP/s", "1,290 TFLOP/s/GPU printed"),
     (log(**rates(2600)), "hardware=h100", "h100 in fp8, at most 1,979", "2,600 TFLOP/s/GPU printed"),
     (log(facts=H100, **rates(1290)), "precision=bf16", "h100 in bf16", "1,290 TFLOP/s/GPU printed"),
