@@ -6,7 +6,8 @@ step's), or of the pipeline engine `steps: 10 loss: 2.3 iter time (s): 1.2 sampl
 before). Counts from 1. Only the pipeline engine knows a loss; skipped is a total. lr is printed after the scheduler.
 
 Up to 0.7 (2022) the timer's line is `0/4, RunningAvgSamplesPerSec=…`, up to 0.6 `0/4, SamplesPerSec=…` (the same mean):
-epoch and micro-step. Only `step=2, skipped=0, …` just before it says of which step that is the last one.
+epoch and micro-step. `step=2, skipped=0, …` just before it says which step that ends; from one such pair the others
+follow. 0.7.7 prints the timer's line of every step, whatever steps_per_print says.
 
 DeepSpeed-Chat trains two engines, whose steps have the same numbers: the second's come as a run of their own."""
 
@@ -20,53 +21,118 @@ from parsers.values import gibibytes, number
 
 SIGNS = ("SamplesPerSec=", ", skipped=", " iter time (s): ")
 _SIGNS = tuple(sign.encode() for sign in SIGNS)
-_MOST = 100_000  # steps of a second engine
+_MOST = 20_000  # lines kept of each kind
+_SURE = 1000  # so many of the timer's lines without a report: there is none
+
+_Line = tuple[int, Values]
+"""The values of a line, behind its number."""
 
 
 class _Driver(Driver):
+    """Adds reports to the steps that they are of, numbers the timer's lines of old, and tells two engines apart."""
+
     _report: Values | None = None
-    _reports = False  # whether no step followed it yet
     _second = False  # whether it is the second engine's
+    _micro: int | None = None  # micro-steps in a step, where the timer counts those
+    _last = 0  # step
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self._others: dict[int, tuple[int, Values]] = {}  # the second engine's steps, each with its line
+        self._reports: list[_Line] = []  # that no step followed yet
+        self._timed: list[_Line] = []  # the timer's lines, until a report says how many micro-steps a step has
+        self._others: dict[int, _Line] = {}  # the second engine's steps
 
-    def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
-        before = self._report
-        same = before is not None and before["iteration"] == values["iteration"]
+    def step(self, line: int, values: Values, text: str) -> Iterable[Step]:
         if values["metrics"].keys() == {"skipped_total"} and "loss" not in values:
-            # Rate and skipped steps alone are no step: a trainer above DeepSpeed reports those. They add to one.
-            self._second = same and (self._second or values != before)
-            self._report, self._reports = values, True
-            return self._other(line, values)
+            return self._reported(line, values)
         if "SamplesPerSec=" in text and "global_step=" not in text:
-            if before is None or not self._reports:
-                return ()  # a micro-step that ends no step
-            if not same:
-                values["metrics"].pop("samples_per_s", None)  # of one micro-step
-            values.update({name: before[name] for name in ("iteration", "step")})
-            same = True
-        self._reports = False
+            return self._of_micro_steps(line, values, f" 0/{values['iteration']}," in text)
         if "loss" in values and values["interval_steps"] is None:
             values["flags"] = ("step_time_s:interval_mean",)  # over how many is not known
-        if before is not None and same:
-            values = {**before, **values, "metrics": {**before["metrics"], **values["metrics"]}}
-            if self._second:
-                return self._other(line, values)
-        return super().step(line, values, text)
+        return self._made(line, values)
+
+    def _reported(self, line: int, values: Values) -> tuple[Step, ...]:
+        """Keep rate and skipped steps: where nothing else is printed they are no step, a trainer reports those."""
+        before, self._report = self._report, values
+        again = before is not None and before["iteration"] == values["iteration"]
+        self._second = again and (self._second or values != before)
+        if self._second:
+            return self._other(line, values)
+        if not again and before is not None and before["iteration"] > values["iteration"]:  # a restart
+            self._reports, self._timed, self._last = [], [], min(self._last, values["step"])
+        if not again and len(self._reports) < _MOST:
+            self._reports.append((line, values))
+        return ()
+
+    def _of_micro_steps(self, line: int, values: Values, first_epoch: bool) -> Iterable[Step]:
+        """Return the step that a line of the timer ends, if any: the one of the report just before it, or by count.
+
+        first_epoch: the count goes back to 0 with each."""
+        number, done = values["iteration"], 0
+        reported = self._reports[-1][1]["iteration"] if self._reports else 0
+        unsure = reported == 1 and number == 3  # the first two micro-steps have no line: it may be the second step's
+        if reported and not unsure:
+            done, self._micro = reported, number // reported if first_epoch and number % reported == 0 else None
+        elif self._micro and first_epoch:
+            done = number // self._micro if number % self._micro == 0 else 0
+        elif first_epoch and (self._report is None or unsure) and len(self._timed) < _MOST:
+            self._timed.append((line, values))
+            return self._settled() if len(self._timed) > _SURE else ()
+        return () if done <= self._last else (*self._settled(), *self._made(line, _of_step(values, done)))
+
+    def _settled(self) -> list[Step]:
+        """Return the steps of the timer's lines before the first report, or without one where each follows the last."""
+        timed, self._timed = self._timed, []
+        numbers = [values["iteration"] for _, values in timed]
+        if self._report is None and len(numbers) > 1 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
+            self._micro = 1
+        micro = self._micro
+        ends = [(line, values) for line, values in timed if micro and values["iteration"] % micro == 0]
+        return [
+            step
+            for line, values in ends
+            for step in self._made(line, _of_step(values, values["iteration"] // (micro or 1)))
+        ]
+
+    def _made(self, line: int, values: Values) -> Iterable[Step]:
+        """Return a step, and before it the reports that are steps too: the timer leaves out the first two."""
+        done, before = values["iteration"], self._report
+        own: Values | None = before
+        if before is None or before["iteration"] != done:
+            own = next((report for _, report in self._reports if report["iteration"] == done), None)
+        if own is not None:
+            values = {**own, **values, "metrics": {**own["metrics"], **values["metrics"]}}
+        if self._second and own is not None and own is before:
+            return self._other(line, values)
+        earlier = [Step(line=at, **report) for at, report in self._reports if report["iteration"] < done]
+        self._reports = [at for at in self._reports if at[1]["iteration"] > done]
+        self._last = done
+        return (*earlier, Step(line=line, **values))
 
     def _other(self, line: int, values: Values) -> tuple[Step, ...]:
         """Keep a step of the second engine."""
-        if self._second and len(self._others) < _MOST:
+        if len(self._others) < _MOST:
             self._others[values["step"]] = line, values
         return ()
 
     def end(self) -> Iterable[Event]:
-        """Return the second engine's steps, where there are several: one report may stand twice after a restart."""
+        """Return what still waits, and the second engine's steps, where there are several: one report may stand twice
+        after a restart."""
+        events: list[Event] = [*super().end(), *self._settled()]
+        if self._last or self._others:
+            events += [Step(line=line, **report) for line, report in self._reports]
+            self._reports = []
         others, self._others = sorted(self._others.items()), {}
-        steps: list[Event] = [Step(line=line, **values) for _, (line, values) in others]
-        return (*super().end(), *([NewRun(others[0][1][0]), *steps] if len(steps) > 1 else []))
+        if len(others) > 1:
+            events += [NewRun(others[0][1][0]), *(Step(line=line, **values) for _, (line, values) in others)]
+        return events
+
+
+def _of_step(values: Values, done: int) -> Values:
+    """Return the values of a timer's line as those of a step: the rate of one micro-step is not the step's."""
+    alone = values["iteration"] == done
+    metrics = {name: x for name, x in values["metrics"].items() if alone or name != "samples_per_s"}
+    return {**values, "iteration": done, "step": done - 1, "metrics": metrics}
 
 
 DIALECT = Dialect(

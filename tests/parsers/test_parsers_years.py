@@ -167,22 +167,35 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[list[dict[str, Any]]]]] = 
         [[{"step": 0, "loss": 9.5}]],
     ),
     "DeepSpeed of 2022 counts micro-steps": (
-        timed("0/2, RunningAvgSamplesPerSec=", 232.5, " CurrSamplesPerSec=1.5,")
+        reported(1, 2e-05)
+        + timed("0/3, RunningAvgSamplesPerSec=", 232.5, " CurrSamplesPerSec=1.5,")
         + reported(2, 5e-05)
         + timed("0/4, RunningAvgSamplesPerSec=", 230.5, " CurrSamplesPerSec=2.5,")
-        + timed("0/6, RunningAvgSamplesPerSec=", 229.5, " CurrSamplesPerSec=3.5,"),
+        + timed("0/5, RunningAvgSamplesPerSec=", 229.5, " CurrSamplesPerSec=3.5,")
+        + timed("0/6, RunningAvgSamplesPerSec=", 228.5, " CurrSamplesPerSec=4.5,"),
         "deepspeed",
         {},
         [
             [
-                {
-                    "step": 1,
-                    "iteration": 2,
-                    "lr": 5e-05,
-                    "metrics": {"samples_per_s_running_mean": 230.5, "samples_per_s": None},
-                }
+                {"step": 0, "lr": 2e-05, "metrics": {"samples_per_s_running_mean": None, "skipped_total": 0.0}},
+                {"step": 1, "lr": 5e-05, "metrics": {"samples_per_s_running_mean": 230.5, "samples_per_s": None}},
+                {"step": 2, "lr": None, "metrics": {"samples_per_s_running_mean": 228.5}},
             ]
         ],
+    ),
+    "DeepSpeed 0.7.7 prints each step": (
+        "".join(timed(f"0/{n}, RunningAvgSamplesPerSec=", 8.5, f" CurrSamplesPerSec={n}.5,") for n in (3, 4))
+        + reported(5, 1e-05)
+        + timed("0/5, RunningAvgSamplesPerSec=", 8.5, " CurrSamplesPerSec=5.5,"),
+        "deepspeed",
+        {},
+        [[{"iteration": n, "metrics": {"samples_per_s": n + 0.5}} for n in (3, 4, 5)]],
+    ),
+    "DeepSpeed 0.7.7 without a report": (
+        "".join(timed(f"0/{n}, RunningAvgSamplesPerSec=", 8.5) for n in (17, 18, 19)),
+        "deepspeed",
+        {},
+        [[{"iteration": n} for n in (17, 18, 19)]],
     ),
     "DeepSpeed up to 0.6": (
         reported(40, 5e-05, 2) + timed("0/40, SamplesPerSec=", 83.5),
