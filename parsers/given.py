@@ -55,8 +55,11 @@ def given_of(texts: Sequence[str], other_keys: Sequence[str] = ()) -> dict[str, 
 
 def _problems(key: str, value: str, other_keys: Sequence[str]) -> Iterator[Problem]:
     known = (*_CHOICES, *FIELDS, STATUS, *vocabulary())
-    if key in _CHOICES:
-        yield from choice_problems(key, value) if value not in _offered(key) else ()
+    if key == "precision" and value not in choices(key):
+        if value not in _FP4:
+            yield Problem(key, "no such choice", value, listed(_offered(key)), closest(value, _offered(key)))
+    elif key in _CHOICES:
+        yield from choice_problems(key, value)
     elif key in (one_of := _one_of()):
         if value not in one_of[key]:
             yield Problem(key, "no such value", value, listed(one_of[key]), closest(value, one_of[key]))

@@ -112,6 +112,7 @@ def test_numbers_are_given_as_people_type_them() -> None:
 def test_what_cannot_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     for words, says in {
         "modle=llama hardware=h1000": ("modle", "h1000"),
+        "precision=nvfp5": ("mxfp8, fp4, nvfp4, mxfp4", "did you mean nvfp4?"),
         "vendor=nvida platform=zz": ("did you mean nvidia?", "amd, cpu, nvidia"),
         "--dialect nemo2": ("try: dialect=nemo2",),
         "--follow -o out power=x lr=1 --save": ("--follow: takes one log", "--save, -o, lr, power"),
