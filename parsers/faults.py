@@ -24,7 +24,9 @@ _LONGEST, _LONGEST_JOINED = 300, 500
 # "Last error: Cuda failure 'out of memory'" stands in the third line after NCCL's exception.
 _MESSAGE_LINES = 4
 
-_EXCEPTION = re.compile(r"(?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception|KeyboardInterrupt)(?::\s|$)")
+_EXCEPTION = re.compile(  # the first is OLMo's: "CRITICAL Uncaught OLMoThreadError: …"
+    r"(?:.{0,160}?\bUncaught )?(?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception|KeyboardInterrupt)(?::\s|$)"
+)
 _FATAL = re.compile(
     r"engine: |Fatal Python error|Segmentation fault|Bus error|terminate called|Aborted|bash: |\S{0,80}: error: "
     r"|slurmstepd: error|srun: error|what\(\): "

@@ -16,10 +16,13 @@ from parsers.record import Stall, Step, Validation
 from parsers.text import body
 from parsers.values import Column, commas, count, gibibytes, number, step_fields, whole
 
-_HEAD = re.compile(r"\[step=(\d{1,12})/(\d{1,12}|\?{3})(?:,epoch=\d{1,9})?(?:,eta=[\w()., -]{1,40})?\]\s*$")
+_HEAD = re.compile(r"\[step=(\d{1,12})/(\d{1,12}|\?{3})(?:, ?epoch=\d{1,9})?(?:, ?eta=[\w()., -]{1,40})?\]\s*$")
 _EVALUATION = re.compile(r"Finished (.{1,80}?) evals in ([\d.]{1,12}) seconds\. Metrics:\s*$")
-_ENTRY = re.compile(r"^\s{0,24}(\w[\w/ ().%+-]{1,100})=(\S{0,40}[^\s,])\s*$")  # a comma ends a setting
-_TOKENS = re.compile(r"^ {2,24}(global_batch_size|rank_microbatch_size|sequence_length)=(\d{1,12}),\s*$")
+_ENTRY = re.compile(  # behind any prefix; a comma ends a setting
+    r"(?:^|\s)((?:train|optim|throughput|gpu_memory|[sS]ystem)/[\w/ ().%-]{1,80})=(\S{0,39}[^\s,])\s*$"
+)
+_METRIC = re.compile(r"^\s{0,24}(\w[\w/ ().%+-]{1,100})=(\S{0,39}[^\s,])\s*$")
+_TOKENS = re.compile(r"^ {2,24}(global_batch_size|rank_microbatch_size|sequence_length)=(\d{1,12}),?\s*$")
 _NAMES = {"global_batch_size": "global_batch_size", "rank_microbatch_size": "micro_batch_size"}
 _LETTERS = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
@@ -59,8 +62,8 @@ class _Driver(Driver):
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         if self._at is not None and "=" in text:
-            entry = _ENTRY.match(text) or _ENTRY.match(body(text))
-            if entry is not None:
+            entry = _ENTRY.search(text) or ("evals in" in self._at[0][0] and _METRIC.match(body(text)))
+            if entry:
                 if len(self._entries) < 400:
                     self._entries.setdefault(entry[1], entry[2])
                 self.wants = max(self.wants, 2)
@@ -167,7 +170,7 @@ _COLUMNS = _CORE | _OLMO | {f"{of}/{name}": at for of in ("gpu_memory", "system"
 DIALECT = Dialect(
     framework="olmo",
     looks_for="OLMo-core, OLMo: '[step=1/2000,epoch=1]' with lines 'train/CE loss=…' or 'train/CrossEntropyLoss=…'",
-    signs=(b" train/CE loss=", b" train/CrossEntropyLoss=", b"olmo_core.train"),
+    signs=(b"train/CE loss=", b"train/CrossEntropyLoss=", b"olmo_core.train"),
     marks=(b"[step=", b" evals in "),
     startup=(
         *(b"Training complete", b"Training for ", b"Will resume training from step ", b"GPU capacity: "),
@@ -179,12 +182,12 @@ DIALECT = Dialect(
     resumed=r"Will resume training from step (?P<done>\d{1,12}),",
     stalls={"checkpoint": r"Saving checkpoint for step (?P<iteration>\d{1,12}) to "},
     settings=(
-        r"^.{0,120}? {2}d_model=(?P<hidden_size>\d{1,9}),\s*$",
-        r"^.{0,120}? {2}n_layers=(?P<num_layers>\d{1,9}),\s*$",
-        r"^.{0,120}? {2}n_heads=(?P<num_attention_heads>\d{1,9}),\s*$",
-        r"^.{0,120}? {2}n_kv_heads=(?P<num_query_groups>\d{1,9}),\s*$",
-        r"^.{0,120}? {2}sequence_length=(?P<seq_length>\d{1,9}),\s*$",
-        r"^.{0,120}? {2}max_grad_norm=(?P<clip_grad>[\d.]{1,16}),\s*$",
+        r"^.{0,120}? {2}d_model=(?P<hidden_size>\d{1,9}),?\s*$",
+        r"^.{0,120}? {2}n_layers=(?P<num_layers>\d{1,9}),?\s*$",
+        r"^.{0,120}? {2}n_heads=(?P<num_attention_heads>\d{1,9}),?\s*$",
+        r"^.{0,120}? {2}n_kv_heads=(?P<num_query_groups>\d{1,9}),?\s*$",
+        r"^.{0,120}? {2}sequence_length=(?P<seq_length>\d{1,9}),?\s*$",
+        r"^.{0,120}? {2}max_grad_norm=(?P<clip_grad>[\d.]{1,16}),?\s*$",
     ),
     facts=(
         r"(?P<completed>Training complete)\s*$",
