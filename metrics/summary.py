@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from statistics import harmonic_mean
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from metrics.repeats import gathered
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
 from metrics.step_times import StepTimes, count, executed, find_warmup, step_times
 from parsers.record import Power, Record, columns
+from parsers.values import real
 
 # Kind of memory: what a step calls it (memory_kind), and names among its further numbers. From the most that is taken
 # to the least: the device's own count includes other processes and libraries; the allocator reserves more than tensors
@@ -102,7 +104,8 @@ def _tokens_per_s(basis: Basis) -> Quantity:
     if rate is not None:
         return Quantity.of(rate, "tokens/s", basis.times.clock)
     printed, gpus = _printed(basis, "tokens_per_s_per_gpu"), count(basis.record, "world_size")
-    return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
+    total = _evaluated_token_rate(basis) if printed is None or gpus is None else printed * gpus
+    return Quantity.of(total, "tokens/s", "log")
 
 
 def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
@@ -110,6 +113,8 @@ def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     if rate is not None and gpus is not None:
         return Quantity.of(rate / gpus, "tokens/s/GPU", basis.times.clock, _left_out(basis))
     printed = None if basis.times.ends else _printed(basis, "tokens_per_s_per_gpu")
+    if printed is None and gpus is not None and (total := _evaluated_token_rate(basis)) is not None:
+        return Quantity.of(total / gpus, "tokens/s/GPU", "log", "by the samples/s that the log states")
     return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.times.clock)
 
 
@@ -121,6 +126,24 @@ def _token_rate(basis: Basis) -> float | None:
     """Return tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
     samples, length = basis.times.samples, count(basis.record, "seq_length")
     return None if samples is None or length is None else samples * length / basis.times.seconds
+
+
+def _samples_per_s(basis: Basis) -> Quantity:
+    """Return the rate that the log states from one evaluation to the next: the harmonic mean, as over equal work."""
+    points = () if basis.record.provenance == "rehearsed" else basis.record.validations
+    stated = [rate for point in points if (rate := point.metrics.get("samples_per_s")) is not None and rate > 0]
+    return Quantity.of(harmonic_mean(stated) if stated else None, "samples/s", "log")
+
+
+def _evaluated_token_rate(basis: Basis) -> float | None:
+    """Return the tokens per second by the samples per second that the log states; None where it times its steps."""
+    rate, length = _samples_per_s(basis).value, count(basis.record, "seq_length")
+    return None if rate is None or length is None or basis.times.ends else rate * length
+
+
+def _stated(fact: str, unit: str) -> Metric:
+    """Return the metric that is a number of the log itself."""
+    return lambda basis: Quantity.of(real(basis.record.environment.get(fact)), unit, "log")
 
 
 def _printed(basis: Basis, rate: str) -> float | None:
@@ -380,6 +403,7 @@ METRICS: Mapping[str, Metric] = {
     "tokens_per_s": _tokens_per_s,
     "tokens_per_s_per_gpu": _tokens_per_s_per_gpu,
     "tokens_per_s_per_gpu_framework": _tokens_per_s_per_gpu_framework,
+    "samples_per_s": _samples_per_s,
     "steps_per_s": _time(lambda times: 1 / times.mean if times.mean else None, "steps/s"),
     "step_time_mean_s": _time(lambda times: times.mean),
     "step_time_median_s": _time(lambda times: times.median),
@@ -405,6 +429,8 @@ METRICS: Mapping[str, Metric] = {
     "tokens_per_wh": _tokens_per_wh,
     "loss_first": lambda basis: _loss(basis, 0),
     "loss_last": lambda basis: _loss(basis, -1),
+    "time_to_train_s": _stated("mlperf_time_to_train_s", "s"),
+    "samples_to_target": _stated("mlperf_samples_to_target", "samples"),
     "wall_time_s": lambda basis: Quantity.of(basis.record.wall_time_s, "s", "measured"),
     "goodput_percent": _goodput,
     "stall_time_s": _stall_time,

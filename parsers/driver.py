@@ -38,9 +38,10 @@ class Setting(_Stated):
 
 class Fact(_Stated):
     """Something else the log states. Names that the core knows: train_iters (iterations planned), completed (the
-    framework's end marker; "all": which says that all was done, whatever was planned), dump_complete (its argument dump
-    came to its end), framework_version, vendor (nvidia, amd, intel, google), device_name, device_count,
-    device_memory_bytes, parameters, parameters_by_rank. All others go to the record's environment as they are."""
+    framework's end marker; "all": which says that all was done, whatever was planned; False: that it was not),
+    dump_complete (its argument dump came to its end), framework_version, vendor (nvidia, amd, intel, google), hardware
+    (of conf/hardware), device_name, device_count, device_memory_bytes, parameters, parameters_by_rank. All others go to
+    the record's environment as they are."""
 
 
 @dataclass(frozen=True, slots=True)

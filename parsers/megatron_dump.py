@@ -19,8 +19,9 @@ _WHOLE = 50  # arguments; the shortest dump seen has 190
 _OLDER: dict[str, Any] = {"multi_latent_attention": False, "mtp_num_layers": None, "num_experts": None}
 _OTHER_LAYERS = (
     *("hybrid_override_pattern", "hybrid_layer_pattern", "hybrid_model", "is_hybrid_model"),
-    *("experimental_attention_variant", "linear_attention_type", "linear_attention_freq"),
+    *("experimental_attention_variant", "linear_attention_type", "linear_attention_freq", "hybrid_attention_enabled"),
 )
+_FAMILIES = ("gpt", "mamba")  # Primus' model_type of what Megatron builds; Megatron prints a ModelType
 # megatron/core/transformer/enums.py AttnBackend: which kernels of PyTorch these end in is the vocabulary's word.
 _ATTENTION = {
     **dict.fromkeys(("AttnBackend.auto", "AttnBackend.flash", "AttnBackend.fused"), "sdpa"),
@@ -87,7 +88,11 @@ def _never_saves(arguments: Mapping[str, Reading]) -> bool:
 
 def _query_groups(settings: Mapping[str, Reading], arguments: Mapping[str, Reading], old: bool) -> dict[str, Reading]:
     """Read num_query_groups: without group_query_attention each head has its own group; the printed default of 1 is not
-    used."""
+    used. A model_type of another family than Megatron's has a meaning of its own: DeepSeek-V4's one group is one latent
+    head for keys and values (Primus, deepseek_v4_attention.py), and stays as it is printed."""
+    family = _value(arguments, "model_type")
+    if isinstance(family, str) and family not in _FAMILIES and not family.startswith("ModelType."):
+        return {}
     heads, grouped = settings.get("num_attention_heads"), "group_query_attention" in arguments
     older = old and not grouped and "num_query_groups" not in arguments
     alone = older or (grouped and arguments["group_query_attention"].value is False)

@@ -65,7 +65,7 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
     killer = _killer(ending)
     if killer is not None:
         return "killed", killer
-    cause = faults.root or faults.death or faults.aftermath
+    cause = faults.root or faults.death or faults.aftermath or _missed(parsed)
     if faults.interrupted is not None and faults.root is None:
         return "killed", faults.interrupted
     if cause is not None:
@@ -93,8 +93,8 @@ def _not_finite(step: Step) -> bool:
 
 
 def _all_done(parsed: Parsed) -> bool:
-    if parsed.finished:
-        return True
+    if parsed.finished is not None:
+        return parsed.finished
     if parsed.train_iters is None or parsed.reached == 0:
         return False
     if parsed.reached >= parsed.train_iters:
@@ -103,6 +103,11 @@ def _all_done(parsed: Parsed) -> bool:
     interval = parsed.arguments.get("log_interval")
     every = interval.value if interval is not None and isinstance(interval.value, int) else 1
     return parsed.completed and parsed.reached + every > parsed.train_iters
+
+
+def _missed(parsed: Parsed) -> str | None:
+    """Return that a run ended short of its aim, where its log says so."""
+    return f"by its log the target was not reached, after {_reached(parsed)}" if parsed.finished is False else None
 
 
 def _killer(ending: Ending) -> str | None:

@@ -191,7 +191,7 @@ class LogReader:
 
     def _split(self, line: int) -> None:
         """Begin another run; what came since the last step belongs to it, except what ends a run."""
-        if not self._segment.steps:
+        if not self._segment.began:
             return
         self._cut()
         waiting, self._waiting = self._waiting, []

@@ -31,8 +31,8 @@ _PACK, _KEPT = 4096, 32_768
 class Parsed:
     """One run as its log reports it. dialect is None where nothing in it was recognised. arguments: by the framework's
     names; effective, dumped, configured: by canonical ones. completed: the framework's own end marker was seen;
-    finished: it says that all was done. tail: the last lines. lines: of all of the log; first_line: where the run
-    begins in it."""
+    finished: whether all was done, where it says so. tail: the last lines. lines: of all of the log; first_line: where
+    the run begins in it."""
 
     dialect: str | None
     dialects: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Parsed:
     restarts: tuple[Restart, ...]
     train_iters: int | None
     completed: bool
-    finished: bool = False
+    finished: bool | None = None
     faults: Faults
     notes: tuple[str, ...]
     tail: tuple[str, ...]
@@ -141,7 +141,8 @@ class Segment:
         self._told: deque[tuple[int, Validation]] = deque(maxlen=_RECENT)
         self._stall: Stall | None = None  # the last one
         self._train_iters: int | None = None
-        self._completed = self._finished = False
+        self._completed = False
+        self._finished: bool | None = None
         self._complete = False
         self._marked_only: set[int] = set()  # of the last steps, those that no line has reported yet
         self._joint_s: float | None = None
@@ -161,6 +162,11 @@ class Segment:
             self._keep_validation(self._placed(event))
         elif isinstance(event, Stall):
             self._keep_stall(replace(event, seconds=None) if (event.seconds or 0) < 0 else event)
+
+    @property
+    def began(self) -> bool:
+        """Return whether there is a run here, with steps or with an end of its own."""
+        return bool(self.steps) or self._finished is not None
 
     def pass_by(self, block: bytes, steps_end: list[int]) -> None:
         """Take in the next bytes of the run; steps_end: see `Trail.take`."""
@@ -231,13 +237,15 @@ class Segment:
         self._restart(done, line)
 
     def _restart(self, done: int, line: int) -> None:
+        self._validations = [point for point in self._validations if point.step is None or point.step < done]
+        self._told.clear()
         if not self.steps:
             if done:
                 self._keep(self._restarts, Restart(done, line))
             return
         self.steps.take_back(done)
         self.last_step = self.steps[-1].step if self.steps else -1
-        self._marked_only, self._completed, self._finished, self._shift_s = set(), False, False, 0.0
+        self._marked_only, self._completed, self._finished, self._shift_s = set(), False, None, 0.0
         self._joint_s = self.steps[-1].end_monotonic_s if self.steps else None
         self._keep(self._restarts, Restart(done, line))
 
@@ -262,7 +270,9 @@ class Segment:
         if fact.name == "train_iters":
             self._train_iters = fact.value if type(fact.value) is int else None
         elif fact.name == "completed":
-            self._completed, self._finished = True, fact.value == "all"
+            self._completed = fact.value is not False
+            if fact.value in ("all", False):
+                self._finished = fact.value == "all"
         elif fact.name == "dump_complete":
             self._complete = True
         else:
@@ -282,7 +292,7 @@ class Segment:
 
     def _keep_validation(self, point: Validation) -> None:
         """Keep a point that no other rank has printed since the last step."""
-        told = self.last_step, replace(point, line=1)
+        told = self.last_step, replace(point, line=1, seconds=None)
         if told not in self._told:
             self._told.append(told)
             self._keep(self._validations, point)

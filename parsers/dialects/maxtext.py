@@ -31,6 +31,10 @@ class _Driver(Driver):
         self._waiting = line, values
         return events
 
+    def other(self, line: int, text: str) -> Iterable[Event]:
+        events = super().other(line, text)  # the configuration is another run's: not before this one's last step
+        return (*self._release(None), *events) if "Config param " in text else events
+
     def end(self) -> Iterable[Event]:
         return (*super().end(), *self._release(None))
 

@@ -9,10 +9,13 @@ from parsers.megatron_dump import in_effect, other_layers
 
 FORCED = {"save": "/primus/checkpoints", "disable_last_saving": True}
 
+ONE_GROUP = {"group_query_attention": False, "num_query_groups": 1, "num_attention_heads": 16}
+
 
 def effect(**arguments: Any) -> dict[str, Any]:
     readings = {name: Reading(value, 7) for name, value in arguments.items()}
-    return {name: reading.value for name, reading in in_effect(readings, readings).items()}
+    settings = {name: reading for name, reading in readings.items() if name != "model_type"}
+    return {name: reading.value for name, reading in in_effect(settings, readings).items()}
 
 
 def test_a_rule() -> None:
@@ -29,7 +32,10 @@ def test_a_rule() -> None:
         ({"save": "/a", "save_interval": 500, "train_iters": 9}, "save_interval", 500),
         ({"tokenizer_type": "NullTokenizer", "vocab_size": 1000}, "vocab_size", 1001),
         ({"tokenizer_type": "HuggingFaceTokenizer", "vocab_size": 1000}, "vocab_size", 1000),
-        ({"group_query_attention": False, "num_query_groups": 1, "num_attention_heads": 16}, "num_query_groups", 16),
+        (ONE_GROUP, "num_query_groups", 16),
+        ({**ONE_GROUP, "model_type": "ModelType.encoder_or_decoder"}, "num_query_groups", 16),
+        ({**ONE_GROUP, "model_type": "gpt"}, "num_query_groups", 16),
+        ({**ONE_GROUP, "model_type": "deepseek_v4"}, "num_query_groups", 1),  # one latent head, in Primus
         ({"group_query_attention": True, "num_query_groups": 4, "num_attention_heads": 16}, "num_query_groups", 4),
         ({"swiglu": False, "quick_geglu": True}, "gated_linear_unit", True),
         ({"window_size": "(127, 0)"}, "window_size", 128),

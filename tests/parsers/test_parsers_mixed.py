@@ -50,6 +50,12 @@ def test_two_programs_make_two_records_in_their_order(first: str) -> None:
         assert [(run.dialect, len(run.steps)) for run in runs] == [PROGRAMS[first], PROGRAMS[second]], second
 
 
+def test_a_run_twice_states_its_total_twice() -> None:
+    for name in ("gpt_neox", "maxtext_tiny", "megatron_bridge", "megatron_modern", "nemo1_dllogger", "primus_v2651"):
+        (alone,) = all_runs(bytes_of(name))
+        assert [run.train_iters for run in all_runs(bytes_of(name) * 2)] == 2 * [alone.train_iters], name
+
+
 def test_every_dialect_that_begins_a_program_is_tried() -> None:
     beside = {"deepspeed", "mllog", "primus_torchtitan"}  # in logs of others, or like another
     assert {dialect for dialect, _ in PROGRAMS.values()} ^ set(DIALECTS) == beside, "without a line in PROGRAMS"
