@@ -48,10 +48,10 @@ _METRICS: Mapping[str, str] = {
 
 
 class _Run:
-    """What the lines of one run have said so far. block, evaluates: the samples that were done where the last block and
-    the last evaluation began. by_samples: its `step` counts samples. from_start: samples_count of train_loss is that of
-    the step's beginning. samples_per_s: of the last block. ranks: that have started, on so many nodes. restarts: it has
-    started again, where its next block will say."""
+    """Notes on one run, of the lines so far. block, evaluates: the samples that were done where the last block and the
+    last evaluation began. by_samples: its `step` counts samples. from_start: samples_count of train_loss is that of the
+    step's beginning. samples_per_s: of the last block. ranks: that have started, on so many nodes. restarts: it has
+    started again, and its next block says where."""
 
     batch: int | None = None
     benchmark: str | None = None
