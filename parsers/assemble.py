@@ -22,7 +22,17 @@ _REPORTED_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("host", "os", "kernel", "cpu_model"), "the launcher"),
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
-_FIELDS = ("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed", "shrunk", "cautions")
+_FIELDS = (
+    "platform",
+    "hardware",
+    "image",
+    "exit_code",
+    "declared",
+    "not_rehearsed",
+    "shrunk",
+    "cautions",
+    "started_at",
+)
 """Facts that have a field of their own in a record."""
 _EITHER = ("platform", "hardware", "image", "vendor", "declared", "not_rehearsed", "shrunk")
 """Fields that the launcher fills, else the log, where a rendered bundle or a program of ours states them."""

@@ -153,6 +153,7 @@ def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
         notes=which,
         log=log.name,
         framework=run.framework,
+        started_at=str(run.facts["started_at"]) if "started_at" in run.facts else None,
     )
     code = run.facts.get("exit_code")
     return with_impossible(assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about))
@@ -371,7 +372,7 @@ class Log:
     dialect: str
     changed_s: float
     size: int
-    begins: tuple[tuple[float | None, ...], ...] = ()
+    begins: tuple[tuple[Any, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,9 +426,10 @@ def _looked_at(path: Path) -> Log | Skipped:
             return Log(path, why, stat.st_mtime, stat.st_size)
         if why is None:
             parsed = (_begin(path) if exports.kind_of(path) is None else exports.read_all(path))[0]
-            begins = ((step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED])
-            if parsed.steps:
-                return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, tuple(begins))
+            begins = [(step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED]]
+            if parsed.steps:  # exports have no times of steps, and say when the run began
+                known = (*begins, (None, None, parsed.facts.get("started_at")))
+                return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, known)
             why = "no steps in it" if parsed.dialect else _NOTHING
     except UserError as error:
         why = " ".join(filter(None, (error.problems[0].what, error.problems[0].found)))

@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from parsers.scan import read_blocks
 from parsers.segment import Parsed
 from parsers.tags import Export, Point, as_count, read_runs
 from parsers.text import json_object
-from parsers.values import is_nonfinite, number
+from parsers.values import is_nonfinite, number, real
 
 EVENTS = "events.out.tfevents."
 _WANDB, _MLFLOW = ":W&B", "meta.yaml"
@@ -156,7 +157,8 @@ def _tensorboard(path: Path) -> Export:
     """Return the run in the event files of a directory, or in one of them."""
     settings: dict[str, Any] = {}
     tags, at, steps, values = dict[str, int](), array("q"), array("q"), array("d")  # twenty bytes a value
-    for step, tag, value in _events(sorted(path.glob(f"{EVENTS}*")) if path.is_dir() else [path]):
+    files = sorted(path.glob(f"{EVENTS}*")) if path.is_dir() else [path]
+    for step, tag, value in _events(files):
         if not isinstance(value, str):
             at.append(tags.setdefault(tag, len(tags)))
             steps.append(step)
@@ -165,13 +167,21 @@ def _tensorboard(path: Path) -> Export:
         name = tag.removesuffix("/text_summary")  # SummaryWriter.add_text
         entry = json_object(value) if name in ("args", "model_config") else None
         settings |= {name: value} if entry is None else flat(entry)
-    names = [*tags]
+    names, began = [*tags], next((_all(record, 1) for path in files[:1] for record in _tfrecords(path)), [])
 
     def points() -> Iterator[Point]:
         for place, (tag, step, value) in enumerate(zip(at, steps, values, strict=True), start=1):
             yield Point(step, {names[tag]: value}, place)
 
-    return Export("tensorboard", points, settings)
+    clock = struct.unpack("<d", began[0])[0] if began and isinstance(began[0], bytes) and len(began[0]) == 8 else None
+    return Export("tensorboard", points, settings, _start(clock))
+
+
+def _start(clock_s: Any) -> dict[str, str]:
+    """Return when a run began, from seconds since 1970; nothing where they are no time of a run."""
+    if not isinstance(clock_s, (int, float)) or not 1e9 < clock_s < 1e10:
+        return {}
+    return {"started_at": datetime.fromtimestamp(clock_s, timezone.utc).isoformat()}
 
 
 def _events(files: Sequence[Path]) -> Iterator[tuple[int, str, Any]]:
@@ -345,6 +355,7 @@ def _mlflow(path: Path) -> Iterator[Parsed]:
                     logged.append((int(words[0]), Point(int(words[2]), {tag: float(words[1])}, place)))
     logged.sort(key=lambda entry: (entry[0], entry[1].axis))
     facts = {"run_name": str(meta["run_name"])} if meta.get("run_name") else {}
+    facts |= _start((real(meta.get("start_time")) or 0.0) / 1000)
     export = Export("mlflow", lambda: (point for _, point in logged), dict(_texts(path / "params")), facts)
     fault = _ENDED.get(str(meta.get("status")))
     for run in read_runs(export):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from parsers import Parsed, find_runs
-from parsers.cli import imported_all, main
+from parsers.cli import discover, imported_all, main
 from parsers.dialects import load
 from parsers.exports import EVENTS, kind_of, read_all
 from parsers.tags import TABLE, writers
@@ -108,7 +108,7 @@ def mlflow(folder: Path, rows: Rows, params: Mapping[str, Any] = {}, status: int
     (folder / "params").mkdir()
     for key, value in params.items():
         (folder / "params" / key).write_text(str(value))
-    (folder / "meta.yaml").write_text(f"run_name: nightly\nstatus: {status}\n")
+    (folder / "meta.yaml").write_text(f"run_name: nightly\nstatus: {status}\nstart_time: 1700000000000\n")
     return folder
 
 
@@ -272,6 +272,17 @@ def test_what_trackers_say_of_the_end(tmp_path: Path) -> None:
     (unknown,) = imported_all(run_directory(tmp_path / "3", wandb_file(HF[:2])))
     assert (failed.status, killed.status, unknown.status) == ("failed", "killed", "unknown")
     assert (killed.environment["run_name"], failed.exit_code) == ("nightly", 1)
+    assert killed.started_at == "2023-11-14T22:13:20+00:00"
+
+
+def test_repeats_without_times_of_steps_are_no_copies(tmp_path: Path) -> None:
+    """Two runs with the same losses began at two times; W&B's latest-run is the last of them again."""
+    for name, start in (("run-1", "2026-11-01T00:00:00Z"), ("run-2", "2026-11-02T00:00:00Z"), ("latest-run", "")):
+        folder = run_directory(tmp_path / name, wandb_file(HF))
+        about = {"startedAt": start or "2026-11-02T00:00:00Z"}
+        (folder / "files" / "wandb-metadata.json").write_text(json.dumps(about))
+    logs, skipped = discover([tmp_path])
+    assert len(logs) == 2 and len(skipped) == 1
 
 
 def test_unknown_is_nothing(tmp_path: Path) -> None:
