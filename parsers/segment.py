@@ -358,8 +358,10 @@ class Segment:
 
 
 def ends_a_run(event: Event) -> bool:
-    """Return whether an event comes after a program's last step, and never before its first."""
-    return isinstance(event, (Validation, Stall)) or (isinstance(event, Fact) and event.name == "completed")
+    """Return whether an event comes after a program's last step, and never before its first: so may a validation."""
+    if isinstance(event, Validation):
+        return event.step is None or event.step >= 0
+    return isinstance(event, Stall) or (isinstance(event, Fact) and event.name == "completed")
 
 
 def canonical(arguments: Mapping[str, Reading], framework: str) -> dict[str, Reading]:

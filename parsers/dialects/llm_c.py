@@ -17,14 +17,8 @@ from parsers.values import integer, milliseconds, number
 
 _BATCH = re.compile(r"seq_len T=(\d{1,9}) .{1,60} total_batch_size=(\d{1,12})")
 _VALIDATION = re.compile(r"(?:^|\s)val loss (\d\S{0,20})")
-_NAME = r"(?=(?:[+-]?[\d.]{1,20}%? ?(?:\w{2,5} ){0,2})?(loss|norm|lr|trl|ms|MFU|tok/s|z(?=\)))\b)"
-_NUMBER = r"([+-]?[\d.]{1,20}(?:e[+-]\d\d)?|-?nan|-?inf)"
-
-_KEYS = (
-    *("micro batch size B", "sequence length T", "learning rate (LR)", "warmup iterations", "weight decay", "device"),
-    *("precision", "vocab_size V", "padded_vocab_size Vp", "num_layers L", "num_heads NH", "channels C"),
-    *("num_parameters", "train_num_batches", "num_processes", "zero_stage"),
-)
+_NAME = r"(?=(?:[\d.]{1,20}%? (?:\w{2,5} ){0,2})?(loss|norm|lr|trl|ms|MFU|tok/s)\b)"  # before or behind its number
+_NUMBER = r"([\d.]{1,20}(?:e[+-]\d\d)?|-?nan|-?inf)"
 
 
 def _meaning(values: Values, text: str) -> Values | None:
@@ -32,8 +26,6 @@ def _meaning(values: Values, text: str) -> Values | None:
         values["step"] -= 1
         values["lr_used"] = values.get("lr")
     metrics = values["metrics"]
-    if metrics.get("mfu_percent", 0) < 0:
-        del metrics["mfu_percent"]
     if "tok/s)" in text and (own := metrics.pop("tokens_per_s_running_mean", None)) is not None and "ms |" in text:
         metrics["tokens_per_s"] = own
     return values if values["step"] >= 0 else None
@@ -56,8 +48,14 @@ DIALECT = Dialect(
     signs=(b" tok/s", b" trl:"),
     marks=(b" tok/s", b" trl:", b" tel:", b" eval:", b"val loss "),
     startup=(
-        *(f"| {key} ".encode() for key in _KEYS),
-        *(b"batch_size B=", b"grad_accum_steps=", b"accumulation steps: ", b"iteration time: ", b"iters avg: "),
+        *(
+            b"          |",
+            b"batch_size B=",
+            b"grad_accum_steps=",
+            b"accumulation steps: ",
+            b"iteration time: ",
+            b"iters avg: ",
+        ),
     ),
     head=r"\bs(?:tep {1,6}|:)(\d{1,9})(?:/(\d{1,9}))?"
     r"(?= \| (?:train )?loss [^|]{1,40}\| norm|: train loss \S{1,20} (?:norm|\()| trl:)",

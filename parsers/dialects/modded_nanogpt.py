@@ -1,4 +1,4 @@
-"""modded-nanogpt (train_gpt.py of the speedrun; its log begins with its own source).
+"""modded-nanogpt (train_gpt.py of the speedrun; its log begins with its own source), and OpenAI's parameter-golf.
 
 `step:250/1750 train_loss:4.0972 train_time:22923ms step_avg:91.69ms`, from 1; train_loss until December 2024 only, of
 rank 0's last micro-batch. train_time is the time trained so far, without validations, and begins anew after step 10 in
@@ -35,7 +35,7 @@ DIALECT = Dialect(
         "step_avg": ("step_time_s_running_mean", _seconds),
     },
     validations=(
-        r"\bstep:(?P<iteration>\d{1,9})/\d{1,9} val_loss:(?P<loss>\S{1,20})"
+        r"\bstep:(?P<iteration>\d{1,9})/\d{1,9} val_loss:(?P<loss>\S{1,20})(?: val_bpb:(?P<bits_per_byte>\S{1,20}))?"
         r"(?: train_time:(?:(?P<train_time_ms>[\d.]{1,16})ms|(?P<train_time_s>[\d.]{1,16})s))?",
     ),
     settings=(

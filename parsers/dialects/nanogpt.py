@@ -7,21 +7,11 @@ itself is run, too: with 2000 there are 2001. A later setting replaces an earlie
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values
 from parsers.record import Validation
-from parsers.values import commas, milliseconds, number
-
-_TOKENS = re.compile(r"tokens per iteration will be: ([\d,]{1,20})")
-
-
-def _settled(values: Values, text: str) -> Values:
-    metrics = values["metrics"]
-    if metrics.get("mfu_percent_running_mean", 0) < 0:
-        del metrics["mfu_percent_running_mean"]
-    return values
+from parsers.values import count, milliseconds, number
 
 
 class _Driver(Driver):
@@ -49,38 +39,35 @@ class _Driver(Driver):
                 yield Fact("train_iters", event.value + 1, line)
             else:
                 yield event
-        match, length = _TOKENS.search(text), self._kept.get("seq_length")
-        if match is not None and length is not None and length.value:
-            batch = int(commas(match[1]) or 0) // length.value
-            self._kept["global_batch_size"] = Setting("global_batch_size", batch, line)
+            if isinstance(event, Fact) and event.name == "tokens_per_iteration" and "seq_length" in self._kept:
+                batch = event.value // max(1, self._kept["seq_length"].value)
+                self._kept["global_batch_size"] = Setting("global_batch_size", batch, line)
 
 
-_KEYS = (
-    *("n_layer", "n_head", "n_embd", "block_size", "batch_size", "learning_rate", "min_lr", "warmup_iters"),
-    *("lr_decay_iters", "weight_decay", "beta1", "beta2", "grad_clip", "max_iters", "vocab_size"),
-)
 DIALECT = Dialect(
     framework="nanogpt",
     looks_for="nanoGPT: lines 'iter 250: loss …, time …ms, mfu …%'",
     signs=(b"ms, mfu ", b"0: loss "),
     marks=(b": loss ", b": train loss "),
-    startup=(*(f"{key} = ".encode() for key in _KEYS), b"tokens per iteration", b"number of parameters: "),
+    startup=(b" = ", b"tokens per iteration", b"number of parameters: "),
     head=r"\biter (\d{1,9}): (?=loss \S{1,16}, time )",
     first=0,
-    fields=r"(loss|time|mfu) (-?[\d.]{1,16}|nan|-?inf)",
+    fields=r"(loss|time|mfu) ([\d.]{1,16}|nan|inf)",
     columns={
         "loss": ("loss", number),
         "time": ("step_time_s", milliseconds),
         "mfu": ("mfu_percent_running_mean", number),
     },
-    adjust=_settled,
     validates_before=True,
     validations=(
         r"\bstep (?P<iteration>\d{1,9}): train loss (?P<train_loss>[^\s,]{1,16}), val loss (?P<loss>\S{1,16})",
     ),
-    entry=r"(?:^|[\s:])(\w{1,32}) = ([\d.e+-]{1,16})(?=\s|$)",
+    entry=r"(?:^|[:\])>] ?|found )(\w{1,32}) = ([\d.e+-]{1,16})(?=\s|$)",
     printed_facts={"max_iters": "train_iters"},
-    facts=(r"number of parameters: (?P<parameters_million>[\d.]{1,12})M",),
-    conversions={"parameters_million": number},
+    facts=(
+        r"number of parameters: (?P<parameters_million>[\d.]{1,12})M",
+        r"tokens per iteration will be: (?P<tokens_per_iteration>[\d,]{1,20})",
+    ),
+    conversions={"parameters_million": number, "tokens_per_iteration": count},
     driver=_Driver,
 )
