@@ -71,12 +71,14 @@ def summarise(record: Record) -> dict[str, Quantity]:
 def _possible(basis: Basis, figures: dict[str, Quantity]) -> dict[str, Quantity]:
     """Return `figures`: without numbers of speed where our TFLOP/s are impossible, or the framework's and ours unknown;
     without the framework's alone where ours are possible, for it may count otherwise."""
-    device, precision, ours, theirs = basis.device, basis.precision, "tflops_per_gpu", "tflops_per_gpu_framework"
+    device, precision, theirs = basis.device, basis.precision, "tflops_per_gpu_framework"
     known = {name: basis.facts.settings.get(name) or basis.record.given.get(name) for name in ("world_size", "model")}
     known = {"hardware": device and device.name, "precision": precision, **known}
     stated = listed([f"{name}={value}" for name, value in known.items() if value is not None])
-    why = impossible(ours, figures[ours], device, precision, stated)
-    alone = not why and figures[ours].value is not None
+    speed, per_token = figures["tokens_per_s_per_gpu"], figures["flops_per_token"].value  # also of printed speeds
+    ours = speed.times(None if per_token is None else per_token / 1e12, "TFLOP/s/GPU")
+    why = impossible("tflops_per_gpu", ours, device, precision, stated)
+    alone = not why and ours.value is not None
     if not (why := why or impossible(theirs, figures[theirs], device, precision, stated)):
         return figures
     left = {theirs} if alone else {name for name in figures if not name.startswith(NOT_OF_SPEED)}
