@@ -18,6 +18,10 @@ from parsers.values import Column, gibibytes, number
 _SEVERAL_GPUS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
+def _per_gpu(text: str) -> float | None:
+    return number(text.partition("/")[0])
+
+
 def _timed(values: Values, text: str) -> Values:
     """Add the step's time where both of its tokens and tokens a second are printed: in training.jsonl."""
     metrics = values["metrics"]
@@ -35,7 +39,7 @@ class _Driver(Driver):
     _total_known = False
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
-        if self._first is None:
+        if self._first is None or values["iteration"] == 0:
             self._first = int(values["iteration"] == 1)
         values["step"] -= self._first
         if values["step"] < 0:
@@ -50,6 +54,8 @@ class _Driver(Driver):
                 self._splits = self._splits or event.value > 1
             if isinstance(event, Validation) and event.step is not None:
                 event = replace(event, step=event.step - (self._first or 0))
+            if isinstance(event, Fact) and event.name == "framework_version" and event.value.startswith("0.1.0"):
+                self._first = 1
             if isinstance(event, Fact) and event.name == "train_iters":
                 if self._total_known:
                     continue
@@ -62,7 +68,7 @@ _COLUMNS: dict[str, Column] = {
     "grad_norm": ("grad_norm", number),
     "lr": ("lr", number),
     "mem": ("memory_bytes", gibibytes),
-    "(": ("tokens_per_s_per_gpu", number),
+    "(": ("tokens_per_s_per_gpu", _per_gpu),
     "tps_per_gpu": ("tokens_per_s_per_gpu", number),
     "tps": ("tokens_per_s", number),
     "num_tokens_per_step": ("tokens_per_step", number),
@@ -94,7 +100,7 @@ DIALECT = Dialect(
     r"(?: \| epoch \d{1,9} \| (?=loss )(?!.{0,160}(?:\| lr \S{1,12} \| num_label_tokens|\| mem: ))"
     r'|, "epoch": (?=.{0,600}"tps_per_gpu": ))',
     first=0,
-    fields=r'"?([a-z_]{1,24}(?= |": )|\()(?:": )?\s?([^\s(|/,}]{1,24})',
+    fields=r'"?([a-z_]{1,24}(?= |": )|\()(?:": )?\s?([^\s(|,}]{1,24})',
     columns=_COLUMNS,
     memory_kind="allocated",
     adjust=_timed,

@@ -18,7 +18,8 @@ _RANK = re.compile(r"(?<!\d)(\d{1,7}): (?:INFO|WARNING) ")
 
 
 def _teraflops(text: str) -> float | None:
-    return number(f"{text}e-12") if "e" not in text else None if (value := number(text)) is None else value / 1e12
+    value = number(text)
+    return None if value is None else value / 1e12
 
 
 class _Driver(Driver):
@@ -68,7 +69,7 @@ _COLUMNS: dict[str, Column] = {
 DIALECT = Dialect(
     framework="lingua",
     looks_for="Lingua: 'step: 1  acc: 0  loss: …  grad: …  flops: …  wps: …  iter: …', or its metrics.jsonl",
-    signs=(b"  acc: ", b', "acc_step": '),
+    signs=(b"  acc: ", b"Running on dp size : ", b', "acc_step": '),
     marks=(b"  acc: ", b', "acc_step": '),
     startup=(
         *(b" total parameters", b"GPU capacity: ", b"Running on dp size : ", b"Setting Data Parallel size to "),

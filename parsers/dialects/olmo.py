@@ -62,17 +62,18 @@ class _Driver(Driver):
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         if self._at is not None and "=" in text:
-            entry = _ENTRY.search(text) or ("evals in" in self._at[0][0] and _METRIC.match(body(text)))
-            if entry:
+            evaluates = "evals in" in self._at[0][0]
+            entry = _METRIC.match(body(text)) if evaluates else _ENTRY.search(text)
+            if entry is not None:
                 if len(self._entries) < 400:
                     self._entries.setdefault(entry[1], entry[2])
-                self.wants = max(self.wants, 2)
+                self.wants = 2 * evaluates
                 return ()
         head = _HEAD.search(text) or _EVALUATION.search(text)
         if head is None:
             return (*self._resumed(number, text), *self.other(number, text))
         events = tuple(self._close())
-        self._at, self.wants = (head, number), 2
+        self._at, self.wants = (head, number), 2 * ("evals in" in head[0])
         return events
 
     def end(self) -> Iterable[Event]:
@@ -171,7 +172,7 @@ DIALECT = Dialect(
     framework="olmo",
     looks_for="OLMo-core, OLMo: '[step=1/2000,epoch=1]' with lines 'train/CE loss=…' or 'train/CrossEntropyLoss=…'",
     signs=(b"train/CE loss=", b"train/CrossEntropyLoss=", b"olmo_core.train"),
-    marks=(b"[step=", b" evals in "),
+    marks=(b"[step=", b" evals in ", b"train/", b"optim/", b"throughput/", b"gpu_memory/", b"ystem/"),
     startup=(
         *(b"Training complete", b"Training for ", b"Will resume training from step ", b"GPU capacity: "),
         *(b"Device peak Flops/s: ", b"d_model=", b"n_layers=", b"n_heads=", b"n_kv_heads=", b"sequence_length="),
