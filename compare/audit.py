@@ -135,7 +135,7 @@ def _checks(
     if empty := [one.run for one in runs if not (one.curve.steps or one.run.record.provenance == "rehearsed")]:
         file = Path(empty[0].path) / STEPS_FILE
         more = f"; and so for {len(empty) - 1} more" if len(empty) > 1 else ""
-        reason = f"{file} {'has no step' if file.exists() else 'is missing'}{more}"
+        reason = f"{file} {'has no step with a number' if file.exists() else 'is missing'}{more}"
         yield Check("steps", "unknown", reason, None, decides=True)
     # Rates are compared with the surest: exact ones, then those used, then any.
     quality = [(c.digits is None, c.offsets == (0,), sum(map(math.isfinite, c.rates))) for c in (r.curve for r in runs)]

@@ -33,6 +33,7 @@ _SUMMARY: Mapping[str, str] = {
     "train_loss": "train_loss_mean",
 }
 _TOO_MANY = 10**12  # steps
+_TOTALS = 16
 _NEARLY = 1e-6
 _OF_PROGRAM = (
     "logging_steps",
@@ -47,9 +48,9 @@ _Span = tuple[float, float]
 @dataclass
 class _Run:
     """One run, as its lines show it. last: the last step, from 1, or where that is not known one more than before.
-    sure: it is known; 0 at the start is. at: its epoch. epoch: of the last line. bar: the last one. bunched: lines came
-    without bars between them, so bars say nothing of them. span: the least and the most steps of an epoch, as known
-    steps show. every: how many steps lie between lines, by the same."""
+    sure: it is known; 0 at the start is. at: its epoch. epoch: of the last line. bar: the last one. redrawn: by total,
+    where bars were first drawn twice. bunched: lines came without bars between them: they were kept back. span: the
+    least and the most steps of an epoch, as known steps show. every: how many steps lie between lines, by the same."""
 
     header: dict[str, Any] = field(default_factory=dict)
     last: int = 0
@@ -58,6 +59,7 @@ class _Run:
     epoch: float = 0.0
     bar: _Bar | None = None
     bunched: bool = False
+    redrawn: dict[int, list[int]] = field(default_factory=dict)
     span: _Span | None = None
     every: int | None = None
     tokens_per_step: float | None = None
@@ -237,7 +239,18 @@ class _Driver(Driver):
         if before is not None and before[1] == bar[1] and not run.bunched and "train_iters" not in run.header:
             run.header["train_iters"] = bar[1]
             yield Fact("train_iters", bar[1], line)
+        if bar == run.bar and bar[0] and "logging_steps" not in run.header and len(run.redrawn) < _TOTALS:
+            yield from self._redrawn(line, bar)
         run.bar, run.sure = bar, run.sure or bar[0] == run.last == 0
+
+    def _redrawn(self, line: int, bar: _Bar) -> Iterator[Event]:
+        """Learn logging_steps from a bar: it is drawn again where a line is printed, even where that is kept back."""
+        steps = self._run.redrawn.setdefault(bar[1], [])
+        if len(steps) < 3 and bar[0] not in steps:
+            steps.append(bar[0])
+            if steps == [steps[0], 2 * steps[0], 3 * steps[0]]:
+                self._run.header |= {"logging_steps": steps[0], "train_iters": bar[1]}
+                yield Fact("train_iters", bar[1], line)
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         if "** Running training **" in text:
@@ -268,8 +281,12 @@ class _Driver(Driver):
         epoch, iteration = values["metrics"].get("epoch"), values["iteration"]
         if iteration is not None and iteration == self._run.last and self._run.sure:
             return ()  # two processes write one file
-        if self._waiting is not None and self._run.bar is not None:
-            self._run.bunched = True
+        if self._waiting is not None:
+            first, before, bar = self._waiting
+            if _rounded(before, values):
+                self._waiting = first, values, bar
+                return ()
+            self._run.bunched = self._run.bunched or self._run.bar is not None
         events: list[Event] = [*self._release(then=epoch)]
         if epoch is not None:
             if epoch < self._run.epoch and iteration is None:  # with numbers the core sees what goes back
@@ -358,6 +375,13 @@ def _places(text: str) -> list[Place] | None:
     return places
 
 
+def _rounded(values: Values, others: Values) -> bool:
+    """Return whether these are LLaMA Board's few rounded values of a line, and the others the Trainer's own."""
+    pairs = ((values["loss"], others["loss"]), *((one["metrics"].get("epoch") for one in (values, others)),))
+    near = all(one is not None and other is not None and abs(one - other) < 0.0051 for one, other in pairs)
+    return near and values.get("grad_norm") is None and others.get("grad_norm") is not None
+
+
 def _describe(values: Values, text: str) -> Values:
     """Say what the loss and the memory are; the step where it is printed."""
     iteration = values.setdefault("iteration", None)
@@ -409,7 +433,7 @@ _DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a co
     r"resume_from_checkpoints?[\"']?[=: ] ?[\"']?(?!None|null|[Ff]alse)(?P<resumed_from>[^\s,\"']{1,200})",
 )
 _TRAINERS = (
-    r'"[^"]{0,200}\b(?P<trainer>axolotl|llamafactory|llmtuner|swift|trl|transformers)/[^"]{0,99}?train[^"]{0,80}",',
+    r"/(?P<trainer>axolotl|llamafactory|llmtuner|swift|trl|transformers)/[^\":]{0,99}?train[^\":]{0,80}(?:\",|:\d)",
     r"\[(?P<trainer>axolotl)\.[\w.]{1,60}",
 )
 DIALECT = Dialect(
@@ -425,16 +449,8 @@ DIALECT = Dialect(
         *(b"** Running training **", b"train_runtime", b"Num examples = ", b"Num Epochs = ", b"batch size per device"),
         *(b" train batch size (w. ", b"Gradient Accumulation steps", b"Total optimization steps"),
         *(b"Number of trainable parameters", b"Continuing training from global step", _STATE.encode(), b"[axolotl."),
-        *(
-            b"logging_s",
-            b"logging_first_step",
-            b"resume_from_checkpoint",
-            b"max_steps=",
-            b"max_steps: ",
-            b'"max_steps": ',
-            b"'max_steps': ",
-        ),
-        *(b'"current_steps": ', b'.py", line '),
+        *(b"logging_s", b"logging_first_step", b"resume_from_checkpoint", b'"current_steps": ', b".py:"),
+        *(b"max_steps=", b"max_steps: ", b'"max_steps": ', b"'max_steps': ", b'.py", line '),
     ),
     head=r"\{[\"'](?:eval_|train_)?[a-z_]{2,40}[\"']: ",
     complete=r"^[^{]{0,65536}\{[^}]{0,65536}\}",

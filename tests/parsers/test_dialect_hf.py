@@ -76,6 +76,14 @@ NUMBERS: dict[str, tuple[list[str], list[int | None]]] = {
         [*(bar(n) for n in range(97)), *AWS, bar(97)],
         [None] * 5,
     ),
+    "lines that were kept back, and bars that were drawn again for them": (
+        [*(bar(n) for n in range(60) for _ in range(1 + (n % 16 == 0))), *AWS[:3], bar(60), *AWS[3:], bar(97)],
+        [16, 32, 48, 64, 80],
+    ),
+    "LLaMA Board's rounded values beside the Trainer's": (
+        [header(), "[INFO] >> {'loss': 2.5000, 'learning_rate': 5.0000e-05, 'epoch': 0.16}", AWS[0], AWS[1]],
+        [16, 32],
+    ),
     "the batch of GRPO counts completions": (
         [header(5498, 224, 4, 196), line(0.5), line(0.75)],
         [None] * 2,
@@ -248,6 +256,11 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
         (TRACEBACK.format("transformers/trainer.py", OUT_OF_MEMORY), "transformers", "out_of_memory"),
         (TRACEBACK.format("llamafactory/train/tuner.py", "ValueError: no data"), "llamafactory", "failed"),
         (TRACEBACK.format("axolotl/cli/train.py", "KeyError: 'x'"), "axolotl", "failed"),
+        (
+            f"\u2502 /venv/transformers/trainer.py:2203 in train  \u2502\n{OUT_OF_MEMORY}",
+            "transformers",
+            "out_of_memory",
+        ),
         (TRACEBACK.format("swift/llm/train/sft.py", "KeyError: 'x'"), "swift", "failed"),
         ("[2026-01-02 10:00:00,000] [INFO] [axolotl.train:99] loading\nKeyError: 'x'", "axolotl", "failed"),
         (f"{header()}\n  0%|          | 0/97 [00:00<?, ?it/s]{OUT_OF_MEMORY}\n{OUT_OF_MEMORY}", None, "out_of_memory"),
