@@ -83,7 +83,7 @@ class _Driver(Driver):
     def _settled(self) -> list[Step]:
         """Return the steps of the timer's lines before the first report, or without one where each follows the last."""
         timed, self._timed = self._timed, []
-        numbers = [values["iteration"] for _, values in timed]
+        numbers = [*dict.fromkeys(values["iteration"] for _, values in timed)]
         if self._report is None and len(numbers) > 1 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
             self._micro = 1
         micro = self._micro

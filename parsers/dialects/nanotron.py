@@ -59,17 +59,18 @@ class _Driver(Driver):
     _left = 0
     _rank = ""
     _path: tuple[str, ...] = ()
+    _read = ""  # the last line of the Config
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         prefix = _PREFIX.search(text)
-        if prefix is not None and text.startswith("Config(", prefix.end()):
+        if prefix is not None and text.startswith("Config(", prefix.end()) and text != self._read:
             self._left, self._rank, self._path = _GAP, prefix[1], ()
         if not self._left:
             yield from super().other(line, text)
         elif prefix is None or prefix[1] != self._rank:
             self._left -= 1
-        else:
-            self._left = _GAP
+        elif text != self._read:  # it may be printed twice
+            self._left, self._read = _GAP, text
             yield from self._fields(line, text, prefix.end())
         self.wants = max(self.wants, self._left)
 
