@@ -323,11 +323,22 @@ def _csv(path: Path) -> Iterator[Export]:
         run, dash, tag = name.rpartition(" - ")
         if dash:
             runs.setdefault(run, {header[0]: "_step" if header[0] == "Step" else header[0]})[name] = tag
+    mixed = _mixed(path, {run: columns for run, columns in runs.items() if run.startswith("Group: ")})
     for run, columns in runs.items():
-        group = ["a mean over a group of runs, which is no run"] if run.startswith("Group: ") else []
-        yield Export(
-            "wandb", partial(_cells, path, {} if group else columns), {}, {"run_name": run}, group, **_OF_SERVER
-        )
+        notes = ["a mean over a group of runs, which is no run"] if run in mixed else []
+        points = partial(_cells, path, {} if run in mixed else columns)
+        yield Export("wandb", points, {}, {"run_name": run}, notes, **_OF_SERVER)
+
+
+def _mixed(path: Path, groups: Mapping[str, Mapping[str, str]]) -> set[str]:
+    """Return the groups whose members logged different values at one point: the others are processes of one run."""
+    apart: set[str] = set()
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        for row in csv.DictReader(stream) if groups else ():
+            for run, columns in groups.items():
+                if any(row.get(f"{column}__MIN") != row.get(f"{column}__MAX") for column in columns):
+                    apart.add(run)
+    return apart
 
 
 def _cells(path: Path, columns: Mapping[str, str]) -> Iterator[Point]:

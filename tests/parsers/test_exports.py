@@ -215,14 +215,19 @@ def test_what_a_line_of_torchtitan_divides_by_the_interval(tmp_path: Path) -> No
 
 def test_a_chart_of_several_runs(tmp_path: Path) -> None:
     """A point of a chart may stand for many, and a column for a group of runs: those are nobody's."""
-    names = ("a - lm loss", "b - lm loss", "Group: c - lm loss")
+    names = ("a - lm loss", "b - lm loss", "Group: c - lm loss", "Group: d - lm loss")
     head = ["Step", *(f"{name}{end}" for name in names for end in ("", "__MIN", "__MAX"))]
-    rows = [[1, *["9.5"] * 9], [2, "9.25", "9.0", "9.5", *["9.125"] * 3, *["7"] * 3], [3, *["NaN"] * 3, *[""] * 6]]
+    rows = [
+        [1, *["9.5"] * 12],
+        [2, "9.25", "9.0", "9.5", *["9.125"] * 3, "7", "6", "8", *["7"] * 3],
+        [3, *["NaN"] * 3, *[""] * 9],
+    ]
     (path := tmp_path / "chart.csv").write_text("\n".join(",".join(map(str, row)) for row in [head, *rows]))
-    a, b, group = read_all(path)
+    a, b, several, one = read_all(path)
     assert [(s.step, s.loss) for s in a.steps] == [(0, 9.5), (2, None)] and a.steps[1].nonfinite == ("loss",)
     assert [(s.step, s.loss) for s in b.steps] == [(0, 9.5), (1, 9.125)]
-    assert not group.steps and any("group of runs" in note for note in group.notes)
+    assert not several.steps and any("group of runs" in note for note in several.notes)
+    assert [s.loss for s in one.steps] == [9.5, 7.0], "all members agree: one run's processes"
 
 
 def test_a_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
