@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from conf.compose import choices
 from conf.errors import Problem, listed
 from conf.facts import hardware, named_by_driver, peak_of, precision_of
 from conf.schema import Hardware
@@ -128,13 +129,15 @@ def _another(name: str, device: Hardware) -> bool:
 def _model(
     record: Record, given: Mapping[str, Any], known: Mapping[str, Any], limit: tuple[str, float] | None
 ) -> Iterator[Problem]:
-    """Yield where the log counts other parameters, or its tokens would take other TFLOP/s than it prints, or more than
-    its device can do."""
+    """Yield where the log names another model, counts other parameters, or where its tokens would take other TFLOP/s
+    than it prints, or more than its device can do."""
     from conf.load import model_named
     from conf.shapes import count
 
-    model = model_named(model_name(given["model"]))
-    if model is None or given.keys() & {*_SIZES}:
+    mine, named = model_name(given["model"]), record.environment.get("model")
+    if named in choices("model") and model_name(named) != mine:
+        yield _problem(record, "model", mine, named)
+    if (model := model_named(mine)) is None or given.keys() & {*_SIZES}:
         return
     parts, (logs, shards) = count(model), _parameters(record, known)
     if logs and not 1 / _COUNTED_APART / shards <= logs / parts.total <= _COUNTED_APART:

@@ -93,9 +93,9 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     if problems:
         raise InputError(*problems.values())
     fields = {name: given[name] for name in FIELDS if name in given and (name == "name" or not getattr(record, name))}
-    if "hardware" in given and not record.hardware:
-        fields["hardware"] = given["hardware"]
-        fields |= {name: value for name, value in _maker(given["hardware"]).items() if not getattr(record, name)}
+    if "hardware" in given:
+        about = {"hardware": given["hardware"], **_maker(given["hardware"])}
+        fields |= {name: value for name, value in about.items() if not getattr(record, name)}
     stated = {name: record.effective[name].value for name in settings if name in record.effective}
     apart = [(name, value, settings[name]) for name, value in stated.items() if value != settings[name]]
     other = [f"{name} is {value} in the log, {mine} as given" for name, value, mine in apart]

@@ -36,6 +36,7 @@ WRONG: list[tuple[Record, str, str, str]] = [
     # the model: sizes, experts, parameters, and the operations that its tokens take
     (log(EIGHT_B), "model=llama31_70b", "num_layers 80, hidden_size 8192", "num_layers 32 (line 1), hidden_size 4096"),
     (log({**EIGHT_B, "num_experts": None}), "model=mixtral_8x7b", "num_experts 8", "num_experts None"),
+    (log(facts={"model": "llama31_8b"}), "model=llama31_70b", "llama31_70b", "llama31_8b"),
     (log(facts={"parameters": 8_030_261_248}), "model=llama32_1b", "1,235,814,400", "8,030,261,248 parameters"),
     (log(facts={"parameters_billion": 8.03}), "model=deepseek_v3", "671,026,419,200", "8,030,000,000 parameters"),
     (
@@ -98,6 +99,7 @@ WRONG: list[tuple[Record, str, str, str]] = [
 FACTS = {"model", "hardware", "precision"}
 RIGHT: list[tuple[Record, str]] = [
     (log(EIGHT_B, {"parameters": 7_390_000_000}), "model=llama31_8b"),  # another vocabulary
+    (log(facts={"model": "llama31_8b"}), "model=llama"),
     (log({**EIGHT_B, "num_query_groups": 1}), "model=llama31_8b"),  # printed without groups, too
     (log(EIGHT_B), "model=llama31_70b num_layers=32 hidden_size=4096 num_attention_heads=32"),
     (log(**rates(580, 11_000)), "model=llama31_8b hardware=h100 precision=bf16 world_size=8"),
@@ -138,6 +140,7 @@ def test_hardware_gives_vendor_and_platform() -> None:
     for name, known in {"mi355x": ("amd", "amd"), "cpu": (None, "cpu"), "unknown": (None, None)}.items():
         record = with_given(log(), given_of([f"hardware={name}"]))
         assert (record.hardware, record.vendor, record.platform) == (name, *known)
+    assert with_given(replace(log(), hardware="h100"), given_of(["hardware=h100"])).platform == "nvidia"
 
 
 def test_a_printed_rate_above_the_peak_of_the_device_is_impossible() -> None:
