@@ -408,9 +408,10 @@ def _console(path: Path) -> Parsed | None:
 
 
 def _with_console(run: Parsed, console: Parsed) -> Parsed:
-    """Return a run with what its console says: how it ended, and what no history says. Where the history has no steps,
-    the console's count."""
-    other = console if console.steps and not run.steps else run
+    """Return a run with what its console says: how it ended, and what no history says. Where the history has no loss of
+    a step, the console's steps count."""
+    bare = all(step.loss is None and "loss" not in step.nonfinite for step in run.steps)
+    other = console if console.steps and bare else run
     return replace(
         other,
         dialects=tuple(dict.fromkeys((*run.dialects, *console.dialects))),

@@ -89,6 +89,8 @@ def _column(text: str) -> Column:
     """Return the column that "field", "field * N" or "field / N" describes."""
     name, sign, by = [*text.split(" "), "*", "1"][:3]
     factor = Decimal(by) if sign == "*" else 1 / Decimal(by)
+    if "_percent" in name:
+        return name, _share
     return name, partial(_converted, factor=factor, integer=name in _INTEGERS or name.endswith("_bytes"))
 
 
@@ -98,6 +100,11 @@ def _converted(text: str, factor: Decimal, integer: bool) -> Any:
         return None
     value = value if factor == 1 else float(Decimal(text) * factor)  # 4403.9 / 1000 is no 4.4039 to a float
     return whole(value) if integer else value
+
+
+def _share(text: str) -> float | None:
+    value = number(text)
+    return value if value is not None and value >= 0 else None  # nanoGPT logs -100 % before it knows
 
 
 @cache

@@ -258,6 +258,18 @@ def test_a_run_directory_without_a_history(tmp_path: Path) -> None:
     assert record.setting("num_layers") == 4 and record.environment["device_count"] == 8
 
 
+def test_a_history_without_losses_of_steps(tmp_path: Path) -> None:
+    """NanoGPT logs to W&B when it evaluates, and prints the steps between."""
+    row = {"iter": 0, "train/loss": 4.0, "val/loss": 4.25, "lr": 1e-3, "mfu": -100.0}
+    console = "number of parameters: 10.65M\nstep 0: train loss 4.0000, val loss 4.2500\n"
+    console += "".join(f"iter {i}: loss 3.5000, time 45.50ms, mfu 8.16%\n" for i in range(3))
+    (record,) = imported_all(run_directory(tmp_path / "1", wandb_file([(0, row)], counter="iter"), console))
+    assert record.framework == "nanogpt" and [s.loss for s in record.steps] == [3.5] * 3
+    (alone,) = imported_all(run_directory(tmp_path / "2", wandb_file([(0, row)], counter="iter")))
+    assert [s.loss for s in alone.steps] == [None] and not alone.steps[0].metrics, "-100 % is no share"
+    assert [v.loss for v in alone.validations] == [4.25]
+
+
 def test_two_runs_of_one_notebook(tmp_path: Path) -> None:
     """How the console ends, and the settings, tell of the last one alone."""
     (tmp_path / "run").mkdir()
