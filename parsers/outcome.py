@@ -126,7 +126,8 @@ def _last(parsed: Parsed) -> str:
 def _reached(parsed: Parsed) -> str:
     total = "" if parsed.train_iters is None else f" of {parsed.train_iters}"
     if parsed.steps and not parsed.steps[-1].numbered:
-        return f"{len(parsed.steps)} lines of steps whose numbers the log does not print"
+        lines = sum(not step.numbered for step in parsed.steps)
+        return f"{lines} line{'s' if lines > 1 else ''} of steps whose numbers the log does not print"
     return f"iteration {parsed.reached}{total}" if parsed.reached else "no iteration"
 
 

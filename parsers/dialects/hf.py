@@ -429,6 +429,7 @@ _DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a co
     r"(?<![\w/])max_steps[\"']?[=:] ?(?P<train_iters>[1-9]\d{0,11})\b",
     r"\blogging_steps[\"']?(?:[=:] ?| )[\"']?(?P<logging_steps>[1-9]\d{0,6})(?:\.0)?(?![\d.])",
     r"\blogging_first_step[\"']?[=: ] ?(?P<logging_first_step>[Tt]rue)",
+    r"(?P<logging_first_step>--logging_first_step)(?![= ] {0,4}[Ff]alse)",
     r"\blogging_strategy[\"']?[=: ] ?[\"']?<?(?:IntervalStrategy\.)?(?P<logging_strategy>\w{2,5})",
     r"resume_from_checkpoints?[\"']?[=: ] ?[\"']?(?!None|null|[Ff]alse)(?P<resumed_from>[^\s,\"']{1,200})",
 )
@@ -442,7 +443,7 @@ DIALECT = Dialect(
     signs=(
         *(b"'learning_rate': ", b'"learning_rate": ', b"'train_runtime': ", b'"train_runtime": '),
         *(b"Total optimization", b'"current_steps": ', _STATE.encode(), b"/transformers/trainer", b"[axolotl."),
-        *(b"/axolotl/", b"/llamafactory/", b"/llmtuner/", b"/swift/", b"/trl/"),
+        *(b"/axolotl/", b"/llamafactory/", b"/llmtuner/", b"/swift/", b"/trl/", b"** Running training **"),
     ),
     marks=(b"loss", b"it/s]", b"s/it]", b"Saving model checkpoint to"),
     startup=(

@@ -52,6 +52,10 @@ NUMBERS: dict[str, tuple[list[str], list[int | None]]] = {
         ["logging_first_step=True,", "logging_steps=5,", header(), *map(line, (0.01, 0.05, 0.1))],
         [1, 5, 10],
     ),
+    "the same on a command line": (
+        ["train --logging_first_step --logging_steps 5 \\", header(), *map(line, (0.01, 0.05))],
+        [1, 5],
+    ),
     "logging_steps and a log that begins elsewhere": ([dump("16"), line(2.16), line(2.33)], [None] * 2),
     "logging_steps and a checkpoint": (
         [dump("16"), "  Continuing training from global step 32", AWS[2], AWS[3]],
