@@ -286,7 +286,8 @@ class MegatronDriver(Driver):
             name, value = (words[long[0]], " ".join(words[long[0] + 1 :]).removeprefix(". ")) if long else ("", "")
         if name.isidentifier():
             self._dump = _DUMP_GAP
-            yield Argument(name, self.value(name, value.strip()), line)
+            if value.strip():  # else the log may be cut here
+                yield Argument(name, self.value(name, value.strip()), line)
         self.wants = self._dump
 
     def _checkpoint(self, line: int, text: str) -> Iterator[Event]:

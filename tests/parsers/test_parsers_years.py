@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import parse_text
+from helpers import all_runs, parse_text
 
 from parsers import Parsed
 
@@ -317,3 +317,9 @@ def test_two_runs_of_a_first_node_keep_their_own_settings() -> None:
     first, second = parse_text(MDS_NODE + steps + MDS_NODE.replace(" 64", " 48") + steps)
     assert [stated(run, "num_layers") for run in (first, second)] == [64, 48]
     assert [len(run.steps) for run in (first, second)] == [2, 2]
+
+
+def test_an_argument_that_was_cut_has_no_value() -> None:
+    whole = dump("seed=7", "num_layers=64")
+    (run,) = all_runs(whole[: whole.index("64") + 1].encode())
+    assert (stated(run, "seed"), "num_layers" in run.effective) == (7, False)
