@@ -17,7 +17,7 @@ from parsers.values import count, number, step_fields
 
 _BAR = re.compile(
     r"Epoch (\d{1,6}):[^|\[]{0,40}?(?:\|[^|]{0,300}\|)? {0,4}(\d{1,12})(?:/(\d{1,12}|\?)|it) "
-    r"\[[^\],]{1,40}, {1,4}([\d.]{1,12})(it/s|s/it)((?:, [^\],=]{1,60}=[^\],]{1,40}){1,40})"
+    r"\[[^\],]{1,40}, {1,4}([\d.]{1,12})(it/s|s/it)((?:, [^\],=]{1,60}=[^\],]{1,40}){1,40})(?=[,\]])"
 )
 _VALIDATION = re.compile(r"Validat[^|\[]{0,60}\|[^|]{0,300}\| {0,4}\d{1,9}/(\d{1,9}) ")
 _RATES = {"it/s": "batches_per_s_running_mean", "s/it": "batch_time_s_running_mean"}

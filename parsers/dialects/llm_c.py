@@ -71,6 +71,7 @@ DIALECT = Dialect(
         "tok/s": ("tokens_per_s_running_mean", number),
     },
     adjust=_meaning,
+    complete=r"tok/s|norm:(?:\d{1,9}\.\d\d|-?nan)\s{0,9}$|trl:(?:\d{1,4}\.\d{4,6}|-?nan)\s{0,9}$",
     validates_before=True,
     validations=(
         r"\bs:(?P<iteration>\d{1,9}) tel:(?P<loss>\S{1,20})",

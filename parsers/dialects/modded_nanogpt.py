@@ -34,6 +34,7 @@ DIALECT = Dialect(
         "train_time": ("train_time_s", _seconds),
         "step_avg": ("step_time_s_running_mean", _seconds),
     },
+    complete=r"step_avg:\S{1,16}ms",
     validations=(
         r"\bstep:(?P<iteration>\d{1,9})/\d{1,9} val_loss:(?P<loss>\S{1,20})(?: val_bpb:(?P<bits_per_byte>\S{1,20}))?"
         r"(?: train_time:(?:(?P<train_time_ms>[\d.]{1,16})ms|(?P<train_time_s>[\d.]{1,16})s))?",

@@ -70,7 +70,13 @@ DIALECT = Dialect(
             b"num_heads: ",
         ),
         *(b'"n_', b'"sequence_len"', b"num_kv_heads: ", b"Number of parameters: ", b"total      ", b"micro-batch"),
-        *(b"Total batch size ", b"Resuming optimization", b"Saved model", b"Peak memory", b"Total training time: "),
+        *(
+            b"radient accumulation steps",
+            b"Resuming optimization",
+            b"Saved model",
+            b"Peak memory",
+            b"Total training time: ",
+        ),
         b"num_steps: ",
     ),
     head=r"\b[Ss]tep (\d{5,9})(?:/(\d{5,9})(?= \()|/\d{5,9})?"
@@ -88,6 +94,7 @@ DIALECT = Dialect(
         "bf16_mfu": ("mfu_percent", number),
     },
     adjust=_meaning,
+    complete=r"total time: [\d.]{1,12}m|remaining: {1,4}\d{1,6}s|num_tokens: ",
     validates_before=True,
     validations=(
         r"\bStep (?P<iteration>\d{5,9}) \| Validation (?:loss: (?P<loss>\S{1,24})|bpb: (?P<bits_per_byte>\S{1,24}))",
@@ -98,7 +105,7 @@ DIALECT = Dialect(
     entry=r"""(?:^|[\s{,"'])(\w{1,32})["']?: (\d{1,12})(?=[,}\s]|$)""",
     settings=(
         r"micro-batch / rank: (?P<micro_batch_size>\d{1,9}) x (?P<seq_length>\d{1,9}) =",
-        r"=> gradient accumulation steps: (?P<num_micro_batches>\d{1,9})",
+        r"radient accumulation steps: (?P<num_micro_batches>\d{1,9})",
         r"\bVocab size: (?P<vocab_size>[\d,]{1,12})",
     ),
     facts=(

@@ -58,6 +58,7 @@ DIALECT = Dialect(
         "time": ("step_time_s", milliseconds),
         "mfu": ("mfu_percent_running_mean", number),
     },
+    complete=r"mfu -?[\d.]{1,9}%|ms\s{0,20}$",
     validates_before=True,
     validations=(
         r"\bstep (?P<iteration>\d{1,9}): train loss (?P<train_loss>[^\s,]{1,16}), val loss (?P<loss>\S{1,16})",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import parse_text
+from helpers import FIXTURES, parse_text, steps_of
 from msgspec.structs import asdict
 
 from parsers import judge
@@ -103,6 +103,20 @@ def test_a_line_means(case: str) -> None:
         found = {} if step is None else {**step.metrics, **asdict(step)}
         assert (step is None) == (expected is None)
         assert {name: found.get(name) for name in expected or ()} == (expected or {})
+
+
+CUT = ("nanochat", "modded_nanogpt", "llm_c", "litgpt", "nanogpt")
+
+
+@pytest.mark.parametrize("dialect", CUT)
+def test_a_line_that_another_writer_cut_never_tells_half_a_number(dialect: str) -> None:
+    text = (FIXTURES / f"{dialect}_tiny.log").read_text().splitlines()[1]
+    (complete,) = steps_of(dialect, text)
+    known = {**complete.metrics, **asdict(complete)}
+    for at in range(1, len(text)):
+        for step in steps_of(dialect, f"{text[:at]}\nanother process: 7"):
+            found = {**step.metrics, **asdict(step), "metrics": None, "lr_used": None}
+            assert [name for name in found if found[name] not in (None, known[name])] == [], text[:at]
 
 
 def test_of_two_runs_of_one_length_both_are_complete_and_have_their_first_validation() -> None:
