@@ -138,7 +138,9 @@ def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
     elif ending.exit_code not in (0, None) or ending.hung:
         why = parsed.faults.root or parsed.faults.death or "nothing is said of it"
         how = "a hang" if ending.hung else f"exit code {ending.exit_code}"
-        total = "" if parsed.train_iters is None else f" {parsed.train_iters}"
+        total = (
+            "" if parsed.train_iters is None or parsed.finished else f" {parsed.train_iters}"
+        )  # a ceiling, it may be
         yield f"all{total} iterations were done; {how} came after them: {why}"
     bad = [step for step in parsed.steps if _not_finite(step)]
     if bad:

@@ -24,7 +24,8 @@ from parsers.values import is_nonfinite, real, whole
 _FACTS = (
     *("submission_benchmark", "submission_org", "submission_division", "submission_status", "submission_platform"),
     *("train_samples", "trained_samples", "eval_samples", "target_accuracy", "init_checkpoint_step", "max_steps"),
-    *("lora_rank", "lora_alpha"),
+    *("lora_rank", "lora_alpha", "config_filename", "lowest_numerical_precision_linear"),
+    *(f"lowest_numerical_precision_in_{part}" for part in ("linear", "attn", "comm")),  # from 6.1 on
 )
 # training_policies: these are judged by their validation loss (log perplexity, cross entropy).
 _JUDGED_BY_LOSS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b", "deepseekv3_671b", "gpt_oss_20b")
@@ -72,7 +73,7 @@ class _Run:
     def step_of(self, iteration: int | None, samples: int | None) -> int | None:
         """Return the step, from 0. Submitters count `step` from 0 (NVIDIA's) or 1 (NeMo-RL): the samples decide."""
         if samples is None or not self.batch:
-            return None if self.by_samples else iteration
+            return iteration
         done, rest = divmod(samples + (self.batch if self.from_start else 0), self.batch)
         if rest:
             return None

@@ -237,5 +237,9 @@ def test_nothing_makes_it_raise() -> None:
         ":::MLLOG " + '{"key": "seed", "value": ' + "9" * 6000 + "}",
         ":::MLLOG " + '{"key": "eval_accuracy", "value": "1e999", "metadata": {"samples_count": 1e400}}',
         ':::SYSJSON {"number_of_nodes": "\\ud800", "accelerators_per_node": 1e999}',
+        ':::SYSJSON {"number_of_nodes": "8", "accelerators_per_node": "8", "accelerator_model_name": ["B200"]}',
+        point("submission_platform", "9" * 90 + "xB200" + "x8B200-" * 900)
+        + point("block_start", None, samples_count=[]),
+        point("run_stop", [], status=["success"], samples_count={}) + point("eval_start", 0, samples_count=-1),
     ):
         assert steps_of("mllog", text) == []
