@@ -20,80 +20,64 @@ _BAR = re.compile(
     r"\[[^\],]{1,40}, {1,4}([\d.]{1,12})(it/s|s/it)((?:, [^\],=]{1,60}=[^\],]{1,40}){1,40})(?=[,\]])"
 )
 _VALIDATION = re.compile(r"Validat[^|\[]{0,60}\|[^|]{0,300}\| {0,4}\d{1,9}/(\d{1,9}) ")
+_VALID = re.compile(r", val[_/]loss(?:_epoch)?=([^\],]{1,40})")
 _RATES = {"it/s": "batches_per_s_running_mean", "s/it": "batch_time_s_running_mean"}
 _OWN = ("train_loss_step", "train/loss_step", "loss_step", "train_loss", "train/loss")
-
-
-def _bare(text: str) -> str:
-    """Return a value without the zeros that fill it up where it is no number: nan.0."""
-    return text.removesuffix(".0") if text.startswith(("nan", "inf", "-inf")) else text
 
 
 class _Driver(Driver):
     """Holds each batch until the next count: its last drawing has its values."""
 
-    _epoch, _n, _line = -1, 0, 0
+    _epoch, _n, _line, _drawn, _usual = -1, 0, 0, 0, 0
     _base: int | None = 0  # batches of the epochs before
-    _through: int | None = None  # batches of the validation, where the bar counts them, too
+    _old = False  # before 2.0
+    _counted = 0  # by the bar, a validation's batches, too
+    _through: int | None = None  # how many those are
     _own: bool | None = None  # whether train_loss is a batch's
-    _drawn = _usual = 0
+    _held: re.Match[str] | None = None
     _validated = ""
-    _last_of_all = False
-
-    def __init__(self, dialect: Dialect) -> None:
-        super().__init__(dialect)
-        self._held: list[tuple[str, str]] = []
-        self._last = 0  # count of the bar, the validation's included
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        bars = [bar for bar in _BAR.finditer(text) if ", v_num=" in bar[6] and "reduced_train_loss" not in bar[6]]
-        validation = _VALIDATION.search(text)
-        if validation is not None and self._held and self._held[1][0] == "loss":
+        validation = _VALIDATION.search(text) if self._old else None
+        if validation is not None:
             self._through = int(validation[1])
-        return [*(event for bar in bars for event in self._bar(number, bar)), *self.other(number, text)]
+        bars = [bar for bar in _BAR.finditer(text) if ", v_num=" in bar[6] and "reduced_train_loss" not in bar[6]]
+        events = [event for bar in bars for event in self._bar(number, bar)]
+        return events if bars and "`" not in text else [*events, *self.other(number, text)]
 
     def _bar(self, line: int, bar: re.Match[str]) -> Iterator[Event]:
         epoch, n = int(bar[1]), int(bar[2])
         if epoch != self._epoch:
             yield from self._release()
-            self._begin(epoch)
-        if n == 0:
-            return
-        self._last = n
-        if self._through is not None:
+            known = epoch == self._epoch + 1 and self._through in (None, self._counted - self._n)
+            self._base = 0 if epoch == 0 else self._base + self._n if known and self._base is not None else None
+            self._epoch, self._n, self._through = epoch, 0, None
+        self._counted = n
+        if n == 0 or self._through is not None:
             return
         if n != self._n:
             yield from self._release()
             self._n, self._line, self._drawn = n, line, 0
-        self._drawn += 1
-        parts = [part.partition("=") for part in bar[6].split(", ")[1:]]
-        self._held = [(_RATES[bar[5]], bar[4]), *((name, _bare(printed)) for name, _, printed in parts)]
-        self._last_of_all = bar[2] == bar[3]
-        validated = next((text for name, text in self._held if name in ("val_loss", "val/loss", "val_loss_epoch")), "")
-        if validated and validated != self._validated:
-            self._validated = validated
+        self._drawn, self._held, self._old = self._drawn + 1, bar, bar[6].startswith(", loss=")
+        valid = _VALID.search(bar[6])
+        if valid is not None and valid[1] != self._validated:
+            self._validated = valid[1]
             yield from self._release()
-            yield Validation(line=line, loss=number(validated))
-
-    def _begin(self, epoch: int) -> None:
-        known = self._base is not None and (self._through is None or self._last - self._n == self._through)
-        follows = epoch == self._epoch + 1 and known
-        self._base = (self._base or 0) + self._n if follows else 0 if epoch == 0 else None
-        self._epoch, self._n, self._through = epoch, 0, None
+            yield Validation(line=line, loss=number(valid[1]))
 
     def _release(self) -> Iterator[Event]:
         """Return the batch that is held; what is drawn of it later repeats it."""
-        held, self._held = self._held, []
-        if not held or self._base is None:
+        bar, self._held = self._held, None
+        if bar is None or self._base is None:
             return
-        printed = dict(held)
+        printed = dict(part.split("=", 1) for part in bar[6].split(", ")[1:])
         if self._own is None:
-            self._own = self._epoch == 0 and not self._last_of_all and any(name in printed for name in _OWN)
-        name = next((name for name in _OWN if name in printed and (self._own or name.endswith("_step"))), "")
-        fields = [("loss", number, printed[name])] if name else []
-        fields += [("loss_running_mean", number, printed["loss"])] if held[1][0] == "loss" else []
-        fields += [("lr", number, printed["lr"])] if "lr" in printed else []
-        values = step_fields([(held[0][0], number, held[0][1]), *fields])
+            self._own = self._epoch == 0 and bar[2] != bar[3] and any(name in printed for name in _OWN)
+        own = next((name for name in _OWN if name in printed and (self._own or name.endswith("_step"))), "")
+        mean = printed["loss"] if self._old else ""
+        fields = [(_RATES[bar[5]], bar[4]), ("loss", printed.get(own, "")), ("loss_running_mean", mean)]
+        bare = [(to, re.sub(r"(nan|inf)\.0", r"\1", text)) for to, text in fields if text]  # it fills up with zeros
+        values = step_fields((to, number, text) for to, text in bare)
         self._usual, step = self._drawn, self._base + self._n - 1
         yield Step(step=step, line=self._line, iteration=self._n, interval_steps=1, flags=("step:by_order",), **values)
 
