@@ -38,6 +38,14 @@ class _Driver(Driver):
     _splits = False  # several GPUs share a data-parallel rank
     _total_known = False
 
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        step, sign, validation = text.partition("[val] ")  # in one line where a line end came late
+        return (
+            (*super().feed(number, step), *super().feed(number, sign + validation))
+            if sign
+            else super().feed(number, text)
+        )
+
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         if self._first is None or values["iteration"] == 0:
             self._first = int(values["iteration"] == 1)
@@ -72,7 +80,6 @@ _COLUMNS: dict[str, Column] = {
     "tps_per_gpu": ("tokens_per_s_per_gpu", number),
     "tps": ("tokens_per_s", number),
     "num_tokens_per_step": ("tokens_per_step", number),
-    "num_label_tokens": ("label_tokens", number),
     "mfu": ("mfu_percent", number),
     "ce_loss": ("cross_entropy", number),
     "kd_loss": ("distillation_loss", number),
@@ -100,7 +107,8 @@ DIALECT = Dialect(
     r"(?: \| epoch \d{1,9} \| (?=loss )(?!.{0,160}(?:\| lr \S{1,12} \| num_label_tokens|\| mem: ))"
     r'|, "epoch": (?=.{0,600}"tps_per_gpu": ))',
     first=0,
-    fields=r'"?([a-z_]{1,24}(?= |": )|\()(?:": )?\s?([^\s(|,}]{1,24})',
+    # A value that nothing closes may be cut: the last of a line is not read.
+    fields=r'"?([a-z_]{1,24}(?= |": )|\()(?:": )?\s?([^\s(|,}]{1,24})(?= GiB \|| \||, "|\}|\(\d)',
     columns=_COLUMNS,
     memory_kind="allocated",
     adjust=_timed,
@@ -114,7 +122,7 @@ DIALECT = Dialect(
         *(rf"^[^|]{{0,60}}\s\s{name}: (?P<{name}>[\d.e+-]{{1,24}})\s*$" for name in ("lr", "min_lr", "weight_decay")),
         r"Gradient accumulation steps: (?P<num_micro_batches>\d{1,9})\s*$",
         r"LR scheduler with total_steps=\d{1,12}, warmup_steps=(?P<lr_warmup_iters>\d{1,12}),"
-        r" decay_style=(?P<lr_decay_style>\w{1,24})",
+        r" decay_style=(?P<lr_decay_style>[A-Za-z_]{1,24})",
     ),
     facts=(
         r"LR scheduler with total_steps=(?P<train_iters>\d{1,12})\b",
@@ -124,4 +132,5 @@ DIALECT = Dialect(
         r"Model name: (?P<model>\S{1,120})\s*$",
     ),
     driver=_Driver,
+    strict=True,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver, Event, Fact
+from parsers.driver import Dialect, Driver, Event, Fact, Values
 from parsers.record import Step
 from parsers.values import Column, number, step_fields
 
@@ -31,11 +31,12 @@ def _seconds(rate: str) -> float | None:
 
 
 class _Driver(Driver):
-    """Knows the count before: several hosts print it, and only what is new counts."""
+    """Knows the count before: several hosts print it, and only what is new counts. The bar prints its last count once
+    more, with that step's own loss, where it is closed: often that is the only line of it."""
 
     _count = 0
     _loss: str | None = None  # beside that count, as printed
-    _unclosed: Step | None = None
+    _last: Values | None = None  # of the last count's first line, until it is known whose loss that is
     _json = False
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
@@ -47,31 +48,37 @@ class _Driver(Driver):
         return super().read(line, text, match)
 
     def end(self) -> Iterable[Event]:
-        last, self._unclosed = self._unclosed, None
-        return (*super().end(), *((last,) if last else ()))
+        return (*super().end(), *self._settle(is_own=True))
 
-    def step(self, line: int, values: dict[str, object], text: str) -> Iterable[Event]:
+    def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         self._json = True
         return super().step(line, values, text)
 
+    def _settle(self, is_own: bool) -> Iterator[Event]:
+        values, self._last = self._last, None
+        if values is not None:
+            yield Step(**{**values, "step": values["step"] + is_own})
+
     def _bar(self, line: int, bar: re.Match[str]) -> Iterator[Event]:
         counted, total = (round(float(bar[at]) * _UNITS[bar[at + 1]]) for at in (1, 3))
-        again, rounded = counted == self._count, bool(bar[2])
-        if counted < self._count or (again and (rounded or bar[6] == self._loss)):
+        again, rounded, seconds = counted == self._count, bool(bar[2]), _seconds(bar[5])
+        if counted < self._count or (again and (rounded or bar[6] == self._loss or self._last is None)):
             return
         self._count, self._loss = counted, bar[6]
-        seconds = _seconds(bar[5])
-        is_own = again or seconds is None or seconds < _FAST_S
-        metrics = {} if seconds is None else {"step_time_s_running_mean": seconds}
-        flags = ("step:rounded",) if rounded else ()
+        yield from self._settle(is_own=False)
         if not bar[4]:
             yield Fact("train_iters", total, line)
-        if bar[6] is not None and counted > 1 - is_own:
-            values = step_fields([("loss", number, bar[6])])
-            values["metrics"] = metrics
-            yield Step(step=counted - 2 + is_own, iteration=counted, line=line, flags=flags, **values)
-        is_last = counted == total and not rounded and not is_own  # closed, the bar stands there once more
-        self._unclosed = Step(step=counted - 1, iteration=counted, line=line) if is_last else None
+        is_own = again or seconds is None or seconds < _FAST_S
+        if bar[6] is None or counted < 2 - is_own:
+            return
+        values = step_fields([("loss", number, bar[6])], strict=True)
+        values["metrics"] = {} if seconds is None else {"step_time_s_running_mean": seconds}
+        values |= {"line": line, "iteration": counted, "step": counted - 2 + is_own}
+        values["flags"] = ("step:rounded",) if rounded else ()
+        if counted == total and not rounded and not is_own:
+            self._last = values
+        else:
+            yield Step(**values)
 
 
 _COLUMNS: dict[str, Column] = {
@@ -97,4 +104,5 @@ DIALECT = Dialect(
     rate_of=(0,),
     resumed=r"Resuming training from step (?P<done>\d{1,12})",
     driver=_Driver,
+    strict=True,
 )

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from parsers.driver import Dialect, Driver, Event, Values
 from parsers.values import Column, gibibytes, number
 
+_NO_RANK = 1 << 30
 _RANK = re.compile(r"(?<!\d)(\d{1,7}): (?:INFO|WARNING) ")
 
 
@@ -25,7 +26,7 @@ def _teraflops(text: str) -> float | None:
 class _Driver(Driver):
     """Passes over the lines in which other ranks report the same step."""
 
-    _rank = 1 << 30  # the lowest that any line named
+    _rank = _NO_RANK  # the lowest that any line named
     _reported: int | None = None
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
@@ -39,9 +40,9 @@ class _Driver(Driver):
         return super().other(line, text)
 
     def _is_anothers(self, text: str) -> bool:
-        rank = _RANK.search(text)
-        self._rank = min(self._rank, int(rank[1])) if rank else self._rank
-        return rank is not None and int(rank[1]) > self._rank
+        ranks = _RANK.findall(text.partition("step: ")[0])  # several where a line end came late
+        self._rank = min(self._rank, *map(int, ranks)) if ranks else self._rank
+        return self._rank < _NO_RANK and (not ranks or int(ranks[-1]) > self._rank)
 
 
 _COLUMNS: dict[str, Column] = {
@@ -89,4 +90,5 @@ DIALECT = Dialect(
         r"Model size: (?P<parameters>[\d,]{1,24}) total parameters",
     ),
     driver=_Driver,
+    strict=True,
 )

@@ -16,12 +16,12 @@ from parsers.record import Stall, Step, Validation
 from parsers.text import body
 from parsers.values import Column, commas, count, gibibytes, number, step_fields, whole
 
-_HEAD = re.compile(r"\[step=(\d{1,12})/(\d{1,12}|\?{3})(?:, ?epoch=\d{1,9})?(?:, ?eta=[\w()., -]{1,40})?\]\s*$")
+_HEAD = re.compile(r"\[step=(\d{1,12})/(\d{1,12}|\?{3})(?:, ?epoch=\d{1,9})?(?:, ?eta=[\w()., -]{1,40})?\]")
 _EVALUATION = re.compile(r"Finished (.{1,80}?) evals in ([\d.]{1,12}) seconds\. Metrics:\s*$")
 _ENTRY = re.compile(  # behind any prefix; a comma ends a setting
     r"(?:^|\s)((?:train|optim|throughput|gpu_memory|[sS]ystem)/[\w/ ().%-]{1,80})=(\S{0,39}[^\s,])\s*$"
 )
-_METRIC = re.compile(r"^\s{0,24}(\w[\w/ ().%+-]{1,100})=(\S{0,39}[^\s,])\s*$")
+_METRIC = re.compile(r"^\s{2,24}(\w[\w/ ().%+-]{1,100})=(\S{0,39}[^\s,])\s*$")
 _TOKENS = re.compile(r"^ {2,24}(global_batch_size|rank_microbatch_size|sequence_length)=(\d{1,12}),?\s*$")
 _NAMES = {"global_batch_size": "global_batch_size", "rank_microbatch_size": "micro_batch_size"}
 _LETTERS = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
@@ -61,19 +61,21 @@ class _Driver(Driver):
         self._tokens: dict[str, int] = {}
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        if self._at is not None and "=" in text:
-            evaluates = "evals in" in self._at[0][0]
-            entry = _METRIC.match(body(text)) if evaluates else _ENTRY.search(text)
-            if entry is not None:
-                if len(self._entries) < 400:
-                    self._entries.setdefault(entry[1], entry[2])
-                self.wants = 2 * evaluates
-                return ()
-        head = _HEAD.search(text) or _EVALUATION.search(text)
-        if head is None:
-            return (*self._resumed(number, text), *self.other(number, text))
-        events = tuple(self._close())
-        self._at, self.wants = (head, number), 2 * ("evals in" in head[0])
+        heads = [*_HEAD.finditer(text), *_EVALUATION.finditer(text)]
+        events = [event for head in heads for event in self._open(number, head)]
+        evaluates = self._at is not None and "evals in" in self._at[0][0]
+        rest = text[heads[-1].end() :] if heads else text
+        entry = (_METRIC.match(body(rest)) if evaluates else _ENTRY.search(rest)) if self._at and "=" in rest else None
+        if entry is not None and len(self._entries) < 400:
+            self._entries.setdefault(entry[1], entry[2])
+        if heads or entry is not None:
+            self.wants = 2 * evaluates
+            return events
+        return (*self._resumed(number, text), *self.other(number, text))
+
+    def _open(self, number: int, head: re.Match[str]) -> list[Event]:
+        events = [*self._close()]
+        self._at = head, number
         return events
 
     def end(self) -> Iterable[Event]:
@@ -104,7 +106,7 @@ class _Driver(Driver):
             return
         head, line = at
         if "evals in" in head[0]:
-            yield from self._validation(head, line, entries)
+            yield from self._validation(head, line, entries) if entries else ()
             return
         iteration = int(head[1])
         if head[2].isdecimal():
