@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import sys
 import time
@@ -366,13 +367,14 @@ def _step_line(step: Step) -> str:
 @dataclass(frozen=True, slots=True)
 class Log:
     """A file that holds a training log. begins: its first steps, by which copies are known, with their times: a repeat
-    of a run has the same losses, and is another run."""
+    of a run has the same losses, and is another run. losses: of an export, by step."""
 
     path: Path
     dialect: str
     changed_s: float
     size: int
     begins: tuple[tuple[Any, ...], ...] = ()
+    losses: Mapping[int, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,8 +397,23 @@ def discover(folders: Sequence[Path]) -> tuple[list[Log], list[Skipped]]:
         other = taken.setdefault(log.begins if any(loss is not None for _, loss, *_ in log.begins) else log.path, log)
         if other is not log:
             skipped.append(Skipped(log.path, f"the same steps as {other.path}"))
+    for key, export in [(key, log) for key, log in taken.items() if log.losses]:
+        same = next((log for log in taken.values() if _logged(log, export)), None)
+        if same is not None:
+            skipped.append(Skipped(taken.pop(key).path, f"the same run as {same.path}"))
     skipped.sort(key=lambda other: other.why in _OTHERS)
     return sorted(taken.values(), key=lambda log: log.changed_s, reverse=True), skipped
+
+
+def _logged(log: Log, export: Log) -> bool:
+    """Return whether a log and a tracker's export, one below the other's folder, are of one run: a log's losses have
+    fewer digits."""
+    steps = [(step, loss) for step, loss, *_ in log.begins if step is not None and loss is not None]
+    near = log.path.parent in export.path.parents or export.path.parent in log.path.parents
+    if log.losses is not None or not near or len(steps) < 2:
+        return False
+    others = [(loss, (export.losses or {}).get(step)) for step, loss in steps]
+    return all(other is not None and math.isclose(loss, other, rel_tol=1e-3) for loss, other in others)
 
 
 def _files(folders: Sequence[Path], skipped: list[Skipped]) -> Iterator[Path]:
@@ -425,11 +442,13 @@ def _looked_at(path: Path) -> Log | Skipped:
         if why == "a record":
             return Log(path, why, stat.st_mtime, stat.st_size)
         if why is None:
-            parsed = (_begin(path) if exports.kind_of(path) is None else exports.read_all(path))[0]
+            kept = exports.kind_of(path) is not None
+            parsed = (exports.read_all(path) if kept else _begin(path))[0]
             begins = [(step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED]]
             if parsed.steps:  # exports have no times of steps, and say when the run began
                 known = (*begins, (None, None, parsed.facts.get("started_at")))
-                return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, known)
+                losses = {step.step: step.loss for step in parsed.steps} if kept else None
+                return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, known, losses)
             why = "no steps in it" if parsed.dialect else _NOTHING
     except UserError as error:
         why = " ".join(filter(None, (error.problems[0].what, error.problems[0].found)))

@@ -283,6 +283,22 @@ def test_two_runs_of_one_notebook(tmp_path: Path) -> None:
     assert (first.setting("seed"), second.setting("seed")) == (None, 7), "W&B keeps the last settings alone"
 
 
+def test_a_log_beside_its_export_is_one_run(tmp_path: Path) -> None:
+    """Other digits, the same run: where one is below the other's folder. Of another folder it is another run."""
+    line = "{{'loss': {:.4f}, 'learning_rate': 3e-4, 'epoch': {:.2f}, 'global_step/max_steps': '{}/30'}}"
+    lines = [line.format(2.5 - i / 50, i / 30, i) for i in (10, 20)]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "train.log").write_text("\n".join([*lines, ""]))
+    rows = [(i, {"train/loss": 2.50001 - i / 50, "train/learning_rate": 3e-4, "train/epoch": i / 30}) for i in (10, 20)]
+    events(tmp_path / "a" / "runs" / "1", rows)
+    events(tmp_path / "b" / "runs" / "1", [(i, {**row, "train/learning_rate": 1e-4}) for i, row in rows])
+    events(tmp_path / "a" / "runs" / "2", [(i, {**row, "train/loss": 7.0}) for i, row in rows])
+    logs, skipped = discover([tmp_path])
+    assert {str(log.path.relative_to(tmp_path)) for log in logs} == {"a/train.log", "b/runs/1", "a/runs/2"}
+    assert [other.why for other in skipped] == [f"the same run as {tmp_path}/a/train.log"]
+
+
 def test_what_trackers_say_of_the_end(tmp_path: Path) -> None:
     (failed,) = imported_all(run_directory(tmp_path / "1", wandb_file(HF[:2], code=1)))
     (killed,) = imported_all(mlflow(tmp_path / "2", HF[:2], status=5))
