@@ -29,7 +29,7 @@ class _Driver(Driver):
         if step != self._last:
             self._last, self._gap = step, step - self._last
         if self._gap == 1 and f"| iter {step} step {step} |" in text:
-            values["step_time_s"] = metrics.pop("micro_batch_time_s", None)
+            values["step_time_s"] = metrics.pop("last_micro_batch_s", None)
         return super().step(line, values, text)
 
     def other(self, line: int, text: str) -> Iterator[Event]:
@@ -67,7 +67,7 @@ DIALECT = Dialect(
     columns={
         "loss": ("loss", number),
         "loss train": ("loss", number),
-        "iter time": ("micro_batch_time_s", milliseconds),
+        "iter time": ("last_micro_batch_s", milliseconds),
     },
     stalls={"checkpoint": r"Saving checkpoint to "},
     entry=r"""(?:^|[\s{(,'])(\w{1,32})(?:': |=)([\d.e+-]{1,16})(?=[,)}\s]|$)""",

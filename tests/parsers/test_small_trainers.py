@@ -84,12 +84,12 @@ LINES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "Lit-GPT before March 2024": (
         "litgpt",
         "iter 77 step 39: loss 10.8259, iter time: 214.40ms (optimizer.step)",
-        {"step": 38, "loss": 10.8259, "step_time_s": None, "micro_batch_time_s": 0.2144},
+        {"step": 38, "loss": 10.8259, "step_time_s": None, "last_micro_batch_s": 0.2144},
     ),
     "LitGPT: five micro-batches a step": (
         "litgpt",
         "Epoch 34 | iter 3050700 step 610140 | loss train: 2.846, val: 2.861 | iter time: 112.20 ms (step)",
-        {"step": 610139, "loss": 2.846, "step_time_s": None, "micro_batch_time_s": 0.1122},
+        {"step": 610139, "loss": 2.846, "step_time_s": None, "last_micro_batch_s": 0.1122},
     ),
     "nanoGPT's evaluation is no step of llm.c": ("llm_c", "step 250: train loss 1.5440, val loss 1.7220", None),
 }
