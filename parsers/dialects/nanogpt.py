@@ -61,7 +61,8 @@ DIALECT = Dialect(
     complete=r"mfu -?[\d.]{1,9}%|ms\s{0,20}$",
     validates_before=True,
     validations=(
-        r"\bstep (?P<iteration>\d{1,9}): train loss (?P<estimated_train_loss>[^\s,]{1,16}), val loss (?P<loss>\S{1,16})",
+        r"\bstep (?P<iteration>\d{1,9}): train loss (?P<estimated_train_loss>[^\s,]{1,16}), val loss"
+        r" (?P<loss>\S{1,16})",
     ),
     entry=r"(?:^|[:\])>] ?|found )(\w{1,32}) = ([\d.e+-]{1,16})(?=\s|$)",
     printed_facts={"max_iters": "train_iters"},
