@@ -54,10 +54,9 @@ class _Driver(Driver):
                 if (which == "Eval") == self._evaluates and len(self._entries) < 400:
                     self._entries.setdefault(name, printed)
                 return ()
-        alone = _ALONE.search(text)
-        if alone is not None:
-            return self._entry(number, alone)
         head = _HEAD.search(text) or _EVAL_HEAD.search(text)
+        if head is None and (alone := _ALONE.search(text)) is not None:
+            return self._entry(number, alone)
         if head is None:
             return self.other(number, body(text))
         events = tuple(self.end())

@@ -28,7 +28,9 @@ class NodeDriver(MegatronDriver):
         self._has_lines = False
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
-        if not self._has_lines and any(sign in text for sign in deepspeed.SIGNS):
+        if self._has_lines:
+            return super().feed(number, text)
+        if any(sign in text for sign in deepspeed.SIGNS):
             self._steps += [event for event in self._beside.feed(number, text) if isinstance(event, Step)]
         begins = "- arguments --" in text  # of another run, whose dump is not this one's
         return (*(self._released() if begins or len(self._steps) > _SURE else ()), *super().feed(number, text))
