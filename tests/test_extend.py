@@ -244,7 +244,7 @@ def test_a_gpu(tree: Tree) -> None:
     shown = tree.run("launch.py", "model=llama_tiny", "layout=data_parallel", "dry_run=true")
     assert "hardware made_one: NVIDIA Made One is here" in shown
     log = str(FIXTURES / "megatron_modern.log")
-    tree.run("-m", "parsers", log, "--save", "model=llama", "hardware=made_one", "precision=bf16", "status=completed")
+    tree.run("-m", "parsers", log, "--save", "hardware=made_one", "precision=bf16", "status=completed")
     (saved,) = (tree.root / "runs" / "imported").glob("*/run.json")
     assert json.loads(saved.read_text(encoding="utf-8"))["hardware"] == "made_one"
     assert "made_one" in tree.run("-m", "metrics", str(saved.parent), "--json", codes=(0, 3))
@@ -276,7 +276,7 @@ def test_a_dialect(tree: Tree) -> None:
     text = tree.run("-m", "parsers", "tiny.log", "--json")
     assert '"tiny"' in text
     assert "5.25" in text
-    tree.run("-m", "parsers", "tiny.log", "--save", "model=llama_tiny", "precision=bf16")
+    tree.run("-m", "parsers", "tiny.log", "--save", "hardware=h100", "precision=bf16")
     assert "step_time_mean_s" in tree.run("-m", "metrics", "runs/imported", "--json", codes=(0, 3))
 
 
@@ -302,7 +302,7 @@ def test_a_metric(tree: Tree) -> None:
     tree.insert("compare/figures.jsonl", '{"metric": "step_time_median_s"', line)
     for name in ("megatron_modern", "engine"):
         log = str(FIXTURES / f"{name}.log")
-        tree.run("-m", "parsers", log, "--save", "model=llama_tiny", "precision=bf16", "status=completed")
+        tree.run("-m", "parsers", log, "--save", "status=completed")
     saved = [str(path.parent) for path in sorted((tree.root / "runs" / "imported").glob("*/run.json"))]
     assert len(saved) == 2
     figures = tree.run("-m", "metrics", saved[0], "--json", codes=(0, 3))
