@@ -106,8 +106,7 @@ def _tokens_per_s(basis: Basis) -> Quantity:
     if rate is not None:
         return Quantity.of(rate, "tokens/s", basis.times.clock)
     printed, gpus = _printed(basis, "tokens_per_s_per_gpu"), count(basis.record, "world_size")
-    total = _evaluated_token_rate(basis) if printed is None or gpus is None else printed * gpus
-    return Quantity.of(total, "tokens/s", "log")
+    return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
 
 
 def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
@@ -115,8 +114,6 @@ def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     if rate is not None and gpus is not None:
         return Quantity.of(rate / gpus, "tokens/s/GPU", basis.times.clock, _left_out(basis))
     printed = None if basis.times.ends else _printed(basis, "tokens_per_s_per_gpu")
-    if printed is None and gpus is not None and (total := _evaluated_token_rate(basis)) is not None:
-        return Quantity.of(total / gpus, "tokens/s/GPU", "log", "by the samples/s that the log states")
     return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.times.clock)
 
 
@@ -125,9 +122,13 @@ def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
 
 
 def _token_rate(basis: Basis) -> float | None:
-    """Return tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates."""
+    """Return tokens over the wall time between two step ends, which is the harmonic mean of the steps' rates; where no
+    step is timed, by the samples per second that the log states."""
     samples, length = basis.times.samples, count(basis.record, "seq_length")
-    return None if samples is None or length is None else samples * length / basis.times.seconds
+    if samples is not None and length is not None:
+        return samples * length / basis.times.seconds
+    stated = None if basis.times.ends else _samples_per_s(basis).value
+    return None if stated is None or length is None else stated * length
 
 
 def _samples_per_s(basis: Basis) -> Quantity:
@@ -135,12 +136,6 @@ def _samples_per_s(basis: Basis) -> Quantity:
     points = () if basis.record.provenance == "rehearsed" else basis.record.validations
     stated = [rate for point in points if (rate := point.metrics.get("samples_per_s")) is not None and rate > 0]
     return Quantity.of(harmonic_mean(stated) if stated else None, "samples/s", "log")
-
-
-def _evaluated_token_rate(basis: Basis) -> float | None:
-    """Return the tokens per second by the samples per second that the log states; None where it times its steps."""
-    rate, length = _samples_per_s(basis).value, count(basis.record, "seq_length")
-    return None if rate is None or length is None or basis.times.ends else rate * length
 
 
 def _stated(fact: str, unit: str) -> Metric:

@@ -132,7 +132,7 @@ class _Driver(Driver):
         rate, seconds, batch = real(stats.get("throughput")), real(stats.get("train_step_time")), self._run.batch
         if rate is None and seconds and batch and "step" not in about:
             rate = batch / seconds
-        if rate is not None and rate > 0:
+        if rate is not None and rate > 0 and self._run.benchmark != "gpt3":  # which counts tokens
             self._run.samples_per_s = rate
 
     def _point(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
