@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,12 @@ from parsers.text import json_object
 from parsers.values import is_nonfinite, number, real
 
 EVENTS = "events.out.tfevents."
-_WANDB, _MLFLOW = ":W&B", "meta.yaml"
-_METADATA = "wandb-metadata.json"
+_MLFLOW, _METADATA = "meta.yaml", "wandb-metadata.json"
 _LARGEST = 64 << 20
 """A longer record is not read: it holds pictures, or is damaged."""
 _BLOCK = 32_768  # of LevelDB's log
 _SIZES = {1: 8, 5: 4}  # of the fields of protobuf that have one
-_MOST_LINES, _MOST_SETTINGS = 100_000_000, 10_000
+_MOST_LINES, _MOST_SETTINGS, _MOST_RUNS = 100_000_000, 10_000, 200
 _OF_SERVER: Mapping[str, Any] = {"counts_calls": True, "sampled": True}
 _ENDED = {"4": "root", "5": "interrupted"}  # mlflow.entities.RunStatus, FAILED and KILLED, to a field of Faults
 
@@ -59,7 +59,7 @@ def kind_of(path: Path) -> str | None:
             head = stream.readline(1 << 16)
     except OSError:
         return None
-    if head.startswith(_WANDB.encode()):
+    if head.startswith(b":W&B"):
         return "wandb"
     columns = head.decode("utf-8", "replace").strip().replace('"', "").split(",") if path.suffix == ".csv" else []
     if "_step" in columns or any(name.endswith("__MIN") for name in columns):
@@ -247,8 +247,9 @@ def _wandb(path: Path) -> Iterator[Parsed]:
     for record in _leveldb(history) if history is not None else ():
         for item in (*_all(record, 17, 4, 1), *_all(record, 5, 1)):  # RunRecord.config.update, ConfigRecord.update
             settings |= _item(item)
-        if (codes := _all(record, 18, 1)) and codes[0]:
-            facts["exit_code"] = codes[0] if codes[0] < 2**31 else codes[0] - 2**64
+        code = next((code for code in _all(record, 18, 1) if isinstance(code, int)), 0)
+        if code and -(2**31) <= (code := code - 2**64 * (code >= 2**63)) < 2**31:
+            facts["exit_code"] = code
         if name := _text(record, 17, 8):
             facts["run_name"] = name
     settings = settings or {
@@ -324,7 +325,7 @@ def _csv(path: Path) -> Iterator[Export]:
         if dash:
             runs.setdefault(run, {header[0]: "_step" if header[0] == "Step" else header[0]})[name] = tag
     mixed = _mixed(path, {run: columns for run, columns in runs.items() if run.startswith("Group: ")})
-    for run, columns in runs.items():
+    for run, columns in islice(runs.items(), _MOST_RUNS):
         notes = ["a mean over a group of runs, which is no run"] if run in mixed else []
         points = partial(_cells, path, {} if run in mixed else columns)
         yield Export("wandb", points, {}, {"run_name": run}, notes, **_OF_SERVER)
@@ -398,7 +399,7 @@ def _machine(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _console(path: Path) -> Parsed | None:
-    """Return the last run in what W&B kept of the console; None where that is no training log."""
+    """Return the last run in what W&B kept of the console; None where it kept nothing."""
     if not path.is_file():
         return None
     parser = Parser()
@@ -425,7 +426,6 @@ def _with_console(run: Parsed, console: Parsed) -> Parsed:
         completed=run.completed or console.completed,
         faults=console.faults,
         tail=console.tail,
-        notes=other.notes,
     )
 
 

@@ -231,9 +231,10 @@ class _Runs:
             self._begin(place)
         if writer.dialect and (adjust := load(writer.dialect).adjust):
             values = adjust({**values, "step": at, "iteration": at}, "") or values
-        values |= {"step": at, "iteration": count, "line": place}
+        values |= {"step": at, "iteration": count}
         self._describe(values)
-        for step in (Step(**values),) if self._reader is None else self._reader.step(place, values, ""):
+        made = (Step(line=place, **values),) if self._reader is None else self._reader.step(place, values, "")
+        for step in made:
             self._segment.add(step)  # type: ignore[arg-type]
 
     def _describe(self, values: dict[str, Any]) -> None:

@@ -205,6 +205,78 @@ def test_a_run_that_went_on(tmp_path: Path) -> None:
     assert [len(run.steps) for run in read_all(folder)] == [8, 2]
 
 
+WRITERS: Mapping[str, tuple[int, Mapping[str, float], Mapping[str, Any]]] = {
+    # framework: the axis of a row in an event file, what is logged there, what the step says
+    "megatron_bridge": (
+        *(5, {"lm loss": 8.5, "throughput/tflops/device": 410.5, "mem-max-allocated-bytes": 2.0**31, "batch-size": 64}),
+        {
+            "step": 4,
+            "iteration": 5,
+            "loss": 8.5,
+            "tflops_per_gpu": 410.5,
+            "memory_bytes": 2**31,
+            "global_batch_size": 64,
+        },
+    ),
+    "gpt_neox": (
+        *(5, {"train/lm_loss": 8.5, "train/learning_rate": 3e-4, "runtime/flops_per_sec_per_gpu": 125.5 * 2**40}),
+        {"step": 4, "loss": 8.5, "lr": 3e-4, "lr_used": None, "tflops_per_gpu": 125.5 * 2**40 / 1e12},
+    ),
+    "nemo": (
+        *(5, {"reduced_train_loss": 8.5, "global_step": 5, "lr": 3e-4, "train_step_timing in s": 1.5}),
+        {"step": 5, "loss": 8.5, "lr_used": 3e-4, "step_time_s": None, "metrics": {"step_time_s_running_mean": 1.5}},
+    ),
+    "maxtext": (
+        *(5, {"learning/loss": 8.5, "perf/step_time_seconds": 1.5, "perf/per_device_tflops_per_sec": 9000.0}),
+        {"step": 5, "step_time_s": 1.5, "flags": ("step_time_s:asynchronous", "tflops_per_gpu:asynchronous")},
+    ),
+    "composer": (
+        *(99, {"loss/train/total": 8.5, "time/batch": 5, "memory/peak_reserved_mem": 61.5}),
+        {"step": 5, "loss": 8.5, "memory_bytes": 61_500_000_000, "memory_kind": "reserved"},
+    ),
+    "nanotron": (
+        *(5, {"lm_loss": 8.5, "consumed_tokens": 2.0**20, "time_per_iteration_ms": 1500.0, "iteration_step": 5}),
+        {"step": 4, "loss": 8.5, "step_time_s": 1.5},
+    ),
+    "olmo": (
+        *(5, {"train/CE loss": 8.5, "optim/LR (group 0)": 3e-4, "throughput/device/TPS": 7012.5}),
+        {"step": 4, "loss": 8.5, "lr_used": 3e-4, "tokens_per_s_per_gpu": 7012.5},
+    ),
+    "levanter": (
+        *(5, {"train/loss": 8.5, "throughput/tokens_per_second": 7012.5, "throughput/duration": 1.5}),
+        {"step": 5, "loss": 8.5, "step_time_s": 1.5, "tokens_per_s_per_gpu": None},
+    ),
+    "lingua": (
+        *(5, {"loss/out": 8.5, "optim/lr": 3e-4, "speed/wps": 7012.5}),
+        {"step": 4, "loss": 8.5, "lr_used": 3e-4, "tokens_per_s_per_gpu": 7012.5},
+    ),
+    "automodel": (
+        *(5, {"loss": 8.5, "tps_per_gpu": 7012.5, "num_label_tokens": 4096.0, "lr": 3e-4}),
+        {"step": 5, "loss": 8.5, "lr_used": None, "tokens_per_s_per_gpu": None},
+    ),
+    "litgpt": (
+        *(39, {"loss": 8.5, "iter": 40, "iter_time": 0.25, "step": 5, "learning_rate": 3e-4}),
+        {"step": 4, "iteration": 5, "loss": 8.5, "step_time_s": None},
+    ),
+    "nanochat": (
+        *(99, {"train/loss": 8.5, "train/dt": 1.5, "step": 5}),
+        {"step": 5, "loss": None, "step_time_s": 1.5, "metrics": {"loss_running_mean": 8.5}},
+    ),
+    "lightning": (
+        *(5, {"train_loss": 8.5, "lr-AdamW": 3e-4, "epoch": 0, "hp_metric": -1.0}),
+        {"step": 5, "loss": 8.5, "lr": 3e-4},
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", WRITERS)
+def test_what_each_program_logs(framework: str, tmp_path: Path) -> None:
+    axis, logged, says = WRITERS[framework]
+    run = only(events(tmp_path, [(axis, logged)]))
+    assert run.framework == framework
+    assert {name: getattr(run.steps[0], name) for name in says} == says
+
+
 def test_what_a_line_of_torchtitan_divides_by_the_interval(tmp_path: Path) -> None:
     """A step's time is the time since the line before over log_freq: of lines at another distance it is wrong."""
     row = {"loss_metrics/global_avg_loss": 8.0, "time_metrics/end_to_end(s)": 1.25, "memory/max_reserved(GiB)": 61.5}
