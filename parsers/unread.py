@@ -7,14 +7,14 @@ import csv
 import json
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from parsers.text import colourless, plain
 from parsers.unwrap import encoding_of
 
 SOURCES = frozenset(
     f".{suffix}"
-    for suffix in "py pyi ipynb sh c h cc cpp cu hip js ts html css toml cfg ini yaml yml md rst".split()  # noqa: SIM905
+    for suffix in "py pyi sh c h cc cpp cu hip js ts html css toml cfg ini yaml yml md rst".split()  # noqa: SIM905
 )
 """Endings of files that hold no log, whatever they quote."""
 _REINFORCEMENT = "reinforcement learning: a step is a rollout and several updates of a policy"
@@ -56,13 +56,12 @@ def looks_like(head: bytes, lines: int) -> str:
     if is_python(head):
         return "Python source"
     if all(map(_is_object, rows[:3])):
-        return f"JSON of {lines} lines"
+        return f"JSON of {lines} lines with the keys {_shown([*json.loads(rows[0])])}"
     if text.lstrip()[:1] in "{[" and _is_json(text):
         return "a JSON document"
     columns = next(csv.reader(rows[:1]), [])
     if len(columns) > 2 and all(row.count(",") == rows[0].count(",") for row in rows[:5]):
-        shown = ", ".join(columns[:_MOST_COLUMNS]) + (" …" if len(columns) > _MOST_COLUMNS else "")
-        return plain(f"CSV with the columns {shown}")
+        return f"CSV with the columns {_shown(columns)}"
     return _best(rows) or f"text of {lines} lines that say nothing of training"
 
 
@@ -85,6 +84,11 @@ def _best(rows: Iterable[str]) -> str:
     score, row = max(scored, key=lambda pair: pair[0], default=(0, ""))
     shown = row.strip() if len(row.strip()) <= _MOST_CHARACTERS else row.strip()[: _MOST_CHARACTERS - 1] + "…"
     return plain(f"a log of a trainer that is not known; its likeliest step line: {shown}") if score > 1 else ""
+
+
+def _shown(names: Sequence[str]) -> str:
+    text = ", ".join(names[:_MOST_COLUMNS]) + (" …" if len(names) > _MOST_COLUMNS else "")
+    return plain(text[:_MOST_CHARACTERS])
 
 
 def _is_object(line: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values
+from parsers.driver import Dialect, Driver, Event, Fact, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
 from parsers.values import Column, commas, count, gibibytes, number, step_fields, whole
@@ -41,10 +41,6 @@ def _teraflops(text: str) -> float | None:
 def _seconds(rate: str) -> float | None:
     value = commas(rate)
     return 1 / value if value else None
-
-
-def _megabytes(text: str) -> int | None:
-    return whole(commas(text), 10**6)
 
 
 class _Driver(Driver):
@@ -114,15 +110,12 @@ class _Driver(Driver):
         columns = self.dialect.columns
         values = step_fields((*columns[name], printed) for name, printed in entries.items() if name in columns)
         if not values["metrics"] and len(values) == 2:
-            self._mark = max(self._mark or (0, 0), (iteration, line))
+            self._mark = iteration, line
         elif iteration > 0:
-            self._last = max(self._last, iteration)
-            yield self._step(iteration, line, values, "System/Peak GPU Memory (MB)" in entries)
-
-    def _step(self, iteration: int, line: int, values: Values, is_olmo: bool) -> Step:
-        if values.get("memory_bytes") is not None:
-            values["memory_kind"] = "allocated" if is_olmo else "reserved"
-        return Step(step=iteration - 1, iteration=iteration, line=line, interval_steps=1, **values)
+            self._last = iteration
+            if values.get("memory_bytes") is not None:
+                values["memory_kind"] = "allocated" if "System/Peak GPU Memory (MB)" in entries else "reserved"
+            yield Step(step=iteration - 1, iteration=iteration, line=line, interval_steps=1, **values)
 
     def _validation(self, head: re.Match[str], line: int, entries: dict[str, str]) -> Iterator[Event]:
         metrics = {name: value for name, text in entries.items() if (value := _letters(text)) is not None}
@@ -141,7 +134,6 @@ _CORE: dict[str, Column] = {
     "train/PPL": ("perplexity", _letters),
     "train/Z loss": ("z_loss", number),
     "train/load balancing loss": ("load_balancing_loss", number),
-    "train/router Z loss": ("router_z_loss", number),
     "optim/total grad norm": ("grad_norm", _letters),
     "optim/step skipped": ("skipped", count),
     "optim/LR": ("lr", number),
@@ -166,7 +158,7 @@ _OLMO: dict[str, Column] = {
     "throughput/total_tokens": ("consumed_tokens", commas),
     "throughput/device/tokens_per_second": ("tokens_per_s_per_gpu_running_mean", commas),
     "throughput/device/batches_per_second": ("steps_per_s_running_mean", commas),
-    "System/Peak GPU Memory (MB)": ("memory_bytes", _megabytes),
+    "System/Peak GPU Memory (MB)": ("memory_bytes", lambda text: whole(commas(text), 10**6)),
 }
 _COLUMNS = _CORE | _OLMO | {f"{of}/{name}": at for of in ("gpu_memory", "system") for name, at in _MEMORY.items()}
 
