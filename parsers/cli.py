@@ -32,6 +32,7 @@ from parsers.storage import RUN_FILE, STEPS_FILE, dumps, run_file
 from parsers.text import cell, plain
 from parsers.unread import SOURCES, is_python, looks_like, not_supported
 from parsers.unwrap import encoding_of
+from parsers.values import real
 
 _SKIPPED_SHOWN = 20
 MANY_FILES = 20_000
@@ -285,6 +286,7 @@ def rows(record: Record) -> Iterator[tuple[str, str]]:
     yield from _settings(record)
     for point in record.validations[-_MANY:]:
         yield point.split if point.loss is None and point.metrics else f"{point.split} loss", _validation(point)
+    yield from _result(record)
     seconds = [stall.seconds for stall in record.stalls if stall.seconds is not None]
     if record.stalls:
         yield "stalls", f"{len(record.stalls)}, {sum(seconds):.1f} s where their time is reported"
@@ -294,6 +296,16 @@ def rows(record: Record) -> Iterator[tuple[str, str]]:
         yield "difference", str(difference)
     for note in record.notes:
         yield "note", note
+
+
+def _result(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield what a run to a target took."""
+    for label, fact, unit in (
+        ("time to train", "mlperf_time_to_train_s", "s"),
+        ("samples to the target", "mlperf_samples_to_target", "samples"),
+    ):
+        if (amount := real(record.environment.get(fact))) is not None:
+            yield label, f"{amount:,.10g} {unit}"
 
 
 def _step(step: Step) -> str:

@@ -12,7 +12,7 @@ from helpers import FIXTURES, all_runs, parse_text, read, steps_of
 
 from metrics import summarise
 from parsers import Parser, Record
-from parsers.cli import imported_all
+from parsers.cli import imported_all, rows
 from parsers.driver import Fact, NewRun, Setting
 from parsers.reader import FIRST_WINDOW, WINDOW
 from parsers.record import Validation
@@ -71,6 +71,7 @@ def test_run_stop_judges_and_max_steps_is_a_ceiling(tmp_path: Path) -> None:
         figures = summarise(record)
         assert record.status == ends, status
         assert (figures["time_to_train_s"].value, figures["samples_to_target"].value) == (seconds, samples)
+        assert dict(rows(record)).get("time to train") == (None if seconds is None else "7.5 s")
         assert "train_iters" not in record.effective
 
 
