@@ -28,6 +28,10 @@ class _Stated:
     line: int
 
 
+class Cut(_Stated):
+    """A setting or fact into whose number another process wrote: its value is unknown."""
+
+
 class Argument(_Stated):
     """A setting as the framework's own dump prints it, under the framework's name (its column of the vocabulary)."""
 
@@ -59,7 +63,7 @@ class NewRun:
     line: int
 
 
-Event = Step | Argument | Setting | Fact | Validation | Stall | Resumed | NewRun
+Event = Step | Argument | Setting | Fact | Cut | Validation | Stall | Resumed | NewRun
 
 Values = dict[str, Any]
 """Keyword arguments of a Step but `line`."""
@@ -78,6 +82,7 @@ _CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
 _MOST_PIECES = 12
 _compiled = cache(re.compile)
 _LAYOUT_COSTS = 100  # step lines read without one
+_GOES_ON = re.compile(r"[\w([{<]|[.,]\w", re.ASCII)  # no number ends before that
 _LAST_WORD = re.compile(r"[^\s|]{0,64}\s*$")  # a bar closes what stands before it
 
 
@@ -256,12 +261,14 @@ class Dialect:
                 yield Fact(self.printed_facts[key], value, line)
 
     def _settings(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
+        yield from self._cut(match, line)
         for name, value in self._stated(match):
             yield Setting(name, value, line)
 
     def _facts(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         facts = dict(self._stated(match))
         vendor = maker_of(facts.get("device_name", ""))
+        yield from self._cut(match, line)
         for name, value in (facts if vendor is None else {**facts, "vendor": vendor}).items():
             yield Fact(name, value, line)
 
@@ -269,8 +276,13 @@ class Dialect:
         for name, printed in match.groupdict().items():
             convert = self.conversions.get(name) or _CONVERSIONS.get(name, literal)
             value = None if printed is None else convert(printed)
-            if value is not None:
+            if value is not None and not _is_cut(match, name, value):
                 yield name, value
+
+    def _cut(self, match: re.Match[str], line: int) -> Iterator[Cut]:
+        for name, printed in match.groupdict().items():
+            if printed is not None and _is_cut(match, name, literal(printed)):
+                yield Cut(name, None, line)
 
     def _stall(self, kind: str, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         printed = match.groupdict()
@@ -283,6 +295,12 @@ class Dialect:
         metrics = {name: value for name, text in printed.items() if (value := commas(text or "")) is not None}
         step = iteration - self.first - self.validates_before
         yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
+
+
+def _is_cut(match: re.Match[str], name: str, value: Any) -> bool:
+    """Return whether the number that ends a match goes on behind it, or stops as no number does."""
+    ends = match.end(name) == match.end() and isinstance(value, int | float) and not isinstance(value, bool)
+    return ends and _GOES_ON.match(match.string, match.end()) is not None
 
 
 class Driver:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
+from msgspec.structs import astuple
+
 from parsers import marks
 from parsers.dialects import DIALECTS, load
 from parsers.driver import Argument, Driver, Event, NewRun, Resumed
@@ -20,6 +22,7 @@ FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
 _BLOCK = 1 << 20
 _MANY_RUNS = 1000
+_BROKEN = "lines are broken at {} characters, and were put together; what stood at a break may be missing"
 _MOST_WAITING = 10_000
 
 
@@ -41,6 +44,7 @@ class LogReader:
         self._taken = 0
         self._wants = self._ended = False
         self._number = lines
+        self.notes: tuple[str, ...] = ()
         self.adopt(names)
 
     def adopt(self, names: Sequence[str]) -> None:
@@ -230,9 +234,9 @@ class LogReader:
 
     def _parsed(self, lines: int | None = None) -> Parsed:
         framework = load(self.dialect).framework if self.dialect else None
-        return self._segment.parsed(
-            self.dialect, framework, self.names, self._scanner.lines if lines is None else lines
-        )
+        lines = self._scanner.lines if lines is None else lines
+        run = self._segment.parsed(self.dialect, framework, self.names, lines)
+        return replace(run, notes=(*self.notes, *run.notes)) if self.notes else run
 
 
 class Parser:
@@ -272,6 +276,8 @@ class Parser:
         self._look()
         if self._unwrapper is not None:
             self._reader.feed(self._unwrapper.finish())
+            if self._unwrapper.width:
+                self._reader.notes += (_BROKEN.format(self._unwrapper.width),)
         self._reader.finish()
         while self._look_again():
             self._reader.finish()
@@ -282,7 +288,7 @@ class Parser:
         if self._settled or (self._reader.dialect is not None and not self._forced):
             return self._reader.results()[-1]
         window = b"".join(self._window)
-        window = (deepcopy(self._unwrapper) or Unwrapper(window)).feed(window)
+        window = (deepcopy(self._unwrapper) or Unwrapper(window, _values_in)).feed(window)
         reader = LogReader(self._reader.names or detect(window, set(self._signed))[0])
         reader.feed(window)
         return reader.results()[-1]
@@ -307,7 +313,7 @@ class Parser:
         self._window.clear()
         self._size, self._enough = 0, WINDOW
         if self._unwrapper is None:
-            self._unwrapper = Unwrapper(window)
+            self._unwrapper = Unwrapper(window, _values_in)
         window = self._unwrapper.feed(window)
         if self._forced:
             self._settled = True
@@ -318,6 +324,15 @@ class Parser:
         changed = [self._reader.feed(window[at : at + _BLOCK]) for at in range(0, len(window), _BLOCK)]
         if any(changed) and all(load(name).companion for name in self._signed):
             self._settled = True  # a companion's steps, and in all this no sign of another program: later, another run
+
+
+def _values_in(text: bytes) -> int:
+    """Return how many values are read of a text."""
+    reader = LogReader(detect(text, set())[0])
+    reader.feed(text)
+    reader.finish()
+    fields = sum(value is not None for run in reader.results() for step in run.steps for value in astuple(step))
+    return fields + sum(len(run.effective) + len(run.facts) for run in reader.results())
 
 
 def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:

@@ -15,7 +15,7 @@ from msgspec.structs import fields, replace
 from conf.frameworks import facts
 from conf.vocabulary import vocabulary
 from parsers import marks
-from parsers.driver import Argument, Event, Fact, Resumed, Setting
+from parsers.driver import Argument, Cut, Event, Fact, Resumed, Setting
 from parsers.faults import Faults, Trail
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
@@ -140,6 +140,7 @@ class Segment:
         self._restarts: list[Restart] = []
         self._told: deque[tuple[int, Validation]] = deque(maxlen=_RECENT)
         self._stall: Stall | None = None  # the last one
+        self._cut: dict[str, int] = {}  # what the log states and another text has cut, with its line
         self._train_iters: int | None = None
         self._completed = False
         self._finished: bool | None = None
@@ -156,6 +157,8 @@ class Segment:
             self._state(self._settings, event.name, event)
         elif isinstance(event, Fact):
             self._take_fact(event)
+        elif isinstance(event, Cut):
+            self._cut.setdefault(event.name, event.line)
         elif isinstance(event, Resumed):
             self.resume(event.done, event.line)
         elif isinstance(event, Validation):
@@ -320,6 +323,8 @@ class Segment:
         for name, at in self._settings.items():
             if name not in self._contradicted and (name not in dumped or dumped[name].value is None):
                 dumped[name] = at
+        damaged = {name: at for name, at in dumped.items() if _is_damaged(name, at.value)}
+        dumped = {name: at for name, at in dumped.items() if name not in damaged}
         planned = self._marked["effective"].get("train_iters")
         if planned is not None and self._train_iters is None:
             self._take_fact(Fact("train_iters", planned.value, planned.line))
@@ -341,13 +346,16 @@ class Segment:
             completed=self._completed,
             finished=self._finished,
             faults=self.trail.faults(),
-            notes=tuple(self._notes()),
+            notes=tuple(self._notes({**self._cut, **{name: at.line for name, at in damaged.items()}})),
             tail=self.trail.lines(),
             lines=lines,
             first_line=self.first_line,
         )
 
-    def _notes(self) -> Iterator[str]:
+    def _notes(self, damaged: Mapping[str, int]) -> Iterator[str]:
+        if damaged:
+            named = ", ".join(f"{name} (line {line})" for name, line in sorted(damaged.items())[:8])
+            yield f"cut short by another text in its line, and unknown therefore: {named}"
         if not self.steps:
             yield "the log has no step lines"
         for restart in self._restarts:
@@ -355,6 +363,12 @@ class Segment:
         if self._contradicted:
             names = ", ".join(sorted(self._contradicted)[:8])
             yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
+
+
+def _is_damaged(name: str, value: Any) -> bool:
+    """Return whether a number or a flag is printed as a text: another process wrote into its line."""
+    setting = vocabulary().get(name)
+    return isinstance(value, str) and setting is not None and not setting.one_of and setting.type != "str"
 
 
 def ends_a_run(event: Event) -> bool:

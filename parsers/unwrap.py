@@ -19,7 +19,9 @@ Layer = Callable[[bytes], bytes]
 
 _MOST_LAYERS, _LOOKED_AT, _PART = 4, 1000, 50
 _IN_SEQUENCE, _FEW = 20, 3
-_MOST_HELD = 1 << 20
+_MOST_HELD, _TRIED = 1 << 20, 1 << 18
+_NARROWEST, _WIDEST = 60, 400  # columns of a terminal
+_NEARLY = 0.9
 _STAMP = re.compile(rf"(?m)^(?:{STAMP})".encode())
 _JSON_LINE = re.compile(rb'\{"log": ?".{0,65536}\}\s{0,9}$')
 _HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,62}):(?: |$)")
@@ -36,22 +38,34 @@ _ALL, _MANY = 0.95, 10
 
 
 class Unwrapper:
-    """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers."""
+    """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers.
 
-    def __init__(self, window: bytes) -> None:
+    values_in: how many values are read of a text; lines that a terminal has broken at its width, inside of words, are put
+    together where that loses none. width: at which they were, 0 for none."""
+
+    def __init__(self, window: bytes, values_in: Callable[[bytes], int] = lambda text: 0) -> None:
         encoding = encoding_of(window)
         self._decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
-        self._layers = _layers(window.decode(encoding, "replace").encode() if encoding else window)
+        window = window.decode(encoding, "replace").encode() if encoding else window
+        self.width = _width(_sample(window))
+        if self.width:
+            part = window[: window.rfind(b"\n", 0, _TRIED) + 1] or window[:_TRIED]
+            broken = _breaks_words(part, self.width)
+            self.width *= broken and values_in(_joined(part, self.width)) > _NEARLY * values_in(part)
+        self._layers = _layers(_joined(window, self.width))
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
         """Return the next bytes of the log itself; where lines are wrapped, up to the last line end."""
         if self._decoder is not None:
             data = self._decoder.decode(data).encode("utf-8", "replace")
-        if not self._layers:
+        if not self._layers and not self.width:
             return data
         data = self._rest + data
-        cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > _MOST_HELD else 0)
+        cut = data.rfind(b"\n") + 1
+        while self.width and cut and _is_row(data[data.rfind(b"\n", 0, cut - 1) + 1 : cut - 1], self.width):
+            cut = data.rfind(b"\n", 0, cut - 1) + 1
+        cut = cut or (len(data) if len(data) > _MOST_HELD else 0)
         self._rest = data[cut:]
         return self._unwrapped(data[:cut])
 
@@ -61,6 +75,7 @@ class Unwrapper:
         return self._unwrapped(rest)
 
     def _unwrapped(self, data: bytes) -> bytes:
+        data = _joined(data, self.width)
         for layer in self._layers:
             data = layer(data)
         return data
@@ -76,6 +91,43 @@ def encoding_of(head: bytes) -> str | None:
         if nulls and nulls.count(0) > 0.7 * len(nulls) and letters.count(0) < 0.1 * len(letters):
             return name
     return None
+
+
+def _width(lines: Sequence[bytes]) -> int:
+    """Return the length of the longest lines, where several have it as if a terminal had broken them there; else 0."""
+    longest = max((_length(line) for line in lines if b"\r" not in line[:-1]), default=0)
+    rows = sum(_is_row(line, longest) for line in lines) if _NARROWEST <= longest <= _WIDEST else 0
+    return longest if rows >= _FEW else 0
+
+
+def _breaks_words(text: bytes, width: int) -> bool:
+    """Return whether lines of that length often end inside a word."""
+    lines = text.split(b"\n")
+    ends = [line[-1:] + after[:1] for line, after in zip(lines, lines[1:], strict=False) if _is_row(line, width)]
+    return bool(ends) and 4 * sum(end.isalpha() and end.islower() and len(end) == 2 for end in ends) >= len(ends)
+
+
+def _length(line: bytes) -> int:
+    return len(line) if line.isascii() else len(line.decode("utf-8", "replace"))
+
+
+def _is_row(line: bytes, width: int) -> bool:
+    """Return whether a line is as long as that, and no ruler."""
+    return len(line) >= width == _length(line) and len(set(line)) > _FEW
+
+
+def _joined(data: bytes, width: int) -> bytes:
+    """Return lines without the breaks at `width`; each joined line is followed by as many empty ones as it had breaks."""
+    if not width:
+        return data
+    lines: list[bytes] = []
+    before: list[bytes] = []
+    for line in data.split(b"\n"):
+        before.append(line)
+        if not _is_row(line, width):
+            lines += [b"".join(before), *[b""] * (len(before) - 1)]
+            before = []
+    return b"\n".join(lines + before)
 
 
 def _layers(window: bytes) -> tuple[Layer, ...]:

@@ -21,8 +21,9 @@ FIELDS = frozenset(STEP_FIELDS)
 _LARGEST = 1e200  # a number that can still be converted; a larger one is no measurement
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _LIGHTNING = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
-# Something stands behind a number: a quotation mark, a notebook's escape, another rank's message.
-_BEHIND = re.compile(r"[\s\\\"',\[(]")
+# Something stands behind a number: a quotation mark, a notebook's escape, the same process' warning (NeMo). Anything else
+# that follows at once may have cut it.
+_BEHIND = re.compile(r"[\s\\\"',]|\[NeMo ")
 
 
 def number(text: str) -> float | None:
@@ -31,8 +32,9 @@ def number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # float() reads more than numbers: nan, inf, digits of other scripts, 1_000.
-    return value if -_LARGEST < value < _LARGEST and text.isascii() and "_" not in text else None
+    # float() reads more than numbers: nan, inf, digits of other scripts, 1_000; and "252.", cut from 252.5.
+    plain = text.isascii() and "_" not in text and text[-1:] != "."
+    return value if plain and -_LARGEST < value < _LARGEST else None
 
 
 def real(value: Any) -> float | None:
@@ -126,7 +128,7 @@ def step_fields(printed: Iterable[tuple[str, Convert, str]], strict: bool = Fals
     metrics: dict[str, float] = {}
     values: dict[str, Any] = {"metrics": metrics, "nonfinite": ()}
     for target, convert, text in printed:
-        if not target:
+        if not target or target in values or target in metrics:  # behind the first, another line's
             continue
         value = convert(text)
         if value is None and not strict:

@@ -59,7 +59,7 @@ DIALECT = Dialect(
     startup=(b"Config param ", b"Num_devices: ", b"TpuDevice(", b"number parameters: ", b"otal TFLOPs"),
     head=r"completed step: {1,12}(\d{1,12}), ",
     first=0,
-    fields=r"([\w/]{1,40}): {1,12}([^\s,]{1,40})",
+    fields=r"([\w/]{1,40}): {1,12}([^\s,]{1,40}?(?=[\s,]|$|(?<=\.\d{3})[\[(])|[^\s,]{1,40})",  # all to three digits
     columns={
         "seconds": ("step_time_s", number),
         "TFLOP/s/device": ("tflops_per_gpu", number),

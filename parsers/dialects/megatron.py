@@ -101,6 +101,12 @@ _COLUMNS: Mapping[str, Column] = {
 }
 
 
+_ANOTHER = re.compile(r"\[Rank \d|validation|iteration")
+_FOREIGN = re.compile(r"[\[\]=]|number of .{0,40} iterations|\biteration\b")  # another text stands in a name
+# Where a terminal broke a name and its blank was lost.
+_TRIMMED = {name.replace(" ", ""): column for name, column in _COLUMNS.items() if " " in name}
+
+
 class _Target(NamedTuple):
     """Where a field's number goes: a field of Step, or a metric. memory: of which kind the field is four sizes."""
 
@@ -114,13 +120,15 @@ class _Target(NamedTuple):
 def _target(name: str) -> _Target | None:
     """Return where a field goes. name: as it stands between two bars, spaces and all."""
     plain = " ".join(name.replace("_", " ").lower().split())
-    if plain in _COLUMNS:
-        column, convert = _COLUMNS[plain]
+    known = _COLUMNS.get(plain) or _TRIMMED.get(plain.replace(" ", ""))
+    if known is not None:
+        column, convert = known
         return _Target(column, convert, column not in STEP_FIELDS)
     memory = next((kind for label, kind in _MEMORY.items() if label in name), "")
     metric = re.sub(r"\W+", "_", plain).strip("_")
     metric = f" {metric}" if metric in ("", *STEP_FIELDS) else metric  # see `values.step_fields`
-    return _Target(metric, number, True, memory) if 0 < len(plain) <= 60 else None
+    foreign = _FOREIGN.search(plain) is not None
+    return _Target(metric, number, True, memory) if 0 < len(plain) <= 60 and not foreign else None
 
 
 def _places(text: str) -> list[Place] | None:
@@ -139,7 +147,9 @@ def _places(text: str) -> list[Place] | None:
     for part in text[at:end].split("|"):  # "name: value" or "name=value"
         name, colon, printed = part.partition(":")
         if not colon:
-            name, _, printed = part.partition("=")
+            name, equals, printed = part.partition("=")
+            if not equals and _ANOTHER.search(part):
+                break  # another line, whose end came before this one's
         places += _put(_target(name), printed, at + len(part) - len(printed))
         at += len(part) + 1
     return places
@@ -288,8 +298,9 @@ class MegatronDriver(Driver):
             name, value = (words[long[0]], " ".join(words[long[0] + 1 :]).removeprefix(". ")) if long else ("", "")
         if name.isidentifier():
             self._dump = _DUMP_GAP
-            if value.strip():  # else the log may be cut here
-                yield Argument(name, self.value(name, value.strip()), line)
+            value = value.strip()  # forks fill up behind it, too
+            if value:  # else the log may be cut here
+                yield Argument(name, self.value(name, value.rstrip(".") if value.endswith("....") else value), line)
         self.wants = self._dump
 
     def _checkpoint(self, line: int, text: str) -> Iterator[Event]:
