@@ -366,9 +366,12 @@ class Segment:
 
 
 def _is_damaged(name: str, value: Any) -> bool:
-    """Return whether a number or a flag is printed as a text: another process wrote into its line."""
+    """Return whether a number, a flag or one of few words is printed as another text: another process wrote into its
+    line."""
     setting = vocabulary().get(name)
-    return isinstance(value, str) and setting is not None and not setting.one_of and setting.type != "str"
+    if setting is None or not isinstance(value, str):
+        return False
+    return not value or " " in value or "[" in value if setting.one_of else setting.type != "str"
 
 
 def ends_a_run(event: Event) -> bool:

@@ -10,7 +10,7 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from parsers.text import STAMP, json_object
 
@@ -40,8 +40,8 @@ _ALL, _MANY = 0.95, 10
 class Unwrapper:
     """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers.
 
-    values_in: how many values are read of a text; lines that a terminal has broken at its width, inside of words, are put
-    together where that loses none. width: at which they were, 0 for none."""
+    values_in: how many values are read of a text; lines that a terminal has broken at its width, inside of words, are
+    put together where that loses none. width: at which they were, 0 for none."""
 
     def __init__(self, window: bytes, values_in: Callable[[bytes], int] = lambda text: 0) -> None:
         encoding = encoding_of(window)
@@ -103,7 +103,7 @@ def _width(lines: Sequence[bytes]) -> int:
 def _breaks_words(text: bytes, width: int) -> bool:
     """Return whether lines of that length often end inside a word."""
     lines = text.split(b"\n")
-    ends = [line[-1:] + after[:1] for line, after in zip(lines, lines[1:], strict=False) if _is_row(line, width)]
+    ends = [line[-1:] + after[:1] for line, after in pairwise(lines) if _is_row(line, width)]
     return bool(ends) and 4 * sum(end.isalpha() and end.islower() and len(end) == 2 for end in ends) >= len(ends)
 
 
@@ -117,7 +117,7 @@ def _is_row(line: bytes, width: int) -> bool:
 
 
 def _joined(data: bytes, width: int) -> bytes:
-    """Return lines without the breaks at `width`; each joined line is followed by as many empty ones as it had breaks."""
+    """Return lines without the breaks at `width`; behind a joined line are as many empty ones as it had breaks."""
     if not width:
         return data
     lines: list[bytes] = []

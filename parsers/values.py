@@ -21,8 +21,8 @@ FIELDS = frozenset(STEP_FIELDS)
 _LARGEST = 1e200  # a number that can still be converted; a larger one is no measurement
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _LIGHTNING = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
-# Something stands behind a number: a quotation mark, a notebook's escape, the same process' warning (NeMo). Anything else
-# that follows at once may have cut it.
+# Something stands behind a number: a quotation mark, a notebook's escape, the same process' warning (NeMo). Anything
+# else that follows at once may have cut it.
 _BEHIND = re.compile(r"[\s\\\"',]|\[NeMo ")
 
 

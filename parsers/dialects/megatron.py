@@ -43,7 +43,7 @@ _SAVE_TIMER = re.compile(r"save-checkpoint \.{2,60}: \(([\d.]{1,20}), ([\d.]{1,2
 _VALIDATION = re.compile(
     r"(?:validation|test) (?:loss|results(?= at iter)) at (?:iteration (\d{1,12})|the end of training for (\w{3,5}))"
 )
-_VALIDATED = re.compile(r"([A-Za-z_][\w ]{0,40}?)[ _](value|PPL|ppl): ([^ |]{1,30})")
+_VALIDATED = re.compile(r"([A-Za-z_][\w ]{0,40}?)[ _](value|PPL|ppl): ([^ |]{1,30})(?= {0,4}\||\s{1,8}[A-Za-z])")
 PARAMETERS = re.compile(
     r"parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})"
 )
@@ -226,6 +226,7 @@ class MegatronDriver(Driver):
     _previous_time_s: float | None = None
     _saving: tuple[int, Sequence[float]] = -1, ()  # iteration, and when it began
     _saved: Stall | None = None
+    _usual: int | None = None  # steps from line to line, the fewest so far
     _timer = ""  # of the last checkpoint since the last step: every rank may print it
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
@@ -270,8 +271,8 @@ class MegatronDriver(Driver):
             self._total = None  # every run has its own
         covered = 0 if before is None else values["step"] - before.step
         if covered >= 1:
-            values["interval_steps"] = covered
-        if covered > 1:
+            values["interval_steps"] = self._covers(covered)
+        if covered > 1 and values["interval_steps"]:
             values["flags"] = ("step_time_s:interval_mean", "loss:interval_mean")
         if "learning_rate=" in text:  # to six decimals
             values["lr_used"] = None
@@ -285,6 +286,11 @@ class MegatronDriver(Driver):
             self._previous_time_s = times[-1] if times else None
         self._previous = step
         return (step,) if self._saved is None else (*self._stalled(), step)
+
+    def _covers(self, since: int) -> int | None:
+        """Return over how many steps a line's means go, `since` the line before; None where one must have been lost."""
+        self._usual = min(since, self._usual or since)
+        return since if since < 2 * self._usual else None
 
     def _argument(self, line: int, text: str) -> Iterator[Event]:
         """Yield "  name ...... value" after any prefix; dots fill up to column 48, or there are none."""
