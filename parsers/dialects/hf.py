@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Resumed, Setting, Values
 from parsers.record import Stall, Step, Validation
@@ -41,16 +41,24 @@ _OF_PROGRAM = (
     "logging_strategy",
     "resumed_from",
 )  # stated before the header of a run
-_Bar = tuple[int, int]
 _Span = tuple[float, float]
+
+
+class _Bar(NamedTuple):
+    """A bar, and how often it was drawn at this step."""
+
+    step: int
+    total: int
+    times: int = 1
 
 
 @dataclass
 class _Run:
     """One run, as its lines show it. last: the last step, from 1, or where that is not known one more than before.
     sure: it is known; 0 at the start is. at: its epoch. epoch: of the last line. bar: the last one. redrawn: by total,
-    where bars were first drawn twice. bunched: lines came without bars between them: they were kept back. span: the
-    least and the most steps of an epoch, as known steps show. every: how many steps lie between lines, by the same."""
+    where bars were first drawn twice; once: how many were drawn once. bunched: lines came without bars between them:
+    they were kept back. span: the least and the most steps of an epoch, as known steps show. every: how many steps lie
+    between lines, by the same."""
 
     header: dict[str, Any] = field(default_factory=dict)
     last: int = 0
@@ -60,6 +68,7 @@ class _Run:
     bar: _Bar | None = None
     bunched: bool = False
     redrawn: dict[int, list[int]] = field(default_factory=dict)
+    once: int = 0
     span: _Span | None = None
     every: int | None = None
     tokens_per_step: float | None = None
@@ -80,12 +89,17 @@ class _Run:
         if epoch is not None:
             least, most = self._by_epoch(epoch, then)
             low, high = max(low, least), min(high, most)
-        if low == high and (drawn or not every):
-            return low
+        if low == high and not every:
+            return int(low)
         if every:
             first = 1 if self.header.get("logging_first_step") and not self.last else -(-low // every) * every
             following = first if first == 1 else (self.last // every + 1) * every
-            if self.sure and low <= following <= high:
+            if self.sure and following < low and not self._stated() and not self.span:
+                return None  # the bars are ahead, and no epoch shows whether lines were lost or kept back
+            if low == high and drawn:
+                return int(low)
+            # Between two bars it must be the only one: another line may have been lost.
+            if self.sure and low <= following <= high and (after is None or self.bunched or following + every > high):
                 return following
             if first <= high < first + every:
                 return first
@@ -95,12 +109,12 @@ class _Run:
 
     def _between(self, before: _Bar | None, after: _Bar | None) -> tuple[int, float]:
         """Return the least and the most that the step can be: a bar drawn before has at most this step, one drawn after
-        at least this."""
-        low = self.last + 1
-        if self.bunched:
-            return low, math.inf
-        own = before is not None and (after is None or before[1] == after[1])  # else of a download, of tokenizing
-        return max(low, before[0]) if before and own else low, math.inf if after is None else after[0]
+        at least this; one that was drawn again was so for the line before."""
+        low, high = self.last + 1, math.inf if after is None or self.bunched else after.step
+        if before is None or self.bunched or (after is not None and before.total != after.total):
+            return low, high  # of a download, of tokenizing
+        low = max(low, before.step)
+        return low + 1 if before.times > 1 and before.step == low < high else low, high
 
     def _by_epoch(self, epoch: float, then: float | None) -> tuple[int, float]:
         """Return the same by the epoch, and by how much it is after that of the last known step."""
@@ -209,8 +223,8 @@ class _Driver(Driver):
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterator[Event]:
         bar, pairs = _BAR.search(text), _pairs(text)
-        if bar is not None:
-            yield from self._drawn(line, (int(bar[1]), int(bar[2])))
+        if bar is not None and (not pairs or _entry(text) != self._last):
+            yield from self._drawn(line, _Bar(int(bar[1]), int(bar[2])))
         values = self.dialect.values(text)
         if values is not None:
             planned = _counted(pairs)[1]
@@ -232,25 +246,36 @@ class _Driver(Driver):
         """Take note of a bar. Evaluation, tokenizing and downloads draw some, too: only those that end at the last step
         count, and until it is known those around a line."""
         run = self._run
-        if not bar[0] <= bar[1] == run.header.get("train_iters", bar[1]):
+        known = run.bar if run.bar is not None and run.bar.total == bar.total else None
+        if not bar.step <= bar.total == run.header.get("train_iters", bar.total):
             return
         before = self._waiting[2] if self._waiting else None
+        if before is not None and before.total == bar.total and bar.step < before.step:
+            run.bar = bar  # of another node, or the same text twice
+            return
         yield from self._release(bar)
-        if before is not None and before[1] == bar[1] and not run.bunched and "train_iters" not in run.header:
-            run.header["train_iters"] = bar[1]
-            yield Fact("train_iters", bar[1], line)
-        if bar == run.bar and bar[0] and "logging_steps" not in run.header and len(run.redrawn) < _TOTALS:
+        if before is not None and before.total == bar.total and not run.bunched and "train_iters" not in run.header:
+            run.header["train_iters"] = bar.total
+            yield Fact("train_iters", bar.total, line)
+        if known is not None and known.step == bar.step:
+            bar = known._replace(times=known.times + 1)
             yield from self._redrawn(line, bar)
-        run.bar, run.sure = bar, run.sure or bar[0] == run.last == 0
+        elif known is not None and known.times == 1:
+            run.once += 1
+        run.bar, run.sure = bar, run.sure or bar.step == run.last == 0
 
     def _redrawn(self, line: int, bar: _Bar) -> Iterator[Event]:
-        """Learn logging_steps from a bar: it is drawn again where a line is printed, even where that is kept back."""
-        steps = self._run.redrawn.setdefault(bar[1], [])
-        if len(steps) < 3 and bar[0] not in steps:
-            steps.append(bar[0])
-            if steps == [steps[0], 2 * steps[0], 3 * steps[0]]:
-                self._run.header |= {"logging_steps": steps[0], "train_iters": bar[1]}
-                yield Fact("train_iters", bar[1], line)
+        """Learn logging_steps from a bar: it is drawn again where a line is printed, even where that is kept back; of
+        several nodes each is drawn again."""
+        run = self._run
+        if "logging_steps" in run.header or not bar.step or len(run.redrawn) > _TOTALS:
+            return
+        steps = run.redrawn.setdefault(bar.total, [])
+        if len(steps) < 3 and bar.step not in steps:
+            steps.append(bar.step)
+            if steps == [steps[0], 2 * steps[0], 3 * steps[0]] and steps[0] > 1 and run.once > 3:
+                run.header |= {"logging_steps": steps[0], "train_iters": bar.total}
+                yield Fact("train_iters", bar.total, line)
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         if "** Running training **" in text:
@@ -274,7 +299,7 @@ class _Driver(Driver):
             yield event
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
-        entry = text.partition("{")[2].partition("}")[0].replace(" ", "")  # a terminal breaks it at blanks
+        entry = _entry(text)
         if entry == self._last:
             return ()  # printed twice, or by another rank
         self._last = entry
@@ -351,10 +376,14 @@ class _Driver(Driver):
         run, (iteration, planned) = self._run, _counted(pairs)
         if planned is not None:
             yield Fact("train_iters", planned, line)
-        reached = iteration or max(run.last if run.sure else 0, run.bar[0] if run.bar else 0)
+        reached = iteration or max(run.last if run.sure else 0, run.bar.step if run.bar else 0)
         every, planned = run.header.get("logging_steps") or run.every or 1, planned or run.header.get("train_iters", 0)
         short = 0 < reached <= planned - (1 if iteration else every)
         yield Fact("completed", True if short else "all", line)
+
+
+def _entry(text: str) -> str:
+    return text.partition("{")[2].partition("}")[0].replace(" ", "")  # a terminal breaks it at blanks
 
 
 def _places(text: str) -> list[Place] | None:

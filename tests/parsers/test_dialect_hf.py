@@ -84,6 +84,19 @@ NUMBERS: dict[str, tuple[list[str], list[int | None]]] = {
         [*(bar(n) for n in range(60) for _ in range(1 + (n % 16 == 0))), *AWS[:3], bar(60), *AWS[3:], bar(97)],
         [16, 32, 48, 64, 80],
     ),
+    "the same, but every bar is drawn twice: of two nodes": (
+        [*(bar(n) for n in range(60) for _ in range(2)), *AWS[:3], bar(60), *AWS[3:], bar(97)],
+        [None] * 5,
+    ),
+    "a line that was lost between bars": (
+        [bar(0), bar(1), line(0.01), bar(1), bar(2), line(0.02, 2.4), bar(2), bar(3), bar(3), line(0.04, 2.2), bar(5)],
+        [1, 2, None],
+    ),
+    "a text that is there twice": (
+        [bar(0), *(x for n in (16, 32) for _ in range(2) for x in (bar(n - 1), bar(n), AWS[n // 16 - 1])), bar(32)],
+        [16, 32],
+    ),
+    "bars ahead of lines": ([dump("16"), bar(0), bar(48), AWS[0], bar(48)], [None]),
     "LLaMA Board's rounded values beside the Trainer's": (
         [header(), "[INFO] >> {'loss': 2.5000, 'learning_rate': 5.0000e-05, 'epoch': 0.16}", AWS[0], AWS[1]],
         [16, 32],
