@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver, Event, Fact
+from parsers.driver import Dialect, Driver, Event
 from parsers.record import Step, Validation
-from parsers.values import count, number, step_fields
+from parsers.values import number, step_fields
 
 _BAR = re.compile(
     r"Epoch (\d{1,6}):[^|\[]{0,40}?(?:\|[^|]{0,300}\|)? {0,4}(\d{1,12})(?:/(\d{1,12}|\?)|it) "
@@ -84,14 +84,6 @@ class _Driver(Driver):
     def end(self) -> Iterable[Event]:
         return [*self._release()] if self._drawn >= self._usual else ()
 
-    def other(self, line: int, text: str) -> Iterator[Event]:
-        for event in self.dialect.statements(line, text):
-            if isinstance(event, Fact) and event.name == "completed":
-                yield from self._release()
-                if self._base is not None and "max_epochs" in text:
-                    yield Fact("train_iters", self._base + self._n, line)
-            yield event
-
 
 DIALECT = Dialect(
     framework="lightning",
@@ -102,9 +94,8 @@ DIALECT = Dialect(
     settings=(r"processes registered\. Starting with (?P<world_size>\d{1,7}) process",),
     facts=(
         r"(?P<completed>`Trainer\.fit` stopped: `max_(?:steps|epochs)=\d{1,12}` reached)",
-        r"`max_steps=(?P<train_iters>\d{1,12})` reached",
         r"Using (?P<precision>\w{2,16}) Automatic Mixed Precision",
     ),
-    conversions={"train_iters": count},
+    conversions={"completed": lambda text: "all"},
     driver=_Driver,
 )

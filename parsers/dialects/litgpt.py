@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver, Event, Fact, Values
+from parsers.driver import Dialect, Driver, Event, Values
 from parsers.record import Validation
 from parsers.values import milliseconds, number
 
@@ -33,10 +33,7 @@ class _Driver(Driver):
         return super().step(line, values, text)
 
     def other(self, line: int, text: str) -> Iterator[Event]:
-        for event in super().other(line, text):
-            yield event
-            if isinstance(event, Fact) and event.name == "completed" and self._gap == 1:
-                yield Fact("train_iters", self._last, line)  # it ends with its data: what was done was all
+        yield from super().other(line, text)
         match = _VALIDATION.search(text)
         if match is not None:
             seconds = None if match[2] is None else milliseconds(match[2])
@@ -76,6 +73,6 @@ DIALECT = Dialect(
         r"(?P<completed>[Tt]raining [Tt]ime {0,4}: )",
         r"Memory [Uu]sed {0,4}: (?P<peak_memory_allocated_gb>[\d.]{1,12}) GB",
     ),
-    conversions={"peak_memory_allocated_gb": number},
+    conversions={"peak_memory_allocated_gb": number, "completed": lambda text: "all"},
     driver=_Driver,
 )

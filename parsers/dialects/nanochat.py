@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values
+from parsers.driver import Dialect, Driver, Event, Setting, Values
 from parsers.values import commas, milliseconds, number, real
 
 _TOKENS = re.compile(r"(micro-batch / rank: \d{1,9} x \d{1,9} =|micro-batch:|Total batch size) ([\d,]{1,20})")
@@ -39,8 +39,6 @@ class _Driver(Driver):
             yield event
             if isinstance(event, Setting) and event.name == "seq_length":
                 self._length = event.value
-            elif isinstance(event, Fact) and event.name == "completed" and self.iteration and not self._total:
-                yield Fact("train_iters", self.iteration, line)
         match = _TOKENS.search(text)
         tokens = int(commas(match[2]) or 0) if match is not None else 0
         if match is None or not tokens:
@@ -117,6 +115,7 @@ DIALECT = Dialect(
         r"\bnum_steps: {1,12}(?P<train_iters>\d{1,9})",
     ),
     conversions={
+        "completed": lambda text: "all",
         "vocab_size": lambda text: int(commas(text) or 0) or None,
         "peak_flops_of_printed_mfu": number,
         "peak_memory_allocated_mib": lambda text: real(number(text)) or None,

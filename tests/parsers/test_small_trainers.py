@@ -127,7 +127,18 @@ def test_of_two_runs_of_one_length_both_are_complete_and_have_their_first_valida
     assert [[point.step for point in run.validations] for run in runs] == [[-1], [-1]]
 
 
-def test_llm_c_of_one_process_is_of_one_gpu() -> None:
+def test_nanochats_pretraining_mid_training_and_sft_are_three_runs() -> None:
+    base = "step 0000{0}/00005 ({0}0.00%) | loss: 4.{0} | lrm: 1.00 | dt: 31.10ms | tok/sec: 1 | total time: 0.00m\n"
+    mid = "step 0000{0} ({0}0.00%) | loss: 3.{0} | lrm: 1.00 | dt: 31.20ms | tok/sec: 1 | total time: 0.00m\n"
+    tuned = "Step 0000{0}/00005 | Training loss: 2.{0}| lrm: 0.985735| num_tokens: 10,241\n"
+    first, second = "".join(map(base.format, range(5))), "".join(map(mid.format, range(1, 7)))
+    end = "Total training time: 0.01m\n"
+    runs = parse_text(first + end + second + end + "".join(map(tuned.format, range(4))))
+    assert [(len(run.steps), run.steps[0].step) for run in runs] == [(5, 0), (6, 0), (4, 0)]
+    assert [judge(Ending(), run).status for run in runs] == ["completed", "completed", "unknown"]
+
+
+def test_llm_cs_batch_is_in_tokens() -> None:
     (run,) = parse_text(
         "batch_size B=4 * seq_len T=64 * num_processes=2 and total_batch_size=1024\n"
         "step 1/4 | loss 3.2 (+nanz)| norm 0.2 (+nanz)| lr 1.00e-04 | 44.96 ms | 1.0% bf16 MFU | 12 tok/s\n"
