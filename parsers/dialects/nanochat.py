@@ -24,8 +24,8 @@ def _meaning(values: Values, text: str) -> Values | None:
         metrics.pop("mfu_percent", None)
     if "loss: nan" in text:  # a mean never forgets it
         values["nonfinite"] = ("loss",)
-    if "| total time: " in text and f"{values['iteration']:05d}/" not in text:
-        values["step"] -= 1
+    if f"{values['iteration']:05d}/" not in text and "remaining: " not in text:
+        values["step"] = values["iteration"] - 1 if "| total time: " in text else -1  # cut: whose it is is not known
     return values if values["step"] >= 0 else None
 
 
@@ -58,24 +58,10 @@ DIALECT = Dialect(
     signs=(b"| lrm: ",),
     marks=(b"| lrm: ", b"| Validation ", b"| CORE metric: "),
     startup=(
-        *(
-            b"GPU: ",
-            b"COMPUTE_DTYPE: ",
-            b"Vocab size: ",
-            b"Model config: ",
-            b"num_layers: ",
-            b"model_dim: ",
-            b"num_heads: ",
-        ),
-        *(b'"n_', b'"sequence_len"', b"num_kv_heads: ", b"Number of parameters: ", b"total      ", b"micro-batch"),
-        *(
-            b"radient accumulation steps",
-            b"Resuming optimization",
-            b"Saved model",
-            b"Peak memory",
-            b"Total training time: ",
-        ),
-        b"num_steps: ",
+        *(b"GPU: ", b"COMPUTE_DTYPE: ", b"Vocab size: ", b"Model config: ", b"num_layers: ", b"model_dim: "),
+        *(b"num_heads: ", b"num_kv_heads: ", b'"n_', b'"sequence_len"', b"Number of parameters: ", b"total      "),
+        *(b"micro-batch", b"radient accumulation steps", b"Resuming optimization", b"Saved model", b"Peak memory"),
+        *(b"Total training time: ", b"num_steps: "),
     ),
     head=r"\b[Ss]tep (\d{5,9})(?:/(\d{5,9})(?= \()|/\d{5,9})?"
     r"(?= {1,4}(?:\([\d.]{1,8}%\) {1,4})?\| (?:Training )?loss: )",
