@@ -114,7 +114,7 @@ DIALECT = Dialect(
     adjust=_timed,
     rate_of=(1,),
     prints_next_rate=True,
-    complete=r"\| (?:num_label_tokens|temperature|mode) \S{1,24}|\}\s*$",
+    complete=r"\| (?:num_label_tokens|temperature|mode) \S{1,24}|/gpu\)\s*$|\}\s*$",
     validations=(r"\[val\].{0,80}?\bstep (?P<iteration>\d{1,12}) \| epoch \d{1,9} \| loss (?P<loss>\S{1,24})",),
     settings=(
         r"World size: (?P<world_size>\d{1,7})\s*$",
