@@ -134,9 +134,16 @@ def read_runs(export: Export) -> tuple[Parsed, ...]:
         notes.append(f"{len(unread)} of {len(own)} tags are not known, and not read: {shown}")
     if writer is None and own:
         notes.append("no program that is known logs these tags: parsers/tags.yaml")
-    runs = _Runs(export, writer or Writer(framework=export.framework or "", signs=(), first=1))
-    for row in _rows(export, writer) if writer else ():
-        runs.take(*row)
+    if writer is not None and not export.sampled and writer.counted_in not in names:
+        export = replace(export, counts_calls=False)  # an older release, which gave its step to the logger
+    runs, unplaced = _Runs(export, writer or Writer(framework=export.framework or "", signs=(), first=1)), 0
+    for number_, logged, place in _rows(export, writer) if writer else ():
+        if number_ is None:
+            unplaced += 1
+        else:
+            runs.take(number_, logged, place)
+    if unplaced:
+        notes.append(f"{unplaced} entries name no step, and are not read")
     return runs.parsed(count, notes)
 
 
@@ -179,16 +186,16 @@ class _Runs:
     def _begin(self, place: int) -> None:
         writer = self._writer
         self._segment = Segment(place)
-        self._waiting: tuple[int | None, dict[str, float], int] | None = None
+        self._waiting: tuple[int, dict[str, float], int] | None = None
         self._before: dict[str, Any] = {}  # the last step
         self._logged: dict[str, int] = {}  # when each mean was logged last
         self._reader = load(writer.dialect).reader() if writer.dialect and writer.asynchronous else None
         for event in _stated(self._export, writer):
             self._segment.take(event, writer.framework)
 
-    def take(self, count: int | None, logged: Mapping[str, float], place: int) -> None:
+    def take(self, count: int, logged: Mapping[str, float], place: int) -> None:
         """Take the values of a row; those of one step may come in several."""
-        if self._waiting is not None and (count is None or count != self._waiting[0]):
+        if self._waiting is not None and count != self._waiting[0]:
             self._release()
         trained = {tag: value for tag, value in logged.items() if tag in self._writer.targets}
         if trained and self._waiting is not None:
@@ -198,13 +205,13 @@ class _Runs:
         for event in self._events(count, logged, place):
             self._segment.take(event, self._writer.framework)
 
-    def _events(self, count: int | None, logged: Mapping[str, float], place: int) -> Iterator[Event]:
+    def _events(self, count: int, logged: Mapping[str, float], place: int) -> Iterator[Event]:
         """Yield what a row says beside its step."""
         writer = self._writer
         point = {to: real(logged[tag]) for tag, to in writer.validations.items() if tag in logged}
         if point:
             loss, seconds = point.pop("loss", None), point.pop("seconds", None)
-            at = count - writer.first if count is not None and count >= writer.first else None
+            at = count - writer.first if count >= writer.first else None
             yield Validation(line=place, step=at, iteration=count, loss=loss, seconds=seconds, metrics=point)
         for tag, name in writer.settings.items():
             if (value := as_count(logged.get(tag))) is not None:
@@ -223,7 +230,7 @@ class _Runs:
         values.pop("step", None)
         if not values["nonfinite"] and all(values.get(name) is None for name in FIELDS - {"metrics", "nonfinite"}):
             return
-        at = self._before.get("step", -1) + 1 if count is None else count - writer.first
+        at = count - writer.first
         if at < 0:
             return
         if segment.steps and at <= segment.steps[0].step:
@@ -244,7 +251,7 @@ class _Runs:
         for name in writer.divided:
             if since is None or since != before.get("since"):
                 values[name] = None
-        flags = ["step:by_order"] * (values["iteration"] is None)
+        flags: list[str] = []
         for name in (name for name in writer.means if values.get(name) is not None):
             flags += [f"{name}:interval_mean"] * (at - self._logged.get(name, -1) != 1)
             self._logged[name] = at

@@ -277,6 +277,21 @@ def test_what_each_program_logs(framework: str, tmp_path: Path) -> None:
     assert {name: getattr(run.steps[0], name) for name in says} == says
 
 
+def test_calls_of_a_logger_are_no_steps(tmp_path: Path) -> None:
+    """W&B's _step of Hugging Face counts calls, but in releases of before May 2021, which log no global_step at all."""
+    (path := tmp_path / "chart.csv").write_text(
+        "Step,a - train/loss,a - train/loss__MIN,a - train/loss__MAX\n7,2.5,2.5,2.5\n"
+    )
+    assert not only(path).steps
+    rows = [{"_step": i, "train/loss": 2.5, "train/epoch": 0.1} for i in (3, 4)]
+    (history := tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = only(history)
+    assert not run.steps and "2 entries name no step, and are not read" in run.notes
+    old = [(n, {"train/loss": 2.5, "train/epoch": 0.1}) for n in range(3)]
+    directory = run_directory(tmp_path / "run", wandb_file(old, counter="unrelated"))
+    assert [s.iteration for s in only(directory).steps] == [1, 2]
+
+
 def test_what_a_line_of_torchtitan_divides_by_the_interval(tmp_path: Path) -> None:
     """A step's time is the time since the line before over log_freq: of lines at another distance it is wrong."""
     row = {"loss_metrics/global_avg_loss": 8.0, "time_metrics/end_to_end(s)": 1.25, "memory/max_reserved(GiB)": 61.5}
