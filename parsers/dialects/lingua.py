@@ -40,9 +40,12 @@ class _Driver(Driver):
         return super().other(line, text)
 
     def _is_anothers(self, text: str) -> bool:
-        ranks = _RANK.findall(text.partition("step: ")[0])  # several where a line end came late
-        self._rank = min(self._rank, *map(int, ranks)) if ranks else self._rank
-        return self._rank < _NO_RANK and (not ranks or int(ranks[-1]) > self._rank)
+        step = text.find("step: ")
+        ranks = _RANK.findall(text, 0, len(text) if step < 0 else step)  # several where a line end came late
+        if not ranks:
+            return self._rank < _NO_RANK
+        self._rank = min(self._rank, *map(int, ranks))
+        return int(ranks[-1]) > self._rank
 
 
 _COLUMNS: dict[str, Column] = {
