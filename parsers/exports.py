@@ -50,7 +50,7 @@ def kind_of(path: Path) -> str | None:
                 return "wandb"
             if any(name.startswith(EVENTS) for name in names):
                 return "tensorboard"
-            return "mlflow" if {_MLFLOW, "metrics"} <= names else None
+            return "mlflow" if "metrics" in names and "artifact_uri" in _short(path / _MLFLOW, 4096) else None
         if not path.is_file():  # of a pipe nothing may be read twice
             return None
         if path.name.startswith(EVENTS):

@@ -108,7 +108,9 @@ def mlflow(folder: Path, rows: Rows, params: Mapping[str, Any] = {}, status: int
     (folder / "params").mkdir()
     for key, value in params.items():
         (folder / "params" / key).write_text(str(value))
-    (folder / "meta.yaml").write_text(f"run_name: nightly\nstatus: {status}\nstart_time: 1700000000000\n")
+    (folder / "meta.yaml").write_text(
+        f"artifact_uri: a\nrun_name: nightly\nstatus: {status}\nstart_time: 1700000000000\n"
+    )
     return folder
 
 
