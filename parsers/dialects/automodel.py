@@ -36,7 +36,7 @@ class _Driver(Driver):
 
     _first: int | None = None
     _splits = False  # several GPUs share a data-parallel rank
-    _total_known = False
+    _scheduled = True  # a scheduler of the learning rate was built
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         step, sign, validation = text.partition("[val] ")  # in one line where a line end came late
@@ -57,6 +57,7 @@ class _Driver(Driver):
         return super().step(line, values, text)
 
     def other(self, line: int, text: str) -> Iterable[Event]:
+        self._scheduled = self._scheduled and "LR scheduler: <unavailable>" not in text
         for event in super().other(line, text):
             if isinstance(event, Setting) and event.name in _SEVERAL_GPUS and isinstance(event.value, int):
                 self._splits = self._splits or event.value > 1
@@ -64,11 +65,9 @@ class _Driver(Driver):
                 event = replace(event, step=event.step - (self._first or 0))
             if isinstance(event, Fact) and event.name == "framework_version" and event.value.startswith("0.1.0"):
                 self._first = 1
-            if isinstance(event, Fact) and event.name == "train_iters":
-                if self._total_known:
-                    continue
-                self._total_known = "LR scheduler" in text  # max_steps is a ceiling, this is not
-            yield event
+            # Max train steps is a ceiling: how many there will be is what a scheduler was built with.
+            if not (isinstance(event, Fact) and event.name == "train_iters" and "Max " in text and self._scheduled):
+                yield event
 
 
 _COLUMNS: dict[str, Column] = {
@@ -98,7 +97,7 @@ DIALECT = Dialect(
     marks=(b" | epoch ", b'"tps_per_gpu": '),
     startup=(
         *(b"World size: ", b"- nemo_automodel: ", b"Total parameters: ", b"Model name: ", b"Max train steps: "),
-        *(b"Building LR scheduler with ", b"Loading checkpoint from ", b"- Gradient accumulation steps: "),
+        *(b"Building LR scheduler with ", b"LR scheduler: <unavailable>", b"- Gradient accumulation steps: "),
         *(f"{key}: ".encode() for key, _ in _CONFIGURED),
         *(b"  lr: ", b"  min_lr: ", b"  weight_decay: "),
     ),

@@ -110,7 +110,7 @@ class _Driver(Driver):
         columns = self.dialect.columns
         values = step_fields((*columns[name], printed) for name, printed in entries.items() if name in columns)
         if not values["metrics"] and len(values) == 2:
-            self._mark = iteration, line
+            self._mark = max(self._mark or (0, 0), (iteration, line))
         elif iteration > 0:
             self._last = iteration
             if values.get("memory_bytes") is not None:

@@ -82,11 +82,13 @@ def test_a_line(case: str) -> None:
     ] == expected
 
 
-def test_max_steps_is_a_ceiling_and_the_schedulers_total_is_not() -> None:
+def test_max_steps_is_a_ceiling_where_the_rate_is_scheduled() -> None:
     ceiling = "2026-11-02 10:00:09 | INFO | root | - Max train steps: 9\n"
     total = "2026-11-02 10:00:09 | INFO | root | Building LR scheduler with total_steps=2, warmup_steps=1, decay\n"
+    none = "2026-11-02 10:00:09 | INFO | root | LR scheduler: <unavailable>\n"
     steps = _AUTOMODEL.format(0, "1.00e-05") + _AUTOMODEL.format(1, "2.00e-05")
-    assert [parse_text(before + steps)[0].train_iters for before in (total + ceiling, ceiling + total)] == [2, 2]
+    begins = (total + ceiling, ceiling + total, ceiling, none + ceiling)
+    assert [parse_text(begin + steps)[0].train_iters for begin in begins] == [2, 2, None, 9]
 
 
 def test_the_cause_of_an_olmo_run() -> None:
