@@ -143,7 +143,11 @@ def test_llm_cs_batch_is_in_tokens() -> None:
         "batch_size B=4 * seq_len T=64 * num_processes=2 and total_batch_size=1024\n"
         "step 1/4 | loss 3.2 (+nanz)| norm 0.2 (+nanz)| lr 1.00e-04 | 44.96 ms | 1.0% bf16 MFU | 12 tok/s\n"
     )
-    assert {name: at.value for name, at in run.effective.items()} == {"global_batch_size": 16, "data_parallel_size": 2}
+    assert {name: at.value for name, at in run.effective.items()} == {
+        "global_batch_size": 16,
+        "world_size": 2,
+        "data_parallel_size": 2,
+    }
 
 
 def lightning(text: str) -> list[tuple[int, float | None, float | None]]:
