@@ -450,11 +450,11 @@ def _files(folders: Sequence[Path], skipped: list[Skipped]) -> Iterator[Path]:
 def _looked_at(path: Path) -> Log | Skipped:
     """Return the log in a file, by its first megabytes, or why it is none."""
     try:
-        stat, why = path.stat(), _why_not(path)
+        stat, kept = path.stat(), exports.kind_of(path) is not None
+        why = None if kept else _why_not(path)
         if why == "a record":
             return Log(path, why, stat.st_mtime, stat.st_size)
         if why is None:
-            kept = exports.kind_of(path) is not None
             parsed = (exports.read_all(path) if kept else _begin(path))[0]
             begins = [(step.step, step.loss, step.lr, step.step_time_s) for step in parsed.steps[:_COMPARED]]
             if parsed.steps:  # exports have no times of steps, and say when the run began
@@ -483,8 +483,6 @@ def _begin(path: Path) -> tuple[Parsed, ...]:
 
 
 def _why_not(path: Path) -> str | None:
-    if exports.kind_of(path) is not None:
-        return None
     if not path.is_file():
         return "no file"
     if path.name in _OURS:
