@@ -55,14 +55,15 @@ class _Bar(NamedTuple):
 @dataclass
 class _Run:
     """One run, as its lines show it. last: the last step, from 1, or where that is not known one more than before.
-    sure: it is known; 0 at the start is. at: its epoch. epoch: of the last line. bar: the last one. redrawn: by total,
-    where bars were first drawn twice; once: how many were drawn once. bunched: lines came without bars between them:
-    they were kept back. span: the least and the most steps of an epoch, as known steps show. every: how many steps lie
-    between lines, by the same."""
+    sure: it is known; 0 at the start is. begun: the log has the run's start. at: the last step's epoch. epoch: of the
+    last line. bar: the last one. redrawn: by total, where bars were first drawn twice; once: how many were drawn once.
+    bunched: lines came without bars between them: they were kept back. span: the least and the most steps of an epoch,
+    as known steps show. every: how many steps lie between lines, by the same."""
 
     header: dict[str, Any] = field(default_factory=dict)
     last: int = 0
     sure: bool = False
+    begun: bool = False
     at: float | None = None
     epoch: float = 0.0
     bar: _Bar | None = None
@@ -201,7 +202,7 @@ class _Driver(Driver):
         """Read a line of trainer_state.json. ms-swift ends logging.jsonl with all of log_history in one line."""
         bare = text.strip()
         if not self._in_state:
-            self._in_state = self._run.sure = bare.endswith("[")
+            self._in_state = self._run.sure = self._run.begun = bare.endswith("[")
             self.wants = int(self._in_state)
             return ()
         self.wants = 1
@@ -284,7 +285,7 @@ class _Driver(Driver):
                 yield from self._release()
                 self._begin()
                 yield NewRun(line)
-            self._run.sure = True
+            self._run.sure = self._run.begun = True
         for event in (*self._resumed(line, text), *super().other(line, text)):
             if isinstance(event, Resumed):
                 self._run.last = event.done
@@ -343,8 +344,9 @@ class _Driver(Driver):
 
     def _step(self, line: int, values: Values, known: int | None) -> Step:
         run = self._run
-        # Where a log begins in the middle, what its first line covers is not known.
-        since = known - run.last if known is not None and (run.sure or known == 1) else None
+        # Where a log begins in the middle, or after a checkpoint, what its first line covers is not known.
+        begins = run.begun or known in (1, run.header.get("logging_steps"))
+        since = known - run.last if known is not None and (run.sure if run.last else begins) else None
         if since is not None and since > 0:
             values["interval_steps"] = since
         if since == 1:

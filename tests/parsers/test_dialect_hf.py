@@ -125,6 +125,14 @@ def test_the_step_of_a_line_is_never_the_count_of_lines(what: str) -> None:
     assert [step.step + 1 if step.numbered else None for step in run.steps] == expected
 
 
+def test_how_many_steps_the_first_line_covers() -> None:
+    """A bar begins at 0 after a checkpoint, too."""
+    drawn = [bar(0), *(x for n in (16, 32) for x in (bar(n), AWS[n // 16 - 1], bar(n)))]
+    resumed = [header(), "  Continuing training from global step 20", *AWS[1:3]]
+    for lines, expected in (drawn, [None, 16]), ([header(), *AWS[:2]], [16, 16]), (resumed, [12, 16]):
+        assert [step.interval_steps for step in steps_of("hf", "\n".join(lines))] == expected
+
+
 def log_of(rng: random.Random) -> tuple[str, dict[float, int]]:
     """Return a log as the Trainer writes it, and the step of each loss."""
     micro, batch, every = rng.choice([1, 2, 8]), 64, rng.choice([1, 5, 16])
