@@ -101,9 +101,10 @@ def _width(lines: Sequence[bytes]) -> int:
 
 
 def _breaks_words(text: bytes, width: int) -> bool:
-    """Return whether lines of that length often end inside a word."""
+    """Return whether lines of that length often end inside a word; one that begins as the one before is a new line."""
     lines = text.split(b"\n")
-    ends = [line[-1:] + after[:1] for line, after in pairwise(lines) if _is_row(line, width)]
+    rows = [(line, after) for line, after in pairwise(lines) if _is_row(line, width)]
+    ends = [line[-1:] + after[:1] if line[:4] != after[:4] else b"" for line, after in rows]
     return bool(ends) and 4 * sum(end.isalpha() and end.islower() and len(end) == 2 for end in ends) >= len(ends)
 
 

@@ -138,6 +138,12 @@ def test_nanochats_pretraining_mid_training_and_sft_are_three_runs() -> None:
     assert [judge(Ending(), run).status for run in runs] == ["completed", "completed", "unknown"]
 
 
+def test_the_longest_lines_that_end_in_a_letter_are_not_one_line_that_a_terminal_broke() -> None:
+    line = "step 000{0}/00099 (10.00%) | loss: 4.{0} | lrm: 1.00 | dt: {1}.10ms | tok/sec: 1,680 | total time: 1.00m\n"
+    (run,) = parse_text("".join(line.format(n, 131 if n in (20, 30, 40, 50) else 31) for n in range(10, 99)))
+    assert len(run.steps) == 89 and run.notes == ()
+
+
 def test_llm_cs_batch_is_in_tokens() -> None:
     (run,) = parse_text(
         "batch_size B=4 * seq_len T=64 * num_processes=2 and total_batch_size=1024\n"
