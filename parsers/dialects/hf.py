@@ -444,21 +444,21 @@ def _used(text: str) -> int | None:
     return gibibytes(text) or None  # 0: not measured on this device
 
 
-# What stands before " = 1,024" in the header.
+# What stands before " = 1,024" in the header, Unsloth's too.
 _SETTINGS = {
-    "micro_batch_size": "batch size per device",
-    "global_batch_size": r"train batch size \(w\. parallel, distributed & accumulation\)",
-    "num_micro_batches": "Gradient Accumulation steps",
+    "micro_batch_size": "[Bb]atch size per device",
+    "global_batch_size": r"Total (?:train )?batch size(?: \([^()]{1,60}\))?",
+    "num_micro_batches": "Gradient [Aa]ccumulation steps",
 }
 _FACTS = {
-    "train_iters": "Total optimization steps",
+    "train_iters": "Total (?:optimization )?steps",
     "num_examples": "Num examples",
     "num_epochs": "Num Epochs",
-    "trainable_parameters": "Number of trainable parameters",
+    "trainable_parameters": "[Tt]rainable parameters",
 }
 _DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a command line
     r"(?<![\w/])max_steps[\"']?[=:] ?(?P<train_iters>[1-9]\d{0,11})\b",
-    r"\blogging_steps[\"']?(?:[=:] ?| )[\"']?(?P<logging_steps>[1-9]\d{0,6})(?:\.0)?(?![\d.])",
+    r"\blogging_steps[\"']?(?: ?[=:] ?| )[\"']?(?P<logging_steps>[1-9]\d{0,6})(?:\.0)?(?![\d.])",
     r"\blogging_first_step[\"']?[=: ] ?(?P<logging_first_step>[Tt]rue)",
     r"(?P<logging_first_step>--logging_first_step)(?![= ] {0,4}[Ff]alse)",
     r"\blogging_strategy[\"']?[=: ] ?[\"']?<?(?:IntervalStrategy\.)?(?P<logging_strategy>\w{2,5})",
@@ -474,12 +474,21 @@ DIALECT = Dialect(
     signs=(
         *(b"'learning_rate': ", b'"learning_rate": ', b"'train_runtime': ", b'"train_runtime": '),
         *(b"Total optimization", b'"current_steps": ', _STATE.encode(), b"/transformers/trainer", b"[axolotl."),
-        *(b"/axolotl/", b"/llamafactory/", b"/llmtuner/", b"/swift/", b"/trl/", b"** Running training **"),
+        *(
+            b"/axolotl/",
+            b"/llamafactory/",
+            b"/llmtuner/",
+            b"/swift/",
+            b"/trl/",
+            b"** Running training **",
+            b"Unsloth - ",
+        ),
     ),
     marks=(b"loss", b"it/s]", b"s/it]", b"Saving model checkpoint to"),
     startup=(
         *(b"** Running training **", b"train_runtime", b"Num examples = ", b"Num Epochs = ", b"batch size per device"),
         *(b" train batch size (w. ", b"Gradient Accumulation steps", b"Total optimization steps"),
+        *(b"Batch size per device", b"Total batch size"),
         *(b"Number of trainable parameters", b"Continuing training from global step", _STATE.encode(), b"[axolotl."),
         *(b"logging_s", b"logging_first_step", b"resume_from_checkpoint", b'"current_steps": ', b".py:"),
         *(b"max_steps=", b"max_steps: ", b'"max_steps": ', b"'max_steps': ", b'.py", line '),

@@ -42,6 +42,16 @@ NUMBERS: dict[str, tuple[list[str], list[int | None]]] = {
     "nothing": (AWS, [None] * 5),
     "bars that are not next to a line": ([AWS[0], bar(18), AWS[1], bar(35), AWS[2], bar(50)], [None] * 3),
     "the header's batches and the epoch": ([header(), *AWS], [16, 32, 48, 64, 80]),
+    "Unsloth's header": (
+        [
+            "==((====))==  Unsloth - 2x faster free finetuning | Num GPUs used = 1",
+            r"   \\   /|    Num examples = 1,600 | Num Epochs = 1 | Total steps = 50",
+            r"O^O/ \_/ \    Batch size per device = 16 | Gradient accumulation steps = 2",
+            r"\        /    Data Parallel GPUs = 1 | Total batch size (16 x 2 x 1) = 32",
+            *map(line, (0.1, 0.2)),
+        ],
+        [5, 10],
+    ),
     "logging_steps": ([dump("16"), *AWS], [16, 32, 48, 64, 80]),
     "logging_steps in YAML": (["logging_steps: 16", *AWS], [16, 32, 48, 64, 80]),
     "logging_steps of a command": (["train --bf16 --logging_steps 16 --lr 1", *AWS], [16, 32, 48, 64, 80]),
