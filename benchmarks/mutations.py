@@ -59,7 +59,8 @@ OTHERS = (
     "(RayTrainWorker pid=7) 12 files",
 )
 """Texts that another process writes into a line."""
-_SHOWN = 8  # values of a cell
+_SHOWN, _CAUSE = 4, 8  # values of a cell; characters of a cause that is cut
+_LESS = ("status", "validation valid None", "stall checkpoint None")  # by what is missing, or without its step
 Lines = list[str]
 Mutation = Callable[[Lines, random.Random], bytes]
 
@@ -94,15 +95,18 @@ def _coloured(lines: Lines, draw: random.Random) -> bytes:
 
 def _cut_end(lines: Lines, draw: random.Random) -> bytes:
     data = _bytes(lines[:-4])  # without the crash, which would follow the cut
-    return data[: draw.randrange(len(data) // 2, len(data))]
-
-
-def _cut_head(lines: Lines, draw: random.Random) -> bytes:
-    return _bytes(lines)[draw.randrange(len(_bytes(lines[:-4])) * 3 // 4) :]
+    cut = data[: draw.randrange(len(data) // 2, len(data))]
+    return cut.rstrip(b"\n")
 
 
 def _tail(lines: Lines, draw: random.Random) -> bytes:
-    return _bytes(lines[draw.randrange(1, len(lines) - 4) :])
+    """Leave what stands behind one of the steps."""
+    return _bytes(lines[draw.choice(parsed(_bytes(lines)).steps[:-1]).line :])
+
+
+def _cut_head(lines: Lines, draw: random.Random) -> bytes:
+    tail = _tail(lines, draw)
+    return tail[draw.randrange(max(1, tail.index(b"\n"))) :]
 
 
 def _wrapped(lines: Lines, draw: random.Random, trimmed: bool = False) -> bytes:
@@ -230,19 +234,26 @@ def _fields(entry: Any) -> Iterator[tuple[str, Any]]:
 
 
 def judged(clean: Parsed, changed: Parsed) -> Cell:
-    """Compare a run with the same of the changed log."""
+    """Compare a run with the same of the changed log. No value to be wrong is what the log says it guesses: a step by
+    its order, a time without the line before."""
     before, after = values_of(clean), values_of(changed)
     guessed = {f"step {step.step} " for step in changed.steps if "step:by_order" in step.flags}
-    wrong = [
-        name
-        for name in after
-        if after[name] != before.get(name) and name != "status" and not name.startswith((*guessed,))
-    ]
-    if wrong:
+    guessed |= {f"step {step.step} step_time_s" for step in clean.steps if "step_time_s:recovered" in step.flags}
+    other = [name for name in after if after[name] != before.get(name) and not name.startswith((*guessed, *_LESS))]
+    if wrong := [name for name in other if not _is_part(after[name], before.get(name))]:
         return Cell("WRONG", tuple(f"{name}: {before.get(name)!r} became {after[name]!r}" for name in wrong))
-    missing = tuple(name for name in before if name not in after)
+    missing = tuple(name for name in before if name not in after or name in other)
     noted = {*_notes(changed)} - {*_notes(clean)}
     return Cell("same") if not missing else Cell("less" if noted else "SILENT", missing)
+
+
+def _is_part(after: Any, before: Any) -> bool:
+    """Return whether a text is the beginning of what stood there, names are some of them, or entries are."""
+    if isinstance(after, dict) and isinstance(before, dict):
+        return after.items() <= before.items()
+    if isinstance(after, tuple) and isinstance(before, tuple):
+        return {*after} <= {*before}
+    return isinstance(after, str) and isinstance(before, str) and len(after) >= _CAUSE and before.startswith(after)
 
 
 def _notes(run: Parsed) -> tuple[str, ...]:

@@ -311,7 +311,7 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
 def _step(step: Step) -> str:
     name = f"step {step.step} (counted)" if step.iteration is None else f"iteration {step.iteration}"
     name = name if step.numbered else "no step number printed"
-    return f"{name}, loss {_or_unknown(step.loss)}, step time {_or_unknown(step.step_time_s, ' s')} (line {step.line})"
+    return f"{name}, loss {_loss(step)}, step time {_or_unknown(step.step_time_s, ' s')} (line {step.line})"
 
 
 def _settings(record: Record) -> Iterator[tuple[str, str]]:
@@ -333,6 +333,11 @@ def _power(power: Power) -> str:
     numbers = (power.energy_counter_j, power.energy_integrated_j, power.mean_power_w, power.seconds)
     counter, integrated, watts, seconds = map(_or_unknown, numbers)
     return f"{counter} J counted, {integrated} J integrated, {watts} W mean, {who}, {seconds} s ({power.source})"
+
+
+def _loss(step: Step) -> str:
+    """Return the loss of a step as text; one that is printed as NaN or an infinity is not unknown."""
+    return "NaN or infinite" if "loss" in step.nonfinite else _or_unknown(step.loss)
 
 
 def _or_unknown(value: float | None, unit: str = "") -> str:
@@ -373,7 +378,7 @@ def _read_on(path: Path, offset: int, parser: Parser) -> int:
 def _step_line(step: Step) -> str:
     number = step.step + 1 if step.iteration is None else step.iteration
     seconds = "" if step.step_time_s is None else f", {step.step_time_s:g} s"
-    return plain(f"iteration {number}: loss {_or_unknown(step.loss)}{seconds}")
+    return plain(f"iteration {number}: loss {_loss(step)}{seconds}")
 
 
 @dataclass(frozen=True, slots=True)

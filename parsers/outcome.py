@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from parsers.faults import signal_name
 from parsers.record import Status, Step
@@ -15,6 +15,10 @@ FROM_LAUNCHER = " from its launcher"
 """The end of a cause: a signal that we were sent, and passed on."""
 _NO_STEP = '; no step was read: print [tprimat] step {"step": 0, "loss": …}, or add a dialect (CONTRIBUTING.md)'
 _NO_TOTAL = '; whether that is all is unknown without train_iters: print [tprimat] effective {"train_iters": …}'
+
+
+_PRINTED = ("loss", "lr", "grad_norm", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes")
+_FEW = 0.3  # of the steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +146,26 @@ def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
             "" if parsed.train_iters is None or parsed.finished else f" {parsed.train_iters}"
         )  # a ceiling, it may be
         yield f"all{total} iterations were done; {how} came after them: {why}"
+    yield from _lost(parsed.steps)
     bad = [step for step in parsed.steps if _not_finite(step)]
     if bad:
         yield f"{len(bad)} steps with a loss that is not finite, the first at iteration {_iteration(bad[0])}"
     if skipped := sum(step.skipped or 0 for step in parsed.steps):
         yield f"{skipped} skipped iterations"
+
+
+def _lost(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield which values a few step lines lack that all others have, and where lines of steps are missing: another
+    process may have written into them, or the log was cut. The first two and skipped steps may print less."""
+    usual = [step for step in steps[2:] if not (step.skipped or step.nan or step.nonfinite)]
+    lacking = {name: [step for step in usual if getattr(step, name) is None] for name in _PRINTED}
+    few = {name: lack for name, lack in lacking.items() if 0 < len(lack) <= _FEW * len(usual)}
+    if few:
+        said = (f"{name} ({len(lack)}, the first at iteration {_iteration(lack[0])})" for name, lack in few.items())
+        yield f"steps whose lines lack a value that the others have, and may be cut: {', '.join(said)}"
+    between = Counter(after.step - step.step for step, after in pairwise(steps))
+    interval, times = max(between.items(), key=lambda entry: entry[1], default=(0, 0))
+    if times >= (1 - _FEW) * (len(steps) - 1) > 1:
+        gaps = [step for step, after in pairwise(steps) if after.step - step.step >= 2 * interval]
+        if gaps:
+            yield f"step lines are missing in {len(gaps)} places, the first after iteration {_iteration(gaps[0])}"

@@ -22,6 +22,7 @@ FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
 _BLOCK = 1 << 20
 _MANY_RUNS = 1000
+_CUT = "line {} has no end: the log may be cut there, and a last word was left out"
 _BROKEN = "lines are broken at {} characters, and were put together; what stood at a break may be missing"
 _MOST_WAITING = 10_000
 
@@ -67,6 +68,8 @@ class LogReader:
     def finish(self) -> None:
         """Read the last line, and what still waits: the log has ended."""
         self._read(self._scanner.finish())
+        if self._scanner.cut:
+            self.notes += (_CUT.format(self._scanner.lines),)
         self._ended = True
         for name, reader in self._readers.items():
             self._take(name, reader.end())

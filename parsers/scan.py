@@ -48,6 +48,7 @@ class Scanner:
         self._rest = b""
         self._too_long = False
         self._starting = True
+        self.cut = False  # the last line has no end
         self.plain = True  # no ESC, NUL or carriage return stands in the block
 
     def feed(self, data: bytes) -> Iterator[Span]:
@@ -59,7 +60,7 @@ class Scanner:
         rest, self._rest, self._too_long = self._rest, b"", False
         if rest:
             yield from self._scan(_without_cut_word(rest))
-            self.lines += 1
+            self.lines, self.cut = self.lines + 1, bool(rest.strip())
 
     def raw(self, start: int, end: int) -> str:
         """Return a piece as text. Where `plain`, colours that lost their ESC byte may be left in it."""

@@ -346,23 +346,34 @@ class Segment:
             completed=self._completed,
             finished=self._finished,
             faults=self.trail.faults(),
-            notes=tuple(self._notes({**self._cut, **{name: at.line for name, at in damaged.items()}})),
+            notes=tuple(self._notes(dumped, {**self._cut, **{name: at.line for name, at in damaged.items()}})),
             tail=self.trail.lines(),
             lines=lines,
             first_line=self.first_line,
         )
 
-    def _notes(self, damaged: Mapping[str, int]) -> Iterator[str]:
+    def _notes(self, dumped: Mapping[str, Reading], damaged: Mapping[str, int]) -> Iterator[str]:
         if damaged:
             named = ", ".join(f"{name} (line {line})" for name, line in sorted(damaged.items())[:8])
             yield f"cut short by another text in its line, and unknown therefore: {named}"
         if not self.steps:
             yield "the log has no step lines"
+        else:
+            yield from self._beginning(bool(dumped or self._marked["effective"]))
         for restart in self._restarts:
             yield f"resumed after iteration {restart.steps} (line {restart.line})"
         if self._contradicted:
             names = ", ".join(sorted(self._contradicted)[:8])
             yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
+
+    def _beginning(self, settings: bool) -> Iterator[str]:
+        """Yield what the log lacks at its beginning, where it is a run's tail. settings: whether any were read."""
+        first, second = self.steps[0], self.steps[min(1, len(self.steps) - 1)]
+        resumed = any(restart.line < first.line for restart in self._restarts)
+        if not settings:
+            yield "no settings were read: the log prints none, or what it begins with is missing"
+        if not resumed and first.iteration and first.step > max(1, second.step - first.step):
+            yield f"the log begins at iteration {first.iteration}: what came before it is missing"
 
 
 def _is_damaged(name: str, value: Any) -> bool:

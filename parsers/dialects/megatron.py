@@ -227,6 +227,7 @@ class MegatronDriver(Driver):
     _saving: tuple[int, Sequence[float]] = -1, ()  # iteration, and when it began
     _saved: Stall | None = None
     _usual: int | None = None  # steps from line to line, the fewest so far
+    _coarse = False  # rates are
     _timer = ""  # of the last checkpoint since the last step: every rank may print it
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterable[Event]:
@@ -274,7 +275,8 @@ class MegatronDriver(Driver):
             values["interval_steps"] = self._covers(covered)
         if covered > 1 and values["interval_steps"]:
             values["flags"] = ("step_time_s:interval_mean", "loss:interval_mean")
-        if "learning_rate=" in text:  # to six decimals
+        self._coarse = self._coarse or "learning_rate=" in text  # to six decimals
+        if self._coarse:
             values["lr_used"] = None
         values["line"] = line
         step = Step(**values)
