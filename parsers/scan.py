@@ -60,7 +60,7 @@ class Scanner:
         rest, self._rest, self._too_long = self._rest, b"", False
         if rest:
             yield from self._scan(_without_cut_word(rest))
-            self.lines, self.cut = self.lines + 1, bool(rest.strip())
+            self.lines, self.cut = self.lines + 1, rest.rstrip()[-1:] not in (b"", b"}", b"]", b")", b"|")
 
     def raw(self, start: int, end: int) -> str:
         """Return a piece as text. Where `plain`, colours that lost their ESC byte may be left in it."""

@@ -7,7 +7,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import FIXTURES
 
+from parsers import Ending, judge
 from parsers.faults import FaultFinder
 from parsers.unwrap import Unwrapper
 
@@ -68,3 +70,41 @@ def test_a_cause_behind_any_prefix(prefix: str) -> None:
     finder = FaultFinder()
     finder.feed(f"{prefix}torch.OutOfMemoryError: CUDA out of memory.")
     assert "CUDA out of memory" in (finder.faults().out_of_memory or "")
+
+
+CUT = ("cut at the end", "cut at the start", "the last lines")
+
+
+@pytest.mark.parametrize("mutation", CUT)
+def test_a_cut_log_says_what_is_missing(mutation: str) -> None:
+    for dialect in MUTATIONS.TEN:
+        assert MUTATIONS.tried(dialect, mutation, 3).word in ("same", "less"), dialect
+
+
+def test_a_number_that_another_text_has_cut_is_unknown() -> None:
+    line = "completed step: {}, seconds: 1.500, TFLOP/s/device: 8766.756, Tokens/s/device: 900.250, loss: 2.500"
+    log = "\n".join(
+        [line.format(n) for n in range(9)] + [line.format(9).replace("8766.756", "87[rank1]: hello\n66.756"), ""]
+    )
+    parsed = MUTATIONS.parsed(log.encode())
+    assert [step.tflops_per_gpu for step in parsed.steps] == [8766.756] * 9 + [None]
+    (note,) = [note for note in judge(Ending(), parsed).notes if "lack a value" in note]
+    assert "tflops_per_gpu (1, the first at iteration 9)" in note
+
+
+def test_a_setting_that_another_text_has_cut_is_unknown() -> None:
+    log = (FIXTURES / "megatron_modern.log").read_text(encoding="utf-8")
+    at = log.index("hidden_size ")
+    at = log.index("512", at) + 2
+    parsed = MUTATIONS.parsed(f"{log[:at]}WARNING: hello\n{log[at:]}".encode())
+    assert "hidden_size" not in parsed.effective
+    assert any("cut short" in note and "hidden_size (line" in note for note in parsed.notes)
+
+
+def test_a_log_that_a_terminal_has_broken_is_put_together() -> None:
+    log = (FIXTURES / "megatron_modern.log").read_text(encoding="utf-8")
+    rows = "".join(f"{line[at : at + 80]}\n" for line in log.splitlines() for at in range(0, len(line) or 1, 80))
+    clean, parsed = MUTATIONS.parsed(log.encode()), MUTATIONS.parsed(rows.encode())
+    assert [step.metrics for step in parsed.steps] == [step.metrics for step in clean.steps]
+    assert parsed.facts == clean.facts
+    assert any("broken at 80 characters" in note for note in parsed.notes)
