@@ -304,18 +304,19 @@ class _Driver(Driver):
         if entry == self._last:
             return ()  # printed twice, or by another rank
         self._last = entry
-        epoch, iteration = values["metrics"].get("epoch"), values["iteration"]
-        if iteration is not None and iteration == self._run.last and self._run.sure:
+        epoch, iteration, run = values["metrics"].get("epoch"), values["iteration"], self._run
+        if iteration is not None and iteration == run.last and run.sure:
             return ()  # two processes write one file
+        events: list[Event] = []
         if self._waiting is not None:
             first, before, bar = self._waiting
             if _rounded(before, values):
                 self._waiting = first, values, bar
                 return ()
-            self._run.bunched = self._run.bunched or self._run.bar is not None
-        events: list[Event] = [*self._release(then=epoch)]
+            run.bunched = run.bunched or run.bar is not None
+            events += self._release(then=epoch)
         if epoch is not None:
-            if epoch < self._run.epoch and iteration is None:  # with numbers the core sees what goes back
+            if epoch < run.epoch and iteration is None:  # with numbers the core sees what goes back
                 self._begin()
                 events.append(NewRun(line))
             self._run.epoch = epoch
@@ -345,18 +346,18 @@ class _Driver(Driver):
     def _step(self, line: int, values: Values, known: int | None) -> Step:
         run = self._run
         # Where a log begins in the middle, or after a checkpoint, what its first line covers is not known.
-        begins = run.begun or known in (1, run.header.get("logging_steps"))
-        since = known - run.last if known is not None and (run.sure if run.last else begins) else None
-        if since is not None and since > 0:
-            values["interval_steps"] = since
-        if since == 1:
-            values["flags"] = ()
         if known is None:
             values["flags"] = ("step:by_order", *values["flags"])
             run.last, run.sure = run.last + 1, False
         else:
-            run.every = since if since and run.last and known % since == 0 else None
+            begun = run.sure if run.last else run.begun or known in (1, run.header.get("logging_steps"))
+            since = known - run.last if begun else 0
+            run.every = since if since > 0 and run.last and known % since == 0 else None
             run.last, run.sure = known, True
+            if since > 0:
+                values["interval_steps"] = since
+            if since == 1:
+                values["flags"] = ()
         values["line"], values["step"] = line, run.last - 1
         return Step(**values)
 
