@@ -82,7 +82,7 @@ _CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
 _MOST_PIECES = 12
 _compiled = cache(re.compile)
 _LAYOUT_COSTS = 100  # step lines read without one
-_GOES_ON = re.compile(r"[\w([{<]|[.,]\w", re.ASCII)  # no number ends before that
+_GOES_ON = re.compile(r"[\w([{<:]|[.,]\w", re.ASCII)  # no number ends before that
 _LAST_WORD = re.compile(r"[^\s|]{0,64}\s*$")  # a bar closes what stands before it
 
 

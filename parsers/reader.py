@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 
 from parsers import marks
 from parsers.dialects import DIALECTS, load
-from parsers.driver import Argument, Driver, Event, NewRun, Resumed
+from parsers.driver import Argument, Driver, Event, NewRun, Resumed, Setting
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
@@ -158,7 +158,9 @@ class LogReader:
                     self._resumed(event)
                 self._waiting.append((event, load(name or "").framework))
                 # Bridge's dump is complete only with the first step line: it stands before a mark of the same step
-                self._dump_waits = self._dump_waits or (isinstance(event, Argument) and event.line > self._last_line)
+                self._dump_waits = self._dump_waits or (
+                    isinstance(event, (Argument, Setting)) and event.line > self._last_line
+                )
 
     def _add(self, step: Step) -> None:
         segment = self._segment

@@ -101,7 +101,7 @@ _COLUMNS: Mapping[str, Column] = {
 }
 
 
-_ANOTHER = re.compile(r"\[Rank \d|validation|iteration")
+_ANOTHER = re.compile(r"\[Rank \d|validation|iteration|loss at ")
 _FOREIGN = re.compile(r"[\[\]=]|number of .{0,40} iterations|\biteration\b")  # another text stands in a name
 # Where a terminal broke a name and its blank was lost.
 _TRIMMED = {name.replace(" ", ""): column for name, column in _COLUMNS.items() if " " in name}

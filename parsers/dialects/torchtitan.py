@@ -14,6 +14,7 @@ from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values
 from parsers.values import commas, gibibytes, number
 
 _MESH = re.compile(r"device mesh with parallelism: ([a-z_]{1,20}=-?\d{1,7}(?:, [a-z_]{1,20}=-?\d{1,7}){0,15})")
+_CUT = re.compile(r"[\w([]")  # another text, which may stand inside the last number
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]{1,100})\]")
 
 
@@ -43,7 +44,8 @@ def _sizes(text: str) -> dict[str, int]:
     """Return the size of every axis of a device mesh; one that the older form leaves out has size 1."""
     match, old = _MESH.search(text), _OLD_MESH.search(text)
     if match is not None:
-        return {axis: int(size) for axis, _, size in (part.partition("=") for part in match[1].split(", "))}
+        sizes = {axis: int(size) for axis, _, size in (part.partition("=") for part in match[1].split(", "))}
+        return sizes if {"pp", "tp"} <= sizes.keys() and not _CUT.match(text, match.end()) else {}
     if old is None:
         return {}
     named = zip(old[1].replace("'", "").split(", "), old[2].split(", "), strict=False)

@@ -28,7 +28,7 @@ MUTATIONS = _benchmark()
 
 @pytest.mark.parametrize("mutation", [name for name in MUTATIONS.MUTATIONS if name not in MUTATIONS.PLACED])
 def test_a_wrapped_log_is_read_to_its_last_fact_and_its_cause(mutation: str) -> None:
-    for dialect in MUTATIONS.TEN:
+    for dialect in MUTATIONS.LOGS:
         assert MUTATIONS.tried(dialect, mutation, 1) == ("same", ()), dialect
 
 
@@ -77,7 +77,7 @@ CUT = ("cut at the end", "cut at the start", "the last lines")
 
 @pytest.mark.parametrize("mutation", CUT)
 def test_a_cut_log_says_what_is_missing(mutation: str) -> None:
-    for dialect in MUTATIONS.TEN:
+    for dialect in MUTATIONS.LOGS:
         assert MUTATIONS.tried(dialect, mutation, 3).word in ("same", "less"), dialect
 
 
