@@ -141,7 +141,7 @@ def test_nanochats_pretraining_mid_training_and_sft_are_three_runs() -> None:
 def test_the_longest_lines_that_end_in_a_letter_are_not_one_line_that_a_terminal_broke() -> None:
     line = "step 000{0}/00099 (10.00%) | loss: 4.{0} | lrm: 1.00 | dt: {1}.10ms | tok/sec: 1,680 | total time: 1.00m\n"
     (run,) = parse_text("".join(line.format(n, 131 if n in (20, 30, 40, 50) else 31) for n in range(10, 99)))
-    assert len(run.steps) == 89 and run.notes == ()
+    assert len(run.steps) == 89 and not any("broken" in note for note in run.notes)
 
 
 def test_llm_cs_batch_is_in_tokens() -> None:
