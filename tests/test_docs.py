@@ -22,7 +22,7 @@ from parsers import write
 from tests.compare.made import made
 
 ROOT = Path(__file__).parent.parent
-LOG = ROOT / "tests" / "parsers" / "fixtures" / "megatron_modern.log"
+LOG = (ROOT / "tests" / "parsers" / "fixtures" / "hf_trainer.log").read_bytes()  # states no model, no device
 NOT_HERE = ("export", "source", "git", "bash", "UPDATE_GOLDEN=1")  # a shell's own, a clone, a bundle, a rewrite
 TAGS = {"bash", "sh", "python", "yaml", "text"}
 pytestmark = pytest.mark.docs
@@ -65,13 +65,13 @@ def elsewhere(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             (elsewhere / path.name).symlink_to(path.resolve())
     for name in ("LOG", "train.log", "a.log", "llama-mi300x/runs/x/train.log"):
         (elsewhere / name).parent.mkdir(parents=True, exist_ok=True)
-        (elsewhere / name).write_bytes(LOG.read_bytes())
+        (elsewhere / name).write_bytes(LOG)
     tokens = ("--vocab-size", "512", "--seed", "1", "--tokens", "2001")
     program = ROOT / "launchers" / "ranks" / "corpus.py"
     subprocess.run(
         [sys.executable, program, "--prefix", elsewhere / "corpus", *tokens], check=True, capture_output=True
     )
-    (elsewhere / "b.log.gz").write_bytes(gzip.compress(LOG.read_bytes()))
+    (elsewhere / "b.log.gz").write_bytes(gzip.compress(LOG))
     (elsewhere / "power.csv").write_text("timestamp, index, power.draw [W]\n2026/09/11 04:19:41.0, 0, 100 W\n")
     sides = (("nvidia", "h100", "A"), ("amd", "mi300x", "B"))
     images = (("amd", "mi300x", "rocm/primus:v26.4"), ("amd", "mi300x", "rocm/primus:v26.5"))
