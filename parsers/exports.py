@@ -50,7 +50,7 @@ def kind_of(path: Path) -> str | None:
                 return "wandb"
             if any(name.startswith(EVENTS) for name in names):
                 return "tensorboard"
-            return "mlflow" if "metrics" in names and "artifact_uri" in _short(path / _MLFLOW, 4096) else None
+            return "mlflow" if "metrics" in names and "artifact_uri" in _short(_within(path, _MLFLOW), 4096) else None
         if not path.is_file():  # of a pipe nothing may be read twice
             return None
         if path.name.startswith(EVENTS):
@@ -157,7 +157,7 @@ def _tensorboard(path: Path) -> Export:
     """Return the run in the event files of a directory, or in one of them."""
     settings: dict[str, Any] = {}
     tags, at, steps, values = dict[str, int](), array("q"), array("q"), array("d")  # twenty bytes a value
-    files = sorted(path.glob(f"{EVENTS}*")) if path.is_dir() else [path]
+    files = _within(path, f"{EVENTS}*") if path.is_dir() else [path]
     for step, tag, value in _events(files):
         if not isinstance(value, str):
             at.append(tags.setdefault(tag, len(tags)))
@@ -240,10 +240,10 @@ def _unwrapped(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wandb(path: Path) -> Iterator[Parsed]:
     """Yield the runs of a run directory, or of its .wandb file alone; what the console said tells how they ended."""
-    history = next(iter(sorted(path.glob("*.wandb"))), None) if path.is_dir() else path
-    directory = (path if path.is_dir() else path.parent) / "files"
+    directory = path if path.is_dir() else path.parent
+    history = next(iter(_within(path, "*.wandb")), None) if path.is_dir() else path
     settings: dict[str, Any] = {}
-    facts = _machine(_object(directory / _METADATA))
+    facts = _machine(json_object(_short(_within(directory, f"files/{_METADATA}"))) or {})
     for record in _leveldb(history) if history is not None else ():
         for item in (*_all(record, 17, 4, 1), *_all(record, 5, 1)):  # RunRecord.config.update, ConfigRecord.update
             settings |= _item(item)
@@ -253,9 +253,11 @@ def _wandb(path: Path) -> Iterator[Parsed]:
         if name := _text(record, 17, 8):
             facts["run_name"] = name
     settings = settings or {
-        key: entry.get("value") for key, entry in _yaml(directory / "config.yaml").items() if isinstance(entry, dict)
+        key: entry.get("value")
+        for key, entry in _yaml(_within(directory, "files/config.yaml")).items()
+        if isinstance(entry, dict)
     }
-    console = _console(directory / "output.log")
+    console = _console(directory)
     framework = console.framework if console is not None else None
     points = partial(_history, history)
     *before, last = read_runs(
@@ -358,8 +360,8 @@ def _cells(path: Path, columns: Mapping[str, str]) -> Iterator[Point]:
 
 def _mlflow(path: Path) -> Iterator[Parsed]:
     """Yield the runs in a directory of MLflow's file store."""
-    meta, logged = _yaml(path / _MLFLOW), list[tuple[int, Point]]()
-    for tag, text in _texts(path / "metrics"):
+    meta, logged = _yaml(_within(path, _MLFLOW)), list[tuple[int, Point]]()
+    for tag, text in _texts(path, "metrics"):
         for place, line in enumerate(text.splitlines(), start=1):
             words = line.split(" ")  # time in ms, value, step
             if len(words) == 3 and words[0].isdecimal() and words[2].isdecimal() and len(line) < 80:
@@ -368,18 +370,17 @@ def _mlflow(path: Path) -> Iterator[Parsed]:
     logged.sort(key=lambda entry: (entry[0], entry[1].axis))
     facts = {"run_name": str(meta["run_name"])} if meta.get("run_name") else {}
     facts |= _start((real(meta.get("start_time")) or 0.0) / 1000)
-    export = Export("mlflow", lambda: (point for _, point in logged), dict(_texts(path / "params")), facts)
+    export = Export("mlflow", lambda: (point for _, point in logged), dict(_texts(path, "params")), facts)
     fault = _ENDED.get(str(meta.get("status")))
     for run in read_runs(export):
         faults = run.faults._replace(**{fault: "MLflow says so, and not why"}) if fault else run.faults
         yield replace(run, faults=faults)
 
 
-def _texts(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the path below a folder, which is the name of what is logged there, and the text of each file."""
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            yield file.relative_to(folder).as_posix(), _short(file)
+def _texts(folder: Path, inner: str) -> Iterator[tuple[str, str]]:
+    """Yield the path below an inner folder, which is the name of what is logged there, and the text of each file."""
+    for file in _within(folder, f"{inner}/**/*"):
+        yield file.relative_to(folder / inner).as_posix(), _short([file])
 
 
 def _machine(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -398,14 +399,12 @@ def _machine(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if isinstance(value, (str, int))}
 
 
-def _console(path: Path) -> Parsed | None:
+def _console(directory: Path) -> Parsed | None:
     """Return the last run in what W&B kept of the console; None where it kept nothing."""
-    if not path.is_file():
-        return None
-    parser = Parser()
-    for block in read_blocks(path):
+    parser, files = Parser(), _within(directory, "files/output.log")
+    for block in (block for file in files for block in read_blocks(file)):
         parser.feed_bytes(block)
-    return parser.finish()[-1]
+    return parser.finish()[-1] if files else None
 
 
 def _with_console(run: Parsed, console: Parsed) -> Parsed:
@@ -429,25 +428,29 @@ def _with_console(run: Parsed, console: Parsed) -> Parsed:
     )
 
 
-def _object(path: Path) -> Mapping[str, Any]:
-    return json_object(_short(path)) or {}
-
-
-def _yaml(path: Path) -> Mapping[str, Any]:
-    """Return the mapping in a YAML file; an empty one where there is none, or none that can be read."""
+def _yaml(files: Sequence[Path]) -> Mapping[str, Any]:
+    """Return the mapping in a YAML file; an empty one where there is none, or none that can be read. No tracker writes
+    an alias, by which a short file may come to billions of entries."""
     import yaml
 
+    text, loader = _short(files, 1 << 20), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        entry = yaml.load(_short(path, 1 << 20), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader))
+        entry = None if aliases else yaml.load(text, loader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
     return entry if isinstance(entry, dict) else {}
 
 
-def _short(path: Path, most: int = _LARGEST) -> str:
-    """Return the text of a file, its first megabytes; empty where it is missing."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as stream:
+def _within(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder that fit, but no link that leads out of it: a run may be a stranger's."""
+    home = folder.resolve()
+    return [file for file in sorted(folder.glob(pattern)) if file.is_file() and file.resolve().is_relative_to(home)]
+
+
+def _short(files: Sequence[Path], most: int = _LARGEST) -> str:
+    """Return the text of the first file, its first megabytes; empty where there is none, or none that can be read."""
+    for file in files[:1]:
+        with suppress(OSError), file.open(encoding="utf-8", errors="replace") as stream:
             return stream.read(most)
-    except OSError:
-        return ""
+    return ""

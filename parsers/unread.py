@@ -18,11 +18,17 @@ SOURCES = frozenset(
 )
 """Endings of files that hold no log, whatever they quote."""
 _REINFORCEMENT = "reinforcement learning: a step is a rollout and several updates of a policy"
-_NOT_SUPPORTED = (  # its name, why, literals of which one is in its step lines, and how those look
-    ("verl", _REINFORCEMENT, (b"actor/", b"critic/"), rb"step:\d{1,9} - [^\n]{0,6000}\b(?:actor|critic)/\w"),
-    ("verl's SFT trainer", "its lines are not known", (b"train/loss:",), rb"step:\d{1,9} - [^\n]{0,600}\btrain/loss:"),
-    ("slime", _REINFORCEMENT, (b"{'rollout/", b"'train/pg_loss'"), rb"(?:perf|rollout|step) \d{1,9}: \{'\w{1,20}/"),
-    ("prime-rl", _REINFORCEMENT, (b"| Mismatch KL", b"| Reward", b" tokens/s | MFU"), rb"Step \d{1,9} \| "),
+_NOT_SUPPORTED = (  # its name, why, literals of which one is in its log, how its step lines begin, what follows there
+    ("verl", _REINFORCEMENT, (b"actor/", b"critic/"), rb"step:\d{1,9} - ", rb"\b(?:actor|critic)/\w"),
+    ("verl's SFT trainer", "its lines are not known", (b"train/loss:",), rb"step:\d{1,9} - ", rb"\btrain/loss:"),
+    (
+        "slime",
+        _REINFORCEMENT,
+        (b"{'rollout/", b"'train/pg_loss'"),
+        rb"(?:perf|rollout|step) \d{1,9}: \{'\w{1,20}/",
+        b"",
+    ),
+    ("prime-rl", _REINFORCEMENT, (b"| Mismatch KL", b"| Reward", b" tokens/s | MFU"), rb"Step \d{1,9} \| ", b""),
 )
 _MOST_LINES, _MOST_COLUMNS, _MOST_CHARACTERS = 20_000, 8, 160
 _PARSED, _LOOKED_AT = 1 << 20, 1 << 16
@@ -38,8 +44,9 @@ _OF_A_STEP = (
 
 def not_supported(block: bytes) -> str | None:
     """Return the sentence on a trainer whose step lines stand in this part of a log and are not read; None: none."""
-    for name, why, literals, line in _NOT_SUPPORTED:
-        if any(literal in block for literal in literals) and re.search(line, block):
+    for name, why, literals, head, behind in _NOT_SUPPORTED:
+        lines = block.split(b"\n") if any(literal in block for literal in literals) else ()
+        if any((begin := re.search(head, line)) and re.search(behind, line[begin.end() :]) for line in lines):
             return f"is a log of {name}, which is not supported ({why})"
     return None
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from parsers.driver import Dialect, Driver, Event, Fact, Setting, Values
 from parsers.record import Validation
-from parsers.values import Column, gibibytes, number
+from parsers.values import Column, gibibytes, number, real
 
 _SEVERAL_GPUS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
@@ -27,7 +27,7 @@ def _timed(values: Values, text: str) -> Values:
     metrics = values["metrics"]
     tokens, rate = metrics.get("tokens_per_step"), metrics.get("tokens_per_s")
     if tokens and rate:
-        values["step_time_s"] = tokens / rate
+        values["step_time_s"] = real(tokens / rate)
     return values
 
 

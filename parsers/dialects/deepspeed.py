@@ -14,6 +14,7 @@ DeepSpeed-Chat trains two engines, whose steps have the same numbers: the second
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from parsers.driver import Dialect, Driver, Event, NewRun, Values
 from parsers.record import Step
@@ -84,7 +85,7 @@ class _Driver(Driver):
         """Return the steps of the timer's lines before the first report, or without one where each follows the last."""
         timed, self._timed = self._timed, []
         numbers = [*dict.fromkeys(values["iteration"] for _, values in timed)]
-        if self._report is None and len(numbers) > 1 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
+        if self._report is None and len(numbers) > 1 and all(b == a + 1 for a, b in pairwise(numbers)):
             self._micro = 1
         micro = self._micro
         ends = [(line, values) for line, values in timed if micro and values["iteration"] % micro == 0]

@@ -106,7 +106,7 @@ class _Run:
                 return first
         tokens = metrics.get("consumed_tokens") if self.counts_padding else None
         ratio = tokens / self.tokens_per_step if tokens is not None and self.tokens_per_step else 0.0
-        return int(ratio) if ratio == int(ratio) and low <= ratio <= min(high, _TOO_MANY) else None
+        return int(ratio) if low <= ratio <= min(high, _TOO_MANY) and ratio.is_integer() else None
 
     def _between(self, before: _Bar | None, after: _Bar | None) -> tuple[int, float]:
         """Return the least and the most that the step can be: a bar drawn before has at most this step, one drawn after

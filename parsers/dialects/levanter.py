@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from parsers.driver import Dialect, Driver, Event, Fact, Values
 from parsers.record import Step
-from parsers.values import Column, number, step_fields
+from parsers.values import Column, number, real, step_fields
 
 _NUMBER = r"(\d{1,3}(?:\.\d{1,2})?)([kMG]?)it"
 _BAR = re.compile(
@@ -27,7 +27,7 @@ _FAST_S = 0.1  # tqdm's mininterval: of faster steps most are not printed when t
 def _seconds(rate: str) -> float | None:
     """Return the seconds a step of a printed rate, 5.5s/it or 49.0it/s; None where there is none yet."""
     value = number(rate.removesuffix("s/it").removesuffix("it/s").replace(",", ""))
-    return value if rate.endswith("s/it") or not value else 1 / value
+    return value if rate.endswith("s/it") or not value else real(1 / value)
 
 
 class _Driver(Driver):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from parsers.driver import Dialect, Driver, Event, Fact, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
-from parsers.values import Column, commas, count, gibibytes, number, step_fields, whole
+from parsers.values import Column, commas, count, gibibytes, number, real, step_fields, whole
 
 _HEAD = re.compile(r"\[step=(\d{1,12})/(\d{1,12}|\?{3})(?:, ?epoch=\d{1,9})?(?:, ?eta=[\w()., -]{1,40})?\]")
 _EVALUATION = re.compile(r"Finished (.{1,80}?) evals in ([\d.]{1,12}) seconds\. Metrics:\s*$")
@@ -40,7 +40,7 @@ def _teraflops(text: str) -> float | None:
 
 def _seconds(rate: str) -> float | None:
     value = commas(rate)
-    return 1 / value if value else None
+    return real(1 / value) if value else None
 
 
 class _Driver(Driver):

@@ -417,6 +417,26 @@ def test_unknown_is_nothing(tmp_path: Path) -> None:
     assert kind_of(ours) is None
 
 
+def test_a_strangers_run(tmp_path: Path) -> None:
+    """No link leads out of its directory, and no alias multiplies what a short file says."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "output.log").write_text("Traceback (most recent call last):\nRuntimeError: a secret\n")
+    (run := tmp_path / "run").mkdir()
+    (run / "run-abc.wandb").write_bytes(wandb_file(HF))
+    (run / "files").symlink_to(tmp_path / "mine")
+    assert only(run).faults.root is None
+    store = mlflow(tmp_path / "store", HF, {"seed": 1})
+    (store / "params" / "learning_rate").symlink_to(tmp_path / "mine" / "output.log")
+    assert "secret" not in repr(only(store))
+    aliases = [
+        f"a{at}: &a{at} {{value: {{{', '.join(f'{k}: *a{at - 1}' for k in 'bcdefghi')}}}}}" for at in range(1, 9)
+    ]
+    (bomb := run_directory(tmp_path / "bomb", b"")).joinpath("files", "config.yaml").write_text(
+        "\n".join(["a0: &a0 {value: {}}", *aliases])
+    )
+    assert not only(bomb).effective
+
+
 @pytest.mark.parametrize("name", ["events", "wandb"])
 def test_damaged_files(name: str, tmp_path: Path) -> None:
     """Nothing raises, and nothing that is read is another value than without the damage."""

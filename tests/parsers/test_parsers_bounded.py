@@ -1,14 +1,20 @@
-"""Memory hardly grows with the log: a long one is read in a process of its own, and its peak is looked at."""
+"""Memory hardly grows with the log: a long one is read in a process of its own, and its peak is looked at. Time and
+memory do not follow what a log claims."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
+from helpers import parse_text
 
 from parsers import Step
 from parsers.segment import Steps
+from parsers.unread import not_supported
 
 ROOT = Path(__file__).parents[2]
 STEPS = 60_000
@@ -38,6 +44,28 @@ def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> Non
     assert (runs, steps, seen, last) == (1, STEPS, STEPS, STEPS)
     assert peak_mb < 100
     assert sum(1 for _ in (tmp_path / "out" / "steps.jsonl").open()) == STEPS
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"[timer.py:197:stop] 0/{n}, RunningAvgSamplesPerSec=12.5, CurrSamplesPerSec=12.5" for n in (1, 10**12 - 1)],
+        [
+            "***** Running training *****",
+            *(
+                f" {n}%| | {n}/100 [00:09<01:00, 6s/it]\n{{'loss': 2.5, 'epoch': {n}, 'num_input_tokens_seen': {seen}}}"
+                for n, seen in enumerate(("1e-199", "1e-199", "1e199", "1e199"))
+            ),
+        ],
+        ["step:1 - " * 150_000, "refactor/"],
+    ],
+    ids=["a count of steps", "a ratio without bounds", "a line of many beginnings"],
+)
+def test_a_strangers_numbers(lines: list[str]) -> None:
+    began = time.perf_counter()
+    assert not_supported("\n".join(lines).encode()) is None
+    assert time.perf_counter() - began < 9
+    assert all(step.step < 100 for run in parse_text("\n".join([*lines, ""])) for step in run.steps)
 
 
 def test_packed_steps_are_the_steps() -> None:
