@@ -23,14 +23,7 @@ _REPORTED_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
 _FIELDS = (
-    "platform",
-    "hardware",
-    "image",
-    "exit_code",
-    "declared",
-    "not_rehearsed",
-    "shrunk",
-    "cautions",
+    *("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed", "shrunk", "cautions"),
     "started_at",
 )
 """Facts that have a field of their own in a record."""

@@ -157,7 +157,8 @@ class Dialect:
     """Each thing that training waits for, such as "checkpoint", to the line that says so; groups, of which each may be
     missing: `iteration`, `seconds`."""
     validations: tuple[str, ...] = ()
-    """A validation point: group `iteration`, and `loss` where it is printed; any other is one of its metrics."""
+    """A validation point: groups `iteration` (else it is of the step before), `loss` and `seconds`, which may all be
+    missing; any other is one of its metrics."""
     validates_before: bool = False
     """A validation is made before the step of its number."""
 
@@ -291,10 +292,12 @@ class Dialect:
 
     def _validation(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         printed = match.groupdict()
-        iteration, loss = int(printed.pop("iteration")), number(printed.pop("loss", None) or "")
+        at, loss = printed.pop("iteration", None), number(printed.pop("loss", None) or "")
+        seconds = self.conversions.get("seconds", number)(printed.pop("seconds", None) or "")
         metrics = {name: value for name, text in printed.items() if (value := commas(text or "")) is not None}
-        step = iteration - self.first - self.validates_before
-        yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=metrics)
+        iteration = None if at is None else int(at)
+        step = None if iteration is None else iteration - self.first - self.validates_before
+        yield Validation(line=line, step=step, iteration=iteration, loss=loss, seconds=seconds, metrics=metrics)
 
 
 def _is_cut(match: re.Match[str], name: str, value: Any) -> bool:

@@ -85,10 +85,20 @@ def milliseconds(text: str) -> float | None:
     return number(f"{text}e-3")  # the decimal point moves in the text: 4403.9 / 1000 is no 4.4039 to a float
 
 
+_LETTERS: Mapping[str, int] = {"": 0, **{letter: 3 * power for power, letter in enumerate("KMBTPE", 1)}}
+
+
+def human(text: str, shift: int = 0) -> float | None:
+    """Return the number behind 8.79K, 480B, 0.0001, times a power of ten: the point moves in the text."""
+    letter = text[-1:] if text[-1:] in _LETTERS else ""
+    power, digits = _LETTERS[letter] + shift, text.removesuffix(letter)
+    return number(f"{digits}e{power}" if power else digits)
+
+
 INTEGERS: tuple[Convert, ...] = (int, integer, count)
 POWERS: dict[Convert, Mapping[str, int]] = {read: {"": 0} for read in (*INTEGERS, number, commas)}
 """A function that reads a number, to what may stand behind it, and by which power of ten it multiplies then."""
-POWERS |= {milliseconds: {"": -3}, gibibytes: {"": 0}}
+POWERS |= {milliseconds: {"": -3}, gibibytes: {"": 0}, human: _LETTERS}
 UNITS: Mapping[Convert, Callable[[float], Any]] = {gibibytes: partial(whole, unit=1024**3)}
 """A function that reads a number in a unit, to the function that turns the number into its value."""
 

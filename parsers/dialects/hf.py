@@ -35,12 +35,8 @@ _SUMMARY: Mapping[str, str] = {
 _TOO_MANY = 10**12  # steps
 _TOTALS = 16
 _NEARLY = 1e-6
-_OF_PROGRAM = (
-    "logging_steps",
-    "logging_first_step",
-    "logging_strategy",
-    "resumed_from",
-)  # stated before the header of a run
+# Stated before the header of a run.
+_OF_PROGRAM = ("logging_steps", "logging_first_step", "logging_strategy", "resumed_from")
 _Span = tuple[float, float]
 
 
@@ -475,15 +471,8 @@ DIALECT = Dialect(
     signs=(
         *(b"'learning_rate': ", b'"learning_rate": ', b"'train_runtime': ", b'"train_runtime": '),
         *(b"Total optimization", b'"current_steps": ', _STATE.encode(), b"/transformers/trainer", b"[axolotl."),
-        *(
-            b"/axolotl/",
-            b"/llamafactory/",
-            b"/llmtuner/",
-            b"/swift/",
-            b"/trl/",
-            b"** Running training **",
-            b"Unsloth - ",
-        ),
+        *(b"/axolotl/", b"/llamafactory/", b"/llmtuner/", b"/swift/", b"/trl/", b"** Running training **"),
+        b"Unsloth - ",
     ),
     marks=(b"loss", b"it/s]", b"s/it]", b"Saving model checkpoint to"),
     startup=(

@@ -8,17 +8,10 @@ its last micro-batch); the time is the last micro-batch's, and the step's where 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from parsers.driver import Dialect, Driver, Event, Values
-from parsers.record import Validation
 from parsers.values import milliseconds, number
-
-_VALIDATION = re.compile(
-    r"(?:iter|step) \d{1,9}: val loss (\d[\d.]{0,12})(?:, val time: ([\d.]{1,16}) ?ms)?"
-    r"|Final evaluation \| val loss: ([\d.]{1,12})"
-)
 
 
 class _Driver(Driver):
@@ -32,13 +25,6 @@ class _Driver(Driver):
             values["step_time_s"] = metrics.pop("last_micro_batch_s", None)
         return super().step(line, values, text)
 
-    def other(self, line: int, text: str) -> Iterator[Event]:
-        yield from super().other(line, text)
-        match = _VALIDATION.search(text)
-        if match is not None:
-            seconds = None if match[2] is None else milliseconds(match[2])
-            yield Validation(line=line, loss=number(match[1] or match[3]), seconds=seconds)
-
 
 DIALECT = Dialect(
     framework="litgpt",
@@ -47,16 +33,8 @@ DIALECT = Dialect(
     marks=(b"step)", b"val loss", b"Saving checkpoint"),
     startup=(
         *(b"micro_batch_size", b"global_batch_size", b"max_seq_length", b"lr_warmup_steps", b"max_norm", b"min_lr"),
-        *(
-            b"'n_",
-            b"n_layer=",
-            b"vocab_size",
-            b"'lr'",
-            b"'weight_decay'",
-            b"learning_rate",
-            b"raining time",
-            b"raining Time",
-        ),
+        *(b"'n_", b"n_layer=", b"vocab_size", b"'lr'", b"'weight_decay'", b"learning_rate"),
+        *(b"raining time", b"raining Time"),
         *(b"otal parameters", b"emory used", b"emory Used"),
     ),
     head=r"\biter \d{1,10}(?: \|)? step (\d{1,9})(?::| \|)(?=.{1,120}\((?:optimizer\.|opt\.)?step\))",
@@ -66,6 +44,10 @@ DIALECT = Dialect(
         "loss train": ("loss", number),
         "iter time": ("last_micro_batch_s", milliseconds),
     },
+    validations=(
+        r"(?:iter|step) \d{1,9}: val loss (?P<loss>\d[\d.]{0,12})(?:, val time: (?P<seconds>[\d.]{1,16}) ?ms)?",
+        r"Final evaluation \| val loss: (?P<loss>[\d.]{1,12})",
+    ),
     stalls={"checkpoint": r"Saving checkpoint to "},
     entry=r"""(?:^|[\s{(,'])(\w{1,32})(?:': |=)([\d.e+-]{1,16})(?=[,)}\s]|$)""",
     facts=(
@@ -73,6 +55,6 @@ DIALECT = Dialect(
         r"(?P<completed>[Tt]raining [Tt]ime {0,4}: )",
         r"Memory [Uu]sed {0,4}: (?P<peak_memory_allocated_gb>[\d.]{1,12}) GB",
     ),
-    conversions={"peak_memory_allocated_gb": number, "completed": lambda text: "all"},
+    conversions={"peak_memory_allocated_gb": number, "completed": lambda text: "all", "seconds": milliseconds},
     driver=_Driver,
 )

@@ -12,11 +12,9 @@ import re
 from collections.abc import Iterator
 
 from parsers.driver import Dialect, Driver, Event, Setting, Values
-from parsers.record import Validation
 from parsers.values import integer, milliseconds, number
 
 _BATCH = re.compile(r"seq_len T=(\d{1,9}) .{1,60} total_batch_size=(\d{1,12})")
-_VALIDATION = re.compile(r"(?:^|\s)val loss (\d\S{0,20})")
 _NAME = r"(?=(?:[\d.]{1,20}%? (?:\w{2,5} ){0,2})?(loss|norm|lr|trl|ms|MFU|tok/s)\b)"  # before or behind its number
 _NUMBER = r"([\d.]{1,20}(?:e[+-]\d\d)?|-?nan|-?inf)"
 
@@ -34,9 +32,7 @@ def _meaning(values: Values, text: str) -> Values | None:
 class _Driver(Driver):
     def other(self, line: int, text: str) -> Iterator[Event]:
         yield from super().other(line, text)
-        match, batch = _VALIDATION.search(text), _BATCH.search(text)
-        if match is not None and (loss := number(match[1])) is not None:
-            yield Validation(line=line, loss=loss)  # its place is the step before
+        batch = _BATCH.search(text)
         if batch is not None and int(batch[1]):
             yield Setting("global_batch_size", int(batch[2]) // int(batch[1]), line)
 
@@ -48,14 +44,8 @@ DIALECT = Dialect(
     signs=(b" tok/s", b" trl:"),
     marks=(b" tok/s", b" trl:", b" tel:", b" eval:", b"val loss "),
     startup=(
-        *(
-            b"          |",
-            b"batch_size B=",
-            b"grad_accum_steps=",
-            b"accumulation steps: ",
-            b"iteration time: ",
-            b"iters avg: ",
-        ),
+        *(b"          |", b"batch_size B=", b"grad_accum_steps=", b"accumulation steps: "),
+        *(b"iteration time: ", b"iters avg: "),
     ),
     head=r"\bs(?:tep {1,6}|:)(\d{1,9})(?:/(\d{1,9}))?"
     r"(?= \| (?:train )?loss [^|]{1,40}\| norm|: train loss \S{1,20} (?:norm|\()| trl:)",
@@ -74,6 +64,7 @@ DIALECT = Dialect(
     complete=r"tok/s|norm:(?:\d{1,9}\.\d\d|-?nan)\s{0,9}$|trl:(?:\d{1,4}\.\d{4,6}|-?nan)\s{0,9}$",
     validates_before=True,
     validations=(
+        r"(?:^|\s)val loss (?P<loss>\d[\d.]{0,20})(?!\S)",
         r"\bs:(?P<iteration>\d{1,9}) tel:(?P<loss>\S{1,20})",
         r"\bs:(?P<iteration>\d{1,9}) eval:(?P<hellaswag_accuracy>\S{1,20})",
     ),

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from parsers.driver import Argument, Dialect, Driver, Event, Fact, Resumed, Values
 from parsers.record import STEP_FIELDS, Stall, Step, Validation
-from parsers.values import POWERS, Column, Place, integer, literal, milliseconds, number
+from parsers.values import POWERS, Column, Place, human, integer, literal, milliseconds, number
 
 # NeMo 2 writes "Training epoch 0, iteration 1/7 |".
 _HEAD = re.compile(r"iteration(?<!, iteration)(?: |=)\s{0,20}(\d{1,12})/\s{0,20}(\d{1,12}) {1,3}\|")
@@ -58,19 +58,15 @@ def _tflops(text: str) -> float | None:
     return number(text.removesuffix("TFLOPS"))
 
 
-def _tokens(text: str) -> float | None:
-    return number(f"{text[:-1]}e9" if text[-1:] == "B" else text)
-
-
 def _measured(text: str) -> float | None:
     return number(text) or None  # the EnergyMonitor reads 0.0 where NVML is not there (megatron/core/energy_monitor.py)
 
 
-POWERS |= {_tflops: {"": 0, "TFLOPS": 0}, _tokens: {"": 0, "B": 9}}
+POWERS[_tflops] = {"": 0, "TFLOPS": 0}
 # By names in small letters and without underscores.
 _COLUMNS: Mapping[str, Column] = {
     "consumed samples": ("consumed_samples", integer),
-    "consumed tokens": ("consumed_tokens", _tokens),
+    "consumed tokens": ("consumed_tokens", human),
     "elapsed time per iteration (ms)": ("step_time_s", milliseconds),
     "elapsed time per iteration ms": ("step_time_s", milliseconds),
     "elapsed time per iteration (s)": ("step_time_s", number),

@@ -8,25 +8,14 @@ The first rank prints its Config before, as Python shows a dataclass: `paralleli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from parsers.driver import Dialect, Driver, Event, Setting, Values
-from parsers.values import POWERS, literal, number, whole
-
-_POWERS: Mapping[str, int] = {"": 0, **{letter: 3 * power for power, letter in enumerate("KMBTPE", 1)}}
-
-
-def human(text: str, shift: int = 0) -> float | None:
-    """Return the number behind 8.79K, 480B, 0.0001, times a power of ten: the point moves in the text."""
-    letter = text[-1:] if text[-1:] in _POWERS else ""
-    power, digits = _POWERS[letter] + shift, text.removesuffix(letter)
-    return number(f"{digits}e{power}" if power else digits)
-
+from parsers.values import POWERS, human, literal, whole
 
 _human_ms = partial(human, shift=-3)
-POWERS[human] = _POWERS
-POWERS[_human_ms] = {letter: power - 3 for letter, power in _POWERS.items()}
+POWERS[_human_ms] = {letter: power - 3 for letter, power in POWERS[human].items()}
 
 
 def _batch(values: Values, text: str) -> Values | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from parsers.driver import Dialect, Driver, Event, Fact, Setting
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
-from parsers.values import Column, commas, count, gibibytes, number, real, step_fields, whole
+from parsers.values import Column, commas, count, gibibytes, human, number, real, step_fields, whole
 
 _HEAD = re.compile(r"\[step=(\d{1,12})/(\d{1,12}|\?{3})(?:, ?epoch=\d{1,9})?(?:, ?eta=[\w()., -]{1,40})?\]")
 _EVALUATION = re.compile(r"Finished (.{1,80}?) evals in ([\d.]{1,12}) seconds\. Metrics:\s*$")
@@ -24,14 +24,11 @@ _ENTRY = re.compile(  # behind any prefix; a comma ends a setting
 _METRIC = re.compile(r"^\s{2,24}(\w[\w/ ().%+-]{1,100})=(\S{0,39}[^\s,])\s*$")
 _TOKENS = re.compile(r"^ {2,24}(global_batch_size|rank_microbatch_size|sequence_length)=(\d{1,12}),?\s*$")
 _NAMES = {"global_batch_size": "global_batch_size", "rank_microbatch_size": "micro_batch_size"}
-_LETTERS = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
 
 def _letters(text: str) -> float | None:
     """Return a number as `format_float` of OLMo-core prints it: 52,428,800, 1.049B, 441.0T."""
-    factor = _LETTERS.get(text[-1:], 1.0)
-    value = commas(text if factor == 1.0 else text[:-1])
-    return None if value is None else value * factor
+    return human(text.replace(",", ""))
 
 
 def _teraflops(text: str) -> float | None:

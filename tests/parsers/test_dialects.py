@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from helpers import FIXTURES, parse_text, read, steps_of
 
-from parsers.dialects.nanotron import human
 from parsers.driver import Fact, NewRun, Resumed, Setting
+from parsers.values import human
 
 BY_ORDER, LOSS_MEAN = "step:by_order", "loss:interval_mean"
 
