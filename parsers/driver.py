@@ -44,8 +44,8 @@ class Fact(_Stated):
     """Something else the log states. Names that the core knows: train_iters (iterations planned), completed (the
     framework's end marker; "all": which says that all was done, whatever was planned; False: that it was not),
     dump_complete (its argument dump came to its end), framework_version, vendor (nvidia, amd, intel, google), hardware
-    (of conf/hardware), device_name, device_count, device_memory_bytes, parameters, parameters_by_rank. All others go to
-    the record's environment as they are."""
+    (of conf/hardware), device_name, device_count, device_memory_bytes, parameters, parameters_by_rank, and of a batch
+    that is stated in tokens global_batch_tokens and micro_batch_tokens. All others go to the record's environment."""
 
 
 @dataclass(frozen=True, slots=True)

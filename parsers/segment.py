@@ -21,6 +21,7 @@ from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
 
 _MANY, _HEAD, _RECENT = 10_000, 1 << 18, 16
+_IN_TOKENS = {"global_batch_tokens": "global_batch_size", "micro_batch_tokens": "micro_batch_size"}
 # All ranks pass a step together, so a line that repeats one is never further behind.
 _TWINS_WITHIN = 3
 # A step takes half a kB as it is, some 30 bytes packed; packing and unpacking it take a third of the time to read it.
@@ -135,6 +136,7 @@ class Segment:
         self._settings: dict[str, Reading] = {}
         self._marked: dict[str, dict[str, Reading]] = {kind: {} for kind in marks.SETTINGS}
         self._contradicted: set[str] = set()
+        self._tokens: dict[str, Reading] = {}  # batches that are stated so
         self._validations: list[Validation] = []
         self._stalls: list[Stall] = []
         self._restarts: list[Restart] = []
@@ -278,6 +280,8 @@ class Segment:
                 self._finished = fact.value == "all"
         elif fact.name == "dump_complete":
             self._complete = True
+        elif fact.name in _IN_TOKENS:
+            self._tokens.setdefault(fact.name, Reading(fact.value, fact.line))
         else:
             known = self._facts.get(fact.name)
             if isinstance(known, dict) and isinstance(fact.value, dict):
@@ -313,16 +317,7 @@ class Segment:
     def parsed(self, dialect: str | None, framework: str | None, dialects: tuple[str, ...], lines: int) -> Parsed:
         """Return the run as it was reported so far."""
         stated = {key: at for key, at in self._arguments.items() if key[1] not in self._contradicted}
-        dumped: dict[str, Reading] = {}
-        for column in dict.fromkeys((framework, *(column for column, _ in stated))):
-            own = {name: at for (of, name), at in stated.items() if of == column}
-            if column:
-                named = canonical(own, column)
-                megatrons = facts(column).get("prints_megatron_arguments")
-                dumped = {**(in_effect(named, own, self._complete) if megatrons else named), **dumped}
-        for name, at in self._settings.items():
-            if name not in self._contradicted and (name not in dumped or dumped[name].value is None):
-                dumped[name] = at
+        dumped = self._dumped(stated, framework)
         damaged = {name: at for name, at in dumped.items() if _is_damaged(name, at.value)}
         dumped = {name: at for name, at in dumped.items() if name not in damaged}
         planned = self._marked["effective"].get("train_iters")
@@ -351,6 +346,22 @@ class Segment:
             lines=lines,
             first_line=self.first_line,
         )
+
+    def _dumped(self, stated: Mapping[tuple[str, str], Reading], framework: str | None) -> dict[str, Reading]:
+        """Return what the log states by canonical names. stated: the arguments that it does not contradict."""
+        dumped: dict[str, Reading] = {}
+        for column in dict.fromkeys((framework, *(column for column, _ in stated))):
+            own = {name: at for (of, name), at in stated.items() if of == column}
+            if column:
+                named = canonical(own, column)
+                megatrons = facts(column).get("prints_megatron_arguments")
+                dumped = {**(in_effect(named, own, self._complete) if megatrons else named), **dumped}
+        settings = {name: at for name, at in self._settings.items() if name not in self._contradicted}
+        length = self._settings.get("seq_length")
+        for name, tokens in self._tokens.items() if length and length.value else ():
+            if length and tokens.value and tokens.value % length.value == 0:
+                settings.setdefault(_IN_TOKENS[name], Reading(tokens.value // length.value, tokens.line))
+        return dumped | {n: at for n, at in settings.items() if n not in dumped or dumped[n].value is None}
 
     def _notes(self, dumped: Mapping[str, Reading], damaged: Mapping[str, int]) -> Iterator[str]:
         if damaged:

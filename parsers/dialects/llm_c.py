@@ -8,13 +8,9 @@ rates of main.log have six decimals. An MFU of -100% is an unknown device's."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-from parsers.driver import Dialect, Driver, Event, Setting, Values
+from parsers.driver import Dialect, Values
 from parsers.values import integer, milliseconds, number
 
-_BATCH = re.compile(r"seq_len T=(\d{1,9}) .{1,60} total_batch_size=(\d{1,12})")
 _NAME = r"(?=(?:[\d.]{1,20}%? (?:\w{2,5} ){0,2})?(loss|norm|lr|trl|ms|MFU|tok/s)\b)"  # before or behind its number
 _NUMBER = r"([\d.]{1,20}(?:e[+-]\d\d)?|-?nan|-?inf)"
 
@@ -27,14 +23,6 @@ def _meaning(values: Values, text: str) -> Values | None:
     if "tok/s)" in text and (own := metrics.pop("tokens_per_s_running_mean", None)) is not None and "ms |" in text:
         metrics["tokens_per_s"] = own
     return values if values["step"] >= 0 else None
-
-
-class _Driver(Driver):
-    def other(self, line: int, text: str) -> Iterator[Event]:
-        yield from super().other(line, text)
-        batch = _BATCH.search(text)
-        if batch is not None and int(batch[1]):
-            yield Setting("global_batch_size", int(batch[2]) // int(batch[1]), line)
 
 
 DIALECT = Dialect(
@@ -75,6 +63,7 @@ DIALECT = Dialect(
         r"=> (?:setting grad_accum_steps=|calculated gradient accumulation steps: )(?P<num_micro_batches>\d{1,9})",
     ),
     facts=(
+        r"seq_len T=\d{1,9} .{1,60} total_batch_size=(?P<global_batch_tokens>\d{1,12})",
         r"\| device {1,24}\| (?P<device_name>\S.{0,48}?) {1,60}\|",
         r"\| num_parameters {1,24}\| (?P<parameters>\d{1,18}) ",
         r"\| precision {1,24}\| (?P<precision>\w{1,16}) ",
@@ -83,5 +72,4 @@ DIALECT = Dialect(
         r"(?P<completed>total average iteration time: |final \d{1,9} iters avg: )",
     ),
     conversions={"train_iters": integer},
-    driver=_Driver,
 )

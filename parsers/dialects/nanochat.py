@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 
 from parsers.driver import Dialect, Driver, Event, Setting, Values
-from parsers.values import commas, milliseconds, number, real
+from parsers.values import commas, count, milliseconds, number, real
 
-_TOKENS = re.compile(r"(micro-batch / rank: \d{1,9} x \d{1,9} =|micro-batch:|Total batch size) ([\d,]{1,20})")
+_TOKENS = re.compile(r"(micro-batch / rank: \d{1,9} x \d{1,9} =|micro-batch:) ([\d,]{1,20})")
 
 
 def _meaning(values: Values, text: str) -> Values | None:
@@ -30,26 +30,21 @@ def _meaning(values: Values, text: str) -> Values | None:
 
 
 class _Driver(Driver):
-    """Divides the printed numbers of tokens: by a rank's micro-batch, and by the sequence's length."""
+    """Divides the printed tokens of all ranks by those of one."""
 
-    _rank = _length = 0
+    _rank = 0
 
     def other(self, line: int, text: str) -> Iterator[Event]:
-        for event in super().other(line, text):
-            yield event
-            if isinstance(event, Setting) and event.name == "seq_length":
-                self._length = event.value
+        yield from super().other(line, text)
         match = _TOKENS.search(text)
         tokens = int(commas(match[2]) or 0) if match is not None else 0
         if match is None or not tokens:
             return
         if "=" in match[1]:
             self._rank = tokens
-        elif match[1] == "micro-batch:" and self._rank:
+        elif self._rank:
             yield Setting("world_size", tokens // self._rank, line)
             yield Setting("data_parallel_size", tokens // self._rank, line)
-        elif self._length:
-            yield Setting("global_batch_size", tokens // self._length, line)
 
 
 DIALECT = Dialect(
@@ -93,6 +88,7 @@ DIALECT = Dialect(
         r"\bVocab size: (?P<vocab_size>[\d,]{1,12})",
     ),
     facts=(
+        r"Total batch size (?P<global_batch_tokens>[\d,]{1,20})",
         r"\bGPU: (?P<device_name>.{1,60}?) \| Peak FLOPS \(BF16\): (?P<peak_flops_of_printed_mfu>\S{1,16})",
         r"COMPUTE_DTYPE: torch\.(?P<compute_dtype>\w{1,16})",
         r"(?:Number of parameters|\btotal {5,20}): (?P<parameters>[\d,]{1,24})",
@@ -103,6 +99,7 @@ DIALECT = Dialect(
     conversions={
         "completed": lambda text: "all",
         "vocab_size": lambda text: int(commas(text) or 0) or None,
+        "global_batch_tokens": count,
         "peak_flops_of_printed_mfu": number,
         "peak_memory_allocated_mib": lambda text: real(number(text)) or None,
     },

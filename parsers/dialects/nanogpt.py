@@ -39,9 +39,6 @@ class _Driver(Driver):
                 yield Fact("train_iters", event.value + 1, line)
             else:
                 yield event
-            if isinstance(event, Fact) and event.name == "tokens_per_iteration" and "seq_length" in self._kept:
-                batch = event.value // max(1, self._kept["seq_length"].value)
-                self._kept["global_batch_size"] = Setting("global_batch_size", batch, line)
 
 
 DIALECT = Dialect(
@@ -67,9 +64,10 @@ DIALECT = Dialect(
     entry=r"(?:^|[:\])>] ?|found )(\w{1,32}) = ([\d.e+-]{1,16})(?=\s|$)",
     printed_facts={"max_iters": "train_iters"},
     facts=(
+        r"tokens per iteration will be: (?P<global_batch_tokens>[\d,]{1,20})",
         r"number of parameters: (?P<parameters_million>[\d.]{1,12})M",
         r"tokens per iteration will be: (?P<tokens_per_iteration>[\d,]{1,20})",
     ),
-    conversions={"parameters_million": number, "tokens_per_iteration": count},
+    conversions={"parameters_million": number, **dict.fromkeys(("tokens_per_iteration", "global_batch_tokens"), count)},
     driver=_Driver,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parsers.driver import Dialect, Driver, Event, Fact, Setting
+from parsers.driver import Dialect, Driver, Event, Fact
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
 from parsers.values import Column, commas, count, gibibytes, human, number, real, step_fields, whole
@@ -22,8 +22,6 @@ _ENTRY = re.compile(  # behind any prefix; a comma ends a setting
     r"(?:^|\s)((?:train|optim|throughput|gpu_memory|[sS]ystem)/[\w/ ().%-]{1,80})=(\S{0,39}[^\s,])\s*$"
 )
 _METRIC = re.compile(r"^\s{2,24}(\w[\w/ ().%+-]{1,100})=(\S{0,39}[^\s,])\s*$")
-_TOKENS = re.compile(r"^ {2,24}(global_batch_size|rank_microbatch_size|sequence_length)=(\d{1,12}),?\s*$")
-_NAMES = {"global_batch_size": "global_batch_size", "rank_microbatch_size": "micro_batch_size"}
 
 
 def _letters(text: str) -> float | None:
@@ -51,7 +49,6 @@ class _Driver(Driver):
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
         self._entries: dict[str, str] = {}
-        self._tokens: dict[str, int] = {}
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         heads = [*_HEAD.finditer(text), *_EVALUATION.finditer(text)]
@@ -83,13 +80,6 @@ class _Driver(Driver):
         if "Training for " in text or "Will resume training" in text:  # another start
             yield from self.end()
             self._last = 0
-        tokens = _TOKENS.match(body(text))
-        if tokens is not None:
-            self._tokens.setdefault(tokens[1], int(tokens[2]))
-            length = self._tokens.get("sequence_length", 0)
-            for printed, name in _NAMES.items() if length else ():
-                if (batch := self._tokens.pop(printed, 0)) and batch % length == 0:
-                    yield Setting(name, batch // length, line)
         yield from super().other(line, text)
 
     def _close(self) -> Iterator[Event]:
@@ -182,6 +172,8 @@ DIALECT = Dialect(
         r"^.{0,120}? {2}max_grad_norm=(?P<clip_grad>[\d.]{1,16}),?\s*$",
     ),
     facts=(
+        r"^.{0,120}? {2}global_batch_size=(?P<global_batch_tokens>\d{1,12}),?\s*$",
+        r"^.{0,120}? {2}rank_microbatch_size=(?P<micro_batch_tokens>\d{1,12}),?\s*$",
         r"(?P<completed>Training complete)\s*$",
         r"GPU capacity: (?P<device_name>.{1,80}?) with (?P<device_memory_bytes>[\d.]{1,20})GiB memory",
         r"Device peak Flops/s: (?P<peak_flops_of_printed_mfu>\d{1,24})",
