@@ -238,8 +238,8 @@ class Dialect:
         iteration."""
         kinds: list[tuple[tuple[str, ...], _Make]] = [
             ((self.entry,) if self.entry else (), self._entries),
-            (self.settings, self._settings),
-            (self.facts, self._facts),
+            (self.settings, partial(self._stated, Setting)),
+            (self.facts, partial(self._stated, Fact)),
             (self.validations, self._validation),
             *(((text,), partial(self._stall, kind)) for kind, text in self.stalls.items()),
         ]
@@ -261,29 +261,14 @@ class Dialect:
             if key in self.printed_facts:
                 yield Fact(self.printed_facts[key], value, line)
 
-    def _settings(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
-        yield from self._cut(match, line)
-        for name, value in self._stated(match):
-            yield Setting(name, value, line)
-
-    def _facts(self, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
-        facts = dict(self._stated(match))
-        vendor = maker_of(facts.get("device_name", ""))
-        yield from self._cut(match, line)
-        for name, value in (facts if vendor is None else {**facts, "vendor": vendor}).items():
-            yield Fact(name, value, line)
-
-    def _stated(self, match: re.Match[str]) -> Iterator[tuple[str, Any]]:
+    def _stated(self, kind: type[Setting | Fact], match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         for name, printed in match.groupdict().items():
             convert = self.conversions.get(name) or _CONVERSIONS.get(name, literal)
             value = None if printed is None else convert(printed)
-            if value is not None and not _is_cut(match, name, value):
-                yield name, value
-
-    def _cut(self, match: re.Match[str], line: int) -> Iterator[Cut]:
-        for name, printed in match.groupdict().items():
-            if printed is not None and _is_cut(match, name, literal(printed)):
-                yield Cut(name, None, line)
+            if value is not None:
+                yield Cut(name, None, line) if _is_cut(match, name, value) else kind(name, value, line)
+            if name == "device_name" and value and (vendor := maker_of(value)):
+                yield Fact("vendor", vendor, line)
 
     def _stall(self, kind: str, match: re.Match[str], line: int, last: int | None) -> Iterator[Event]:
         printed = match.groupdict()

@@ -524,7 +524,7 @@ DIALECT = Dialect(
     },
     settings=tuple(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
     facts=(
-        *(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _FACTS.items()),
+        *(rf"{text} = (?P<{name}>[\d,]{{1,40}})" for name, text in _FACTS.items()),
         *(*_DUMPED, *_TRAINERS),
     ),
     conversions={
