@@ -59,6 +59,7 @@ DIALECT = Dialect(
     stalls={"checkpoint": r"Writing checkpoint at step (?P<iteration>\d{1,9})"},
     entry=r"\| ([\w ()]{1,24}?) {1,24}\| (\S{1,40}) {1,60}\|",
     settings=(
+        r"seq_len T=(?P<seq_length>\d{1,9}) ",
         r"num_processes=(?=(?P<world_size>\d{1,6}))(?P<data_parallel_size>\d{1,6}) and",
         r"=> (?:setting grad_accum_steps=|calculated gradient accumulation steps: )(?P<num_micro_batches>\d{1,9})",
     ),

@@ -150,6 +150,7 @@ def test_llm_cs_batch_is_in_tokens() -> None:
         "step 1/4 | loss 3.2 (+nanz)| norm 0.2 (+nanz)| lr 1.00e-04 | 44.96 ms | 1.0% bf16 MFU | 12 tok/s\n"
     )
     assert {name: at.value for name, at in run.effective.items()} == {
+        "seq_length": 64,
         "global_batch_size": 16,
         "world_size": 2,
         "data_parallel_size": 2,
