@@ -31,6 +31,15 @@ _FATAL = re.compile(
     r"engine: |Fatal Python error|Segmentation fault|Bus error|terminate called|Aborted|bash: |\S{0,80}: error: "
     r"|slurmstepd: error|srun: error|what\(\): "
 )
+# What others say of its end: the shell that started it, Slurm and LSF of the job, NCCL's watchdog. by: it was ended.
+_ENDED = re.compile(
+    r"(?P<by>(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Killed|Terminated)\b|TERM_[A-Z_]{3,40}: job killed"
+    r"|slurmstepd: error: \*\*\* (?:JOB .{1,200} CANCELLED AT|.{1,250} DUE TO ))"
+    r"|(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Aborted|Segmentation fault)\b"
+    r"|slurmstepd: error: \*\*\* .{1,200} CANCELLED AT"
+    r"|(?:Subject: )?Job \d{1,12}: <.{1,200}> in cluster <.{1,80}> Exited"
+    r"|Watchdog caught collective operation timeout"
+)
 _OUT_OF_MEMORY = re.compile(
     r"MemoryError|ErrorOutOfMemory|out of memory|cudaErrorMemoryAllocation|DefaultCPUAllocator: can't allocate memory"
     r"|DefaultCPUAllocator: not enough memory|bad_alloc|Cannot allocate memory|OOM Killed|oom[-_]kill",
@@ -49,7 +58,10 @@ _AFTERMATH = re.compile(
 _CHILD_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,5})")
 _SUMMARY_RANK = re.compile(r"^\s{0,20}rank\s{1,10}: (\d{1,6}) ")
 _SUMMARY_EXIT = re.compile(r"^\s{0,20}exitcode\s{1,10}: (-?\d{1,5}) ")
-_CHEAP = re.compile(r"rror|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf")
+_CHEAP = re.compile(
+    r"rror|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf"
+    r"|[Kk]illed|Terminated|Exited|Watchdog"
+)
 _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
 
 
@@ -111,13 +123,16 @@ class FaultFinder:
         raised = _EXCEPTION.match(said)
         if _OVERCOME.search(text):
             self._message_left = 0
+        elif ended := _ENDED.match(said):
+            self._keep("interrupted" if ended["by"] else "aftermath", shown)
         elif raised or _FATAL.match(said):
             for sort, pattern in (("out_of_memory", _OUT_OF_MEMORY), ("not_finite", _NOT_FINITE)):
                 if pattern.search(text):
                     self._keep(sort, shown)
             if raised and "SignalException" in raised[0]:
                 self._keep("interrupted", shown)
-            self._keep("aftermath" if _AFTERMATH.search(text) else "root", shown)
+            nameless = said.startswith("Error: ")  # a launcher's, which often goes on: no exception has this name
+            self._keep("aftermath" if nameless or _AFTERMATH.search(text) else "root", shown)
             self._message, self._message_left = shown, _MESSAGE_LINES
             self._refusal = said.startswith("engine: ") and self._first.get("root") == shown
         elif _NOT_FINITE.search(text) and _MEGATRON_CHECKS.search(text):

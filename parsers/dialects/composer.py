@@ -129,7 +129,10 @@ class _Driver(Driver):
 DIALECT = Dialect(
     framework="composer",
     looks_for="Composer: records '[batch=1/100]:' with lines 'Train loss/train/total: …'",
-    signs=(b"Train loss/train/", b"Train time/batch: ", b"]: loss/train/total: ", b"]: trainer/global_step: "),
+    signs=(
+        *(b"Train loss/train/", b"Train time/batch: ", b"]: loss/train/total: ", b"]: trainer/global_step: "),
+        b" composer.trainer.trainer: ",  # before the first step, too
+    ),
     marks=(b"[batch=", b"[token=", b"[sample=", b"Eval ", b" Train "),
     startup=(
         b"Done.",

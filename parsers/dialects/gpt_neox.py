@@ -18,6 +18,9 @@ class _Driver(NodeDriver):
         """Return 512 for "512.........................updated": dots fill up to where the value came from. Pipeline 0
         is one stage, run without DeepSpeed's pipeline engine (megatron/initialize.py)."""
         value = super().value(name, re.sub(r"\.{0,100}(?:updated|default)$", "", printed))
+        if name == "optimizer":  # {'type': 'Adam', 'params': …}
+            named = re.search(r"'type': '(\w{1,40})'", printed)
+            return value if named is None else named[1].lower()
         return 1 if (name, value) == ("pipe_parallel_size", 0) else value
 
 
@@ -30,9 +33,17 @@ DIALECT = replace(
     looks_for="GPT-NeoX: 'samples/sec: ' before Megatron's iteration line, 'NeoXArgs'",
     signs=(b"NeoXArgs", b"| approx flops per GPU: ", b"| lm_loss: "),
     marks=(*megatron.DIALECT.marks, *deepspeed.DIALECT.marks),
-    startup=(*(mark for mark in megatron.DIALECT.startup if mark != b"using world size"), b"  world_size ."),
+    startup=(
+        *(mark for mark in megatron.DIALECT.startup if mark != b"using world size"),
+        *(b"  world_size .", b"Using topology: {", b"> total params: "),
+    ),
     prints_next_rate=False,
     # DeepSpeed's own dump: the launcher's says None, and "using world size: 1" is said by the launcher too.
-    settings=(*megatron.DIALECT.settings, r"  world_size {1,40}\.{2,80} {0,2}(?P<world_size>\d{1,9})\s*$"),
+    settings=(
+        *(*megatron.DIALECT.settings, r"  world_size {1,40}\.{2,80} {0,2}(?P<world_size>\d{1,9})\s*$"),
+        r"Using topology: \{(?P<world_size>ProcessCoord\(.{1,60000}\): \d{1,6})\}",  # every rank's place
+    ),
+    facts=(*megatron.DIALECT.facts, r"> total params: (?P<parameters>[\d,]{1,24})\s*$"),
+    conversions={"world_size": lambda text: text.count("ProcessCoord(") or int(text)},
     driver=_Driver,
 )

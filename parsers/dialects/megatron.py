@@ -240,6 +240,8 @@ class MegatronDriver(Driver):
 
     def value(self, name: str, printed: str) -> Any:
         """Return the value of an argument. A hook: forks print some in their own way."""
+        if name == "num_experts":  # DeepSpeed's is a list, [1] by default: a dense model (megatron/arguments.py)
+            printed = "None" if printed == "[1]" else printed.removeprefix("[").removesuffix("]")
         return literal(printed)
 
     def other(self, line: int, text: str) -> Iterator[Event]:

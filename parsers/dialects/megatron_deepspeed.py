@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from parsers.dialects import deepspeed, megatron
 from parsers.dialects.megatron import MegatronDriver
@@ -48,12 +47,6 @@ class NodeDriver(MegatronDriver):
         return steps
 
 
-class _Driver(NodeDriver):
-    def value(self, name: str, printed: str) -> Any:
-        # --num-experts takes a list, [1] by default: a dense model (megatron/arguments.py).
-        return None if (name, printed) == ("num_experts", "[1]") else super().value(name, printed)
-
-
 DIALECT = replace(
     megatron.DIALECT,
     framework="megatron_deepspeed",
@@ -71,5 +64,5 @@ DIALECT = replace(
     conversions={"deepspeed_version": str},
     entry=deepspeed.DIALECT.entry,
     printed_by="deepspeed",
-    driver=_Driver,
+    driver=NodeDriver,
 )

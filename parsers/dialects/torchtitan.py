@@ -15,6 +15,8 @@ from parsers.values import commas, gibibytes, number
 
 _MESH = re.compile(r"device mesh with parallelism: ([a-z_]{1,20}=-?\d{1,7}(?:, [a-z_]{1,20}=-?\d{1,7}){0,15})")
 _CUT = re.compile(r"[\w([]")  # another text, which may stand inside the last number
+_SCHEDULE = re.compile(r"Using pipeline schedule \w{1,60} with (\d{1,9}) microbatches")
+_BATCH = ("micro_batch_size", "num_micro_batches")
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]{1,100})\]")
 
 
@@ -27,17 +29,39 @@ def _share_last(values: Values, text: str) -> Values:
 
 
 class TorchTitanDriver(Driver):
+    """Beside the mesh, what pipeline stages make of a batch: torchtitan/distributed/pipeline_parallel.py cuts the local
+    batch into microbatches."""
+
+    _stages, _pieces, _out_of_data = 1, 0, False
+
     def other(self, line: int, text: str) -> Iterator[Event]:
-        yield from super().other(line, text)
+        self._out_of_data |= "Ran out of data" in text
+        if match := _SCHEDULE.search(text):
+            self._pieces = int(match[1])
+        for event in super().other(line, text):
+            if isinstance(event, Setting) and event.name in _BATCH and self._stages > 1:
+                yield from self._per_stage(event)
+            elif isinstance(event, Fact) and event.name == "completed" and not self._out_of_data:
+                yield Fact("completed", "all", line)
+            else:
+                yield event
         sizes, known = _sizes(text) if "device mesh with" in text else {}, self.dialect.known
         axes = ((known.get(f"mesh.{axis}"), size) for axis, size in sizes.items())
         yield from (Setting(setting.name, size, line) for setting, size in axes if setting is not None)
         yield from (Fact(axis, sizes[axis], line) for axis in ("dp_replicate", "dp_shard") if axis in sizes)
         if sizes:
+            self._stages, self._pieces = sizes.get("pp", 1), 0
             replicas = sizes.get("dp_replicate", 1) * sizes.get("dp_shard", 1) * sizes.get("dp", 1)
             yield Setting("data_parallel_size", replicas, line)
             # ParallelDims holds it: dp_replicate * dp_shard * cp * tp * pp = WORLD_SIZE (parallel_dims.py, _validate).
             yield Setting("world_size", replicas * sizes.get("cp", 1) * sizes.get("tp", 1) * sizes.get("pp", 1), line)
+
+    def _per_stage(self, event: Setting) -> Iterator[Setting]:
+        """Yield a size of the local batch as a stage sees it; nothing where the pieces are not said."""
+        if self._pieces and event.name == "num_micro_batches":
+            yield Setting(event.name, event.value * self._pieces, event.line)
+        elif self._pieces and event.value % self._pieces == 0:
+            yield Setting(event.name, event.value // self._pieces, event.line)
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -61,6 +85,7 @@ DIALECT = Dialect(
         *(b"raining starts at step", b"Training completed"),
         *(b"torchtitan version", b"arguments ", b"device mesh with", b" capacity: ", b"total parameters"),
         *(b"Peak flops undefined", b"computing MFU", b"Trainer is initialized with"),
+        *(b" microbatches and ", b"Ran out of data"),
     ),
     family="torchtitan",
     head=r"step: (?<!validate step: ) {0,11}(\d{1,12}) {2}(?=loss:)",

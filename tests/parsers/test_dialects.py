@@ -213,6 +213,58 @@ def test_settings_and_facts() -> None:
             {**MESH, "dp_shard": 4, "data_parallel_size": 4, "world_size": 8},
         ),
         (
+            "torchtitan",  # a pipeline cuts the local batch
+            "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=1, ep=2, etp=1\n"
+            "Using pipeline schedule Interleaved1F1B with 10 microbatches and 8 stages.\n"
+            "Trainer is initialized with local batch size 160, global batch size 1280, gradient accumulation steps 2, "
+            "sequence length 256, total steps 50 (warmup 5)",
+            {
+                **MESH,
+                "tensor_model_parallel_size": 1,
+                "pipeline_model_parallel_size": 2,
+                "world_size": 8,
+                "dp_replicate": 1,
+                "dp_shard": 4,
+                "data_parallel_size": 4,
+                "expert_model_parallel_size": 2,
+                "micro_batch_size": 16,
+                "num_micro_batches": 20,
+                "global_batch_size": 1280,
+                "seq_length": 256,
+                "train_iters": 50,
+                "lr_warmup_iters": 5,
+            },
+        ),
+        (
+            "torchtitan",  # how many pieces is not said
+            "Building 2-D device mesh with ['pp', 'dp'], [2, 4]\n"
+            "Trainer is initialized with local batch size 4, global batch size 16, gradient accumulation steps 1, "
+            "sequence length 256, total steps 50 (warmup 5)",
+            {
+                **MESH,
+                "tensor_model_parallel_size": 1,
+                "pipeline_model_parallel_size": 2,
+                "world_size": 8,
+                "data_parallel_size": 4,
+                "global_batch_size": 16,
+                "seq_length": 256,
+                "train_iters": 50,
+                "lr_warmup_iters": 5,
+            },
+        ),
+        ("torchtitan", "[titan] root - INFO - Training completed", {"completed": "all"}),
+        (
+            "torchtitan",
+            "[titan] root - WARNING - Ran out of data; last step was canceled.\nTraining completed",
+            {"completed": True},
+        ),
+        (
+            "gpt_neox",
+            "Using topology: {ProcessCoord(pipe=0, data=0, model=0): 0, ProcessCoord(pipe=0, data=1, model=0): 1}\n"
+            " > total params: 70,426,624",
+            {"world_size": 2, "parameters": 70426624},
+        ),
+        (
             "torchtitan",  # Primus' dump of its configuration
             "[20251031 07:04:34][rank-1/8][INFO ] arguments training.local_batch_size......................... 4\n"
             "[20251031 07:04:34][rank-1/8][INFO ] arguments training.global_batch_size........................ -1\n"

@@ -131,6 +131,22 @@ def test_the_first_cause_is_not_what_the_others_say_of_it() -> None:
     assert judge(Ending(exit_code=1), read(aftermath)).cause == aftermath
 
 
+def test_what_shell_slurm_lsf_and_nccl_say_of_the_end() -> None:
+    shell, lsf = "/a/b.sh: line 149: 179417 Killed      torchrun train.py", "TERM_OWNER: job killed by owner."
+    slurm = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-03-14T04:10:00 DUE TO TIME LIMIT ***"
+    step = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2026-03-14T04:10:00 ***"
+    exited = "Subject: Job 3329260: <gpt3> in cluster <summit> Exited"
+    late = "[rank2]:[E ProcessGroupNCCL.cpp:754] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(…)"
+    launcher = "Error: environment generator script not found at:"
+    for said, status in ((shell, "killed"), (lsf, "killed"), (slurm, "killed"), (step, "failed"), (exited, "failed")):
+        outcome = judge(Ending(), read(*steps(1), said, step))
+        assert (outcome.status, outcome.cause) == (status, said)
+        assert judge(Ending(), read(*steps(1), "ValueError: real", said)).cause == "ValueError: real"
+    for said in (late, launcher):
+        assert judge(Ending(), read(*steps(1), said)).cause == said
+        assert judge(Ending(), read(*steps(1), said, "ValueError: real")).cause == "ValueError: real"
+
+
 def test_an_error_that_training_survived_is_no_cause() -> None:
     lines = ("ImportError: no module named apex", *steps(1, 2), "ValueError: real")
     assert judge(Ending(exit_code=1), read(*lines)).cause == "ValueError: real"

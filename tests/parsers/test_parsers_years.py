@@ -114,7 +114,10 @@ MDS_SETTINGS = {
     "micro_batch_size": 8,
     "data_parallel_size": 4,
 }
-NEOX = "NeoXArgs.from_ymls() ['a.yml']\n" + dump("pipe_parallel_size=0", "num_layers=6", end="........updated")
+NEOX = "NeoXArgs.from_ymls() ['a.yml']\n" + dump(
+    *("pipe_parallel_size=0", "num_layers=6", "optimizer={'type': 'Adam', 'params': {'lr': 0.1}}"),
+    end="........updated",
+)
 PIPE = "steps: 1 loss: 9.5000 iter time (s): 1.500 samples/sec: 8.000\n"
 
 # What is read of a log: the framework, its settings (those given), and of each run the steps with the fields given.
@@ -163,7 +166,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[list[dict[str, Any]]]]] = 
     "GPT-NeoX without pipeline, its first node": (
         NEOX + PIPE,
         "gpt_neox",
-        {"pipeline_model_parallel_size": 1, "num_layers": 6},
+        {"pipeline_model_parallel_size": 1, "num_layers": 6, "optimizer": "adam"},
         [[{"step": 0, "loss": 9.5}]],
     ),
     "DeepSpeed of 2022 counts micro-steps": (
