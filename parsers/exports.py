@@ -84,21 +84,21 @@ def read_all(path: Path) -> tuple[Parsed, ...]:
 
 def fields(data: bytes) -> list[tuple[int, Any]]:
     """Return number and value of each field of a protobuf message: an integer, or bytes; up to where it is damaged."""
-    found: list[tuple[int, Any]] = []
+    read: list[tuple[int, Any]] = []
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at)
         if tag & 7 == 0:
             value, at = _varint(data, at)
-            found.append((tag >> 3, value))
+            read.append((tag >> 3, value))
             continue
         size = _SIZES.get(tag & 7, end)
         if tag & 7 == 2:
             size, at = _varint(data, at)
         if at + size <= end:
-            found.append((tag >> 3, data[at : at + size]))
+            read.append((tag >> 3, data[at : at + size]))
         at += size
-    return found
+    return read
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -98,13 +98,9 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
         fields |= {name: value for name, value in about.items() if not getattr(record, name)}
     stated = {name: record.effective[name].value for name in settings if name in record.effective}
     apart = [(name, value, settings[name]) for name, value in stated.items() if value != settings[name]]
+    had = [(name, getattr(record, name), given[name]) for name in FIELDS[1:] if name in given]
+    apart += [(name, value, mine) for name, value, mine in had if value not in (None, mine)]
     other = [f"{name} is {value} in the log, {mine} as given" for name, value, mine in apart]
-    had = ((name, getattr(record, name)) for name in FIELDS[1:] if name in given)
-    other += [
-        f"{name} is {value} in the log, {given[name]} as given"
-        for name, value in had
-        if value not in (None, given[name])
-    ]
     if STATUS in given and record.status == "unknown":
         fields[STATUS] = given[STATUS]
     elif given.get(STATUS, record.status) != record.status:

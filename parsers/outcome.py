@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 
 from parsers.faults import signal_name
 from parsers.record import Status, Step
@@ -142,9 +142,8 @@ def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
     elif ending.exit_code not in (0, None) or ending.hung:
         why = parsed.faults.root or parsed.faults.death or "nothing is said of it"
         how = "a hang" if ending.hung else f"exit code {ending.exit_code}"
-        total = (
-            "" if parsed.train_iters is None or parsed.finished else f" {parsed.train_iters}"
-        )  # a ceiling, it may be
+        ceiling = parsed.train_iters is None or parsed.finished
+        total = "" if ceiling else f" {parsed.train_iters}"
         yield f"all{total} iterations were done; {how} came after them: {why}"
     yield from _lost(parsed.steps)
     bad = [step for step in parsed.steps if _not_finite(step)]
@@ -157,15 +156,24 @@ def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
 def _lost(steps: Sequence[Step]) -> Iterator[str]:
     """Yield which values a few step lines lack that all others have, and where lines of steps are missing: another
     process may have written into them, or the log was cut. The first two and skipped steps may print less."""
-    usual = [step for step in steps[2:] if not (step.skipped or step.nan or step.nonfinite)]
-    lacking = {name: [step for step in usual if getattr(step, name) is None] for name in _PRINTED}
-    few = {name: lack for name, lack in lacking.items() if 0 < len(lack) <= _FEW * len(usual)}
+    usual, lacking, first = 0, Counter[str](), dict[str, Step]()
+    for step in islice(steps, 2, None):  # one after another: they are packed
+        if not (step.skipped or step.nan or step.nonfinite):
+            usual += 1
+            for name in [name for name in _PRINTED if getattr(step, name) is None]:
+                lacking[name] += 1
+                first.setdefault(name, step)
+    few = {name: lacking[name] for name in _PRINTED if 0 < lacking[name] <= _FEW * usual}
     if few:
-        said = (f"{name} ({len(lack)}, the first at iteration {_iteration(lack[0])})" for name, lack in few.items())
-        yield f"steps whose lines lack a value that the others have, and may be cut: {', '.join(said)}"
-    between = Counter(after.step - step.step for step, after in pairwise(steps))
+        each = (f"{name} ({count}, the first at iteration {_iteration(first[name])})" for name, count in few.items())
+        yield f"steps whose lines lack a value that the others have, and may be cut: {', '.join(each)}"
+    between, begins = Counter[int](), dict[int, int]()
+    for step, after in pairwise(steps):
+        between[after.step - step.step] += 1
+        begins.setdefault(after.step - step.step, _iteration(step))
     interval, times = max(between.items(), key=lambda entry: entry[1], default=(0, 0))
     if times >= (1 - _FEW) * (len(steps) - 1) > 1:
-        gaps = [step for step, after in pairwise(steps) if after.step - step.step >= 2 * interval]
-        if gaps:
-            yield f"step lines are missing in {len(gaps)} places, the first after iteration {_iteration(gaps[0])}"
+        wide = [gap for gap in begins if gap >= 2 * interval]  # in the order of their first places
+        if wide:
+            places = sum(between[gap] for gap in wide)
+            yield f"step lines are missing in {places} places, the first after iteration {begins[wide[0]]}"

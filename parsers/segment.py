@@ -140,7 +140,7 @@ class Segment:
         self._validations: list[Validation] = []
         self._stalls: list[Stall] = []
         self._restarts: list[Restart] = []
-        self._told: deque[tuple[int, Validation]] = deque(maxlen=_RECENT)
+        self._points: deque[tuple[int, Validation]] = deque(maxlen=_RECENT)
         self._stall: Stall | None = None  # the last one
         self._cut: dict[str, int] = {}  # what the log states and another text has cut, with its line
         self._train_iters: int | None = None
@@ -243,7 +243,7 @@ class Segment:
 
     def _restart(self, done: int, line: int) -> None:
         self._validations = [point for point in self._validations if point.step is None or point.step < done]
-        self._told.clear()
+        self._points.clear()
         if not self.steps:
             if done:
                 self._keep(self._restarts, Restart(done, line))
@@ -299,9 +299,9 @@ class Segment:
 
     def _keep_validation(self, point: Validation) -> None:
         """Keep a point that no other rank has printed since the last step."""
-        told = self.last_step, replace(point, line=1, seconds=None)
-        if told not in self._told:
-            self._told.append(told)
+        printed = self.last_step, replace(point, line=1, seconds=None)
+        if printed not in self._points:
+            self._points.append(printed)
             self._keep(self._validations, point)
 
     def _keep_stall(self, stall: Stall) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from parsers.text import colourless, plain
 from parsers.unwrap import encoding_of
 
-SOURCES = frozenset(
-    f".{suffix}"
-    for suffix in "py pyi sh c h cc cpp cu hip js ts html css toml cfg ini yaml yml md rst".split()  # noqa: SIM905
-)
+SOURCES = {
+    *(".py", ".pyi", ".sh", ".c", ".h", ".cc", ".cpp", ".cu", ".hip", ".js", ".ts", ".html", ".css"),
+    *(".toml", ".cfg", ".ini", ".yaml", ".yml", ".md", ".rst"),
+}
 """Endings of files that hold no log, whatever they quote."""
 _REINFORCEMENT = "reinforcement learning: a step is a rollout and several updates of a policy"
 _NOT_SUPPORTED = (  # its name, why, literals of which one is in its log, how its step lines begin, what follows there

@@ -160,8 +160,8 @@ def _layer(lines: Sequence[bytes]) -> Layer | None:
 
 def _most(lines: Sequence[bytes], match: Callable[[bytes], object]) -> bool:
     """Return whether half of the lines match, or many that follow one another."""
-    runs = [(bool(found), len([*group])) for found, group in groupby(lines, lambda line: match(line) is not None)]
-    matching = [length for found, length in runs if found]
+    runs = [(fits, len([*group])) for fits, group in groupby(lines, lambda line: match(line) is not None)]
+    matching = [length for fits, length in runs if fits]
     return bool(matching) and (2 * sum(matching) >= len(lines) or max(matching) >= _IN_SEQUENCE)
 
 

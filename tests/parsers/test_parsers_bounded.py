@@ -22,13 +22,16 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import parsers
+# not getrusage, whose peak is that of the tests' process, which this one was forked from
+peak = lambda: next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 runs = parsers.parse_all(Path(sys.argv[1]))
+read = peak()
+parsers.judge(parsers.Ending(), runs[-1])
+judged = peak()
 seen = sum(1 for step in runs[-1].steps if step.loss == 2.5)
 record = parsers.Record(id="a", name="a", provenance="imported", status="unknown", steps=runs[-1].steps)
 parsers.write(record, Path(sys.argv[2]))
-# not getrusage, whose peak is that of the tests' process, which this one was forked from
-peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
-print(json.dumps([len(runs), len(runs[-1].steps), seen, runs[-1].steps[-1].iteration, peak]))
+print(json.dumps([len(runs), len(runs[-1].steps), seen, runs[-1].steps[-1].iteration, peak(), judged - read]))
 """
 
 
@@ -40,9 +43,9 @@ def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> Non
         stream.writelines(line.format(i=i, n=STEPS) + " |\n" + "noise\n" * 9 for i in range(1, STEPS + 1))
     command = [sys.executable, "-c", PROGRAM, str(log), str(tmp_path / "out")]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    runs, steps, seen, last, peak_mb = json.loads(done.stdout)
+    runs, steps, seen, last, peak_mb, judged_mb = json.loads(done.stdout)
     assert (runs, steps, seen, last) == (1, STEPS, STEPS, STEPS)
-    assert peak_mb < 100
+    assert peak_mb < 100 and judged_mb < 9
     assert sum(1 for _ in (tmp_path / "out" / "steps.jsonl").open()) == STEPS
 
 
