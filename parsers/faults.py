@@ -29,8 +29,9 @@ _EXCEPTION = re.compile(  # the first is OLMo's: "CRITICAL Uncaught OLMoThreadEr
 )
 _FATAL = re.compile(
     r"engine: |Fatal Python error|Segmentation fault|Bus error|terminate called|Aborted|bash: |\S{0,80}: error: "
-    r"|slurmstepd: error|srun: error|what\(\): "
+    r"|slurmstepd: error|srun: error|what\(\): |at file \S{1,80}:\d{1,6}:$"
 )
+_SLURM = "slurmstepd: error: *** "  # may stand behind what another process has begun to print
 # What others say of its end: the shell that started it, Slurm and LSF of the job, NCCL's watchdog. by: it was ended.
 _ENDED = re.compile(
     r"(?P<by>(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Killed|Terminated)\b|TERM_[A-Z_]{3,40}: job killed"
@@ -59,7 +60,7 @@ _CHILD_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,
 _SUMMARY_RANK = re.compile(r"^\s{0,20}rank\s{1,10}: (\d{1,6}) ")
 _SUMMARY_EXIT = re.compile(r"^\s{0,20}exitcode\s{1,10}: (-?\d{1,5}) ")
 _CHEAP = re.compile(
-    r"rror|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf"
+    r"rror|RROR|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf"
     r"|[Kk]illed|Terminated|Exited|Watchdog"
 )
 _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
@@ -119,6 +120,7 @@ class FaultFinder:
 
     def _read_fault(self, text: str) -> None:
         """Keep a line that ends a program, and what counts in its message, which goes on until somebody else speaks."""
+        text = text[max(0, text.find(_SLURM)) :]
         said, shown = body(text).strip(), text.strip()[:_LONGEST]
         raised = _EXCEPTION.match(said)
         if _OVERCOME.search(text):
@@ -138,9 +140,15 @@ class FaultFinder:
         elif _NOT_FINITE.search(text) and _MEGATRON_CHECKS.search(text):
             self._keep("not_finite", shown)
         elif self._message_left:
-            self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
-            if self._message_left and _OUT_OF_MEMORY.search(text):
-                self._keep("out_of_memory", f"{self._message} {said}"[:_LONGEST_JOINED])
+            self._read_message(text, said)
+
+    def _read_message(self, text: str, said: str) -> None:
+        """Read what the message of a fault goes on in. llm.c's says what happened in its second line."""
+        self._message_left = 0 if _ANOTHER_SPEAKER.search(text) else self._message_left - 1
+        if self._message.startswith("[CUDA ERROR]") and self._first.get("root") == self._message:
+            self._first["root"] = f"{self._message} {said}"[:_LONGEST_JOINED]
+        if self._message_left and _OUT_OF_MEMORY.search(text):
+            self._keep("out_of_memory", f"{self._message} {said}"[:_LONGEST_JOINED])
 
     def _read_summary(self, text: str) -> None:
         if rank := _SUMMARY_RANK.search(text):

@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 
 from parsers import marks
 from parsers.dialects import DIALECTS, load
-from parsers.driver import Argument, Driver, Event, NewRun, Resumed, Setting
+from parsers.driver import Argument, Driver, Event, Fact, NewRun, Resumed, Setting
 from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
@@ -205,8 +205,10 @@ class LogReader:
         self._cut()
         waiting, self._waiting = self._waiting, []
         begun = next((event.line for event, _ in waiting if isinstance(event, Argument)), line)
+        ends = (event.line for event, _ in waiting if isinstance(event, Fact) and event.name == "completed")
+        ended = max((at for at in ends if at < begun), default=0)
         for event, framework in waiting:
-            if event.line < begun and ends_a_run(event):
+            if event.line <= ended or (event.line < begun and ends_a_run(event)):
                 self._segment.take(event, framework)
             else:
                 self._waiting.append((event, framework))

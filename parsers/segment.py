@@ -265,6 +265,8 @@ class Segment:
 
     def _placed(self, point: Validation) -> Validation:
         known = point.step is not None or point.iteration is not None
+        if self.steps and "loss:interval_mean" in self.steps[-1].flags:
+            return point  # steps without a line may lie before it
         return (
             point
             if known or not self.steps or not self.steps[-1].numbered

@@ -20,6 +20,7 @@ SOURCES = {
 _REINFORCEMENT = "reinforcement learning: a step is a rollout and several updates of a policy"
 _NOT_SUPPORTED = (  # its name, why, literals of which one is in its log, how its step lines begin, what follows there
     ("verl", _REINFORCEMENT, (b"actor/", b"critic/"), rb"step:\d{1,9} - ", rb"\b(?:actor|critic)/\w"),
+    ("verl", _REINFORCEMENT, (b"actor_rollout_ref",), rb"actor_rollout_ref(?:\.\w|': \{)", b""),
     ("verl's SFT trainer", "its lines are not known", (b"train/loss:",), rb"step:\d{1,9} - ", rb"\btrain/loss:"),
     (
         "slime",

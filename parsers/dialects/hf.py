@@ -36,7 +36,11 @@ _TOO_MANY = 10**12  # steps
 _TOTALS = 16
 _NEARLY = 1e-6
 # Stated before the header of a run.
-_OF_PROGRAM = ("logging_steps", "logging_first_step", "logging_strategy", "resumed_from")
+_OF_PROGRAM = ("logging_steps", "logging_first_step", "logging_strategy", "resumed_from", "trainer")
+_FIRST_COUNTS = (
+    "trainer",
+    "num_examples",
+)  # a traceback goes through several trainers; an evaluation has examples, too
 _Span = tuple[float, float]
 
 
@@ -182,7 +186,6 @@ class _Driver(Driver):
         self._run = _Run()
         self._waiting: tuple[int, Values, _Bar | None] | None = None  # line, values, the bar before
         self._last = ""  # the last dictionary
-        self._trainer = ""
         self._in_state = False
         self._entry: tuple[int, int, list[str]] | None = None  # its line, how far it is indented, its lines
 
@@ -282,18 +285,26 @@ class _Driver(Driver):
                 self._begin()
                 yield NewRun(line)
             self._run.sure = self._run.begun = True
+            self._run.header.pop("num_examples", None)
         for event in (*self._resumed(line, text), *super().other(line, text)):
             if isinstance(event, Resumed):
                 self._run.last = event.done
-            elif isinstance(event, (Setting, Fact)):
-                if event.name == "trainer":  # a traceback goes through the files of several: the outermost is its name
-                    if self._trainer:
-                        continue
-                    self._trainer = event.value
-                self._run.header[event.name] = event.value
-                if event.name in ("logging_steps", "resumed_from") and not self._run.last:
-                    self._run.sure = "resumed_from" not in self._run.header
-            yield event
+            if isinstance(event, (Setting, Fact)):
+                yield from self._noted(event)
+            else:
+                yield event
+
+    def _noted(self, event: Setting | Fact) -> Iterator[Event]:
+        """Keep what is stated of the run; the first counts of what later lines state of something else."""
+        header = self._run.header
+        if event.name in _FIRST_COUNTS and event.name in header:
+            return
+        header[event.name] = event.value
+        if event.name == "train_iters" and event.value == header.get("global_step"):
+            yield Fact("completed", "all", event.line)
+        if event.name in ("logging_steps", "resumed_from") and not self._run.last:
+            self._run.sure = "resumed_from" not in header
+        yield event
 
     def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
         entry = _entry(text)
@@ -362,7 +373,8 @@ class _Driver(Driver):
         values = {name: number(pairs.get(name, "")) for name in ("epoch", "eval_accuracy")}
         metrics = {name: value for name, value in values.items() if value is not None}
         iteration, _ = _counted(pairs)
-        last = iteration or (self._run.last if self._run.sure else 0)
+        shown = metrics.get("epoch") in (None, self._run.epoch)  # else steps without a line came before it
+        last = iteration or (self._run.last if self._run.sure and shown else 0)
         step = last - 1 if last else None
         yield Validation(line=line, step=step, iteration=iteration, loss=loss, seconds=seconds, metrics=metrics)
         if seconds is not None:
@@ -391,6 +403,9 @@ def _places(text: str) -> list[Place] | None:
     names = {field[1] for field in fields}
     if "loss" not in names or names.isdisjoint(("learning_rate", "epoch", *_COUNTERS)):
         return None
+    loss = next(field[2] for field in fields if field[1] == "loss")
+    if loss[:1].isalpha() and loss[:3].lower() not in ("nan", "inf"):
+        return None  # a configuration: its loss is a function's name
     places: list[Place] = [(*DIALECT.columns.get(field[1], UNREAD), *field.span(2)) for field in fields]
     for name in _COUNTERS:
         if name in names:
@@ -446,6 +461,7 @@ _SETTINGS = {
     "micro_batch_size": "[Bb]atch size per device",
     "global_batch_size": r"Total (?:train )?batch size(?: \([^()]{1,60}\))?",
     "num_micro_batches": "Gradient [Aa]ccumulation steps",
+    "data_parallel_size": "Data Parallel GPUs",
 }
 _FACTS = {
     "train_iters": "Total (?:optimization )?steps",
@@ -454,6 +470,7 @@ _FACTS = {
     "trainable_parameters": "[Tt]rainable parameters",
 }
 _DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a command line
+    r"^ {1,8}\"global_step\": (?P<global_step>\d{1,12}),\s{0,4}$",  # trainer_state.json: so many were done
     r"(?<![\w/])max_steps[\"']?[=:] ?(?P<train_iters>[1-9]\d{0,11})\b",
     r"\blogging_steps[\"']?(?: ?[=:] ?| )[\"']?(?P<logging_steps>[1-9]\d{0,6})(?:\.0)?(?![\d.])",
     r"\blogging_first_step[\"']?[=: ] ?(?P<logging_first_step>[Tt]rue)",
@@ -464,6 +481,7 @@ _DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a co
 _TRAINERS = (
     r"/(?P<trainer>axolotl|llamafactory|llmtuner|swift|trl|transformers)/[^\":]{0,99}?train[^\":]{0,80}(?:\",|:\d)",
     r"\[(?P<trainer>axolotl)\.[\w.]{1,60}",
+    r"\[INFO:(?P<trainer>swift)\]",
 )
 _TOKEN_RATES = ("avg_tokens_per_second", "throughput", "train_tokens_per_second")
 _TOKEN_COUNTS = ("total_tokens", "tokens/total", "num_input_tokens_seen", "num_tokens")
@@ -474,13 +492,13 @@ DIALECT = Dialect(
         *(b"'learning_rate': ", b'"learning_rate": ', b"'train_runtime': ", b'"train_runtime": '),
         *(b"Total optimization", b'"current_steps": ', _STATE.encode(), b"/transformers/trainer", b"[axolotl."),
         *(b"/axolotl/", b"/llamafactory/", b"/llmtuner/", b"/swift/", b"/trl/", b"** Running training **"),
-        b"Unsloth - ",
+        *(b"Unsloth - ", b"[INFO:swift]"),
     ),
     marks=(b"loss", b"it/s]", b"s/it]", b"Saving model checkpoint to"),
     startup=(
         *(b"** Running training **", b"train_runtime", b"Num examples = ", b"Num Epochs = ", b"batch size per device"),
         *(b" train batch size (w. ", b"Gradient Accumulation steps", b"Total optimization steps"),
-        *(b"Batch size per device", b"Total batch size"),
+        *(b"Batch size per device", b"Total batch size", b"[INFO:swift]", b"dist_world_size=", b'"global_step": '),
         *(b"Number of trainable parameters", b"Continuing training from global step", _STATE.encode(), b"[axolotl."),
         *(b"logging_s", b"logging_first_step", b"resume_from_checkpoint", b'"current_steps": ', b".py:"),
         *(b"max_steps=", b"max_steps: ", b'"max_steps": ', b"'max_steps': ", b'.py", line '),
@@ -511,13 +529,16 @@ DIALECT = Dialect(
         "throughput(TFLOP/s/GPU)": ("tflops_per_gpu_running_mean", number),
         "MFU": ("mfu_running_mean", number),
     },
-    settings=tuple(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
+    settings=(
+        *(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
+        r"dist_world_size=(?P<world_size>\d{1,6})",
+    ),
     facts=(
         *(rf"{text} = (?P<{name}>[\d,]{{1,40}})" for name, text in _FACTS.items()),
         *(*_DUMPED, *_TRAINERS),
     ),
     conversions={
-        **dict.fromkeys((*_SETTINGS, *_FACTS, "logging_steps"), count),
+        **dict.fromkeys((*_SETTINGS, *_FACTS, "world_size", "logging_steps", "global_step"), count),
         "logging_first_step": bool,
         "logging_strategy": str.lower,
         "resumed_from": str,

@@ -29,7 +29,7 @@ DIALECT = Dialect(
     framework="llm_c",
     rate_of=(0,),
     looks_for="llm.c: lines 'step   12/19560 | loss … | norm … | lr … | … ms | …% bf16 MFU | … tok/s', or 's:11 trl:…'",
-    signs=(b" tok/s", b" trl:"),
+    signs=(b" tok/s", b" trl:", b"| padded_vocab_size Vp  |"),
     marks=(b" tok/s", b" trl:", b" tel:", b" eval:", b"val loss "),
     startup=(
         *(b"          |", b"batch_size B=", b"grad_accum_steps=", b"accumulation steps: "),

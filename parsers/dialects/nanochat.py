@@ -50,15 +50,15 @@ class _Driver(Driver):
 DIALECT = Dialect(
     framework="nanochat",
     looks_for="nanochat: lines 'step 00012/21400 (0.06%) | loss: … | lrm: … | dt: …ms'",
-    signs=(b"| lrm: ",),
+    signs=(b"| lrm: ", b"nanochat.common - "),
     marks=(b"| lrm: ", b"| Validation ", b"| CORE metric: "),
     startup=(
         *(b"GPU: ", b"COMPUTE_DTYPE: ", b"Vocab size: ", b"Model config: ", b"num_layers: ", b"model_dim: "),
         *(b"num_heads: ", b"num_kv_heads: ", b'"n_', b'"sequence_len"', b"Number of parameters: ", b"total      "),
         *(b"micro-batch", b"radient accumulation steps", b"Resuming optimization", b"Saved model", b"Peak memory"),
-        *(b"Total training time: ", b"num_steps: "),
+        *(b"Total training time: ", b"num_steps: ", b"ributed world size: ", b"xamples per step: ", b"Device batch"),
     ),
-    head=r"\b[Ss]tep (\d{5,9})(?:/(\d{5,9})(?= \()|/\d{5,9})?"
+    head=r"(?<![a-z_])[Ss]tep (\d{5,9})(?:/(\d{5,9})(?= \()|/\d{5,9})?"
     r"(?= {1,4}(?:\([\d.]{1,8}%\) {1,4})?\| (?:Training )?loss: )",
     first=0,
     fields=r"(\(|[A-Za-z_][\w/ ]{0,15}(?=: ))(?:: {1,4})?(-?[\d.,]{1,20}|nan|inf)",  # the first is the share done
@@ -85,6 +85,9 @@ DIALECT = Dialect(
     settings=(
         r"micro-batch / rank: (?P<micro_batch_size>\d{1,9}) x (?P<seq_length>\d{1,9}) =",
         r"radient accumulation steps: (?P<num_micro_batches>\d{1,9})",
+        r"Distributed world size: (?=(?P<world_size>\d{1,9}))(?P<data_parallel_size>\d{1,9})",
+        r"Target examples per step: (?P<global_batch_size>\d{1,9})",
+        r"Device batch size: (?P<micro_batch_size>\d{1,9})",
         r"\bVocab size: (?P<vocab_size>[\d,]{1,12})",
     ),
     facts=(

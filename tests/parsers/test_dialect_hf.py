@@ -277,6 +277,8 @@ def test_a_state_of_the_middle_is_not_complete(tmp_path: Path) -> None:
     record = imported(path)
     assert (record.status, record.notes[-1]) == ("unknown", "the log ends at iteration 20 of 438")
     assert path.read_text().split("\n")[record.steps[0].line] == '      "epoch": 0.25,'
+    path.write_text(state(HISTORY))  # of the last step, which prints no line and whose summary came later
+    assert imported(path).status == "completed"
 
 
 TRACEBACK = (
@@ -297,6 +299,7 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
             "out_of_memory",
         ),
         (TRACEBACK.format("swift/llm/train/sft.py", "KeyError: 'x'"), "swift", "failed"),
+        ("[INFO:swift] last_model_checkpoint: None\nKeyError: 'x'", "swift", "failed"),
         ("[2026-01-02 10:00:00,000] [INFO] [axolotl.train:99] loading\nKeyError: 'x'", "axolotl", "failed"),
         (f"{header()}\n  0%|          | 0/97 [00:00<?, ?it/s]{OUT_OF_MEMORY}\n{OUT_OF_MEMORY}", None, "out_of_memory"),
     ],
@@ -309,8 +312,12 @@ def test_a_crash_before_the_first_step_is_a_failed_run(text: str, trainer: str |
 
 
 def test_what_is_no_trainers_crash() -> None:
-    (run,) = parse_text(TRACEBACK.format("nanogpt/train.py", "KeyError: 'x'"))
-    assert run.dialect is None
+    for text in (
+        TRACEBACK.format("nanogpt/train.py", "KeyError: 'x'"),
+        '{"optimizer": "adam", "learning_rate": 0.001, "loss": "mse", "epochs": 3}',
+    ):
+        (run,) = parse_text(text)
+        assert (run.dialect, len(run.steps)) == (None, 0)
 
 
 SUMMARY = "{'train_runtime': 612.25, 'train_samples_per_second': 163.3, 'train_loss': 2.84, 'epoch': 1.0}"
@@ -327,3 +334,11 @@ def test_the_trainers_end_is_the_runs() -> None:
     assert ended(header(), *AWS, line(0.98)) == "completed"  # step 96 of 97, every 16
     assert ended(header(), *AWS[:3]) == "unknown"  # stopped at 48 of 97
     assert ended(header(), line("nan", loss=float("nan"))) == "diverged"
+
+
+def test_an_evaluations_examples_are_not_the_trainings_and_steps_without_a_line_may_lie_before_it() -> None:
+    examples = "***** Running Evaluation *****\n  Num examples = 7"
+    points = [f"{{'eval_loss': 2.5, 'epoch': {epoch}}}" for epoch in (0.16, 0.2)]
+    (run,) = parse_text("\n".join((header(), AWS[0], examples, *points, SUMMARY)))
+    assert run.facts["num_examples"] == 100_000
+    assert [point.step for point in run.validations] == [15, None]

@@ -69,6 +69,7 @@ def test_what_is_no_training_log(
     ("line", "trainer"),
     [
         ("(TaskRunner pid=7) step:3 - actor/entropy:0.4 - actor/pg_loss:0.02 - critic/score/mean:0.5", "verl"),
+        ("(main_task pid=7) {'actor_rollout_ref': {'actor': {'clip_ratio': 0.2,", "verl"),
         ("step:3 - train/loss:0.5 - train/lr(1e-3):0.01", "verl's SFT trainer"),
         ("rollout.py:1193 - perf 0: {'rollout/response_len/mean': 27.5, 'perf/rollout_time': 3.1}", "slime"),
         ("02:40:53 SUCCESS Step 1 | Time: 0.60s | Loss: 1.3 | Throughput: 3324 tokens/s | MFU: 1.0%", "prime-rl"),

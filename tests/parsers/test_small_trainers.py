@@ -132,8 +132,15 @@ def test_nanochats_pretraining_mid_training_and_sft_are_three_runs() -> None:
     mid = "step 0000{0} ({0}0.00%) | loss: 3.{0} | lrm: 1.00 | dt: 31.20ms | tok/sec: 1 | total time: 0.00m\n"
     tuned = "Step 0000{0}/00005 | Training loss: 2.{0}| lrm: 0.985735| num_tokens: 10,241\n"
     first, second = "".join(map(base.format, range(5))), "".join(map(mid.format, range(1, 7)))
-    end = "Total training time: 0.01m\n"
-    runs = parse_text(first + end + second + end + "".join(map(tuned.format, range(4))))
+    end = "Peak memory usage: {}00.00MiB\nTotal training time: 0.01m\n"
+    batch = "Distributed world size: 4\nTarget examples per step: 32\nDevice batch size: 4\n"
+    runs = parse_text(first + end.format(1) + second + end.format(2) + batch + "".join(map(tuned.format, range(4))))
+    assert [run.facts.get("peak_memory_allocated_mib") for run in runs] == [100, 200, None]
+    assert [{name: at.value for name, at in run.effective.items()} for run in runs] == [
+        {},
+        {},
+        {"world_size": 4, "data_parallel_size": 4, "global_batch_size": 32, "micro_batch_size": 4},
+    ]
     assert [(len(run.steps), run.steps[0].step) for run in runs] == [(5, 0), (6, 0), (4, 0)]
     assert [judge(Ending(), run).status for run in runs] == ["completed", "completed", "unknown"]
 
@@ -155,6 +162,21 @@ def test_llm_cs_batch_is_in_tokens() -> None:
         "world_size": 2,
         "data_parallel_size": 2,
     }
+
+
+@pytest.mark.parametrize(("said", "status"), [("out of memory", "out_of_memory"), ("misaligned address", "failed")])
+def test_llm_c_that_dies_before_its_first_step(said: str, status: str) -> None:
+    error = "[CUDA ERROR] at file train_gpt2.cu:265:"
+    (run,) = parse_text(
+        f"| padded_vocab_size Vp  | 50304{'':45} |\nallocating 9 MiB for activations\n{error}\n{said}\n"
+    )
+    outcome = judge(Ending(), run)
+    assert (run.dialect, outcome.status, outcome.cause) == ("llm_c", status, f"{error} {said}")
+
+
+def test_nanochat_that_dies_before_its_first_step() -> None:
+    (run,) = parse_text("2026-01-02 - nanochat.common - INFO - Distributed world size: 8\nAssertionError\n")
+    assert (run.dialect, judge(Ending(), run).status) == ("nanochat", "failed")
 
 
 def lightning(text: str) -> list[tuple[int, float | None, float | None]]:
