@@ -207,8 +207,9 @@ class _Driver(NemoDriver):
         # NeMo Automodel's bar: no global_step, and it counts batches, of which several make a step (the log that we
         # have: 15 batches, and "`Trainer.fit` stopped: `max_steps=5` reached"). A step is where loss and rate are new.
         before, now = self._previous, (values.get("loss"), values.get("lr"))
-        if values["iteration"] and (before is None or now != (before.loss, before.lr)):
-            by_order: Values = {"step": 0 if before is None else before.step + 1, "flags": ("step:by_order",)}
+        if values["iteration"] != 0 and (before is None or now != (before.loss, before.lr)):
+            flags = ("step:by_order", *(["step:rounded"] if values["iteration"] is None else []))
+            by_order: Values = {"step": 0 if before is None else before.step + 1, "flags": flags}
             self._previous = Step(line=line, **{**values, **by_order})
             yield self._previous
 
@@ -256,6 +257,9 @@ def _count(values: Values, text: str) -> Values:
                 metrics.setdefault("val_loss", validated)
     elif step is None or not step.is_integer():
         values["step"] = None
+    elif "e+" in text.rpartition("global_step=")[2].partition(",")[0] and step != drawn:
+        # Rounded to three digits; nor is it the bar's count, which is drawn with the step before, too.
+        values["iteration"] = values["step"] = None
     else:
         # NeMo logs global_step before it counts up (bar 20, global_step 19); where both agree it was logged after, or
         # 1999 was rounded to 2e+3: the bar's count is the step.

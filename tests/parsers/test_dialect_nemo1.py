@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from helpers import read, steps_of
@@ -47,6 +48,14 @@ def test_which_step_a_bar_shows() -> None:
     ):
         (found,) = steps_of("nemo1", text)
         assert (found.step, found.iteration, found.consumed_samples) == (step, iteration, samples)
+
+
+def test_a_step_that_is_rounded_is_none_of_that_number() -> None:
+    drawn = (bar(205000, 205001), bar(205001, 205003), bar(205002, 205003), bar(205002, 205004))
+    texts = [re.sub(r"global_step=[\d.]+", "global_step=2.05e+5", text) for text in drawn]
+    texts = [text.replace("train_loss=", f"train_loss={n}") for text, n in zip(texts, (1, 2, 3, 3), strict=True)]
+    found = steps_of("nemo1", "\n".join([bar(204999, 205000), *texts]))
+    assert [(step.iteration, step.numbered) for step in found] == [(204999, True), *[(None, False)] * 3]
 
 
 def test_a_time_whose_window_is_unknown_is_no_step_time() -> None:
