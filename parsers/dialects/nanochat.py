@@ -50,7 +50,7 @@ class _Driver(Driver):
 DIALECT = Dialect(
     framework="nanochat",
     looks_for="nanochat: lines 'step 00012/21400 (0.06%) | loss: … | lrm: … | dt: …ms'",
-    signs=(b"| lrm: ", b"nanochat.common - "),
+    signs=(b"| lrm: ", b"/scripts/base_train.py", b"/scripts/mid_train.py", b"/scripts/chat_sft.py"),
     marks=(b"| lrm: ", b"| Validation ", b"| CORE metric: "),
     startup=(
         *(b"GPU: ", b"COMPUTE_DTYPE: ", b"Vocab size: ", b"Model config: ", b"num_layers: ", b"model_dim: "),

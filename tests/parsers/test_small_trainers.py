@@ -175,8 +175,10 @@ def test_llm_c_that_dies_before_its_first_step(said: str, status: str) -> None:
 
 
 def test_nanochat_that_dies_before_its_first_step() -> None:
-    (run,) = parse_text("2026-01-02 - nanochat.common - INFO - Distributed world size: 8\nAssertionError\n")
+    text = "2026-01-02 - nanochat.common - INFO - Distributed world size: 8\n{}AssertionError\n"
+    (run,) = parse_text(text.format('  File "/a/nanochat/scripts/base_train.py", line 70, in <module>\n'))
     assert (run.dialect, judge(Ending(), run).status) == ("nanochat", "failed")
+    assert [run.dialect for run in parse_text(text.format(""))] == [None]  # an evaluation's
 
 
 def lightning(text: str) -> list[tuple[int, float | None, float | None]]:
