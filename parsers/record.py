@@ -66,8 +66,8 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     def numbered(self) -> bool:
         """Return whether `step` is the step's number. Lines without one are counted, and each may stand for several
         steps: then the loss is a mean over these."""
-        counted = "step:by_order" in self.flags and "loss:interval_mean" in self.flags
-        return not counted and "step:rounded" not in self.flags
+        unsure = {"loss:interval_mean", "step:rounded"} & set(self.flags)
+        return "step:by_order" not in self.flags or not unsure
 
 
 class Validation(Struct, frozen=True, kw_only=True, gc=False):
