@@ -26,9 +26,9 @@ from conf.errors import InputError, Problem
 from parsers.reader import Parser
 from parsers.scan import read_blocks
 from parsers.segment import Parsed
-from parsers.tags import Export, Point, as_count, read_runs
+from parsers.tags import Export, Point, read_runs
 from parsers.text import json_object
-from parsers.values import is_nonfinite, number, real
+from parsers.values import as_count, is_nonfinite, number, real
 
 EVENTS = "events.out.tfevents."
 _MLFLOW, _METADATA = "meta.yaml", "wandb-metadata.json"
@@ -366,8 +366,8 @@ def _mlflow(path: Path) -> Iterator[Parsed]:
             words = line.split(" ")  # time in ms, value, step
             if len(words) == 3 and words[0].isdecimal() and words[2].isdecimal() and len(line) < 80:
                 with suppress(ValueError):
-                    logged.append((int(words[0]), Point(int(words[2]), {tag: float(words[1])}, place)))
-    logged.sort(key=lambda entry: (entry[0], entry[1].axis))
+                    logged.append((int(words[0]), Point(as_count(int(words[2])), {tag: float(words[1])}, place)))
+    logged.sort(key=lambda entry: (entry[0], entry[1].axis or 0))
     facts = {"run_name": str(meta["run_name"])} if meta.get("run_name") else {}
     facts |= _start((real(meta.get("start_time")) or 0.0) / 1000)
     export = Export("mlflow", lambda: (point for _, point in logged), dict(_texts(path, "params")), facts)

@@ -18,11 +18,11 @@ from parsers.dialects import load
 from parsers.driver import Argument, Event, Fact, Setting
 from parsers.record import Step, Validation
 from parsers.segment import Parsed, Segment
-from parsers.values import FIELDS, Column, literal, number, real, step_fields, whole
+from parsers.values import FIELDS, Column, as_count, literal, number, real, step_fields, whole
 
 TABLE = Path(__file__).with_name("tags.yaml")
 _INTEGERS = {"global_batch_size", "consumed_samples", "memory_bytes", "skipped", "nan"}
-_LARGEST_STEP, _EXACT_FLOAT32 = 2**53, 2**24  # beyond them not every integer is a number of its kind
+_EXACT_FLOAT32 = 2**24  # beyond it not every integer is one of its numbers
 
 
 class Point(NamedTuple):
@@ -168,11 +168,6 @@ def _number(export: Export, writer: Writer, axis: int | None, values: Mapping[st
         return as_count(counted)
     alone = writer.counted_in is not None and (export.counts_calls or not writer.axis_counts)
     return None if alone else axis
-
-
-def as_count(value: float | None) -> int | None:
-    """Return a logged number as a count; None where it is none."""
-    return int(value) if value is not None and 0 <= value < _LARGEST_STEP and value == int(value) else None
 
 
 class _Runs:

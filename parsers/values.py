@@ -45,6 +45,13 @@ def real(value: Any) -> float | None:
     return float(value) if is_number and abs(value) < _LARGEST else None
 
 
+def as_count(value: Any) -> int | None:
+    """Return a number of a file as a count, also where it stands there as 144.0; None where it is none, or so large
+    that not every integer is a number of its kind."""
+    amount = real(value)
+    return int(amount) if amount is not None and 0 <= amount < 2**53 and amount.is_integer() else None
+
+
 def compute_dtype(environment: Mapping[str, Any]) -> str | None:
     """Return the type that Lightning's trainer computes in (32-true, bf16, bf16-mixed, 16 …); None without one."""
     return _LIGHTNING.get(str(environment.get("precision")).partition("-")[0])

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from parsers.driver import Dialect, Driver, Event, Fact, Setting
 from parsers.record import Step, Validation
 from parsers.text import body
-from parsers.values import commas, count, number, step_fields, whole
+from parsers.values import commas, count, integer, number, step_fields, whole
 
 _HEAD = re.compile(r"(?:\[epoch=(\d{1,9})\])?\[(batch|token|sample)=(\d{1,18})(?:/(\d{1,18}))?\]:\s*$")
 _EVAL_HEAD = re.compile(r"\[Eval batch=(\d{1,12})/(\d{1,12})\] Eval on (.{1,80}?) data:?\s*$")
@@ -28,7 +28,8 @@ _ENTRY = re.compile(r"^\s{0,20}(Train|Eval) ([\w./ -]{1,120}): (\S{1,60})\s*$")
 
 
 def _gigabytes(text: str) -> int | None:
-    return int(text) if text.isdecimal() else whole(number(text), 10**9)
+    exact = integer(text)
+    return whole(number(text), 10**9) if exact is None else exact
 
 
 def _allocated(text: str) -> int | None:

@@ -19,7 +19,7 @@ from conf.vendors import maker_of
 from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Resumed, Setting
 from parsers.record import Step, Validation
 from parsers.text import json_object
-from parsers.values import is_nonfinite, real, whole
+from parsers.values import as_count, is_nonfinite, real
 
 _FACTS = (
     *("submission_benchmark", "submission_org", "submission_division", "submission_status", "submission_platform"),
@@ -111,7 +111,7 @@ class _Driver(Driver):
         if not isinstance(stats, dict):
             return ()
         if entry.get("key") == "train_loss" and not run.from_start:
-            samples, block = _count(about.get("samples_count")), run.block
+            samples, block = as_count(about.get("samples_count")), run.block
             run.from_start, run.block = samples is not None and samples in (0, block), None
         step, before = _step(line, stats, entry, about, run), self._waiting
         if step is None:
@@ -141,9 +141,9 @@ class _Driver(Driver):
             self._run = _Run()
             yield NewRun(line)
         yield from self._stated(line, key, value)
-        run, samples = self._run, _count(about.get("samples_count"))
+        run, samples = self._run, as_count(about.get("samples_count"))
         if key == "global_batch_size":
-            run.batch = _count(value)
+            run.batch = as_count(value)
         elif key.startswith("submission_") and isinstance(value, str):
             yield from self._submission(line, key, value)
         elif key == "init_start":
@@ -159,7 +159,7 @@ class _Driver(Driver):
 
     def _stated(self, line: int, key: str, value: Any) -> Iterator[Event]:
         if key in self.dialect.known and value is not None and not isinstance(value, (dict, list)):
-            count = _count(value)
+            count = as_count(value)
             yield Setting(self.dialect.known[key].name, value if count is None else count, line)
         elif key in _FACTS and value is not None:
             yield Fact(f"mlperf_{key}", value, line)
@@ -196,7 +196,7 @@ class _Driver(Driver):
             yield Fact("mlperf_run_start_unix_s", now / 1000, line)
 
     def _block(self, line: int, samples: int | None, about: Mapping[str, Any]) -> Iterator[Event]:
-        run, step = self._run, _count(about.get("step"))
+        run, step = self._run, as_count(about.get("step"))
         run.by_samples, run.samples_per_s = samples is not None and "step" not in about, None
         run.block = samples if run.by_samples else None
         if run.block is not None and run.batch:
@@ -206,7 +206,7 @@ class _Driver(Driver):
         run.restarts = False
 
     def _stop(self, line: int, now: float | None, about: Mapping[str, Any]) -> Iterator[Event]:
-        run, status, samples = self._run, about.get("status"), _count(about.get("samples_count"))
+        run, status, samples = self._run, about.get("status"), as_count(about.get("samples_count"))
         run.stopped = True
         if isinstance(status, str):
             yield Fact("mlperf_status", status, line)
@@ -225,7 +225,7 @@ class _Driver(Driver):
     def _evaluation(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         run, now, value = self._run, real(entry.get("time_ms")), entry.get("value")
         if key == "eval_start":
-            run.evaluates, run.evaluates_ms = _count(about.get("samples_count")), now
+            run.evaluates, run.evaluates_ms = as_count(about.get("samples_count")), now
         if key != "eval_accuracy" or value is None:
             return
         seconds = (now - run.evaluates_ms) / 1000 if now is not None and run.evaluates_ms is not None else None
@@ -236,8 +236,8 @@ class _Driver(Driver):
         yield Validation(
             line=line,
             # AMD's counts a batch less than the block and the evaluation around it
-            step=_evaluated_after(run, _count(about.get("samples_count"))),
-            iteration=_count(about.get("step")),
+            step=_evaluated_after(run, as_count(about.get("samples_count"))),
+            iteration=as_count(about.get("step")),
             loss=metrics.get("eval_accuracy") if run.benchmark in _JUDGED_BY_LOSS else None,
             seconds=seconds if seconds is not None and seconds >= 0 else None,
             metrics=metrics,
@@ -254,7 +254,8 @@ def _step(
     line: int, stats: Mapping[str, Any], entry: Mapping[str, Any], about: Mapping[str, Any], run: _Run
 ) -> Step | None:
     """Return the step that a point reports; None for a mean over a block, or a validation step."""
-    iteration, samples, now = _count(about.get("step")), _count(about.get("samples_count")), real(entry.get("time_ms"))
+    iteration, samples = (as_count(about.get(name)) for name in ("step", "samples_count"))
+    now = real(entry.get("time_ms"))
     if samples is None and run.by_samples:
         iteration, samples = None, iteration
     loss = stats.get("reduced_train_loss", stats.get("train_loss"))
@@ -329,14 +330,6 @@ def _hardware(line: int, text: str) -> Iterator[Event]:
     if device is not None:
         yield Fact("hardware", device.name, line)
         yield Fact("vendor", device.vendor, line)
-
-
-def _count(value: Any) -> int | None:
-    """Return a count, also where it is printed as 144.0."""
-    if type(value) is int and 0 <= value < 2**53:
-        return value
-    number = real(value)
-    return whole(number) if number is not None and number.is_integer() else None
 
 
 DIALECT = Dialect(

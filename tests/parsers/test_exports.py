@@ -435,6 +435,8 @@ def test_a_strangers_run(tmp_path: Path) -> None:
         "\n".join(["a0: &a0 {value: {}}", *aliases])
     )
     assert not only(bomb).effective
+    far = only(mlflow(tmp_path / "far", [*HF[:2], (10**60, HF[3][1])]))
+    assert [step.step for step in far.steps] == [9, 19]
 
 
 @pytest.mark.parametrize("name", ["events", "wandb"])
