@@ -1,5 +1,5 @@
-"""What the closed division of MLPerf fixes of a benchmark (conf/tables/mlperf.yaml), so that two results are of the
-same work though no log says so. Reads no logs."""
+"""Read conf/tables/mlperf.yaml: what the closed division of MLPerf fixes of a benchmark, so that two results are of the
+same work though no log says so."""
 
 from __future__ import annotations
 
