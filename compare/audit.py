@@ -13,11 +13,11 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
-from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact
+from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact, rank_of
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
-from conf.vocabulary import OFF, shown_in, vocabulary
+from conf.vocabulary import OFF, RANKS, Rank, shown_in, vocabulary
 from metrics.repeats import SEED, gathered
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
@@ -50,6 +50,7 @@ class Row(Struct, frozen=True):
     values: Values
     reason: str
     decides: bool
+    rank: Rank
 
 
 class Check(Struct, frozen=True):
@@ -62,6 +63,7 @@ class Check(Struct, frozen=True):
     reason: str
     step: int | None
     decides: bool
+    rank: Rank
 
 
 class Deviation(Struct, frozen=True):
@@ -74,16 +76,32 @@ class Deviation(Struct, frozen=True):
     effective: Any
     declared: str | None
     decides: bool
+    rank: Rank
 
 
 _Item = TypeVar("_Item", Row, Check, Deviation)
 
 
+class Reason(Struct, frozen=True):
+    """A reason of the verdict. settings: those, or the check, that it is about, if any. effect: how much it is known to
+    matter, with who says so."""
+
+    text: str
+    rank: Rank
+    settings: tuple[str, ...] = ()
+    effect: str | None = None
+
+
 class Verdict(Struct, frozen=True):
-    """The word of the comparison, and the reasons that led to it."""
+    """The word of the comparison, and the reasons that led to it, the weightiest first."""
 
     word: Word
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the reasons as sentences."""
+        return tuple(reason.text for reason in self.reasons)
 
 
 class Audit(Struct, frozen=True):
@@ -117,7 +135,7 @@ def audit(
     checks = tuple(_checks(sides, runs, checksums, states, question.baseline)) if len(runs) > 1 else ()
     if too_fast := [f"{one.run.record.id} is {impossible[one.run.path]}" for one in runs if one.run.path in impossible]:
         more = f"; and so for {len(too_fast) - 1} more" if len(too_fast) > 1 else ""
-        checks = (Check("figures", "unknown", f"{too_fast[0]}{more}", None, decides=True), *checks)
+        checks = (_check("figures", "unknown", f"{too_fast[0]}{more}", None, decides=True), *checks)
     deviations = tuple(item for side in sides for run in side.usable for item in _deviations(run))
     _refuse_unknown(question.accept, rows, checks, deviations)
     rows = tuple(_accepted(row, row.setting, question.accept) for row in rows)
@@ -136,7 +154,7 @@ def _checks(
         file = Path(empty[0].path) / STEPS_FILE
         more = f"; and so for {len(empty) - 1} more" if len(empty) > 1 else ""
         reason = f"{file} {'has no step with a number' if file.exists() else 'is missing'}{more}"
-        yield Check("steps", "unknown", reason, None, decides=True)
+        yield _check("steps", "unknown", reason, None, decides=True)
     # Rates are compared with the surest: exact ones, then those used, then any.
     quality = [(c.digits is None, c.offsets == (0,), sum(map(math.isfinite, c.rates))) for c in (r.curve for r in runs)]
     rates = compare_with(runs[quality.index(max(quality))], runs, compare_rates)
@@ -154,9 +172,13 @@ def _checks(
         because = ((state, key) for state in excuses for key in behind if states.get(key) == state)
         state, key = next(because, (result.state, ""))
         if result.state != "apart" or not key:
-            yield Check(name, result.state, result.reason, result.step, decides=result.state == "apart")
+            yield _check(name, result.state, result.reason, result.step, decides=result.state == "apart")
         else:
-            yield Check(name, state, f"{key} is {state}: {result.reason}", result.step, decides=False)
+            yield _check(name, state, f"{key} is {state}: {result.reason}", result.step, decides=False)
+
+
+def _check(name: str, state: CheckState, reason: str, step: int | None, decides: bool) -> Check:
+    return Check(name, state, reason, step, decides, rank_of(name))
 
 
 def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], checksums: Finding) -> Iterator[Row]:
@@ -175,7 +197,7 @@ def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], che
         alike = all(_alike(first, value) for value in values[LAYOUT].values())
         state: State = "identical" if alike else "varied" if LAYOUT in varied else "allowed"
         reason = "a name; its sizes decide" if state == "allowed" else ""
-        yield Row(LAYOUT, LAYOUT, state, values[LAYOUT], reason, decides=False)
+        yield Row(LAYOUT, LAYOUT, state, values[LAYOUT], reason, decides=False, rank=rank_of(LAYOUT))
     tokens = _row(TOKENS, values[TOKENS], varied, sides)
     yield from _setting_rows(values, varied, sides, tokens.state == "identical" or checksums.state == "equal")
 
@@ -199,7 +221,8 @@ def _setting_rows(
     for topic in dict.fromkeys(t for side in sides for run in side.usable for t in run.record.not_rehearsed):
         if topic not in vocabulary():
             nobody: Values = {side.label: None for side in sides}
-            yield Row(topic, "rehearsal", "not rehearsed", nobody, _not_rehearsed(sides, topic), decides=False)
+            why = _not_rehearsed(sides, topic)
+            yield Row(topic, "rehearsal", "not rehearsed", nobody, why, decides=False, rank="shifts")
 
 
 def _not_rehearsed(sides: Sides, name: str) -> str:
@@ -255,7 +278,8 @@ def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row
     state, reason = _state(name, kind, values, varied, sides)
     ran = kind == "precision" and any(value not in (None, (None,)) for value in values.values())
     matters = setting is not None and kind != "kernels" and bool(setting.request or ran) and name not in varied
-    return Row(name, kind, state, values, reason, state == "unexplained" or (state == "unknown" and matters))
+    decides = state == "unexplained" or (state == "unknown" and matters)
+    return Row(name, kind, state, values, reason, decides, rank_of(name))
 
 
 def _state(name: str, kind: str, values: Values, varied: frozenset[str], sides: Sides) -> tuple[State, str]:
@@ -312,12 +336,14 @@ def _deviations(run: Run) -> Iterator[Deviation]:
     record = run.record
     for one in differences(record.requested, record.effective):
         reason = _declared_by([run], one.setting)
-        yield Deviation(record.id, one.setting, one.requested, one.effective, reason, decides=reason is None)
+        values = (one.setting, one.requested, one.effective)
+        yield Deviation(record.id, *values, reason, reason is None, rank_of(one.setting))
     never = record.environment.get(NEVER_READ)
     for key in map(str, never if isinstance(never, list | tuple) else ()):
         if key not in record.effective:  # a setting that the log reports has been judged by what ran
             reason, requested = _declared_by([run], key), record.requested.get(key, "written")
-            yield Deviation(record.id, key, requested, "never read", reason, reason is None and key in vocabulary())
+            decides = reason is None and key in vocabulary()
+            yield Deviation(record.id, key, requested, "never read", reason, decides, rank_of(key))
 
 
 def _refuse_unknown(
@@ -346,30 +372,46 @@ def _verdict(
     groups: Sequence[Group], sides: Sides, rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
 ) -> Verdict:
     """Return the verdict: what differs decides before what is not known; both before what is missing."""
-    wrong = [_sentence(row) for row in rows if row.decides and row.state == "unexplained"]
-    wrong += [f"{check.name}: {check.reason}" for check in checks if check.decides and check.state == "apart"]
+    wrong = [_reason(_sentence(row), row.setting) for row in rows if row.decides and row.state == "unexplained"]
+    wrong += [_of_check(check) for check in checks if check.decides and check.state == "apart"]
     wrong += _ran_otherwise([item for item in deviations if item.decides])
     if wrong:
-        return Verdict("not comparable", tuple(wrong))
+        return Verdict("not comparable", _ranked(wrong))
     labels = {side.label for side in sides}
     left_out = [group for group in groups if group.label not in labels]
     not_counted = gathered((_why_not(group), group.label) for group in left_out)
-    beside = tuple(f"{reason}: {some(names)}" for reason, names in not_counted.items())
+    beside = tuple(Reason(f"{reason}: {some(names)}", "bookkeeping") for reason, names in not_counted.items())
     if not sides or (len(sides) == 1 and any(_why_not(group) != _ESTIMATED for group in left_out)):
-        return Verdict("cannot tell", beside or ("no completed run",))
+        return Verdict("cannot tell", beside or (Reason("no completed run", "breaks"),))
     if len(sides) == 1:
-        return Verdict("nothing to compare", ("one group of runs only", *beside))
-    unknown = gathered((row.reason, row.setting) for row in rows if row.decides)
-    open_ = [f"{listed(names)}: unknown, {reason}" for reason, names in unknown.items()]
-    open_ += [f"{check.name}: {check.reason}" for check in checks if check.decides]
+        return Verdict("nothing to compare", (Reason("one group of runs only", "bookkeeping"), *beside))
+    unknown = gathered(((row.reason, row.rank), row.setting) for row in rows if row.decides)
+    open_ = [_reason(f"{listed(names)}: unknown, {reason}", *names) for (reason, _), names in unknown.items()]
+    open_ += [_of_check(check) for check in checks if check.decides]
     if open_:
-        return Verdict("cannot tell", tuple(open_))
-    apart = (f"{check.name}: {check.reason}" for check in checks if check.state == "declared")
+        return Verdict("cannot tell", _ranked(open_))
+    apart = (_of_check(check) for check in checks if check.state == "declared")
     if not sides[0].rehearsed:
         return Verdict("comparable", (*apart, *beside))
     rehearsed = "rehearsed: settings, rates and losses were compared, and nothing that is measured"
     missing = listed([row.setting for row in rows if row.state == "not rehearsed"])
-    return Verdict("comparable", (*apart, rehearsed, *([f"not rehearsed: {missing}"] if missing else []), *beside))
+    texts = [rehearsed, *([f"not rehearsed: {missing}"] if missing else [])]
+    return Verdict("comparable", (*apart, *(Reason(text, "bookkeeping") for text in texts), *beside))
+
+
+def _reason(text: str, *names: str) -> Reason:
+    """Return the reason about settings, facts or a check of one rank."""
+    effects = ((name, row.effect) for name in names if (row := vocabulary().get(name)))
+    known = [f"{name}: {effect.text} ({effect.source})" for name, effect in effects if effect]
+    return Reason(text, rank_of(names[0]), names, "; ".join(known) or None)
+
+
+def _of_check(check: Check) -> Reason:
+    return _reason(f"{check.name}: {check.reason}", check.name)
+
+
+def _ranked(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    return tuple(sorted(reasons, key=lambda reason: RANKS.index(reason.rank)))
 
 
 def _why_not(group: Group) -> str:
@@ -388,11 +430,11 @@ def _sentence(row: Row) -> str:
     return f"{row.setting}: {some(parts, between='; ')}" + (f" ({row.reason})" if row.reason else "")
 
 
-def _ran_otherwise(deviations: Sequence[Deviation]) -> Iterator[str]:
-    """Yield one sentence for all runs that requested the same and ran the same."""
+def _ran_otherwise(deviations: Sequence[Deviation]) -> Iterator[Reason]:
+    """Yield one reason for all runs that requested the same and ran the same."""
     same_ = gathered(((item.setting, *_texts([(item.requested,), (item.effective,)])), item.run) for item in deviations)
     for (setting, requested, effective), names in same_.items():
-        yield f"{setting} of {some(names)}: requested {requested}, ran {effective}"
+        yield _reason(f"{setting} of {some(names)}: requested {requested}, ran {effective}", setting)
 
 
 def _texts(rows: Sequence[tuple[Any, ...] | None]) -> list[str]:

@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from compare.audit import Audit, audit
 from compare.curve import Curve, curve_of
+from compare.decision import Deciding, Rerun, Standing, conditions, deciding, reruns, standing, title
 from compare.figures import FIGURES, SPEED, pool, worded
 from compare.groups import Group, Question, group, has_figures
 from compare.statistics import Interval, Ratio, Word, ratio_of
@@ -68,7 +69,9 @@ class Scaled(Struct, frozen=True):
 class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     """A comparison. run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms:
     what money, energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share.
-    break_evens: every option against the cheapest other, as ratios."""
+    break_evens: every option against the cheapest other, as ratios. standing, conditions: whether the ratios stand, and
+    on what. reruns: the shortest list that would make them stand. decides: the figures of each user's decision. title:
+    what is compared, in a line."""
 
     groups: tuple[Group, ...]
     baseline: str
@@ -80,6 +83,11 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     difference: float
     break_evens: tuple[BreakEven, ...]
     scaling: tuple[Scaled, ...]
+    standing: Standing
+    conditions: tuple[str, ...]
+    reruns: tuple[Rerun, ...]
+    decides: tuple[Deciding, ...]
+    title: str
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -120,7 +128,8 @@ def compare_groups(
         for g in groups
         if g.shown
     }
-    counting = [g for g in groups if g.usable] if audited.verdict.word == "comparable" and base.usable else []
+    how = standing(audited, groups)
+    counting = [g for g in groups if g.usable] if how != "side by side" and base.usable else []
     options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in counting]
     return Comparison(
         groups=tuple(groups),
@@ -133,6 +142,11 @@ def compare_groups(
         difference=question.difference,
         break_evens=break_evens(options, on),
         scaling=tuple(_scaling(counting, numbers, question.difference)),
+        standing=how,
+        conditions=conditions(audited),
+        reruns=reruns(audited, groups, base),
+        decides=deciding(groups, pooled),
+        title=title(groups),
     )
 
 
@@ -259,7 +273,10 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     audited, terms = comparison.audit, comparison.terms
     return {
         "schema_version": SCHEMA_VERSION,
-        "verdict": to_builtins(audited.verdict),
+        "verdict": verdict_json(comparison),
+        "title": comparison.title,
+        **{n: to_builtins(getattr(comparison, n)) for n in ("standing", "conditions", "reruns")},
+        "decides": [one.metric for one in comparison.decides],
         "vary": list(audited.varied.keys),
         "vary_reason": audited.varied.reason,
         "baseline": comparison.baseline,
@@ -282,6 +299,12 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         ],
         "scaling": to_builtins(comparison.scaling),
     }
+
+
+def verdict_json(comparison: Comparison) -> dict[str, Any]:
+    """Return the verdict. reasons: as sentences; ranked: the same with what each is about."""
+    verdict = comparison.audit.verdict
+    return {"word": verdict.word, "reasons": list(verdict.texts), "ranked": to_builtins(verdict.reasons)}
 
 
 def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:

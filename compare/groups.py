@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from compare.statistics import OF_INTEREST
 from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
-from conf.vocabulary import short_names, vocabulary
+from conf.vocabulary import Rank, short_names, vocabulary
 from metrics.peak import hardware_of
 from metrics.repeats import SEED, distinct_names, experiment_key, gathered, requested_of
 from parsers import Record, Run
@@ -26,6 +26,12 @@ RARE = (*PARAMETERS, "mock_data")  # facts that a probe or one stack alone repor
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
 FACTS = (*("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"), *(TOKENS, *RARE))
+# What else decides: facts and checks of the curves. What is not here is of the work itself, and breaks.
+_RANKS: Mapping[str, Rank] = {
+    **dict.fromkeys(("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"), "shifts"),
+    "layout": "shifts",
+    "rehearsal": "shifts",
+}
 _SIDES = ("platform", "hardware", "framework")
 _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image"),
@@ -134,6 +140,12 @@ class Varied(Struct, frozen=True):
     keys: tuple[str, ...]
     settings: frozenset[str]
     reason: str
+
+
+def rank_of(name: str) -> Rank:
+    """Return the rank of a setting, a fact or a check."""
+    row = vocabulary().get(name)
+    return _RANKS.get(name, "breaks") if row is None else row.rank
 
 
 def fact(record: Record, name: str) -> Any:

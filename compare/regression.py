@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
-from compare.comparison import Compared, Comparison, compare_groups
+from compare.comparison import Compared, Comparison, compare_groups, verdict_json
 from compare.figures import FIGURES, TITLES, Figure
 from compare.groups import Group, Question, expand
 from compare.statistics import Interval, runs_to_decide, would_decide
@@ -101,7 +101,7 @@ def judge(
         if verdict.word == "comparable":
             open_ += [_result(name, line) for line in lines if line.state == "cannot tell"]
         else:
-            open_.append(f"{name or 'the pair'}: {verdict.word}: {listed(verdict.reasons)}")
+            open_.append(f"{name or 'the pair'}: {verdict.word}: {listed(verdict.texts)}")
     open_ += alone if pairs else ["no experiment was run on both sides", *alone]
     for record in (run.record for run in candidate.runs if run.record.status != "completed"):
         lost = ": ".join(filter(None, (f"{record.id} of {candidate.label}", record.status, record.cause)))
@@ -153,7 +153,8 @@ def _line(figure: Figure, comparison: Comparison, sides: tuple[Group, Group], li
     verdict = comparison.audit.verdict.word
     why = "unknown on both sides" if verdict == "comparable" else verdict
     none = Compared(sides[1].label, sides[0].label, figure.metric, None, None, "undecided", None, why)
-    compared = next((item for item in comparison.ratios if item.metric == figure.metric), none)
+    ratios = comparison.ratios if verdict == "comparable" else ()  # a gate takes no ratio that stands on conditions
+    compared = next((item for item in ratios if item.metric == figure.metric), none)
     ratio, interval, reason = compared.ratio, compared.interval, compared.reason
     difference = None if ratio is None else 100 * (ratio - 1)
     alike = reference.unit == new.unit and "assumed" not in (reference.source, new.source)
@@ -218,7 +219,7 @@ def regression_json(gate: Regression) -> dict[str, Any]:
     for case in gate.cases:
         both = [{"reference": line.reference.to_json(), "new": line.new.to_json()} for line in case.lines]
         figures = [{**asdict(line), **sides} for line, sides in zip(case.lines, both, strict=True)]
-        verdict = to_builtins(case.comparison.audit.verdict)
+        verdict = verdict_json(case.comparison)
         cases.append({"experiment": case.experiment, "verdict": verdict, "figures": figures})
     known = {
         name: to_builtins(getattr(gate, name)) for name in ("outcome", "reasons", "baseline", "candidate", "limits")

@@ -14,6 +14,10 @@ from conf.errors import ConfigError, Problem, blamed, listed
 
 TABLE = Path(__file__).with_name("vocabulary.yaml")
 OFF = (None, False)  # what a switch that is off has
+Rank = Literal["breaks", "shifts", "bookkeeping"]
+"""What a difference does to a comparison: the work is another; the same work is done otherwise; nothing."""
+RANKS: tuple[Rank, ...] = ("breaks", "shifts", "bookkeeping")
+_SHIFTING = ("layout", "kernels")
 _WORDS = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a word"}
 
 
@@ -62,12 +66,21 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return at_least if self.reached else other in self.one_of
 
 
+class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much a difference is known to matter, and who says so: an entry of the column `effect`."""
+
+    text: str
+    source: str
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One canonical setting: a row of the table, whose head says what each column means. A request path through a part
     that the model does not have (model.moe of a dense one) gives None."""
 
     name: str
     kind: Literal["model", "training", "optimizer", "precision", "layout", "data", "kernels"]
+    rank: Rank
+    effect: Effect | None = None
     unit: str
     short: str | None = None
     shown: bool = False
@@ -129,7 +142,8 @@ def vocabulary() -> Mapping[str, Setting]:
     for name, entry in read_yaml(TABLE).items():
         with blamed(f"conf/{TABLE.name}: {name}", "is not as the table's head says"):
             write = {framework: written(framework, form) for framework, form in entry.get("write", {}).items()}
-            rows[name] = msgspec.convert({**entry, "name": name, "write": write}, Setting)
+            rank = "shifts" if entry.get("kind") in _SHIFTING else "breaks"
+            rows[name] = msgspec.convert({"rank": rank, **entry, "name": name, "write": write}, Setting)
     frameworks = {path.stem for path in TABLE.parent.glob("framework/*.yaml")}
     settings = {*rows, None, *(row.kind for row in rows.values())}
     for row in rows.values():

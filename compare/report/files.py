@@ -185,6 +185,6 @@ def _caption(comparison: Comparison) -> Iterator[str]:
     )
     texts_ = [f"{provenance}: {len(records)} completed runs; device: {devices}; host: {hosts}."]
     if comparison.audit.verdict.word != "comparable":
-        texts_.append(some(comparison.audit.verdict.reasons, _SHOWN_REASONS, "; "))
+        texts_.append(some(comparison.audit.verdict.texts, _SHOWN_REASONS, "; "))
     for text in texts_:
         yield from wrap(plain(text), _CAPTION, max_lines=3, placeholder=" …")

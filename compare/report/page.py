@@ -386,7 +386,7 @@ def _table(
 def _verdict_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the reasons, what to do next, and what is compared."""
     verdict, varied = comparison.audit.verdict, comparison.audit.varied
-    yield from _bullets(verdict.reasons)
+    yield from _bullets(verdict.texts)
     yield from (Paragraph((Tag("Next: ", "plain"), *step)) for step in advice(comparison))
     if len(comparison.groups) > 1:
         yield Paragraph(("What is compared: ", Tag(listed(varied.keys), "plain"), f" ({varied.reason})."))

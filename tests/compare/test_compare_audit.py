@@ -46,7 +46,7 @@ def test_layouts_of_one_platform_are_comparable_out_of_the_box() -> None:
 def test_what_did_not_run_as_requested_decides() -> None:
     result = audited(made("a"), ran(made("b", over=TP2), clip_grad=0))
     assert result.verdict.word == "not comparable"
-    assert "clip_grad of b: requested 1, ran 0" in result.verdict.reasons
+    assert "clip_grad of b: requested 1, ran 0" in result.verdict.texts
     expect(NO, ran(made("a"), clip_grad=0), ran(made("b", over=TP2), clip_grad=0))
     declared = (Declaration("clip_grad", 0, "not read by this stack"),)
     expect(YES, *(ran(made(n, over=over, declared=declared), clip_grad=0) for n, over in (("a", {}), ("b", TP2))))
@@ -61,14 +61,14 @@ def test_two_gpus_are_not_one_hardware_whatever_was_planned() -> None:
         pair = made("a", hardware=planned, environment=h100), made("b", over=TP2, hardware=planned, environment=a100)
         assert audited(*pair).varied.reason == "the groups differ in hardware"
         result = audited(*pair, vary=("layout",)).verdict
-        assert (result.word, result.reasons[0][:9]) == ("not comparable", "hardware:")
-    reasons = audited(made("a", environment=epyc), made("b", over=TP2, environment=xeon)).verdict.reasons
+        assert (result.word, result.texts[0][:9]) == ("not comparable", "hardware:")
+    reasons = audited(made("a", environment=epyc), made("b", over=TP2, environment=xeon)).verdict.texts
     assert any(reason.startswith("device_name: ") for reason in reasons)
 
 
 def test_a_log_that_does_not_report_its_end_counts_where_the_user_knows_it() -> None:
     cut = made("b", over=TP2, provenance="imported", status="unknown")
-    (reason,) = audited(made("a"), cut).verdict.reasons
+    (reason,) = audited(made("a"), cut).verdict.texts
     assert reason.startswith("the log does not report how it ended (if you know: ")
     expect(YES, made("a"), with_given(cut, given_of(["status=completed"])))
     other = with_given(replace(cut, status="diverged"), given_of(["status=completed"]))
@@ -93,7 +93,7 @@ def test_a_precision_that_one_log_alone_reports_is_a_difference_of_the_other() -
     """No stack can be requested to use it, and older ones do not print it: unknown on all sides it decides nothing."""
     older, other = (silent(made(name, requested={}), "fp4", "fp4_recipe") for name in "ab")
     newer = made("b", over={"fp4": "e2m1", "fp4_recipe": "nvfp4"}, requested={})
-    reasons = [audited(older, one).verdict.reasons for one in (newer, other)]
+    reasons = [audited(older, one).verdict.texts for one in (newer, other)]
     assert [[reason for reason in each if "fp4" in reason] for each in reasons] == [[FP4_UNKNOWN], []]
 
 
@@ -113,8 +113,8 @@ def test_platforms_bring_their_hardware_and_framework_but_not_another_layout() -
     assert (result.verdict.word, result.varied.keys) == ("comparable", ("platform",))
     assert result.varied.reason == "the groups differ in platform, hardware, framework"
     result = audited(made("a"), on_amd(**TP2, micro_batch_size=2))
-    assert {reason.partition(":")[0] for reason in result.verdict.reasons} == {*TP2, "micro_batch_size"}
-    assert all("vary=layout" in reason for reason in result.verdict.reasons)
+    assert {reason.partition(":")[0] for reason in result.verdict.texts} == {*TP2, "micro_batch_size"}
+    assert all("vary=layout" in reason for reason in result.verdict.texts)
     expect(YES, made("a"), on_amd(**TP2), question={"vary": ("platform", "layout")})
     expect(NO, made("a"), on_amd(**TP2), question={"vary": ("layout",)})
 
@@ -132,7 +132,7 @@ def test_how_a_layout_was_requested_is_shown_and_decides_nothing() -> None:
 def test_only_completed_runs_carry_numbers() -> None:
     for status in ("failed", "killed", "out_of_memory", "diverged", "hung", "running", "unknown"):
         result = audited(made("a"), made("b", over=TP2, status=status))
-        assert (result.verdict.word, "TP2" in result.verdict.reasons[0]) == ("cannot tell", True)
+        assert (result.verdict.word, "TP2" in result.verdict.texts[0]) == ("cannot tell", True)
 
 
 def test_an_unknown_key_is_refused() -> None:
@@ -173,7 +173,7 @@ def test_parameters_that_a_probe_counted_differently_are_not_comparable() -> Non
 
         a, b = counted(made("a"), 100), made("b", over=TP2)
         expect(YES, a, b)
-        assert audited(a, counted(b, 101)).verdict.reasons == (f"{name}: DP2 100; TP2 101",)
+        assert audited(a, counted(b, 101)).verdict.texts == (f"{name}: DP2 100; TP2 101",)
         deeper = counted(made("b", over={"num_layers": 2}), 200)
         expect(YES, a, deeper, question={"vary": ("num_layers",)})
 
@@ -184,7 +184,7 @@ def test_a_key_that_was_never_read_is_not_effective() -> None:
     result = audited(made("a"), never, accept={"clip_grad": "x"})
     shown = {item.setting: (item.requested, item.effective, item.decides) for item in result.deviations}
     assert shown == {"clip_grad": (1, "never read", False), "use_flash_attn": ("written", "never read", False)}
-    assert "clip_grad of b: requested 1, ran never read" in audited(made("a"), never).verdict.reasons
+    assert "clip_grad of b: requested 1, ran never read" in audited(made("a"), never).verdict.texts
     effective = replace(made("b", over=TP2), environment={"probe_never_read": ["clip_grad"]})
     assert audited(made("a"), effective).deviations == ()
 
@@ -196,7 +196,7 @@ def rehearsed(name: str, over: dict[str, Any] | None = None, **known: Any) -> Re
 def test_rehearsals_are_audited_among_themselves() -> None:
     result = audited(rehearsed("a"), rehearsed("b", TP2))
     assert (result.verdict.word, result.rehearsed) == ("comparable", True)
-    assert result.verdict.reasons[0].startswith("rehearsed: ")
+    assert result.verdict.texts[0].startswith("rehearsed: ")
     expect(NO, rehearsed("a"), rehearsed("b", {**TP2, "lr": 0.1}))
 
 
@@ -205,7 +205,7 @@ def test_what_a_rehearsal_cannot_show_is_never_called_identical() -> None:
     result = audited(toy, rehearsed("b", TP2))
     assert (state(result, "fp8"), state(result, "Transformer Engine")) == ("not rehearsed", "not rehearsed")
     assert result.verdict.word == "comparable"
-    assert result.verdict.reasons[1] == "not rehearsed: fp8, Transformer Engine"
+    assert result.verdict.texts[1] == "not rehearsed: fp8, Transformer Engine"
     expect(NO, toy, rehearsed("b", {**TP2, "fp8": "e4m3"}))
 
 
@@ -213,13 +213,13 @@ def test_rehearsals_and_estimates_stand_beside_what_was_measured_and_do_not_coun
     toy, third = rehearsed("b", {**TP2, "lr": 0.1}), made("c", over={"pipeline_model_parallel_size": 2})
     result = audited(made("a"), toy)
     assert (result.verdict.word, result.rehearsed) == ("cannot tell", False)
-    assert "rehearsed, which is not compared with what was measured" in result.verdict.reasons[0]
+    assert "rehearsed, which is not compared with what was measured" in result.verdict.texts[0]
     pair = audited(made("a"), third, toy)
     assert (pair.verdict.word, {len(row.values) for row in pair.rows}) == ("comparable", {2})
     estimate = made("b", over={**TP2, "lr": 0.1}, provenance="estimated")
     result = audited(made("a"), estimate)
     assert result.verdict.word == "nothing to compare"
-    assert any("estimated: does not count" in reason for reason in result.verdict.reasons)
+    assert any("estimated: does not count" in reason for reason in result.verdict.texts)
     expect(YES, made("a"), third, estimate)
     expect(OPEN, estimate, made("c", over={"lr": 3}, provenance="estimated"))
 
@@ -230,7 +230,7 @@ def test_clocks_of_two_frameworks_are_two_kinds() -> None:
         return replace(record, steps=unstamped, dialects=(dialect,))
 
     pair = timed(made("a"), "nemo2"), timed(made("b", over=TP2), "primus")
-    assert audited(*pair).verdict.reasons == (
+    assert audited(*pair).verdict.texts == (
         "clock: DP2 log of nemo2; TP2 log of megatron (step times by different timers)",
     )
     assert audited(*pair, accept={"clock": "both from step end to step end"}).verdict.word == "comparable"
@@ -308,7 +308,7 @@ UNREQUESTED = [
 
 def test_reasons_of_the_verdict() -> None:
     def reasons(*records: Record) -> tuple[str, ...]:
-        return audited(*records).verdict.reasons
+        return audited(*records).verdict.texts
 
     timers = "clock: DP2 measured; TP2 log of megatron (step times by different timers)"
     assert reasons(A, UNSTAMPED) == (timers,)

@@ -32,7 +32,7 @@ def check(name: str, *records: Record, **question: Any) -> tuple[str, bool]:
 
 def refused(*records: Record, reason: str) -> None:
     verdict = audited(*records).verdict
-    assert (verdict.word, verdict.reasons[0][: len(reason)]) == ("not comparable", reason)
+    assert (verdict.word, verdict.texts[0][: len(reason)]) == ("not comparable", reason)
 
 
 EQUAL, APART, UNKNOWN = ("equal", False), ("apart", True), ("unknown", False)
@@ -93,7 +93,7 @@ def test_a_rate_that_is_printed_one_step_early_is_neither_a_difference_nor_equal
     rates = next(one for one in result.checks if one.name == "lr_used")
     assert (rates.state, rates.decides) == UNKNOWN
     assert "which step's rate is printed is not known" in rates.reason
-    assert "lr_used" not in " ".join(result.verdict.reasons)
+    assert "lr_used" not in " ".join(result.verdict.texts)
 
 
 def test_a_dialect_that_is_known_reports_which_step_it_prints() -> None:
@@ -182,7 +182,7 @@ def sides(shift: float, seeds: Sequence[int] = (1, 2, 3)) -> list[Record]:
 def test_losses_beyond_the_band_of_the_seeds_are_apart_both_ways() -> None:
     assert check("loss", *sides(0.0)) == EQUAL
     for shift in (0.05, -0.05):
-        assert "the band of the seeds is ±" in audited(*sides(shift)).verdict.reasons[0]
+        assert "the band of the seeds is ±" in audited(*sides(shift)).verdict.texts[0]
         assert check("loss", *sides(shift)) == APART
         assert check("loss", *sides(shift), accept={"loss": "fp8 against bf16"}) == ("declared", False)
 
@@ -195,7 +195,7 @@ def test_another_precision_at_another_loss_gives_no_ratio_until_it_is_accepted(s
     records += [losing(f"b{s}", s, fp8, shift, noise=1) for s in (1, 2, 3)]
     result = compared(*records, vary=("precision",))
     assert (result.audit.verdict.word, result.ratios) == ("not comparable", ())
-    (reason,) = result.audit.verdict.reasons
+    (reason,) = result.audit.verdict.texts
     assert f"nats/token {side} fp8=None in the block from step 10" in reason
     assert f"nats/token {side} it in the last; the band of the seeds is ±" in reason
     assert text_of(headline(result)[0]).startswith("No ratio is given: the groups train to other losses")
@@ -203,7 +203,7 @@ def test_another_precision_at_another_loss_gives_no_ratio_until_it_is_accepted(s
     accepted = compared(*records, vary=("precision",), accept={"loss": "0.05 will do"})
     assert accepted.audit.verdict.word == "comparable"
     assert accepted.ratios
-    assert accepted.audit.verdict.reasons[0].startswith("loss: accepted: 0.05 will do (fp8=hybrid is ")
+    assert accepted.audit.verdict.texts[0].startswith("loss: accepted: 0.05 will do (fp8=hybrid is ")
 
 
 def test_two_seeds_on_one_side_give_a_band() -> None:
