@@ -21,7 +21,7 @@ DECIDING = (SPEED, "mfu_percent", "time_to_train_s", "training_days", COST, "ene
 
 
 class Rerun(Struct, frozen=True):
-    """What would make a ratio stand, of one group. because: what it settles."""
+    """A step of a user after which a ratio stands, of one group. because: the differences that it settles."""
 
     group: str
     command: str

@@ -15,7 +15,7 @@ from conf.errors import ConfigError, Problem, blamed, listed
 TABLE = Path(__file__).with_name("vocabulary.yaml")
 OFF = (None, False)  # what a switch that is off has
 Rank = Literal["breaks", "shifts", "bookkeeping"]
-"""What a difference does to a comparison: the work is another; the same work is done otherwise; nothing."""
+"""The weight of a difference: the work is another; the same work is done otherwise; nothing."""
 RANKS: tuple[Rank, ...] = ("breaks", "shifts", "bookkeeping")
 _SHIFTING = ("layout", "kernels")
 _WORDS = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a word"}
