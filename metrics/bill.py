@@ -14,7 +14,7 @@ from conf.vocabulary import short_names
 from metrics.peak import device_of
 from metrics.quantity import IMPOSSIBLE, Quantity, weakest
 from metrics.repeats import FACTS, SEED, distinct_names, exp, experiment_key, gathered, pooled, requested_of
-from metrics.step_times import count
+from metrics.rules import gpus_of
 from metrics.summary import summarise
 from parsers import Run
 from parsers.record import Record
@@ -59,7 +59,7 @@ def options(runs: Sequence[Run]) -> tuple[Option, ...]:
 def _label(first: Record) -> str:
     device = device_of(first)
     hardware = device.name if device else first.hardware
-    place = f"{hardware or 'unknown GPU'} ×{count(first, 'world_size') or '?'}"
+    place = f"{hardware or 'unknown GPU'} ×{gpus_of(first) or '?'}"
     return f"{first.name} {place}" + (" (estimated)" if first.provenance == "estimated" else "")
 
 
@@ -88,7 +88,7 @@ def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[s
         label=label,
         runs=len(records),
         hardware=device.name if device else first.hardware,
-        gpus=count(first, "world_size"),
+        gpus=gpus_of(first),
         devices_per_package=device.devices_per_package if device else 1,
         tokens_per_s_per_gpu=speed,
         power_w_per_gpu=power,

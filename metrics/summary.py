@@ -19,6 +19,7 @@ from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explainin
 from metrics.peak import achievable_tflops, causes_in_a_run, device_of, impossible, peak_tflops, utilisation
 from metrics.quantity import IMPOSSIBLE, Quantity, Source, shown
 from metrics.repeats import gathered
+from metrics.rules import by_rules
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
 from metrics.step_times import StepTimes, count, executed, find_warmup, step_times
 from parsers.record import Power, Record, columns
@@ -58,8 +59,20 @@ def summarise(record: Record) -> dict[str, Quantity]:
     """Return every metric of METRICS; its value is None where the record does not say enough. One figure above its
     device's peak is impossible, and then no figure of speed has a number: cost and compare have theirs from here.
 
-    An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures."""
+    An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures.
+    What only MLPerf's rules make known is marked so."""
+    ruled = by_rules(record)
+    known = _figures(ruled.record, ruled.by_rule)
+    if not ruled.by_rule:
+        return known
+    figures = _figures(record)
+    return {name: ruled.mark(name, q) if figures[name].value is None else figures[name] for name, q in known.items()}
+
+
+def _figures(record: Record, by_rule: frozenset[str] = frozenset()) -> dict[str, Quantity]:
+    """Return `summarise` without rules. by_rule: settings in `given` that nobody stated, yet are sure."""
     facts = facts_of(record)
+    facts = Facts(facts.settings, facts.requested - by_rule, facts.other_layers)
     device, precision = device_of(record), precision_of(facts.settings)
     basis = Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))
     figures = {name: metric(basis) for name, metric in METRICS.items()}
