@@ -98,13 +98,15 @@ def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[s
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Amounts of `currency` for one GPU (package) and hour, by hardware name. example: ours, not the user's."""
+    """Amounts of `currency` for one GPU (package) and hour, by hardware name. example: ours, not the user's. spread:
+    computed from the price of bought hardware."""
 
     currency: str
     per_gpu_hour: Mapping[str, float] = field(default_factory=dict)
     date: str | None = None
     source: str | None = None
     example: bool = False
+    spread: bool = False
 
     def of(self, hardware: str | None) -> Quantity:
         """Return the price of one GPU of this hardware; unknown where there is none."""
@@ -114,7 +116,7 @@ class Prices:
         about = " ".join(part for part in (self.date, self.source) if part)
         if self.example:
             return Quantity(amount, unit, "assumed", note=f"an example, not your price: {about}")
-        return Quantity(amount, unit, "computed", note=f"yours{': ' if about else ''}{about}")
+        return Quantity(amount, unit, "computed" if self.spread else "given", note=about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,9 @@ def owned(capex: Prices, years: float, utilisation: float) -> Prices:
     """Return prices of bought hardware: its price spread over the hours that it works. utilisation: 0 to 1."""
     hours = hours_at_work(years, utilisation)
     how = f"bought for {years:g} years, {100 * utilisation:g} % of them at work; electricity apart"
-    return Prices(capex.currency, {name: amount / hours for name, amount in capex.per_gpu_hour.items()}, None, how)
+    return Prices(
+        capex.currency, {name: amount / hours for name, amount in capex.per_gpu_hour.items()}, None, how, spread=True
+    )
 
 
 def bill(option: Option, terms: Terms) -> Bill:
@@ -160,7 +164,8 @@ def bill(option: Option, terms: Terms) -> Bill:
     kwh = option.energy_j_per_token.times(kwh_per_joule, "kWh", "computed", option.energy_j_per_token.note)
     speed = option.tokens_per_s_per_gpu
     if gpus := option.gpus:
-        days = speed.under(working_s / 86400 / gpus, "days", f"on {gpus} GPU{'s' if gpus > 1 else ''}")
+        days = speed.under(working_s / 86400 / gpus, "days")
+        days = days.times(1, "days", "computed", f"on {gpus} GPU{'s' if gpus > 1 else ''}")
     else:
         days = Quantity(None, "days", speed.source, note="number of GPUs unknown")
     return {

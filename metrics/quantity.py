@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# measured: by our own clock or counter; log: printed by the framework; computed: from settings; spec: data sheet.
-Source = Literal["measured", "log", "computed", "spec", "assumed"]
-_SUREST_FIRST: tuple[Source, ...] = ("measured", "log", "computed", "spec", "assumed")
+# measured: by our own clock or counter; log: printed by the framework; given: typed by the user; computed: from
+# settings or other figures; spec: data sheet.
+Source = Literal["measured", "log", "given", "computed", "spec", "assumed"]
+_SUREST_FIRST: tuple[Source, ...] = ("measured", "log", "given", "computed", "spec", "assumed")
 _LEAST, _MOST = 1e-100, 1e100
 IMPOSSIBLE = "impossible"
 """The first word of the note of a figure that has no number, since no device can do so much."""

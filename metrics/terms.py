@@ -61,7 +61,7 @@ def intensity(text: str) -> Quantity:
         return _country(text.strip().upper())
     if value < 0:
         raise InputError(Problem("carbon", "is not a carbon intensity", text, "0 gCO2e/kWh or more"))
-    return Quantity(value, _CARBON_UNIT, "computed", note="yours")
+    return Quantity(value, _CARBON_UNIT, "given")
 
 
 def _of_kwh(text: str) -> Quantity:
@@ -69,7 +69,7 @@ def _of_kwh(text: str) -> Quantity:
     match = re.search(r"[A-Za-z]{3}/kWh$", text.strip(), re.IGNORECASE)
     unit = match[0] if match else "USD/kWh"
     price = between(0, 1e6, "0 to 1,000,000", unit)(text)
-    return Quantity(price, f"{unit[:3].upper()}/kWh" if match else "", "computed")
+    return Quantity(price, f"{unit[:3].upper()}/kWh" if match else "", "given")
 
 
 def _table() -> _Countries:
@@ -251,7 +251,7 @@ def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     if embodied_kg is not None:
         embodied_kg /= hours_at_work(arguments["years"], arguments["utilisation"])
     plain = {name: arguments[name] for name in ("tokens", "pue", "host_share", "goodput", "carbon")}
-    prices, power = _prices(arguments, runs), arguments["power_price"] or Quantity(None, "", "computed")
+    prices, power = _prices(arguments, runs), arguments["power_price"] or Quantity(None, "", "given")
     if power.unit not in ("", f"{prices.currency}/kWh"):
         what = "another currency than the prices'"
         raise InputError(Problem("power_price", what, power.unit, f"{prices.currency}/kWh"))

@@ -145,7 +145,7 @@ class Declaration(Struct, frozen=True, gc=False):
 class _Figure(TypedDict):
     value: float | None
     unit: str
-    source: Literal["measured", "log", "computed", "spec", "assumed"]
+    source: Literal["measured", "log", "given", "computed", "spec", "assumed"]
     interval: tuple[float, ...] | None
 
 

@@ -20,6 +20,7 @@ _PLAIN_WIDTH = 120
 _MARKS: Mapping[str, tuple[str, str]] = {
     "measured": ("m", "our clock or counter"),
     "log": ("l", "printed by the framework"),
+    "given": ("g", "given by you"),
     "computed": ("c", "computed"),
     "spec": ("s", "data sheet"),
     "assumed": ("a", "assumed"),

@@ -96,7 +96,7 @@ def test_an_example_price_is_assumed_and_stays_so() -> None:
     assert {found[name].source for name in ("price", "gpus", "total", "tokens_per_currency")} == {"assumed"}
     assert found["price"].note.startswith("an example, not your price: 2026 Oracle OCI list prices")
     yours = bill(option(), terms())
-    assert {yours[name].source for name in ("price", "gpus", "total")} == {"computed"}
+    assert [yours[name].source for name in ("price", "gpus", "total", "days")] == ["given", *["computed"] * 3]
 
 
 MINE, RIVAL = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
@@ -236,7 +236,7 @@ def test_prices_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "quotes.yaml"
     file.write_text("eur_per_gpu_hour: {b200: 4.5}\ndate: 2026-11-20\nsource: Offer 7\n", encoding="utf-8")
     found = read_prices(str(file))
-    assert (found.currency, found.of("b200").value, found.of("b200").note) == ("EUR", 4.5, "yours: 2026-11-20 Offer 7")
+    assert (found.currency, found.of("b200").value, found.of("b200").note) == ("EUR", 4.5, "2026-11-20 Offer 7")
 
 
 def test_prices_that_are_none(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_prices_of_runs_must_agree() -> None:
 
 
 def test_carbon_by_figure_by_country_and_by_none() -> None:
-    assert intensity("120") == Quantity(120.0, "gCO2e/kWh", "computed", note="yours")
+    assert intensity("120") == Quantity(120.0, "gCO2e/kWh", "given")
     assert intensity("fra").value == pytest.approx(56.0, abs=0.1)
     assert (intensity("FRA").source, "2023" in intensity("FRA").note) == ("assumed", True)
     for wrong in ("-1", "nan", "XXX"):

@@ -92,7 +92,7 @@ def test_the_price_that_a_run_was_started_with(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "mi355x" / "0" / "experiment.yaml").write_text(text, encoding="utf-8")
     assert main(["cost", str(tmp_path), "--json"]) == 0
     after = json.loads(capsys.readouterr().out)["options"][0]["figures"]["price"]
-    assert (after["value"], after["source"], after["note"]) == (3.1, "computed", "yours: 2026-11")
+    assert (after["value"], after["source"], after["note"]) == (3.1, "given", "2026-11")
 
 
 @pytest.mark.parametrize(
