@@ -17,6 +17,7 @@ from conf.freeze import MOST_LAYERS, frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
 from metrics.peak import Cause, Judgement, causes_in_a_run, judge_tflops, peak_tflops
+from metrics.published import Case, Reference, reference, warnings
 from metrics.quantity import Quantity, shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
@@ -118,10 +119,29 @@ def check(argv: Sequence[str] | None = None) -> int:
         problems.append(Problem(where, what, allowed=listed([*_CONVERTED]), hint=hint))
     _refuse(arguments, problems)
     judged = judge(arguments)
-    figures = {name: quantity.to_json() for name, quantity in judged.figures.items()}
-    as_json = {**judged._asdict(), "figures": figures}
-    print(dumps(as_json) if arguments.switches else f"{judged.word}: {judged.reason}")
+    known, odd = _published(arguments, judged)
+    if arguments.switches:
+        figures = {name: quantity.to_json() for name, quantity in judged.figures.items()}
+        beside = {"published": known and known.to_json(), "warnings": odd}
+        print(dumps({**judged._asdict(), "figures": figures, **beside}))
+    else:
+        lines = [f"{judged.word}: {judged.reason}", *([str(known)] if known else []), *(f"warning: {w}" for w in odd)]
+        print("\n".join(lines))
     return _EXIT[judged.word]
+
+
+def _published(arguments: Arguments, judged: Judgement) -> tuple[Reference | None, list[str]]:
+    """Return what was published beside a speed that is judged, and what is odd though it may be possible."""
+    (device, precision), rate = _device(arguments), judged.figures.get("tflops_per_gpu")
+    if device is None or rate is None or rate.value is None or arguments["mode"] != "training":
+        return None, []
+    known, speed = None, arguments["tokens_per_s_per_gpu"]
+    if arguments["model"] and (speed or arguments["tokens_per_s"]):
+        shape, length, _ = _model(arguments)
+        gpus = None if speed else arguments["gpus"]
+        speed = speed or arguments["tokens_per_s"] / arguments["gpus"]
+        known = reference(Case(shape, device.name, precision, gpus, length), Quantity(speed, "tokens/s/GPU", "given"))
+    return known, warnings(known, float(rate.value), device, precision) if judged.word == "possible" else []
 
 
 @command
@@ -200,8 +220,20 @@ def _device(arguments: Arguments) -> tuple[Hardware | None, str]:
 def _speed(arguments: Arguments) -> Judgement:
     """Judge a model's speed on one GPU in a precision, by the operations that it takes."""
     shape, length, left_out = _model(arguments)
-    (device, precision), mode = _device(arguments), arguments["mode"]
     rate = arguments["tokens_per_s_per_gpu"] or arguments["tokens_per_s"] / arguments["gpus"]
+    return judge_speed(rate, shape, length, *_device(arguments), arguments["mode"], left_out)
+
+
+def judge_speed(  # noqa: PLR0913 - what a speed is of
+    rate: float,
+    shape: Shape,
+    length: int,
+    device: Hardware | None,
+    precision: str | None,
+    mode: str = "training",
+    left_out: Sequence[str] = (),
+) -> Judgement:
+    """Judge tokens/s of one GPU. left_out: parts of the model that are not known, which would take more."""
     per_token = flops_per_token(shape, length, passes=TRAINING if mode == "training" else FORWARD)
     tflops = rate * per_token / 1e12
     least = f" at least (left out: {listed(left_out)})" if left_out else ""

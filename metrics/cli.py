@@ -13,8 +13,9 @@ from conf.arguments import Command, program
 from conf.errors import InputError, Main, Problem, command, listed
 from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, break_evens, options, swings
 from metrics.check import check, flops
+from metrics.published import beside
 from metrics.quantity import IMPOSSIBLE, Quantity, shown
-from metrics.summary import summarise, summary_json
+from metrics.summary import summarise
 from metrics.terms import KEYS, OLD, terms_of
 from parsers import Run, differences, find_runs
 from parsers.find import FILTERS, WHERE, copies, filter_keys
@@ -203,7 +204,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path, record in ((run.path, run.record) for run in runs):
             unlike = differences(record.requested, record.effective)
             about = {"path": path, "id": record.id, "status": record.status, "differences": unlike}
-            rows.append({**about, "metrics": summary_json(record)})
+            figures = summarise(record)
+            known, odd = beside(record, figures)
+            as_json = {name: quantity.to_json() for name, quantity in figures.items()}
+            rows.append({**about, "metrics": as_json, "published": known and known.to_json(), "warnings": odd})
         print(dumps(rows, indent=1))
     else:
         print("\n\n".join(map(_table, runs)))
@@ -213,11 +217,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _table(run: Run) -> str:
     """Return the figures of a run as people read them (FLOPs short), each with its source and its note."""
     record = run.record
-    lines = [f"{run.path} ({record.name}, {record.provenance}, {record.status})"]
-    for name, figure in ((name, quantity.readable()) for name, quantity in _said_once(summarise(record))):
+    lines, figures = [f"{run.path} ({record.name}, {record.provenance}, {record.status})"], summarise(record)
+    for name, figure in ((name, quantity.readable()) for name, quantity in _said_once(figures)):
         short = figure.value is not None and figure.unit == "FLOP/token"
         text = f"{figure.value:.4e} {figure.unit}" if short else str(figure)
         source = figure.source if figure.value is not None else ""
         lines.append(f"{name:<30} {text:<28} {source:<9} {figure.note}".rstrip())
+    known, odd = beside(record, figures)
+    lines += [f"{'published':<30} {known}"] if known else []
+    lines += [f"{'warning':<30} {text}" for text in odd]
     lines += [f"{'difference':<30} {item}" for item in differences(record.requested, record.effective)]
     return plain("\n".join(lines), keep="\n")

@@ -1,0 +1,328 @@
+"""Published speeds (conf/tables/published.csv), and a run's own beside them: of the same model by shape, GPU and
+precision, at the nearest sequence and number of GPUs. Nothing published: nothing is said.
+
+Not here: whether a speed is physically possible (metrics/peak.py)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf, log2
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from conf.errors import ConfigError, Problem
+from conf.facts import hardware, peak_of, precision_of
+from conf.load import model_named
+from conf.schema import Hardware
+from metrics.flops import CONVENTIONS, flops_per_token
+from metrics.peak import causes_in_a_run, device_of, explained
+from metrics.quantity import Quantity, shown
+from metrics.rules import by_rules
+from metrics.shape import Shape, facts_of, shape_from, shape_of_model
+from metrics.step_times import count
+from parsers.record import Record
+
+TABLE = Path(__file__).parents[1] / "conf" / "tables" / "published.csv"
+MODELS = TABLE.with_name("published_models.csv")
+_FAMILIES = {"mxfp8": "fp8", "nvfp4": "fp4", "fp16": "bf16"}  # precisions of one peak
+_SAME_VOCABULARY = 0.03  # padded or not
+_SAME_SPEED = 0.03  # of one row told twice, each rounded
+_LEAST, _MOST = 0.8, 1.05  # of our count of operations, by those that the field's ways of counting differ by
+_LORA = 2 / 3  # no gradients of frozen weights
+_ABOVE, _BELOW = 105, 0.5  # % of the best; share of the least
+USUAL = "a power cap or a shared node; no compiled or fused kernels; a micro-batch too small; slow links or data; \
+warm-up, checkpoints or evaluation in the time; profiling or logging every step"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A published run. tokens_per_s_per_gpu: as printed, or by the batch and the step time or samples/s. What follows
+    it is as printed. precision: of the matrix products; None where its source says none. confidence: A (read at its
+    source) or B (complete but for what decides no speed)."""
+
+    model: str
+    hardware: str
+    gpus: int
+    precision: str | None
+    task: Literal["pretraining", "lora"]
+    seq_length: int
+    tokens_per_s_per_gpu: float
+    global_batch_size: int | None
+    step_time_s: float | None
+    tflops_per_gpu: float | None
+    mfu_percent: float | None
+    date: str
+    confidence: Literal["A", "B"]
+    source: str
+
+    @property
+    def family(self) -> str | None:
+        """Return the precision of the peak that counts."""
+        return _FAMILIES.get(self.precision or "", self.precision)
+
+    @property
+    def tflops(self) -> float:
+        """Return TFLOP/s of one GPU as we count them; of LoRA as if all weights were trained."""
+        return self.tokens_per_s_per_gpu * flops_per_token(models()[self.model].shape, self.seq_length) / 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model of the table. mlperf: its benchmarks."""
+
+    label: str
+    shape: Shape
+    mlperf: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The work and the machine of a speed; None: unknown. precision: of `peak_of`. mlperf: the benchmark, which names
+    the model where a log states no shape."""
+
+    shape: Shape | None
+    hardware: str
+    precision: str | None
+    gpus: int | None
+    seq_length: int | None
+    mlperf: str = ""
+    task: Literal["pretraining", "lora"] = "pretraining"
+
+    def is_of(self, known: Known) -> bool:
+        """Return whether a model of the table is this one: by its benchmark, else by all sizes that decide a speed."""
+        if self.mlperf:
+            return known.mlperf == self.mlperf
+        if self.shape is None:
+            return False
+        rows = (known.shape.vocabulary, self.shape.vocabulary)
+        return _bare(known.shape) == _bare(self.shape) and max(rows) <= min(rows) * (1 + _SAME_VOCABULARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Published runs beside a speed: those of the nearest sequence, and of them those of the nearest number of GPUs."""
+
+    label: str
+    case: Case
+    rows: tuple[Row, ...]
+    speed: Quantity
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return the least and the most that was published, tokens/s/GPU."""
+        speeds = [row.tokens_per_s_per_gpu for row in self.rows]
+        return min(speeds), max(speeds)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(sorted({row.source for row in self.rows}))
+
+    @property
+    def percent_of_best(self) -> float | None:
+        """Return the speed as a share of the best, in FLOP/s where the sequences differ; None where it is unknown."""
+        theirs, own, factor = {row.seq_length for row in self.rows}, self.case.seq_length, 1.0
+        if theirs != {own}:
+            if own is None or self.case.shape is None:
+                return None
+            factor = flops_per_token(self.case.shape, own) / flops_per_token(self.case.shape, min(theirs))
+        return None if self.speed.value is None else 100 * factor * self.speed.value / self.ends[1]
+
+    @property
+    def warning(self) -> str:
+        """Return what is odd about the speed, with what to check; empty where nothing is."""
+        percent, (low, high) = self.percent_of_best, self.ends
+        if percent is not None and percent > _ABOVE:
+            causes = causes_in_a_run(hardware(self.case.hardware), self.case.precision)
+            return f"above all that was published for it; {explained(percent / 100, causes)}"
+        if percent is not None and percent < 100 * _BELOW * low / high:
+            return f"less than half of the least that was published for it; usual causes: {USUAL}"
+        return ""
+
+    def __str__(self) -> str:
+        row, (low, high), count = self.rows[0], self.ends, len(self.sources)
+        gpus = _beside([row.gpus for row in self.rows], self.case.gpus, "GPUs")
+        lengths = [row.seq_length for row in self.rows]
+        length = _beside(lengths, self.case.seq_length, "tokens a sequence")
+        length = "" if {*lengths} == {self.case.seq_length} else f", {length}"
+        where = f"{self.label}{' (LoRA)' if row.task == 'lora' else ''} on {_named(row.hardware)}"
+        speeds = shown(high) if low == high else f"from {shown(low)} to {shown(high)}"
+        text = f"Published for {where}, {self.case.precision or 'any precision'}, {gpus}{length}: {speeds} tokens/s/GPU"
+        text += f" ({count} source{'s' if count > 1 else ''})"
+        if self.percent_of_best is None:
+            return f"{text}."
+        by = " in FLOP/s" if length else ""
+        return f"{text}; yours {shown(self.speed.value)}, {self.percent_of_best:.0f} % of the best{by}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sentence and what it is made of."""
+        low, high = self.ends
+        return {
+            "text": str(self),
+            "warning": self.warning,
+            "model": self.label,
+            "gpus": sorted({row.gpus for row in self.rows}),
+            "seq_length": sorted({row.seq_length for row in self.rows}),
+            "low": low,
+            "high": high,
+            "unit": "tokens/s/GPU",
+            "percent_of_best": self.percent_of_best,
+            "sources": list(self.sources),
+        }
+
+
+def _beside(theirs: Sequence[int], own: int | None, unit: str) -> str:
+    """Return their number, or from which to which it is, and the own where it differs."""
+    low, high = min(theirs), max(theirs)
+    known = f"{low:,} {unit}" if low == high else f"{low:,} to {high:,} {unit}"
+    return known if own is None or low == high == own else f"{known} (yours {own:,})"
+
+
+def _named(name: str) -> str:
+    return name.upper().replace("_", " ")
+
+
+def _bare(shape: Shape) -> Shape:
+    """Return the shape without its vocabulary, and what adds little or nothing to the work."""
+    return replace(shape, vocabulary=0, untie_embeddings_and_output_weights=None, mtp_num_layers=0)
+
+
+def reference(case: Case, speed: Quantity) -> Reference | None:
+    """Return what was published for a case; None where nothing was. ConfigError: a row of it contradicts itself."""
+    labels = {name: known.label for name, known in models().items() if case.is_of(known)}
+    fits = [
+        row
+        for row in rows()
+        if row.model in labels
+        and (row.hardware, row.task) == (case.hardware, case.task)
+        and case.precision in (None, row.family)
+    ]
+    nearest = _nearest(_nearest(fits, "seq_length", case.seq_length), "gpus", case.gpus)
+    problems = [
+        Problem(f"conf/tables/{TABLE.name}", why, hint="leave the row out")
+        for why in map(contradiction, nearest)
+        if why
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    return Reference(labels[nearest[0].model], case, tuple(nearest), speed) if nearest else None
+
+
+def _nearest(fits: Sequence[Row], name: str, own: int | None) -> Sequence[Row]:
+    """Return the rows whose `name` is nearest to `own` by factor; all, where that is unknown."""
+    if own is None or not fits:
+        return fits
+    nearest = min((getattr(row, name) for row in fits), key=lambda value: (abs(log2(value / own)), value))
+    return [row for row in fits if getattr(row, name) == nearest]
+
+
+def beside(record: Record, figures: Mapping[str, Quantity]) -> tuple[Reference | None, list[str]]:
+    """Return what was published beside a run's speed, None where nothing was, or its GPU is unknown; and what is odd
+    about it. figures: of `summarise`, or pooled over repeats of the run."""
+    ruled = by_rules(record)
+    device, facts = device_of(record), facts_of(ruled.record)
+    speed, rate = figures["tokens_per_s_per_gpu"], figures["tflops_per_gpu"].value
+    if device is None or speed.value is None:
+        return None, []
+    precision = precision_of(facts.settings)
+    tuned = ruled.benchmark is not None and ruled.benchmark.task == "fine-tuning"
+    known = reference(
+        Case(
+            shape_from(facts).shape,
+            device.name,
+            precision,
+            count(ruled.record, "world_size"),
+            count(ruled.record, "seq_length"),
+            ruled.benchmark.name if ruled.benchmark else "",
+            "lora" if tuned else "pretraining",
+        ),
+        speed,
+    )
+    return known, warnings(known, rate, device, precision)
+
+
+def warnings(known: Reference | None, rate: float | None, device: Hardware, precision: str | None) -> list[str]:
+    """Return what is odd about a speed: first that it is above all models', in TFLOP/s, then above or far below its own
+    model's."""
+    odd = beyond(rate, device, precision) if rate else ""
+    return list(filter(None, [odd or (known.warning if known else "")]))
+
+
+def beyond(tflops: float, device: Hardware | None, precision: str | None) -> str:
+    """Return that TFLOP/s of a training stand above all that was published on this GPU in this precision, whatever the
+    model, and what to check; empty where they do not, or nothing was."""
+    peak = peak_of(device, precision)
+    known = [row for row in rows() if device and row.hardware == device.name and row.task == "pretraining"]
+    known = [row for row in known if row.family == precision]
+    best = max(known, key=lambda row: row.tflops, default=None)
+    if device is None or peak is None or best is None or tflops <= best.tflops * _ABOVE / 100:
+        return ""
+    most = f"{shown(100 * best.tflops / peak[1], 3)} % of the peak is the most"
+    where = f"{models()[best.model].label}, {best.gpus} GPUs, {best.source}"
+    causes = explained(tflops / best.tflops, causes_in_a_run(device, precision))
+    published_on = f"above all that was published on {_named(device.name)} in {precision}, whatever the model"
+    return f"{published_on}: {most} ({where}); {causes}"
+
+
+def contradiction(row: Row) -> str:
+    """Return what in a row does not agree, empty where all does: its speed with its step time, its TFLOP/s and its MFU,
+    each within what the ways of counting differ by, and with the peak."""
+    name = f"{row.model} on {row.gpus} × {row.hardware} ({row.source})"
+    speed, peak = row.tokens_per_s_per_gpu, peak_of(hardware(row.hardware), row.family)
+    if not 0 < speed < inf:
+        return f"{name}: no speed"
+    if row.step_time_s and row.global_batch_size:
+        by_step = row.global_batch_size * row.seq_length / row.gpus / row.step_time_s
+        if abs(by_step / speed - 1) > _SAME_SPEED:
+            return f"{name}: its step time makes {shown(by_step)} tokens/s/GPU, not {shown(speed)}"
+    ours, shape = row.tflops, models()[row.model].shape
+    full = flops_per_token(shape, row.seq_length, CONVENTIONS["full_attention"]) / flops_per_token(
+        shape, row.seq_length
+    )
+    least, most = _LEAST * (_LORA if row.task == "lora" else 1), _MOST * full * 4 / 3  # 4/3: all recomputed
+    if peak and ours * (_LORA if row.task == "lora" else 1) > peak[1]:
+        return f"{name}: {shown(ours)} TFLOP/s are above the peak of {shown(peak[1])}"
+    if row.tflops_per_gpu and not least <= row.tflops_per_gpu / ours <= most:
+        return f"{name}: its speed makes {shown(ours)} TFLOP/s, not {shown(row.tflops_per_gpu)}"
+    if row.mfu_percent and peak and not least <= row.mfu_percent / (100 * ours / peak[1]) <= most:
+        return f"{name}: its speed makes {shown(100 * ours / peak[1], 3)} % MFU, not {shown(row.mfu_percent, 3)} %"
+    return ""
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return the published runs. ConfigError: a line that cannot be used."""
+    return tuple(msgspec.convert(cells, Row, strict=False) for cells in _lines(TABLE))
+
+
+@cache
+def models() -> Mapping[str, Known]:
+    """Return the models of the published runs, by the name that their rows have."""
+    return {f"{cells['name']}": _known(cells) for cells in _lines(MODELS)}
+
+
+def _known(cells: Mapping[str, str | None]) -> Known:
+    label, mlperf, named = f"{cells['label']}", cells["mlperf"] or "", cells["conf_model"]
+    if named and (model := model_named(named)):
+        return Known(label, shape_of_model(model), mlperf)
+    sizes = {name: int(text) for name, text in cells.items() if text and text.isdecimal()}
+    vocabulary, hidden, heads = sizes.pop("vocab_size"), sizes["hidden_size"], sizes["num_attention_heads"]
+    experts: dict[str, Any] = {"moe_ffn_hidden_size": sizes.pop("ffn_hidden_size")} if "num_experts" in sizes else {}
+    shape = Shape(
+        **{"ffn_hidden_size": 0, **sizes, **experts},
+        kv_channels=hidden // heads,
+        vocabulary=vocabulary,
+        gated_linear_unit=cells["gated_linear_unit"] == "true",
+        untie_embeddings_and_output_weights=None,
+    )
+    return Known(label, shape, mlperf)
+
+
+def _lines(path: Path) -> list[dict[str, str | None]]:
+    """Return the lines of a table below its head, empty cells as None."""
+    with path.open(newline="", encoding="utf-8") as file:
+        table = csv.DictReader(line for line in file if not line.startswith("#"))
+        return [{name: cell or None for name, cell in cells.items()} for cells in table]
