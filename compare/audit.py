@@ -17,7 +17,8 @@ from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied,
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
-from conf.vocabulary import OFF, RANKS, Rank, shown_in, vocabulary
+from conf.mlperf import Benchmark, benchmark_of
+from conf.vocabulary import OFF, RANKS, Rank, meant, shown_in, vocabulary
 from metrics.repeats import SEED, gathered
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
@@ -206,8 +207,15 @@ def _setting_rows(
     values: Mapping[str, Values], varied: frozenset[str], sides: Sides, same_tokens: bool
 ) -> Iterator[Row]:
     """Yield every setting that a log may report, and what a rehearsal leaves out that is none: kernels, collectives."""
+    benchmark = benchmark_of_all(sides)
     for name in (name for name, setting in vocabulary().items() if setting.dump):
         row = _row(name, values[name], varied, sides)
+        if row.state == "unexplained":
+            means = _row(name, _meant(name, sides), varied, sides)
+            known = "the same by its meaning" if means.state == "identical" else means.reason
+            row = row if means.state == "unexplained" else replace(means, values=row.values, reason=known)
+        if row.decides and benchmark and (why := _by_rules(benchmark, row)):
+            row = replace(row, state="allowed", reason=why, decides=False)
         if row.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
             row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
         if row.state in ("unknown", "unexplained") and (why := _no_effect(name, values)):
@@ -223,6 +231,19 @@ def _setting_rows(
             nobody: Values = {side.label: None for side in sides}
             why = _not_rehearsed(sides, topic)
             yield Row(topic, "rehearsal", "not rehearsed", nobody, why, decides=False, rank="shifts")
+
+
+def benchmark_of_all(sides: Sides) -> Benchmark | None:
+    """Return the benchmark of MLPerf's closed division that every run that counts is a result of."""
+    first, *others = [benchmark_of(run.record.environment) for side in sides for run in side.usable]
+    return first if all(other is first for other in others) else None
+
+
+def _by_rules(benchmark: Benchmark, row: Row) -> str:
+    """Return why a setting that is not known, or differs, leaves two results comparable by MLCommons' rules."""
+    if benchmark.fixes(row.setting):
+        return f"fixed by the rules of {benchmark.name}" if row.state == "unknown" else ""
+    return f"the submitter's choice by the rules of {benchmark.name}"
 
 
 def _not_rehearsed(sides: Sides, name: str) -> str:
@@ -258,6 +279,17 @@ def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> Any:
         return record.setting(name) if known else UNSET
     value = curves[run.path].clock if name == "clock" else fact(record, name)
     return UNSET if value is None else value
+
+
+def _meant(name: str, sides: Sides) -> Values:
+    """Return the values of a setting by their meaning beside the other settings of each run."""
+
+    def of(record: Record) -> Any:
+        ran = record.setting(name)
+        known = {other: record.setting(other) for other in (*record.effective, *record.given)}
+        return meant(name, ran, known) if name in known else UNSET
+
+    return {side.label: _distinct([of(run.record) for run in side.usable]) for side in sides}
 
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from compare.statistics import OF_INTEREST
 from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
-from conf.vocabulary import Rank, short_names, vocabulary
+from conf.vocabulary import Rank, meant, short_names, vocabulary
 from metrics.peak import hardware_of
 from metrics.repeats import SEED, distinct_names, experiment_key, gathered, requested_of
 from parsers import Record, Run
@@ -22,7 +22,8 @@ LAYOUT = "layout"
 """A kind of settings, and the name under which a layout was requested (identical, max_performance …)."""
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
 PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the model as it was built
-RARE = (*PARAMETERS, "mock_data")  # facts that a probe or one stack alone reports: no settings of ours
+# Facts that a probe or one stack alone reports: no settings of ours.
+RARE = (*PARAMETERS, "mock_data", "mlperf_submission_benchmark", "mlperf_submission_division")
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
 FACTS = (*("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"), *(TOKENS, *RARE))
@@ -169,12 +170,29 @@ def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varie
         keys, reason = tuple(named), "vary="
     elif apart:
         keys, reason = ("platform",), f"the groups differ in {listed(apart)}"
+    elif alone := _alone([run.record for run in runs]):
+        keys, reason = alone, f"the groups differ in {listed(alone)}, and neither in {listed(_SIDES)} nor in layout"
     settings = expand(keys)
     layouts = [run.record.requested.get(LAYOUT) for run in runs]
     if "platform" in settings and LAYOUT not in settings and layouts and layouts.count(_BEST) == len(layouts):
         settings |= expand((LAYOUT, *(name for name in LayoutRow.__slots__ if name in vocabulary())))
         reason += f"; each with its own best layout: layout={_BEST}"
     return Varied(keys, settings, reason)
+
+
+def _alone(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return image and release, or precision, where the groups differ in these and no layout does; else nothing."""
+
+    def differ(values: Sequence[Any]) -> bool:
+        return None not in values and len({repr(value) for value in values}) > 1
+
+    bumped = tuple(name for name in ("image", "framework_version") if differ([fact(r, name) for r in records]))
+    known = [{name: meant(name, r.setting(name), {}) for name in (*r.effective, *r.given)} for r in records]
+    shared = set.intersection(*map(set, known)) if known else set()
+    kinds = {vocabulary()[name].kind for name in shared & vocabulary().keys() if len({repr(k[name]) for k in known}) > 1}
+    if "layout" in kinds or bool(bumped) == ("precision" in kinds):
+        return ()
+    return bumped or ("precision",)
 
 
 def _kinds() -> Mapping[str, Collection[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ Rank = Literal["breaks", "shifts", "bookkeeping"]
 """The weight of a difference: the work is another; the same work is done otherwise; nothing."""
 RANKS: tuple[Rank, ...] = ("breaks", "shifts", "bookkeeping")
 _SHIFTING = ("layout", "kernels")
+_SPELLING = re.compile(r"[-_. ]|torch\.")
 _WORDS = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a word"}
 
 
@@ -73,6 +75,15 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str
 
 
+class Null(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The value that null stands for, of × times / over: an entry of the column `null_is`."""
+
+    of: str
+    times: int = 1
+    over: str | None = None
+    unless: str | None = None
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One canonical setting: a row of the table, whose head says what each column means. A request path through a part
     that the model does not have (model.moe of a dense one) gives None."""
@@ -94,6 +105,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     because: str | None = None
     only_if: str | None = None
     idle: Idle | None = None
+    null_is: Null | None = None
+    none: int | float | None = None
+    spelled: Mapping[str, tuple[str, ...]] = {}
     request: str | None = None
     dump: bool = True
     built: str | list[str] = []
@@ -148,6 +162,7 @@ def vocabulary() -> Mapping[str, Setting]:
     settings = {*rows, None, *(row.kind for row in rows.values())}
     for row in rows.values():
         others = {*row.follows, row.only_if, row.idle and row.idle.beside}
+        others |= {row.null_is.of, row.null_is.over, row.null_is.unless} if row.null_is else set()
         if unknown := [*(others - settings), *(row.write.keys() - frameworks)]:
             raise ConfigError(Problem(f"conf/{TABLE.name}: {row.name}", "names what is not there", listed(unknown)))
     return MappingProxyType(rows)
@@ -198,6 +213,26 @@ def short_names() -> Mapping[str, str]:
 def printed(framework: str) -> Mapping[str, Setting]:
     """Return the settings that `framework` states in its dump or its log, by the key under which they stand there."""
     return MappingProxyType({key: setting for setting in vocabulary().values() for key in setting.keys(framework)})
+
+
+def meant(name: str, value: Any, values: Mapping[str, Any]) -> Any:
+    """Return what a value of a setting means beside the others of its run: null as what it is derived as, a word in one
+    spelling. What is derived of a value that is not known is left null."""
+    row = vocabulary().get(name)
+    if row is None:
+        return value
+    if isinstance(value, str):
+        plain = _SPELLING.sub("", value.casefold())
+        spelled = {_SPELLING.sub("", own.casefold()): word for word, many in row.spelled.items() for own in many}
+        return value if row.kind == "data" else spelled.get(plain, plain)
+    null = row.null_is
+    if value is not None and (isinstance(value, bool) or value != row.none):
+        return value
+    if null is None or (null.unless and values.get(null.unless) is not False):
+        return None
+    of, over = values.get(null.of), values.get(null.over) if null.over else 1
+    known = type(of) is int and type(over) is int and over > 0 and of * null.times % over == 0
+    return of * null.times // over if known else None
 
 
 def switched_off(values: Mapping[str, Any]) -> Iterator[str]:
