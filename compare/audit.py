@@ -36,6 +36,7 @@ NEVER_READ = "probe_never_read"
 """Keys that were written for a framework and that its programs never looked at (parsers/probe.py)."""
 _OFTEN_VARIED = (LAYOUT, "image", "precision")
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment, and were planned: there a run that died counts
+_OF_NO_RANK = ("figures", "steps")
 _ESTIMATED = "estimated: does not count"
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
 _OF_LOSS = ("model", "optimizer", "data")
@@ -149,9 +150,12 @@ def _checks(
     sides: Sides, runs: Sequence[Traced], checksums: Finding, states: Mapping[str, str], baseline: str | None
 ) -> Iterator[Check]:
     """Yield every check over all runs that count. states: of the settings; a difference that follows from what is
-    varied or declared does not decide. What is not known decides nothing: the settings behind it do."""
-    # The speed and the losses of a completed run without any step are not known.
-    if empty := [one.run for one in runs if not (one.curve.steps or one.run.record.provenance == "rehearsed")]:
+    varied or declared, or that the rules of a benchmark allow, does not decide. What is not known decides nothing: the
+    settings behind it do."""
+    benchmark = benchmark_of_all(sides)
+    # The speed and the losses of a completed run without any step are not known. A result of MLPerf is its time.
+    empty = [one.run for one in runs if not (one.curve.steps or one.run.record.provenance == "rehearsed")]
+    if empty and benchmark is None:
         file = Path(empty[0].path) / STEPS_FILE
         more = f"; and so for {len(empty) - 1} more" if len(empty) > 1 else ""
         reason = f"{file} {'has no step with a number' if file.exists() else 'is missing'}{more}"
@@ -170,12 +174,13 @@ def _checks(
         ("tokens_checksum", checksums, (TOKENS, SEED, *count), either[:1]),
         ("loss", losses, (*of_loss, *schedule, *count, SEED), either[:1]),
     ):
-        because = ((state, key) for state in excuses for key in behind if states.get(key) == state)
-        state, key = next(because, (result.state, ""))
-        if result.state != "apart" or not key:
+        because = ((state, f"{key} is {state}") for state in excuses for key in behind if states.get(key) == state)
+        by_rules: tuple[CheckState, str] = ("declared", f"by the rules of {benchmark.name}" if benchmark else "")
+        state, why = next(because, by_rules)
+        if result.state != "apart" or not why:
             yield _check(name, result.state, result.reason, result.step, decides=result.state == "apart")
         else:
-            yield _check(name, state, f"{key} is {state}: {result.reason}", result.step, decides=False)
+            yield _check(name, state, f"{why}: {result.reason}", result.step, decides=False)
 
 
 def _check(name: str, state: CheckState, reason: str, step: int | None, decides: bool) -> Check:
@@ -341,6 +346,12 @@ def _alike(first: tuple[Any, ...] | None, value: tuple[Any, ...] | None) -> bool
     return all(same(a, b) for a, b in zip(first, value, strict=True))
 
 
+def differs(row: Row, label: str, other: str) -> bool:
+    """Return whether two groups report another value of a setting."""
+    first, second = row.values[label], row.values[other]
+    return first is not None and second is not None and not _alike(first, second)
+
+
 def _declared(name: str, reported: Values, sides: Sides) -> str:
     """Return the reasons given for a setting, where the groups that give none have it alike."""
     given = {side.label: _declared_by(side.usable, name) for side in sides if side.label in reported}
@@ -382,19 +393,22 @@ def _refuse_unknown(
     reasons: Mapping[str, str], rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
 ) -> None:
     """Raise InputError on a key that names nothing of the audit. Without rows nothing was audited, and all pass."""
-    known = {row.setting for row in rows} | {item.setting for item in deviations} | {check.name for check in checks}
+    known = {*RANKS, *(row.setting for row in rows), *(check.name for check in checks)}
+    known |= {item.setting for item in deviations}
     if wrong := [key for key in reasons if key not in known] if rows else []:
-        allowed = f"{listed([check.name for check in checks])}, or a setting or fact of the audit"
+        allowed = f"{listed([*RANKS, *(check.name for check in checks)])}, or a setting or fact of the audit"
         table = f"the keys are in the table of the audit: {program('compare')} RUNS -o DIR"
         what = "nothing of that name"
         raise InputError(*(Problem(f"accept.{k}", what, k, allowed, closest(k, known) or table) for k in wrong))
 
 
 def _accepted(item: _Item, name: str, reasons: Mapping[str, str]) -> _Item:
-    """Return the item; declared, where `reasons` accepts its difference."""
-    if name not in reasons or not item.decides:
+    """Return the item; declared, where `reasons` accepts its difference, by its name or by its rank. What has no speed,
+    or an impossible one, no rank excuses."""
+    reason = reasons.get(name) or ("" if name in _OF_NO_RANK else reasons.get(item.rank))
+    if not reason or not item.decides:
         return item
-    text = f"accepted: {reasons[name]}"
+    text = f"accepted: {reason}"
     if isinstance(item, Deviation):
         return replace(item, declared=text, decides=False)
     return replace(item, state="declared", reason=f"{text} ({item.reason})" if item.reason else text, decides=False)
@@ -404,11 +418,14 @@ def _verdict(
     groups: Sequence[Group], sides: Sides, rows: Sequence[Row], checks: Sequence[Check], deviations: Sequence[Deviation]
 ) -> Verdict:
     """Return the verdict: what differs decides before what is not known; both before what is missing."""
-    wrong = [_reason(_sentence(row), row.setting) for row in rows if row.decides and row.state == "unexplained"]
+    wrong = [_reason(sentence(row), row.setting) for row in rows if row.decides and row.state == "unexplained"]
     wrong += [_of_check(check) for check in checks if check.decides and check.state == "apart"]
     wrong += _ran_otherwise([item for item in deviations if item.decides])
+    unknown = gathered(((row.reason, row.rank), row.setting) for row in rows if row.decides and row.state == "unknown")
+    open_ = [_reason(f"{some(names)}: unknown, {reason}", *names) for (reason, _), names in unknown.items()]
+    open_ += [_of_check(check) for check in checks if check.decides and check.state == "unknown"]
     if wrong:
-        return Verdict("not comparable", _ranked(wrong))
+        return Verdict("not comparable", _ranked([*wrong, *open_]))
     labels = {side.label for side in sides}
     left_out = [group for group in groups if group.label not in labels]
     not_counted = gathered((_why_not(group), group.label) for group in left_out)
@@ -417,9 +434,6 @@ def _verdict(
         return Verdict("cannot tell", beside or (Reason("no completed run", "breaks"),))
     if len(sides) == 1:
         return Verdict("nothing to compare", (Reason("one group of runs only", "bookkeeping"), *beside))
-    unknown = gathered(((row.reason, row.rank), row.setting) for row in rows if row.decides)
-    open_ = [_reason(f"{listed(names)}: unknown, {reason}", *names) for (reason, _), names in unknown.items()]
-    open_ += [_of_check(check) for check in checks if check.decides]
     if open_:
         return Verdict("cannot tell", _ranked(open_))
     apart = (_of_check(check) for check in checks if check.state == "declared")
@@ -456,7 +470,8 @@ def _why_not(group: Group) -> str:
     return f"the log does not report how it ended ({_IF_KNOWN})" if statuses == {"unknown"} else "no completed run"
 
 
-def _sentence(row: Row) -> str:
+def sentence(row: Row) -> str:
+    """Return what every group has of a setting, in a line."""
     texts = _texts(list(row.values.values()))
     parts = [f"{label} {text}" for label, text in zip(row.values, texts, strict=True)]
     return f"{row.setting}: {some(parts, between='; ')}" + (f" ({row.reason})" if row.reason else "")

@@ -70,7 +70,7 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     """A comparison. run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms:
     what money, energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share.
     break_evens: every option against the cheapest other, as ratios. standing, conditions: whether the ratios stand, and
-    on what. reruns: the shortest list that would make them stand. decides: the figures of each user's decision. title:
+    on what. decides: the figures of each user's decision. title:
     what is compared, in a line."""
 
     groups: tuple[Group, ...]
@@ -85,9 +85,13 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     scaling: tuple[Scaled, ...]
     standing: Standing
     conditions: tuple[str, ...]
-    reruns: tuple[Rerun, ...]
     decides: tuple[Deciding, ...]
     title: str
+
+    @cached_property
+    def reruns(self) -> tuple[Rerun, ...]:
+        """Return the shortest list that would make the ratios stand."""
+        return reruns(self.audit, self.groups)
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -143,8 +147,7 @@ def compare_groups(
         break_evens=break_evens(options, on),
         scaling=tuple(_scaling(counting, numbers, question.difference)),
         standing=how,
-        conditions=conditions(audited),
-        reruns=reruns(audited, groups, base),
+        conditions=conditions(audited, groups) if how != "side by side" else (),
         decides=deciding(groups, pooled),
         title=title(groups),
     )

@@ -1,23 +1,40 @@
 """From an audit to a decision: whether a ratio may stand and on which conditions, what would make it stand, the figures
-that decide, and what is compared, in a line. Pure."""
+that decide, and what is compared, in a line. Pure, but for the experiment.yaml beside a record."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from compare.audit import Audit
+from compare.audit import Audit, Check, Deviation, Row, benchmark_of_all, differs, sentence
 from compare.figures import COST, SPEED
-from compare.groups import Group, fact
-from conf.errors import listed
+from compare.groups import CLOCK, LAYOUT, Group, counted
+from conf.arguments import program
+from conf.compose import choices, compose
+from conf.errors import UserError, listed, some
+from conf.facts import precision_of
+from conf.vocabulary import meant, vocabulary
 from metrics import Quantity
+from metrics.peak import hardware_of
+from metrics.repeats import requested_of
+from metrics.rules import by_rules, gpus_of
+from parsers import Record
+from parsers.assemble import same
+from parsers.find import MODEL, value_of
 
 Standing = Literal["ratio", "conditional", "side by side"]
 """ratio: it stands. conditional: nothing breaks, and it stands on conditions. side by side: figures, and no ratio."""
 DECIDING = (SPEED, "mfu_percent", "time_to_train_s", "training_days", COST, "energy_j_per_token")
 """Metrics by which a buyer, an engineer and a boss decide."""
+_NAMED = 4  # groups that a title has room for
+_STATED = 8  # settings that a command is spelled out for
+_PARTS = ("training", "optimizer", "precision")
+_STARTED = "mlperf_run_start_unix_s"
 
 
 class Rerun(Struct, frozen=True):
@@ -37,34 +54,169 @@ class Deciding(Struct, frozen=True):
 
 def standing(audit: Audit, groups: Sequence[Group]) -> Standing:
     """Return how figures of the groups may stand beside each other."""
-    word = audit.verdict.word
-    if word == "comparable":
-        return "ratio"
-    ranks = {reason.rank for reason in audit.verdict.reasons}
-    settings = all(reason.settings for reason in audit.verdict.reasons)
-    return "conditional" if settings and "breaks" not in ranks else "side by side"
+    if audit.verdict.word == "comparable":
+        return "conditional" if conditions(audit, groups) else "ratio"
+    items: list[Row | Check | Deviation] = [*audit.rows, *audit.checks, *audit.deviations]
+    ranks = {item.rank for item in items if item.decides}
+    return "conditional" if ranks and "breaks" not in ranks and len(counted(groups)) > 1 else "side by side"
 
 
-def conditions(audit: Audit) -> tuple[str, ...]:
-    """Return on what the ratios stand."""
-    return audit.verdict.texts if audit.verdict.word != "comparable" else ()
+def conditions(audit: Audit, groups: Sequence[Group]) -> tuple[str, ...]:
+    """Return on what the ratios stand, if there are any: what differs or is not known and does not break, what was
+    declared or accepted, and the rules by which the work is the same."""
+    open_ = [reason for reason in audit.verdict.reasons if audit.verdict.word != "comparable"]
+    texts = [f"{reason.text} ({reason.effect})" if reason.effect else reason.text for reason in open_]
+    texts += [sentence(row) for row in audit.rows if row.state == "declared" and row.rank != "bookkeeping"]
+    texts += [f"{check.name}: {check.reason}" for check in audit.checks if check.state == "declared"]
+    if benchmark := benchmark_of_all(sides := counted(groups)):
+        rounds = listed(benchmark.rounds)
+        free = listed([*dict.fromkeys((LAYOUT, "precision", *benchmark.free))])
+        changed = f"; {benchmark.changed}" if benchmark.changed else ""
+        gpus = [f"{side.label} {gpus_of(side.usable[0].record) or 'an unknown number'}" for side in sides]
+        rule = f"the same work by MLPerf's rules for {benchmark.name} (closed division, rounds {rounds}{changed})"
+        texts += [rule, f"each submitter chose {free}", f"GPUs: {listed(gpus)}"]
+    return tuple(texts)
 
 
-def reruns(audit: Audit, groups: Sequence[Group], base: Group) -> tuple[Rerun, ...]:
-    """Return the shortest list of what to run again."""
-    return ()
+def reruns(audit: Audit, groups: Sequence[Group]) -> tuple[Rerun, ...]:
+    """Return the shortest list of what to run again, or to state of a log, until the ratios stand: all but the group
+    that most others are like are made like that one."""
+    sides = counted(groups)
+    counting = {side.label for side in sides}
+    if audit.verdict.word in ("comparable", "nothing to compare") or len(sides) < 2:
+        missing = [group for group in groups if group.label not in counting and len(sides) < 2]
+        return tuple(Rerun(group.label, _launch(group, {}), "no run of it counts") for group in missing)
+    rows = [row for row in audit.rows if row.decides and row.setting != CLOCK]
+
+    def unlike(side: Group, other: Group) -> list[Row]:
+        return [row for row in rows if differs(row, side.label, other.label)]
+
+    def effort(model: Group) -> tuple[int, int]:
+        others = [side for side in sides if side is not model and unlike(side, model)]
+        return len(others), sum(row.values[model.label] is None for row in rows)
+
+    model = min(sides, key=effort)
+    parted = [check.name for check in audit.checks if check.decides]
+    if any(unlike(side, model) for side in sides):  # which may be why the curves part
+        parted = []
+    clocks = next((row.values for row in audit.rows if row.setting == CLOCK and row.decides), {})
+    steps: list[Rerun] = []
+    for side in sides:
+        timed = [CLOCK] if side.label in clocks and clocks[side.label] != ("measured",) else []
+        steps += _step(audit, side, model, unlike(side, model), [*parted, *timed])
+    return tuple(steps)
+
+
+def _step(audit: Audit, side: Group, model: Group, unlike: Sequence[Row], parted: Sequence[str]) -> Iterator[Rerun]:
+    """Yield what makes one group like the model."""
+    ids = {run.record.id for run in side.usable}
+    stray = [item.setting for item in audit.deviations if item.decides and item.run in ids]
+    silent = [row.setting for row in audit.rows if row.decides and row.values[side.label] is None]
+    wanted = {row.setting: row.values[model.label] for row in unlike}
+    if unlike or parted or stray:
+        names = [*dict.fromkeys([*wanted, *parted, *stray])]
+        like = f" as {model.label} has {'it' if len(names) == 1 else 'them'}" if unlike else ""
+        yield Rerun(side.label, _launch(side, wanted), f"{some(names)}{like}" + _also(silent))
+    elif silent and side.runs[0].record.requested:
+        yield Rerun(side.label, f"{_launch(side, {})} probe=true", f"reads back {some(silent)}")
+    elif silent:
+        kinds = {vocabulary()[name].kind if name in vocabulary() else "" for name in silent}
+        groups = [f"{kind}={kind.upper()}" for kind in ("model", "precision") if kind in kinds]
+        others = [
+            f"{name}=…"
+            for name in silent
+            if name in vocabulary() and vocabulary()[name].kind not in ("model", "precision")
+        ]
+        command = f"{program('parse')} {shlex.quote(side.runs[0].record.log or 'LOG')} --save"
+        yield Rerun(
+            side.label, " ".join([command, *groups, *others[:_STATED]]), f"states {some(silent)}, where you know it"
+        )
+
+
+def _also(silent: Sequence[str]) -> str:
+    return f"; then {some(silent)} {'is' if len(silent) == 1 else 'are'} known, too" if silent else ""
+
+
+def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
+    """Return the command that runs a group again, as far as its records say how it was run, with some settings as
+    wanted: what the configuration has anyhow is left out."""
+    run, count = group.runs[0], len(group.usable) or len(group.runs)
+    record, own = run.record, requested_of(run.record)
+    chosen = {MODEL: value_of(run, MODEL), "platform": record.platform, "hardware": hardware_of(record)}
+    chosen |= {"framework": record.framework, LAYOUT: own.get(LAYOUT), "data": own.get("data")}
+    chosen |= {name: known[0] for name, known in wanted.items() if known and name in chosen}
+    words = [f"{name}={value}" for name, value in chosen.items() if value in choices(name)]
+    try:
+        config = compose(words)
+    except UserError:  # a record from elsewhere, of what does not go together here
+        config = {}
+    values = {**own, **{name: known[0] for name, known in wanted.items() if known and len(known) == 1}}
+    for name, row in vocabulary().items():
+        *parts, last = (row.request or "").split(".")
+        own_layout = row.short and chosen[LAYOUT] is None and values.get(name) not in (None, 1)
+        part = (
+            config.get(parts[0], {}) if len(parts) == 1 and (name in wanted or own_layout or row.kind in _PARTS) else {}
+        )
+        if (
+            name in values
+            and last in part
+            and not same(meant(name, part[last], values), meant(name, values[name], values))
+        ):
+            words.append(f"{row.request}={shlex.quote(json.dumps(values[name]).strip(chr(34)))}")
+    gpus, each = gpus_of(record), (config.get("hardware") or {}).get("gpus_per_node")
+    if gpus and gpus != each:
+        full = isinstance(each, int) and record.platform != "cpu" and gpus % each == 0
+        words.append(f"nodes={gpus // each}" if full and each else f"gpus_per_node={gpus}")
+    words += [f"repeat={count}"] if count > 1 else []
+    return " ".join([program("launch"), *([] if chosen[MODEL] else [f"{MODEL}=MODEL"]), *words])
 
 
 def deciding(groups: Sequence[Group], figures: Mapping[str, Mapping[str, Quantity]]) -> tuple[Deciding, ...]:
-    """Return the figures that decide, of every metric that a group knows."""
-    shown = [group.label for group in groups if group.label in figures]
-    every = (Deciding(name, {label: figures[label][name] for label in shown}) for name in DECIDING)
-    return tuple(one for one in every if any(q.value is not None for q in one.figures.values()))
+    """Return the figures that decide, of every metric that a group knows: the time to train as it was measured, else
+    as it is worked out."""
+    labels = [group.label for group in groups if group.label in figures]
+    known = {name for name in DECIDING for label in labels if figures[label][name].value is not None}
+    known -= {"training_days"} if "time_to_train_s" in known else set()
+    every = (Deciding(name, {label: figures[label][name] for label in labels}) for name in DECIDING if name in known)
+    return tuple(every)
 
 
 def title(groups: Sequence[Group]) -> str:
-    """Return what is compared, of both sides."""
-    return " against ".join(
-        f"{listed(list(filter(None, (str(fact(g.runs[0].record, 'hardware')), g.runs[0].record.framework))))}"
-        for g in groups[:4]
-    )
+    """Return what is compared: first what all groups share, then what each has of its own."""
+    named = [[*_about(group)] for group in groups[:_NAMED]]
+    alike = [len({*column}) == 1 for column in zip(*named, strict=True)]
+    shared = [text for text, same_ in zip(named[0], alike, strict=True) if text and same_]
+    shared = [f"{text} each" if text.endswith((" run", " runs")) and len(named) > 1 else text for text in shared]
+    own = [[text for text, same_ in zip(side, alike, strict=True) if text and not same_] for side in named]
+    told_apart = len({tuple(side[:-2]) for side in named}) == len(named)
+    names = [] if told_apart else [group.label for group in groups[:_NAMED]]
+    sides = [", ".join([*names[place : place + 1], *texts]) for place, texts in enumerate(own)]
+    more = [f"{len(groups) - _NAMED} more"] if len(groups) > _NAMED else []
+    return ": ".join(filter(None, (", ".join(shared), " against ".join(filter(None, [*sides, *more])))))
+
+
+def _about(group: Group) -> Iterator[str]:
+    """Yield model, GPUs, nodes, precision, software, image, number of runs and dates; empty where nobody says."""
+    runs = group.usable or group.runs
+    first = by_rules(runs[0].record)
+    record = first.record
+    settings = {name: record.setting(name) for name in (*record.given, *record.effective)}
+    model, benchmark = value_of(runs[0], MODEL), first.benchmark
+    yield str(model or (f"{benchmark.name} of MLPerf" if benchmark else ""))
+    gpus, device = gpus_of(record), hardware_of(record)
+    yield (f"{gpus} × {device}" if device else f"{gpus} GPUs") if gpus else device or ""
+    nodes = record.environment.get("num_nodes")
+    yield f"{nodes} node{'s' if nodes != 1 else ''}" if type(nodes) is int else ""
+    yield precision_of(settings) or ""
+    yield " ".join(filter(None, (record.framework if record.framework != "mllog" else "", record.framework_version)))
+    yield record.image or ""
+    yield f"{len(runs)} runs" if len(runs) > 1 else "one run"
+    days = sorted({day for run in runs if (day := _day(run.record))})
+    yield days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
+
+
+def _day(record: Record) -> str:
+    started = record.environment.get(_STARTED)
+    if record.started_at is None and isinstance(started, float | int) and 0 < started < 4e9:
+        return datetime.fromtimestamp(started, timezone.utc).date().isoformat()
+    return (record.started_at or "")[:10]

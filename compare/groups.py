@@ -24,12 +24,13 @@ TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was 
 PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the model as it was built
 # Facts that a probe or one stack alone reports: no settings of ours.
 RARE = (*PARAMETERS, "mock_data", "mlperf_submission_benchmark", "mlperf_submission_division")
+CLOCK = "clock"
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
-FACTS = (*("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"), *(TOKENS, *RARE))
+FACTS = (*("platform", "hardware", DEVICE, "framework", "framework_version", "image", CLOCK), *(TOKENS, *RARE))
 # What else decides: facts and checks of the curves. What is not here is of the work itself, and breaks.
 _RANKS: Mapping[str, Rank] = {
-    **dict.fromkeys(("platform", "hardware", DEVICE, "framework", "framework_version", "image", "clock"), "shifts"),
+    **dict.fromkeys(("platform", "hardware", DEVICE, "framework", "framework_version", "image", CLOCK), "shifts"),
     "layout": "shifts",
     "rehearsal": "shifts",
 }
@@ -189,7 +190,8 @@ def _alone(records: Sequence[Record]) -> tuple[str, ...]:
     bumped = tuple(name for name in ("image", "framework_version") if differ([fact(r, name) for r in records]))
     known = [{name: meant(name, r.setting(name), {}) for name in (*r.effective, *r.given)} for r in records]
     shared = set.intersection(*map(set, known)) if known else set()
-    kinds = {vocabulary()[name].kind for name in shared & vocabulary().keys() if len({repr(k[name]) for k in known}) > 1}
+    apart = [name for name in shared & vocabulary().keys() if len({repr(one[name]) for one in known}) > 1]
+    kinds = {vocabulary()[name].kind for name in apart}
     if "layout" in kinds or bool(bumped) == ("precision" in kinds):
         return ()
     return bumped or ("precision",)

@@ -231,8 +231,9 @@ def meant(name: str, value: Any, values: Mapping[str, Any]) -> Any:
     if null is None or (null.unless and values.get(null.unless) is not False):
         return None
     of, over = values.get(null.of), values.get(null.over) if null.over else 1
-    known = type(of) is int and type(over) is int and over > 0 and of * null.times % over == 0
-    return of * null.times // over if known else None
+    if not (isinstance(of, int) and isinstance(over, int) and over > 0 and of * null.times % over == 0):
+        return None
+    return of * null.times // over
 
 
 def switched_off(values: Mapping[str, Any]) -> Iterator[str]:

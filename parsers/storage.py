@@ -144,7 +144,7 @@ def experiment_of(directory: str, part: str) -> Mapping[str, Any]:
         text = Path(directory, "experiment.yaml").read_text(encoding="utf-8")
         match = re.search(rf"^{part}:.*\n(?:[ #].*\n|\n)*", text, re.MULTILINE)
         entry = yaml.load(match[0] if match else text, loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):  # a record needs no experiment beside it
+    except (OSError, ValueError, yaml.YAMLError):  # a record needs no experiment beside it; a name may be no UTF-8
         return {}
     value = entry.get(part) if isinstance(entry, Mapping) else None
     return value if isinstance(value, Mapping) else {}
