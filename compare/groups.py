@@ -22,8 +22,9 @@ LAYOUT = "layout"
 """A kind of settings, and the name under which a layout was requested (identical, max_performance …)."""
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
 PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the model as it was built
-# Facts that a probe or one stack alone reports: no settings of ours.
-RARE = (*PARAMETERS, "mock_data", "mlperf_submission_benchmark", "mlperf_submission_division")
+DIGEST = "image_digest"
+# Facts that a probe, a runtime or one stack alone reports: no settings of ours.
+RARE = (*PARAMETERS, "mock_data", DIGEST, "mlperf_submission_benchmark", "mlperf_submission_division")
 CLOCK = "clock"
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
@@ -31,6 +32,7 @@ FACTS = (*("platform", "hardware", DEVICE, "framework", "framework_version", "im
 # What else decides: facts and checks of the curves. What is not here is of the work itself, and breaks.
 _RANKS: Mapping[str, Rank] = {
     **dict.fromkeys(("platform", "hardware", DEVICE, "framework", "framework_version", "image", CLOCK), "shifts"),
+    DIGEST: "shifts",
     "layout": "shifts",
     "rehearsal": "shifts",
 }
@@ -39,6 +41,7 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image"),
     "hardware": (DEVICE,),
     "framework": ("framework_version", "image"),
+    "image": (DIGEST,),
 }
 _BEST = "max_performance"
 _READABLE = 60  # characters of a label
@@ -152,9 +155,9 @@ def rank_of(name: str) -> Rank:
 
 def fact(record: Record, name: str) -> Any:
     """Return a fact of the record beside its settings."""
-    if name in (DEVICE, TOKENS, *RARE):
-        return record.environment.get(name)
-    return hardware_of(record) if name == "hardware" else getattr(record, name)
+    if name == "hardware":
+        return hardware_of(record)
+    return getattr(record, name) if name in Record.__struct_fields__ else record.environment.get(name)
 
 
 def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varied:

@@ -20,10 +20,12 @@ from compare.figures import FIGURES, TITLES, Figure
 from compare.groups import Group, Question, expand
 from compare.statistics import Interval, runs_to_decide, would_decide
 from conf.errors import listed
+from conf.vendors import CPU
 from metrics.bill import Terms
 from metrics.quantity import Quantity, shown
 from metrics.repeats import SEED, experiment_key, gathered
 from parsers import Run
+from parsers.software import software, stated
 
 State = Literal["ok", "regression", "cannot tell"]
 Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
@@ -31,9 +33,10 @@ Outcome = Literal["ok", "regression", "failed run", "cannot tell"]
 SCHEMA_VERSION = 1
 BUMPED = ("image", "framework_version")
 """Keys that differ between baseline and candidate, where no vary= says otherwise."""
-_FACTS = ("framework", "framework_version", "image", "hardware")
+_FACTS = ("image", "image_digest", "hardware", "framework", "framework_version")
 # Of a place or of the data, not of the software.
 _NOT_A_VERSION = ("host", "data_", "launcher_pid", "parameters", "probe_", "max_allocated_bytes", "max_reserved_bytes")
+UNKNOWN = "unknown"
 _SHOWN_TOO = ("step_time_p95_s", "goodput_percent")
 _FAILED = ("failed", "killed", "out_of_memory", "diverged", "hung")
 
@@ -64,7 +67,7 @@ class Case(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A fact in which the sides differ: the values on each."""
+    """A fact, and its values on each side; "unknown" among them where a run does not report it."""
 
     fact: str
     reference: tuple[str, ...]
@@ -73,13 +76,16 @@ class Change(Struct, frozen=True):
 
 class Regression(Struct, frozen=True):
     """The outcome of a gate. limits: how much worse a metric may be, as a share. reasons: why it is not ok; regressions
-    first."""
+    first. changes, unchanged: what all runs report; unreported: software that decides a speed (conf/tables/software.yaml)
+    and that some do not report."""
 
     baseline: str
     candidate: str
     limits: Mapping[str, float]
     cases: tuple[Case, ...]
     changes: tuple[Change, ...]
+    unchanged: tuple[Change, ...]
+    unreported: tuple[Change, ...]
     outcome: Outcome
     reasons: tuple[str, ...]
 
@@ -107,9 +113,21 @@ def judge(
         lost = ": ".join(filter(None, (f"{record.id} of {candidate.label}", record.status, record.cause)))
         (failed if record.status in _FAILED else open_).append(lost)
     outcome: Outcome = "regression" if regressed else "failed run" if failed else "cannot tell" if open_ else "ok"
-    changes = tuple(_changes(baseline.runs, candidate.runs))
-    reasons = (*regressed, *failed, *open_)
-    return Regression(baseline.label, candidate.label, limits, tuple(cases), changes, outcome, reasons)
+    unverified = [] if "image" in question.accept else list(_unverified(baseline, candidate))
+    outcome = "cannot tell" if unverified else outcome
+    reasons, told = (*unverified, *regressed, *failed, *open_), _told(baseline.runs, candidate.runs)
+    return Regression(baseline.label, candidate.label, limits, tuple(cases), *told, outcome, reasons)
+
+
+def _unverified(*sides: Group) -> Iterator[str]:
+    """Yield the images that the gate is about and that nobody but the user says the runs were in."""
+    if len({frozenset(run.record.image for run in side.runs) for side in sides}) == 1:
+        return
+    for side in sides:
+        doubtful = [run.record for run in side.runs if run.record.image_source not in ("runtime", "environment")]
+        for image in dict.fromkeys(record.image for record in doubtful if record.image is not None):
+            how = "start it by cluster.container=, or state by accept.image=REASON why it is the one"
+            yield f"the image {image} of {side.label} is given, not verified: {how}"
 
 
 def _pairs(
@@ -200,17 +218,37 @@ def _result(experiment: str, line: Line) -> str:
     return f"{' '.join(filter(None, (experiment, TITLES[line.metric])))}:{text}; {line.reason}"
 
 
-def _changes(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[Change]:
-    """Yield facts of the records, versions above all, whose values are others on the other side."""
-    sides = []
-    for records in ([run.record for run in runs] for runs in (theirs, ours)):
-        facts: list[tuple[str, Any]] = [(name, getattr(r, name)) for r in records for name in _FACTS]
-        facts += [item for r in records for item in r.environment.items() if not item[0].startswith(_NOT_A_VERSION)]
-        sides.append(gathered((name, str(value)) for name, value in facts if value is not None))
-    for name in dict.fromkeys(chain(*sides)):
-        old, new = (tuple(sorted({*side.get(name, ())})) for side in sides)
-        if old != new:
-            yield Change(name, old, new)
+def _told(theirs: Sequence[Run], ours: Sequence[Run]) -> tuple[tuple[Change, ...], ...]:
+    """Return what changed between the sides, what did not, and what of the software some runs do not report."""
+    sides = [[run.record for run in runs] for runs in (theirs, ours)]
+    changed, alike, unknown = list[Change](), list[Change](), list[Change]()
+    rows, seen = software(), set[str]()
+    for label, row in rows.items():
+        known = [[stated(record, row) for record in records] for records in sides]
+        seen.update(row.names)
+        name = next((name for name in row.names if all(name in one for one in chain(*known))), None)
+        if name is not None:
+            change = Change(name, *(_values(one[name] for one in side) for side in known))
+            (alike if change.reference == change.new else changed).append(change)
+        elif not (row.gpu and all(record.platform == CPU for record in chain(*sides))):
+            first = [(next((f"{n} {one[n]}" for n in row.names if n in one), None) for one in side) for side in known]
+            unknown.append(Change(label, *map(_values, first)))
+    facts = [[{name: getattr(r, name) for name in _FACTS} | dict(r.environment) for r in side] for side in sides]
+    for name in dict.fromkeys(chain.from_iterable(chain(*facts))):
+        if name not in seen and not name.startswith(_NOT_A_VERSION):
+            change = Change(name, *(_values(one.get(name) for one in side) for side in facts))
+            if change.reference != change.new and (name == "image" or UNKNOWN not in change.reference + change.new):
+                changed.append(change)
+    return tuple(sorted(changed, key=_order)), tuple(alike), tuple(unknown)
+
+
+def _values(values: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(sorted({UNKNOWN if value is None else str(value) for value in values}))
+
+
+def _order(change: Change) -> int:
+    """Return a key that puts the facts of the record first, as they are listed."""
+    return _FACTS.index(change.fact) if change.fact in _FACTS else len(_FACTS)
 
 
 def regression_json(gate: Regression) -> dict[str, Any]:
@@ -221,7 +259,9 @@ def regression_json(gate: Regression) -> dict[str, Any]:
         figures = [{**asdict(line), **sides} for line, sides in zip(case.lines, both, strict=True)]
         verdict = verdict_json(case.comparison)
         cases.append({"experiment": case.experiment, "verdict": verdict, "figures": figures})
-    known = {
-        name: to_builtins(getattr(gate, name)) for name in ("outcome", "reasons", "baseline", "candidate", "limits")
+    names = ("outcome", "reasons", "baseline", "candidate", "limits", "changes", "unchanged", "unreported")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **{name: to_builtins(getattr(gate, name)) for name in names},
+        "cases": cases,
     }
-    return {"schema_version": SCHEMA_VERSION, **known, "cases": cases, "changes": to_builtins(gate.changes)}

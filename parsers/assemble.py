@@ -23,11 +23,11 @@ _REPORTED_TWICE: Mapping[str, str] = {
     **dict.fromkeys(("device_name", "device_count", "driver", "device_memory_bytes"), "the driver"),
 }
 _FIELDS = (
-    *("platform", "hardware", "image", "exit_code", "declared", "not_rehearsed", "shrunk", "cautions"),
-    "started_at",
+    *("platform", "hardware", "image", "image_digest", "image_source", "image_started", "exit_code", "declared"),
+    *("not_rehearsed", "shrunk", "cautions", "started_at"),
 )
 """Facts that have a field of their own in a record."""
-_EITHER = ("platform", "hardware", "image", "vendor", "declared", "not_rehearsed", "shrunk")
+_EITHER = ("platform", "hardware", "vendor", "declared", "not_rehearsed", "shrunk")
 """Fields that the launcher fills, else the log, where a rendered bundle or a program of ours states them."""
 _TYPES = {field.name: field.type for field in fields(Record)}
 _AS_PARSED = ("dumped", "configured", "dialects", "validations", "stalls", "restarts", "steps")
@@ -51,6 +51,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
     record = replace(
         about,
         **either,
+        **_image(about, facts),
         exit_code=_stated(facts, "exit_code") if about.exit_code is None else about.exit_code,
         requested=requested,
         status=outcome.status,
@@ -74,6 +75,18 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         **{name: getattr(parsed, name) for name in _AS_PARSED},
     )
     return without_speeds(record) if record.provenance == "rehearsed" else record
+
+
+def _image(about: Record, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the image that the run itself names, from inside or in the line of the program that starts it, ahead of
+    the given one; nothing where the runtime that started it has said it."""
+    if about.image_source == "runtime":
+        return {}
+    started, stated = _stated(facts, "image_started", "image"), _stated(facts, "image")
+    named = started or (stated if facts.get("image_source") == "environment" else None)
+    name = named or about.image or stated
+    source = "environment" if named else about.image_source or ("given" if name else None)
+    return {"image": name, "image_source": source}
 
 
 def _environment(parsed: Parsed) -> dict[str, Any]:

@@ -106,6 +106,8 @@ def with_given(record: Record, given: Mapping[str, Any]) -> Record:
     elif given.get(STATUS, record.status) != record.status:
         other.append(f"the log says that it {record.status}, {given[STATUS]} as given")
     taken = {name: value for name, value in settings.items() if name not in stated}
+    if "image" in fields:
+        fields["image_source"] = "given"
     kept = {name: given[name] for name in (*_CHOICES, *FIELDS, STATUS) if name in given}
     return replace(record, **fields, given={**kept, **taken}, notes=(*record.notes, *other))
 

@@ -26,6 +26,7 @@ _OR_NULL = Meta(extra_json_schema={"additionalProperties": {"type": ["number", "
 Provenance = Literal["measured", "rehearsed", "estimated", "imported"]
 Status = Literal["running", "completed", "failed", "killed", "out_of_memory", "diverged", "hung", "unknown"]
 Sensor = Literal["gpu", "board", "node"]
+ImageSource = Literal["runtime", "environment", "given"]
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
@@ -166,6 +167,8 @@ class Shrunk(TypedDict):
 class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag=SCHEMA_VERSION):
     """run.json: one run, all but its steps. requested, effective: by canonical name (conf/vocabulary.yaml).
     environment: free facts of host, GPU and versions. started_at, ended_at: ISO 8601, UTC.
+    image: what it ran in; image_source: who says so: the runtime that started it, the environment inside or the line of
+    the program that starts it, or only the user, unverified. image_digest: as the runtime had it.
 
     effective is what ran: read from the built objects where a probe did so, else from the log's dump. dumped: what the
     dump alone says. configured: what was built and did not run. given: settings and facts that the user stated.
@@ -189,6 +192,8 @@ class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag
     vendor: str | None = None
     hardware: str | None = None
     image: str | None = None
+    image_digest: str | None = None
+    image_source: ImageSource | None = None
     requested: Mapping[str, Any] = {}
     effective: Mapping[str, Reading] = {}
     dumped: Mapping[str, Reading] = {}

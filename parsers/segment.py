@@ -19,6 +19,7 @@ from parsers.driver import Argument, Cut, Event, Fact, Resumed, Setting
 from parsers.faults import Faults, Trail
 from parsers.megatron_dump import in_effect
 from parsers.record import Reading, Restart, Stall, Step, Validation
+from parsers.software import printed
 
 _MANY, _HEAD, _RECENT = 10_000, 1 << 18, 16
 _IN_TOKENS = {"global_batch_tokens": "global_batch_size", "micro_batch_tokens": "micro_batch_size"}
@@ -330,7 +331,7 @@ class Segment:
             dialects=dialects,
             framework=framework,
             steps=self.steps.copy(),
-            facts=dict(self._facts),
+            facts={**dict(printed(self.head())), **self._facts},
             arguments={name: at for (column, name), at in stated.items() if column == framework},
             effective={**dumped, **self._marked["effective"]},
             dumped=dumped,

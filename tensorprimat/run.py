@@ -27,6 +27,7 @@ from conf.errors import ConfigError, InputError, Problem, listed, some
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
+from launchers.image import digest, image_of
 from launchers.plan import NO_REHEARSAL, Host, Plan, Scope
 from metrics import summary_json
 from parsers import Declaration, Ending, Outcome, Record, marks
@@ -62,7 +63,8 @@ def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tupl
             print(f"{path}: no checkpoint to resume from; begins anew", file=sys.stderr)
         run_dir.prepare(path, e, plan, go_on)
         about = _about(e, plan, path, commit)
-        about = replace(about, shrunk=rehearsed.shrunk, not_rehearsed=rehearsed.not_rehearsed, notes=rehearsed.notes)
+        notes = (*rehearsed.notes, *about.notes)
+        about = replace(about, shrunk=rehearsed.shrunk, not_rehearsed=rehearsed.not_rehearsed, notes=notes)
         try:
             parsers.write(about, path)
             ending, notes = _execute(e, plan, path, go_on)
@@ -127,6 +129,12 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
 
 def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
     """Return the record of a run that has just started: if nothing else is ever written, this row remains."""
+    image, notes = image_of(e)
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+    facts = where.facts()
+    if e.cluster.container != "none":  # these are the host's, and not what the run sees
+        facts = {name: value for name, value in facts.items() if name not in ("rocm", "container")}
     return Record(
         id=path.name,
         name=e.name,
@@ -137,10 +145,11 @@ def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
         platform=e.platform.name,
         vendor=e.platform.vendor,
         hardware=e.hardware.name,
-        image=e.image,
+        **image,
+        notes=notes,
         requested=requested(e),
         declared=tuple(Declaration(d.key, d.value, d.reason) for d in (*e.declared, *plan.declared)),
-        environment={**where.facts(), "launcher_commit": commit},
+        environment={**facts, "launcher_commit": commit},
         log="train.log",
     )
 
@@ -153,6 +162,8 @@ def _close(about: Record, e: Experiment, log: Path, ending: runner.Ending | None
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
     if e.rehearse and fault is None:
         outcome = rehearsal_outcome(e, outcome, seen, log)
+    if about.image_source == "runtime" and about.image_digest is None:  # the runtime has pulled it meanwhile
+        about = replace(about, image_digest=digest(e))
     known = replace(
         about,
         provenance="rehearsed" if parsed.facts.get("stand_in") else about.provenance,

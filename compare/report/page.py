@@ -751,9 +751,13 @@ def regression_report(gate: regression.Regression) -> Report:
     blocks: list[Block] = [*_bullets(gate.reasons), Paragraph(_HOW_JUDGED)]
     for case in gate.cases:
         blocks += _table(case.experiment or "Figures", _GATE_HEADS, [*map(_gate_cells, case.lines)], numbers=True)
-    changes = [(change.fact, listed(change.reference), listed(change.new)) for change in gate.changes]
-    changes = changes or [("nothing that the records report", "", "")]
-    blocks += _table("What changed", ("fact", gate.baseline, gate.candidate), changes)
+    nothing = "nothing that all runs report" if gate.unreported else "nothing"
+    for caption, facts in (("What changed", gate.changes), ("Not known whether it changed", gate.unreported)):
+        cells = [(one.fact, listed(one.reference), listed(one.new)) for one in facts]
+        cells = cells or ([(nothing, "", "")] if facts is gate.changes else [])
+        blocks += _table(caption, ("fact", gate.baseline, gate.candidate), cells)
+    if gate.unchanged:
+        blocks.append(Paragraph(f"Unchanged: {listed([f'{one.fact} {listed(one.new)}' for one in gate.unchanged])}."))
     return Report(headline, gate.outcome, _TONES[gate.outcome], (headline,), (Section("", blocks),))
 
 

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from image_facts import absent, header_version, image_facts
 from primus_check import git, output, version_of
-from rank_program import installed, mark, read_text
+from rank_program import installed, mark
 
 PACKAGES = ("torch", "transformer_engine", "primus_turbo", "aiter", "triton", "numpy")
 
 
 def facts(environment_script: str | None = None) -> dict[str, Any]:
     """Return versions, driver, devices, image and Primus commit."""
-    values: dict[str, Any] = {f"{name}_version": version for name, version in installed(*PACKAGES).items()}
-    values |= {"rccl_version": _rccl()}
+    values: dict[str, Any] = {"image": os.environ.get("PRIMUS_IMAGE"), "image_source": "given"}
+    if os.environ.get("PRIMUS_ENTRY") not in ("container", "slurm"):  # there this is the host, and no image
+        values |= {f"{name}_version": version for name, version in installed(*PACKAGES).items()}
+        values["transformer_engine_version"] = values["transformer_engine_version"] or absent("transformer_engine")
+        rocm = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
+        values |= {"rccl_version": header_version(rocm, "rccl/rccl.h")}
+        values |= {"hipblaslt": header_version(rocm, "hipblaslt/hipblaslt-version.h"), **image_facts()}
     if path := os.environ.get("PRIMUS_PATH"):
         commit = git(Path(path), "rev-parse", "HEAD") or None
         values |= {"framework_version": version_of(Path(path)), "primus_commit": commit}
-    values |= {"image": os.environ.get("PRIMUS_IMAGE"), "slurm_job_id": os.environ.get("SLURM_JOB_ID")}
+    values |= {"slurm_job_id": os.environ.get("SLURM_JOB_ID")}
     if os.environ.get("TPRIMAT_REHEARSE"):
         values["stand_in"] = "torch.cuda"
     if environment_script is not None:
@@ -34,13 +39,6 @@ def facts(environment_script: str | None = None) -> dict[str, Any]:
         values |= dict(line.split("=", 1) for line in lines if "=" in line)
         values |= {} if values.get("stand_in") else _devices()
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _rccl() -> str | None:
-    """Return RCCL's version from its header: torch, which knows it, takes ten seconds to import."""
-    root = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
-    numbers = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", read_text(root / "include" / "rccl" / "rccl.h"))
-    return ".".join(numbers) if len(numbers) == 3 else None
 
 
 def _devices() -> dict[str, Any]:

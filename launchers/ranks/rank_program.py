@@ -17,6 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from image_facts import absent, image_facts, library_facts
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -122,6 +124,9 @@ def machine_facts(gpu: bool) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if gpu else None,
         "device_count": torch.cuda.device_count() if gpu else None,
         "device_memory_bytes": torch.cuda.get_device_properties("cuda").total_memory if gpu else None,
+        "transformer_engine": installed("transformer-engine")["transformer_engine"] or absent("transformer_engine"),
+        **(library_facts() if gpu else {}),
+        **image_facts(),
     }
 
 

@@ -63,13 +63,14 @@ DIALECT = replace(
     framework="primus",
     looks_for="Primus: its '[rank-7/8]' prefix, 'hip mem usage/free/total' or 'tokens/s/GPU' in the iteration line",
     signs=(b"hip mem usage/", b"Primus", b"tokens/s/GPU inst/harmonic", b"tokens per GPU (tokens/s/GPU)"),
-    startup=(*megatron.DIALECT.startup, b"backend_version=", b"AMD Instinct", OVERRIDES.encode()),
+    startup=(*megatron.DIALECT.startup, b"backend_version=", b"AMD Instinct", b"Final image: ", OVERRIDES.encode()),
     facts=(
         *megatron.DIALECT.facts,
         r"\bbackend_version=(?!None)(?P<megatron_version>[\w.+-]{1,40})",
         r"\bprimus_version=(?!None)(?P<framework_version>[\w.+-]{1,40})",
         r"(?P<device_name>AMD Instinct MI\w{3,6})",
+        r"\[container\] Final image: (?P<image_started>\S{1,300})",  # runner/primus-cli-container.sh
     ),
-    conversions={"megatron_version": str},
+    conversions={"megatron_version": str, "image_started": str},
     driver=_Driver,
 )

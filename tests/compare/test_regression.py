@@ -38,7 +38,7 @@ def ran(image: str, *seconds: float, name: str = "llama", **known: Any) -> list[
     records = []
     for seed, pace in enumerate(seconds, start=1):
         record = made(f"{name}-{image[-1]}-{seed}", pace, {"seed": seed, **known}, image=image, environment=facts)
-        records.append(replace(record, framework_version=image[-4:]))
+        records.append(replace(record, framework_version=image[-4:], image_source="runtime"))
     return records
 
 
