@@ -13,21 +13,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
-from compare.groups import (
-    DIGEST,
-    FACTS,
-    LAYOUT,
-    RARE,
-    TOKENS,
-    Group,
-    Question,
-    Varied,
-    choose,
-    counted,
-    expand,
-    fact,
-    rank_of,
-)
+from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact, rank_of
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
@@ -154,7 +140,7 @@ def audit(
         checks = (_check("figures", "unknown", f"{too_fast[0]}{more}", None, decides=True), *checks)
     deviations = tuple(item for side in sides for run in side.usable for item in _deviations(run))
     _refuse_unknown(question.accept, rows, checks, deviations)
-    of_one = {DIGEST: "image"}  # who accepts another image accepts what it is known by
+    of_one = {"image_digest": "image"}  # who accepts another image accepts what it is known by
     rows = tuple(_accepted(row, of_one.get(row.setting, row.setting), question.accept) for row in rows)
     checks = tuple(_accepted(check, check.name, question.accept) for check in checks)
     deviations = tuple(_accepted(item, item.setting, question.accept) for item in deviations)

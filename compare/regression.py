@@ -74,18 +74,21 @@ class Change(Struct, frozen=True):
     new: tuple[str, ...]
 
 
+_Facts = tuple[Change, ...]
+
+
 class Regression(Struct, frozen=True):
     """The outcome of a gate. limits: how much worse a metric may be, as a share. reasons: why it is not ok; regressions
-    first. changes, unchanged: what all runs report; unreported: software that decides a speed (conf/tables/software.yaml)
-    and that some do not report."""
+    first. changes, unchanged: what all runs report; unreported: software that decides a speed, by the names of
+    conf/tables/software.yaml, and that some do not report."""
 
     baseline: str
     candidate: str
     limits: Mapping[str, float]
     cases: tuple[Case, ...]
-    changes: tuple[Change, ...]
-    unchanged: tuple[Change, ...]
-    unreported: tuple[Change, ...]
+    changes: _Facts
+    unchanged: _Facts
+    unreported: _Facts
     outcome: Outcome
     reasons: tuple[str, ...]
 
@@ -218,7 +221,7 @@ def _result(experiment: str, line: Line) -> str:
     return f"{' '.join(filter(None, (experiment, TITLES[line.metric])))}:{text}; {line.reason}"
 
 
-def _told(theirs: Sequence[Run], ours: Sequence[Run]) -> tuple[tuple[Change, ...], ...]:
+def _told(theirs: Sequence[Run], ours: Sequence[Run]) -> tuple[_Facts, _Facts, _Facts]:
     """Return what changed between the sides, what did not, and what of the software some runs do not report."""
     sides = [[run.record for run in runs] for runs in (theirs, ours)]
     changed, alike, unknown = list[Change](), list[Change](), list[Change]()

@@ -331,7 +331,7 @@ class Segment:
             dialects=dialects,
             framework=framework,
             steps=self.steps.copy(),
-            facts={**dict(printed(self.head())), **self._facts},
+            facts={**dict(printed(self.head() or bytes(self._begins))), **self._facts},
             arguments={name: at for (column, name), at in stated.items() if column == framework},
             effective={**dumped, **self._marked["effective"]},
             dumped=dumped,

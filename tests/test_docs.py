@@ -79,7 +79,7 @@ def elsewhere(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder, groups in (*((folder, sides) for folder in vendors), ("runs/bump", images)):
         for (vendor, hardware, image), seed in product(groups, (1, 2, 3)):
             path = elsewhere / folder.format(vendor) / re.sub(r"\W", "-", f"{image}-{seed}")
-            known = {"platform": vendor, "hardware": hardware, "image": image}
+            known = {"platform": vendor, "hardware": hardware, "image": image, "image_source": "runtime"}
             name = re.sub(r"\W", "-", str(path.relative_to(elsewhere)))
             write(made(name, 2.0 + 0.01 * seed, {"seed": seed}, **known), path)
     return elsewhere

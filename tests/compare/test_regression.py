@@ -163,7 +163,58 @@ def test_sides_may_be_folders_where_nothing_in_the_config_differs(capsys: Captur
     same = (replace(record, framework_version="26.4", environment={}, image=OLD) for record in ran(NEW, *EVEN))
     save(Path("new"), *same)
     assert main(["baseline=old", "candidate=new"]) == 0
-    assert "nothing that the records report" in capsys.readouterr().out
+    assert "nothing that all runs report" in capsys.readouterr().out
+
+
+SOFTWARE = {"driver": "570", "cuda": "12.8", "nccl": "2.25.1", "cublas": "12.8.4", "torch": "2.9"}
+SOFTWARE |= {"transformer_engine": "2.8"}
+
+
+def test_nothing_changed_is_said_only_where_both_sides_report_all_of_it(capsys: Capture) -> None:
+    def told(old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], list[str], list[str]]:
+        for folder, facts in (("old", old), ("new", new)):
+            known = {"environment": facts, "platform": "nvidia", "vendor": "nvidia", "framework_version": "1"}
+            save(Path(folder), *(replace(r, id=f"{folder}{r.id}", **known) for r in ran(OLD, *EVEN)))
+        assert main(["baseline=old", "candidate=new", "--json"]) in (0, 3)
+        result = json.loads(capsys.readouterr().out)
+        jsonschema.validate(result, SCHEMA)
+        main(["baseline=old", "candidate=new"])
+        said = capsys.readouterr().out
+        assert bool(re.search(r"^ nothing *$", said, re.MULTILINE)) == (
+            not result["changes"] and not result["unreported"]
+        )
+        assert ("nothing that all runs report" in said) == (not result["changes"] and bool(result["unreported"]))
+        changes, alike, unknown = ([one["fact"] for one in result[of]] for of in ("changes", "unchanged", "unreported"))
+        return changes, alike, unknown
+
+    all_of_it = [*SOFTWARE, "framework_version"]
+    assert told(SOFTWARE, SOFTWARE) == ([], all_of_it, [])
+    assert told({**SOFTWARE, "nccl": "2.27"}, SOFTWARE) == (["nccl"], [n for n in all_of_it if n != "nccl"], [])
+    for silent in SOFTWARE:  # on one side: it may have changed
+        changes, alike, unknown = told({n: v for n, v in SOFTWARE.items() if n != silent}, SOFTWARE)
+        assert (changes, len(unknown), silent in alike) == ([], 1, False)
+    # What two witnesses call differently is not known to be the same; what both sides have of one of them is.
+    image = {**{n: v for n, v in SOFTWARE.items() if n != "nccl"}, "NCCL_VERSION": "2.25.1"}
+    assert told(image, SOFTWARE)[::2] == ([], ["NCCL or RCCL"])
+    assert told(image, {**SOFTWARE, "NCCL_VERSION": "2.25.0"})[::2] == (["NCCL_VERSION"], [])
+
+
+def test_an_image_that_nobody_verified_carries_no_gate(capsys: Capture) -> None:
+    def expect(source: str | None, code: int, *more: str) -> list[str]:
+        records = [*ran(OLD, *EVEN), *(replace(r, image_source=source) for r in ran(NEW, *SLOW))]
+        exit_code, result = judged(capsys, *more, records=records)
+        assert (exit_code, result["outcome"]) == (code, {1: "regression", 3: "cannot tell"}[code])
+        return [reason for reason in result["reasons"] if "not verified" in reason]
+
+    assert expect("runtime", 1) == expect("environment", 1) == []
+    for source in ("given", None):  # None: a record of an earlier version
+        (reason,) = expect(source, 3)
+        assert reason.startswith(f"the image {NEW} of candidate.image={NEW}".replace("candidate.", ""))
+    assert expect("given", 1, "accept.image=started by hand in it") == []
+    given = [replace(r, image_source="given") for r in (*ran(OLD, *EVEN), *ran(NEW, *EVEN))]
+    save(Path("one"), *(replace(r, image="same", framework_version="1", environment={}) for r in given[:3]))
+    save(Path("two"), *(replace(r, image="same", framework_version="1", environment={}) for r in given[3:]))
+    assert main(["baseline=one", "candidate=two"]) == 0, "both in one image: it is not what the gate is about"
 
 
 def test_other_figures_can_be_limited_too(capsys: Capture) -> None:
