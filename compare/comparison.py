@@ -23,6 +23,7 @@ from compare.statistics import Interval, Ratio, Word, ratio_of
 from conf.errors import InputError, Problem, UserError, closest, listed
 from metrics import Quantity, summarise
 from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of, priced
+from metrics.published import Beside, beside
 from metrics.quantity import IMPOSSIBLE
 from metrics.repeats import gathered
 from metrics.terms import EXAMPLE, read_prices
@@ -70,8 +71,8 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     """A comparison. run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms:
     what money, energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share.
     break_evens: every option against the cheapest other, as ratios. standing, conditions: whether the ratios stand, and
-    on what. decides: the figures of each user's decision. title:
-    what is compared, in a line."""
+    on what. decides: the figures of each user's decision. title: what is compared, in a line. references: what was
+    published beside each group's speed, by its label."""
 
     groups: tuple[Group, ...]
     baseline: str
@@ -87,6 +88,7 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     conditions: tuple[str, ...]
     decides: tuple[Deciding, ...]
     title: str
+    references: Mapping[str, Beside]
 
     @cached_property
     def reruns(self) -> tuple[Rerun, ...]:
@@ -150,6 +152,7 @@ def compare_groups(
         conditions=conditions(audited, groups) if how != "side by side" else (),
         decides=deciding(groups, pooled),
         title=title(groups),
+        references={g.label: beside(g.shown[0].record, pooled[g.label]) for g in groups if g.label in pooled},
     )
 
 
@@ -319,6 +322,7 @@ def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:
         **_fields(group_.runs[0].record, "provenance", "platform", "hardware", "framework", "image"),
         "counted_runs": len(group_.usable),
         **figures(comparison.group_figures.get(group_.label, {})),
+        **comparison.references.get(group_.label, Beside()).to_json(),
         "runs": [
             {
                 "path": run.path,

@@ -17,7 +17,7 @@ from conf.freeze import MOST_LAYERS, frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
 from metrics.peak import Cause, Judgement, causes_in_a_run, judge_tflops, peak_tflops
-from metrics.published import Case, Reference, reference, warnings
+from metrics.published import Beside, Case, judged_beside, reference
 from metrics.quantity import Quantity, shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
@@ -119,29 +119,27 @@ def check(argv: Sequence[str] | None = None) -> int:
         problems.append(Problem(where, what, allowed=listed([*_CONVERTED]), hint=hint))
     _refuse(arguments, problems)
     judged = judge(arguments)
-    known, odd = _published(arguments, judged)
+    beside = _published(arguments, judged)
     if arguments.switches:
         figures = {name: quantity.to_json() for name, quantity in judged.figures.items()}
-        beside = {"published": known and known.to_json(), "warnings": odd}
-        print(dumps({**judged._asdict(), "figures": figures, **beside}))
+        print(dumps({**judged._asdict(), "figures": figures, **beside.to_json()}))
     else:
-        lines = [f"{judged.word}: {judged.reason}", *([str(known)] if known else []), *(f"warning: {w}" for w in odd)]
-        print("\n".join(lines))
+        print("\n".join([f"{judged.word}: {judged.reason}", *beside.lines]))
     return _EXIT[judged.word]
 
 
-def _published(arguments: Arguments, judged: Judgement) -> tuple[Reference | None, list[str]]:
+def _published(arguments: Arguments, judged: Judgement) -> Beside:
     """Return what was published beside a speed that is judged, and what is odd though it may be possible."""
     (device, precision), rate = _device(arguments), judged.figures.get("tflops_per_gpu")
     if device is None or rate is None or rate.value is None or arguments["mode"] != "training":
-        return None, []
+        return Beside()
     known, speed = None, arguments["tokens_per_s_per_gpu"]
     if arguments["model"] and (speed or arguments["tokens_per_s"]):
         shape, length, _ = _model(arguments)
         gpus = None if speed else arguments["gpus"]
         speed = speed or arguments["tokens_per_s"] / arguments["gpus"]
         known = reference(Case(shape, device.name, precision, gpus, length), Quantity(speed, "tokens/s/GPU", "given"))
-    return known, warnings(known, float(rate.value), device, precision) if judged.word == "possible" else []
+    return judged_beside(known, float(rate.value), device, precision) if judged.word == "possible" else Beside(known)
 
 
 @command

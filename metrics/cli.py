@@ -205,9 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             unlike = differences(record.requested, record.effective)
             about = {"path": path, "id": record.id, "status": record.status, "differences": unlike}
             figures = summarise(record)
-            known, odd = beside(record, figures)
             as_json = {name: quantity.to_json() for name, quantity in figures.items()}
-            rows.append({**about, "metrics": as_json, "published": known and known.to_json(), "warnings": odd})
+            rows.append({**about, "metrics": as_json, **beside(record, figures).to_json()})
         print(dumps(rows, indent=1))
     else:
         print("\n\n".join(map(_table, runs)))
@@ -223,8 +222,6 @@ def _table(run: Run) -> str:
         text = f"{figure.value:.4e} {figure.unit}" if short else str(figure)
         source = figure.source if figure.value is not None else ""
         lines.append(f"{name:<30} {text:<28} {source:<9} {figure.note}".rstrip())
-    known, odd = beside(record, figures)
-    lines += [f"{'published':<30} {known}"] if known else []
-    lines += [f"{'warning':<30} {text}" for text in odd]
+    lines += [f"{'published':<30} {line}" for line in beside(record, figures).lines]
     lines += [f"{'difference':<30} {item}" for item in differences(record.requested, record.effective)]
     return plain("\n".join(lines), keep="\n")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, log2
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -219,14 +219,30 @@ def _nearest(fits: Sequence[Row], name: str, own: int | None) -> Sequence[Row]:
     return [row for row in fits if getattr(row, name) == nearest]
 
 
-def beside(record: Record, figures: Mapping[str, Quantity]) -> tuple[Reference | None, list[str]]:
-    """Return what was published beside a run's speed, None where nothing was, or its GPU is unknown; and what is odd
-    about it. figures: of `summarise`, or pooled over repeats of the run."""
+class Beside(NamedTuple):
+    """Published runs beside a speed, None where nothing was published; warnings: what is odd about it."""
+
+    reference: Reference | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return both as sentences."""
+        known = (str(self.reference),) if self.reference else ()
+        return (*known, *(f"Warning: {text}." for text in self.warnings))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"published": self.reference and self.reference.to_json(), "warnings": list(self.warnings)}
+
+
+def beside(record: Record, figures: Mapping[str, Quantity]) -> Beside:
+    """Return what was published beside a run's speed: nothing where the speed or its GPU is unknown. figures: of
+    `summarise`, or pooled over repeats of the run."""
     ruled = by_rules(record)
     device, facts = device_of(record), facts_of(ruled.record)
     speed, rate = figures["tokens_per_s_per_gpu"], figures["tflops_per_gpu"].value
     if device is None or speed.value is None:
-        return None, []
+        return Beside()
     precision = precision_of(facts.settings)
     tuned = ruled.benchmark is not None and ruled.benchmark.task == "fine-tuning"
     known = reference(
@@ -241,14 +257,14 @@ def beside(record: Record, figures: Mapping[str, Quantity]) -> tuple[Reference |
         ),
         speed,
     )
-    return known, warnings(known, rate, device, precision)
+    return judged_beside(known, rate, device, precision)
 
 
-def warnings(known: Reference | None, rate: float | None, device: Hardware, precision: str | None) -> list[str]:
-    """Return what is odd about a speed: first that it is above all models', in TFLOP/s, then above or far below its own
-    model's."""
-    odd = beyond(rate, device, precision) if rate else ""
-    return list(filter(None, [odd or (known.warning if known else "")]))
+def judged_beside(known: Reference | None, tflops: float | None, device: Hardware, precision: str | None) -> Beside:
+    """Return published runs with what is odd about the speed: that it is above all models', else above or far below its
+    own model's. tflops: of one GPU."""
+    odd = (beyond(tflops, device, precision) if tflops else "") or (known.warning if known else "")
+    return Beside(known, (odd,) if odd else ())
 
 
 def beyond(tflops: float, device: Hardware | None, precision: str | None) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from compare.comparison import compare, to_json
 from conf.compose import choices
 from metrics import published
 from metrics.cli import main
 from metrics.published import TABLE, Row, beside, contradiction, models, rows
 from metrics.summary import summarise
-from parsers import write
+from parsers import Run, write
 from tests.metrics.metrics_made import made, settings
 from tests.metrics.published_rows import COLLECTED, built
 from tests.metrics.test_rules import result
@@ -147,9 +148,20 @@ def test_odd_speeds_are_said_by_metrics_and_by_its_check(
         assert main(command) == 0
         text = capsys.readouterr().out
         assert "Published for Llama 3.1 8B on H100, bf16, " in text and odd in text
-        assert ("warning" in text) == bool(odd)
+        assert ("Warning" in text) == bool(odd)
         assert main([*command, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         found = found[0] if isinstance(found, list) else found
         assert found["published"]["text"] in text and found["published"]["sources"]
         assert bool(odd) == any(odd in warning for warning in found["warnings"])
+
+
+def test_a_comparison_has_them_by_group() -> None:
+    """One line for each group, in compare.json, too; nothing where nothing was published."""
+    runs = [Run(gpu, made(9_000, hardware=gpu, id=gpu)) for gpu in ("h100", "gh200")]
+    comparison = compare(runs)
+    lines = {label: beside.lines for label, beside in comparison.references.items()}
+    assert sorted(map(len, lines.values())) == [0, 1]
+    assert any(line.startswith("Published for Llama 3.1 8B on H100") for (line, *_) in filter(None, lines.values()))
+    found = {group["hardware"]: group["published"] for group in to_json(comparison)["groups"]}
+    assert found["gh200"] is None and 80 < found["h100"]["percent_of_best"] < 90
