@@ -12,8 +12,32 @@ from typing import Any, Literal, TypeVar
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from compare.curve import Curve, Finding, Traced, compare_checksums, compare_rates, compare_tokens, compare_with
-from compare.groups import FACTS, LAYOUT, RARE, TOKENS, Group, Question, Varied, choose, counted, expand, fact, rank_of
+from compare.curve import (
+    CLOCKS_AGREE,
+    MEASURED,
+    Curve,
+    Finding,
+    Traced,
+    compare_checksums,
+    compare_rates,
+    compare_tokens,
+    compare_with,
+)
+from compare.groups import (
+    CLOCK,
+    FACTS,
+    LAYOUT,
+    RARE,
+    TOKENS,
+    Group,
+    Question,
+    Varied,
+    choose,
+    counted,
+    expand,
+    fact,
+    rank_of,
+)
 from compare.losses import compare_losses
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
@@ -197,8 +221,8 @@ def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], che
     for name in FACTS:
         if name not in RARE or any(values[name].values()):
             row = _row(name, values[name], varied, sides)
-            timers = name == "clock" and row.state == "unexplained" and not row.reason
-            yield replace(row, reason="step times by different timers") if timers else row
+            timers = name == CLOCK and row.state == "unexplained" and not row.reason
+            yield _timers(row, sides, curves) if timers else row
     if any(values[LAYOUT].values()):  # no log reports it, and alone it decides nothing, for its sizes have rows
         first = next(iter(values[LAYOUT].values()))
         alike = all(_alike(first, value) for value in values[LAYOUT].values())
@@ -207,6 +231,18 @@ def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], che
         yield Row(LAYOUT, LAYOUT, state, values[LAYOUT], reason, decides=False, rank=rank_of(LAYOUT))
     tokens = _row(TOKENS, values[TOKENS], varied, sides)
     yield from _setting_rows(values, varied, sides, tokens.state == "identical" or checksums.state == "equal")
+
+
+def _timers(row: Row, sides: Sides, curves: Mapping[str, Curve]) -> Row:
+    """Return the row of clocks that differ: they do no harm where our clock is one of two, and agrees with the other in
+    every run that has both."""
+    used = {clock for values in row.values.values() for clock in values or ()}
+    ours = [curve for side in sides for run in side.usable if (curve := curves[run.path]).clock == MEASURED]
+    theirs = {curve.agrees for curve in ours}
+    if len(theirs) == 1 and used == {MEASURED, *theirs}:
+        known = f"both timers of {len(ours)} runs agree within {100 * CLOCKS_AGREE:g} %"
+        return replace(row, state="allowed", reason=known, decides=False)
+    return replace(row, reason="step times by different timers")
 
 
 def _setting_rows(

@@ -93,7 +93,7 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def reruns(self) -> tuple[Rerun, ...]:
         """Return the shortest list that would make the ratios stand."""
-        return reruns(self.audit, self.groups)
+        return reruns(self.audit, self.groups, self.baseline)
 
     @cached_property
     def places(self) -> Mapping[str, int]:

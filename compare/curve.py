@@ -18,6 +18,10 @@ from parsers.record import columns, numbered
 
 TOKENS_CHECKSUM = "tokens_checksum"
 """Metric of a step, from a probe (parsers/probe.py): the same for every layout and order within a global batch."""
+MEASURED = "measured"
+CLOCKS_AGREE = 0.01
+"""The share by which two timers of the same steps may differ and still agree."""
+_STEPS_TO_AGREE = 3
 _UNKNOWN, _ABSURD = -1, 1e100
 _MOST_DIGITS, _FEWEST_DIGITS = 8, 3
 _EXACT = 1e-12
@@ -28,7 +32,8 @@ class Curve(Struct, frozen=True):
     reported, as is loss. offsets: the rate of which step an entry may be, from its own on: 0 of this one, 1 of the
     next. digits: significant ones of the rates; None: exact, from a mark or a probe. broken: the steps whose loss was
     nan or inf. tokens: seen up to and with the step, -1 where not known; of a run that does not print them, worked out
-    from its batch. checksums: by step. clock: the kind behind the step times, None without any."""
+    from its batch. checksums: by step. clock: the kind behind the step times, None without any.
+    agrees: the kind of the log's own timer, where it agrees with our clock within CLOCKS_AGREE."""
 
     steps: tuple[int, ...]
     rates: array[float]
@@ -39,6 +44,7 @@ class Curve(Struct, frozen=True):
     tokens: tuple[int, ...]
     checksums: Mapping[int, float]
     clock: str | None
+    agrees: str | None
 
 
 def curve_of(record: Record) -> Curve:
@@ -65,6 +71,7 @@ def curve_of(record: Record) -> Curve:
         _tokens(record, at, samples),
         checksums,
         _clock(record, ends, times),
+        _log_clock(record) if _agree(at, ends, times) else None,
     )
 
 
@@ -94,12 +101,26 @@ def _clock(record: Record, ends: Sequence[float | None], times: Sequence[float |
     if record.provenance == "rehearsed" or not ends:
         return None
     if None not in ends:
-        return "measured"
-    if all(time is None for time in times):
-        return None
+        return MEASURED
+    return None if all(time is None for time in times) else _log_clock(record)
+
+
+def _log_clock(record: Record) -> str:
+    """Return the kind of timer behind the step times that the log prints."""
     name = next((name for name in (*record.dialects, record.framework) if name), None)
     clock = load(name).clock if name in DIALECTS else ""
     return f"log of {clock or name}" if name else "log"
+
+
+def _agree(at: Sequence[int], ends: Sequence[float | None], times: Sequence[float | None]) -> bool:
+    """Return whether the step times that the log prints add up to those between our marks, over three steps or more."""
+    both = [
+        (end - start, printed)
+        for (before, start, _), (step, end, printed) in pairwise(zip(at, ends, times, strict=True))
+        if step == before + 1 and start is not None and end is not None and printed is not None
+    ]
+    ours, theirs = sum(one for one, _ in both), sum(other for _, other in both)
+    return len(both) >= _STEPS_TO_AGREE and abs(theirs - ours) <= CLOCKS_AGREE * ours
 
 
 class Finding(Struct, frozen=True):

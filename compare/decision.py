@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from compare.audit import Audit, Check, Deviation, Row, benchmark_of_all, differs, sentence
+from compare.curve import MEASURED
 from compare.figures import COST, SPEED
 from compare.groups import CLOCK, LAYOUT, Group, counted
 from conf.arguments import program
@@ -32,6 +33,7 @@ Standing = Literal["ratio", "conditional", "side by side"]
 DECIDING = (SPEED, "mfu_percent", "time_to_train_s", "training_days", COST, "energy_j_per_token")
 """Metrics by which a buyer, an engineer and a boss decide."""
 _NAMED = 4  # groups that a title has room for
+_WEIGHED = 20  # groups, of which each is compared with each other
 _STATED = 8  # settings that a command is spelled out for
 _PARTS = ("training", "optimizer", "precision")
 _STARTED = "mlperf_run_start_unix_s"
@@ -78,9 +80,9 @@ def conditions(audit: Audit, groups: Sequence[Group]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def reruns(audit: Audit, groups: Sequence[Group]) -> tuple[Rerun, ...]:
+def reruns(audit: Audit, groups: Sequence[Group], baseline: str) -> tuple[Rerun, ...]:
     """Return the shortest list of what to run again, or to state of a log, until the ratios stand: all but the group
-    that most others are like are made like that one."""
+    that most others are like, of several the baseline, are made like that one."""
     sides = counted(groups)
     counting = {side.label for side in sides}
     if audit.verdict.word in ("comparable", "nothing to compare") or len(sides) < 2:
@@ -91,18 +93,18 @@ def reruns(audit: Audit, groups: Sequence[Group]) -> tuple[Rerun, ...]:
     def unlike(side: Group, other: Group) -> list[Row]:
         return [row for row in rows if differs(row, side.label, other.label)]
 
-    def effort(model: Group) -> tuple[int, int]:
+    def effort(model: Group) -> tuple[int, int, bool]:
         others = [side for side in sides if side is not model and unlike(side, model)]
-        return len(others), sum(row.values[model.label] is None for row in rows)
+        return len(others), sum(row.values[model.label] is None for row in rows), model.label != baseline
 
-    model = min(sides, key=effort)
+    model = min(sides[:_WEIGHED], key=effort)
     parted = [check.name for check in audit.checks if check.decides]
     if any(unlike(side, model) for side in sides):  # which may be why the curves part
         parted = []
     clocks = next((row.values for row in audit.rows if row.setting == CLOCK and row.decides), {})
     steps: list[Rerun] = []
-    for side in sides:
-        timed = [CLOCK] if side.label in clocks and clocks[side.label] != ("measured",) else []
+    for side in sides[:_WEIGHED]:
+        timed = [CLOCK] if side.label in clocks and clocks[side.label] != (MEASURED,) else []
         steps += _step(audit, side, model, unlike(side, model), [*parted, *timed])
     return tuple(steps)
 

@@ -1,0 +1,178 @@
+"""Test what a comparison comes to: standing, conditions, what to run again, and what is compared."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import TP2, compared, made, ran, repeats, save, silent, vendor_run
+from msgspec.structs import replace
+
+from compare import Question, compare, find_runs
+from compare.statistics import ratio_of
+from conf import load_experiment
+from conf.errors import InputError
+from conf.vocabulary import RANKS, meant, requested, vocabulary
+from parsers import Record
+
+A, B = made("a"), made("b", over=TP2)
+OVERLAP, RATE = made("b", over={**TP2, "overlap_grad_reduce": 2}), made("b", over={**TP2, "lr": 0.004})
+
+
+def test_every_setting_has_a_rank_and_an_effect_has_its_source() -> None:
+    ranks = {name: row.rank for name, row in vocabulary().items()}
+    assert set(ranks.values()) == {*RANKS}
+    known = dict(num_layers="breaks", seq_length="breaks", lr="breaks", fp8="breaks", data="breaks")
+    known |= dict(tensor_model_parallel_size="shifts", recompute_granularity="shifts", attention_backend="shifts")
+    assert {name: ranks[name] for name in known} == known and ranks["seed"] == "bookkeeping"
+    effects = [row.effect for row in vocabulary().values() if row.effect]
+    assert effects and all("arXiv" in effect.source for effect in effects)
+
+
+MEANT: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "null beside what it is derived as": ({"kv_channels": None}, {"kv_channels": 16}, True),
+    "null beside another": ({"kv_channels": None}, {"kv_channels": 32}, False),
+    "as many groups as heads": ({"num_query_groups": None}, {"num_query_groups": 8}, True),
+    "four times as wide": ({"ffn_hidden_size": None}, {"ffn_hidden_size": 512}, True),
+    "four times as wide, were it not gated": (
+        {"ffn_hidden_size": None, "swiglu": True},
+        {"ffn_hidden_size": 512, "swiglu": True},
+        False,
+    ),
+    "capitals": ({"normalization": "RMSNorm"}, {"normalization": "rms_norm"}, True),
+    "another norm": ({"normalization": "RMSNorm"}, {"normalization": "LayerNorm"}, False),
+    "another word": ({"params_dtype": "bf16"}, {"params_dtype": "torch.bfloat16"}, True),
+    "no clipping": ({"clip_grad": None}, {"clip_grad": 0.0}, True),
+    "one chunk is none": ({"virtual_pipeline_model_parallel_size": None}, {}, True),
+    "a path is no word": ({"data_path": "/A"}, {"data_path": "/a"}, False),
+}
+
+
+def test_equal_by_meaning_is_equal() -> None:
+    shape = {"hidden_size": 128, "num_attention_heads": 8, "swiglu": False}
+    for case, (mine, theirs, equal) in MEANT.items():
+        pair = (made(name, over={**shape, **over}) for name, over in (("a", mine), ("b", {**theirs, **TP2})))
+        result = compared(*pair).audit
+        states = {row.state for row in result.rows if row.setting in mine.keys() | theirs.keys() and row.decides}
+        assert (case, result.verdict.word == "comparable", states == set()) == (case, equal, equal)
+    assert meant("kv_channels", None, {"hidden_size": 100, "num_attention_heads": 8}) is None
+
+
+STANDING: dict[str, tuple[tuple[Record, ...], dict[str, str], str, str]] = {
+    "alike": ((A, B), {}, "comparable", "ratio"),
+    "a switch": ((A, OVERLAP), {}, "not comparable", "conditional"),
+    "a rate": ((A, RATE), {}, "not comparable", "side by side"),
+    "an unknown switch": ((A, silent(B, "overlap_grad_reduce")), {}, "cannot tell", "conditional"),
+    "an unknown rate": ((A, silent(B, "lr")), {}, "cannot tell", "side by side"),
+    "a switch, and an unknown rate": ((A, silent(OVERLAP, "lr")), {}, "not comparable", "side by side"),
+    "shifts are accepted": ((A, OVERLAP), {"shifts": "each tuned"}, "comparable", "conditional"),
+    "breaks are accepted": ((A, RATE), {"breaks": "speed alone"}, "comparable", "conditional"),
+    "the other rank is accepted": ((A, RATE), {"shifts": "each tuned"}, "not comparable", "side by side"),
+    "a seed": ((A, made("b", over={**TP2, "seed": 2})), {}, "not comparable", "conditional"),
+    "did not run as requested": ((A, ran(B, clip_grad=0)), {}, "not comparable", "side by side"),
+    "no steps, and all accepted": (
+        (A, replace(B, steps=())),
+        dict.fromkeys(RANKS, "whatever"),
+        "cannot tell",
+        "side by side",
+    ),
+    "one group": ((A,), {}, "nothing to compare", "side by side"),
+}
+
+
+def test_a_ratio_stands_alone_on_conditions_or_not_at_all() -> None:
+    for case, (records, accept, word, standing) in STANDING.items():
+        result = compared(*records, accept=accept)
+        assert (case, result.audit.verdict.word, result.standing) == (case, word, standing)
+        assert (case, bool(result.ratios), bool(result.conditions)) == (
+            *(case, standing != "side by side"),
+            standing == "conditional",
+        )
+        ranks = [RANKS.index(reason.rank) for reason in result.audit.verdict.reasons]
+        assert ranks == sorted(ranks), case
+
+
+def test_a_conditional_ratio_is_the_ratio() -> None:
+    times = [(2.0, 2.02, 2.05), (2.5, 2.52, 2.55)]
+    switched = {**TP2, "recompute_granularity": "full"}
+    known, open_ = (compared(*repeats("a", times[0]), *repeats("b", times[1], over)) for over in (TP2, switched))
+    assert [(r.metric, r.ratio, r.interval) for r in open_.ratios] == [
+        (r.metric, r.ratio, r.interval) for r in known.ratios
+    ]
+    speed = next(r for r in open_.ratios if r.metric == "step_time_mean_s")
+    assert speed.interval == pytest.approx(ratio_of(times[1], times[0], "lower").interval, rel=1e-3)
+    (condition,) = open_.conditions
+    assert condition.startswith("recompute_granularity: DP2 None; TP2 full (") and "arXiv:2205.05198" in condition
+
+
+def result_of(name: str, hardware: str, seconds: float, **settings: Any) -> Record:
+    facts = {"mlperf_submission_benchmark": "llama2_70b_lora", "mlperf_submission_division": "closed", "num_nodes": 1}
+    facts |= {"mlperf_time_to_train_s": seconds, "mlperf_run_start_unix_s": 1.7e9}
+    blank = made(name, provenance="imported", framework="mllog", platform=None, requested={}, steps=())
+    blank = replace(blank, effective={}, hardware=hardware, environment=facts, dialects=("mllog",))
+    return ran(blank, **{"global_batch_size": 8, "weight_decay": 1e-4, **settings})
+
+
+def test_two_results_of_a_benchmark_did_the_same_work_by_its_rules() -> None:
+    pair = result_of("a", "mi300x", 1700.0, seed=1, lr=4e-4), result_of("b", "h100", 1770.0, seed=2, lr=5e-4)
+    result = compared(*pair)
+    assert (result.audit.verdict.word, result.standing) == ("comparable", "conditional")
+    ratio = next(r for r in result.ratios if r.metric == "time_to_train_s")
+    assert ratio.ratio == pytest.approx(1770 / 1700)
+    assert "rules for llama2_70b_lora (closed division, rounds 4.0" in result.conditions[0]
+    assert result.conditions[-1] == "GPUs: mi300x 8, h100 an unknown number"
+    assert result.title == ("llama2_70b_lora of MLPerf, 1 node, one run each, 2023-11-14: 8 × mi300x against h100")
+    assert [one.metric for one in result.decides] == ["time_to_train_s"]
+    broken = result_of("b", "h100", 1770.0, weight_decay=0.1)  # fixed, and another
+    assert compared(pair[0], broken).audit.verdict.texts[0].startswith("weight_decay: ")
+    open_ = replace(pair[1], environment={**pair[1].environment, "mlperf_submission_division": "open"})
+    assert compared(pair[0], open_).audit.verdict.word == "not comparable"
+
+
+def test_the_question_is_what_varies() -> None:
+    def keys(*records: Record) -> tuple[str, ...]:
+        return compared(*records).audit.varied.keys
+
+    images = [made(name, image=name, framework_version=version) for name, version in (("a", "1"), ("b", "2"))]
+    fp8 = made("b", over={"fp8": "hybrid", "fp8_recipe": "delayed"})
+    assert keys(*images) == ("image", "framework_version")
+    assert keys(made("a", image="a"), made("b", image="b")) == ("image",)
+    assert keys(A, fp8) == ("precision",)
+    assert keys(A, B) == keys(images[0], replace(fp8, image="b")) == ("layout",)
+    assert keys(images[0], replace(images[1], platform="amd")) == ("platform",)
+
+
+def test_the_shortest_list_of_reruns() -> None:
+    """All but the group that most others are like are made like that one."""
+    third = made("c", over={"pipeline_model_parallel_size": 2})
+    result = compared(A, RATE, third)
+    (step,) = result.reruns
+    assert (step.group, step.because) == (result.groups[1].label, f"lr as {result.groups[0].label} has it")
+    assert "optimizer.lr=0.003" in step.command
+    silent_log = replace(silent(B, "clip_grad", "norm_epsilon"), provenance="imported", requested={}, log="b.log")
+    (step,) = compared(A, silent_log).reruns
+    assert step.command == "python -m parsers b.log --save model=MODEL clip_grad=…"
+    assert compared(A, B).reruns == ()
+
+
+def test_a_rerun_is_a_command_that_requests_what_is_wanted(tmp_path: Path) -> None:
+    """As the other side has it; all else as it was requested."""
+    amd, nvidia = vendor_run("amd", "mi300x", 1), vendor_run("nvidia", "h100", 1)
+    over = {"lr": 1e-4, "global_batch_size": 64, "train_iters": 20, "seed": 1}
+    amd = ran(replace(amd, requested={**amd.requested, **over}), **over)
+    save(tmp_path, amd, nvidia)
+    for run in (amd, nvidia):
+        (tmp_path / run.name / "experiment.yaml").write_text("model:\n  name: llama31_8b\n")
+    (step,) = compare(find_runs([str(tmp_path)]), Question(baseline="nvidia h100")).reruns
+    words = shlex.split(step.command)
+    assert words[:2] == ["python", "launch.py"]
+    got, wanted = requested(load_experiment(*words[2:])), requested(load_experiment("model=llama31_8b", "platform=amd"))
+    assert {name: got[name] for name in over} == {name: nvidia.requested[name] for name in over}
+    assert {name for name in got if got[name] != wanted[name]} <= {*over, "lr_decay_iters", "num_micro_batches"}
+
+
+def test_what_cannot_be_accepted_is_refused() -> None:
+    with pytest.raises(InputError, match="breaks, shifts, bookkeeping"):
+        compared(A, B, accept={"shift": "x"})
