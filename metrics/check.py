@@ -190,12 +190,16 @@ def _refuse(arguments: Arguments, problems: list[Problem]) -> None:
         raise InputError(*problems)
 
 
+def named_model(name: str, seq_length: int | None) -> tuple[Shape, int]:
+    """Return the shape of a model of conf/model, and the sequence length, which is its own where that is None."""
+    config = compose([f"model={name}"])
+    return shape_of_model(frozen(Model, config["model"], "model")), seq_length or config["training"]["seq_length"]
+
+
 def _model(arguments: Arguments) -> tuple[Shape, int, tuple[str, ...]]:
     """Return the shape, the sequence length, and the parts of the model that are not known."""
     if arguments["model"]:
-        config = compose([f"model={arguments['model']}"])
-        model = frozen(Model, config["model"], "model")
-        return shape_of_model(model), arguments["seq_length"] or config["training"]["seq_length"], ()
+        return *named_model(arguments["model"], arguments["seq_length"]), ()
     missing = [name for name in ("num_layers", "hidden_size", "seq_length") if not arguments[name]]
     if missing:
         hint = "model=llama31_8b, or num_layers=16 hidden_size=4096 seq_length=8192"

@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from conf.arguments import Command, program
+from conf.arguments import Arguments, Command, program
 from conf.errors import InputError, Main, Problem, command, listed
+from metrics import quoted
 from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, break_evens, options, swings
 from metrics.check import check, flops
-from metrics.published import beside
+from metrics.published import Beside, beside
 from metrics.quantity import IMPOSSIBLE, Quantity, shown
 from metrics.summary import summarise
-from metrics.terms import KEYS, OLD, terms_of
+from metrics.terms import KEYS, OLD, left_at_nothing, terms_of
 from parsers import Run, differences, find_runs
 from parsers.find import FILTERS, WHERE, copies, filter_keys
 from parsers.storage import dumps
@@ -29,7 +30,7 @@ COST = Command(
     summary="What training on so many tokens takes, at the measured speed: money, GPU-hours, energy and CO2.",
     words="RUN…",
     words_help=WHERE,
-    keys=KEYS,
+    keys=(*KEYS, *quoted.KEYS),
     others=FILTERS,
     known=filter_keys,
     switches={
@@ -39,6 +40,7 @@ COST = Command(
     examples=(
         "runs/ tokens=15T price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 pue=1.25",
         "runs/ capex.usd_per_gpu.mi355x=28000 years=4 utilisation=70% power_price=0.09",
+        "model=llama31_8b gpus=8 tokens_per_s_per_gpu.mi355x=13k tokens_per_s_per_gpu.b200=16k host_share=25% pue=1.25",
     ),
     old=OLD,
 )
@@ -64,21 +66,22 @@ def energy(argv: Sequence[str] | None = None) -> int:
 
 def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
     arguments = called.parse(argv)
-    runs = find_runs(arguments.rest, other_keys=called.names)
-    if problems := tuple(copies(runs)):  # a copy is no repeat
-        raise InputError(*problems)
-    ways = options(runs)
+    typed = quoted.options_of(arguments)
+    runs = () if typed else _runs(called, arguments)
+    ways = tuple(option for option, _ in typed) or options(runs)
     if not ways:
         hint = f"{program('metrics')} RUN shows their state"
         raise InputError(Problem(listed(arguments.rest), "has no run that completed with a speed", hint=hint))
-    terms = terms_of(arguments, runs)
+    terms, odd = terms_of(arguments, runs), left_at_nothing(arguments)
+    published = {option.label: about for option, about in typed}
     bills = [
         (option, {name: q for name, q in bill(option, terms).items() if of == MONEY or name not in _OF_MONEY})
         for option in ways
     ]
     evens = break_evens(ways, terms, of)
     if "--json" in arguments.switches:
-        print(dumps(_object(terms, bills, evens, of), indent=1))
+        about = [published.get(option.label, Beside()).to_json() for option in ways]
+        print(dumps(_object(terms, bills, evens, of, about) | {"warnings": odd}, indent=1))
     elif "--csv" in arguments.switches:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(("option", "runs", "figure", "value", "unit", "source", "low", "high", "note"))
@@ -86,23 +89,41 @@ def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
             ends = q.interval or (None, None)
             writer.writerow(map(cell, (option.label, option.runs, name, q.value, q.unit, q.source, *ends, q.note)))
     else:
-        print(plain("\n".join(_lines(terms, bills, evens, of)), keep="\n"))
+        lines = {label: about.lines for label, about in published.items()}
+        first, *rest = _lines(terms, bills, evens, of, lines)
+        print(plain("\n".join([first, *(f"warning: {text}" for text in odd), *rest]), keep="\n"))
     return 0
 
 
-def _lines(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> list[str]:
+def _runs(called: Command, arguments: Arguments) -> Sequence[Run]:
+    """Return the runs that the arguments name. InputError: none, or a copy of one, which is no repeat."""
+    runs = find_runs(arguments.rest, other_keys=called.names)
+    if problems := tuple(copies(runs)):
+        raise InputError(*problems)
+    return runs
+
+
+def _lines(
+    terms: Terms,
+    bills: Sequence[tuple[Option, Bill]],
+    evens: Sequence[BreakEven],
+    of: str,
+    published: Mapping[str, Sequence[str]],
+) -> list[str]:
     lines = [
         f"{terms.tokens:g} tokens, goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}, "
         f"hosts {100 * terms.host_share:g} % of the GPUs' power"
     ]
     for option, figures in bills:
-        lines += ["", f"{option.label} ({option.runs} run{'s' if option.runs > 1 else ''})"]
+        counted = f"{option.runs} run{'s' if option.runs > 1 else ''}" if option.runs else "given"
+        lines += ["", f"{option.label} ({counted})", *(f"  {line}" for line in published.get(option.label, ()))]
         lines += [f"  {name:<26} {_figure(quantity)}" for name, quantity in _said_once(figures)]
     if evens:
         lines += ["", "break-even"]
         wins = "costs less than" if of == MONEY else "takes less energy than"
         lines += [f"  {even.option} {wins} {even.rival} {_even(even.up_to)}" for even in evens]
-        lines.append(f"  not audited here: {program('compare')} says whether these runs may be compared")
+        runs = any(option.runs for option, _ in bills)
+        lines += [f"  not audited here: {program('compare')} says whether these runs may be compared"] if runs else []
     for option, figures in bills:
         lines += _sensitivity(option, figures, terms, of)
     return lines
@@ -150,19 +171,26 @@ def _sensitivity(option: Option, figures: Bill, terms: Terms, of: str) -> list[s
     return lines
 
 
-def _object(terms: Terms, bills: Sequence[tuple[Option, Bill]], evens: Sequence[BreakEven], of: str) -> dict[str, Any]:
+def _object(
+    terms: Terms,
+    bills: Sequence[tuple[Option, Bill]],
+    evens: Sequence[BreakEven],
+    of: str,
+    published: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
     known = {name: getattr(terms, name) for name in ("tokens", "power_price", "pue", "host_share", "goodput")}
     listed_options = [
         {
             "option": option.label,
             "runs": option.runs,
+            **about,
             "figures": {name: quantity.to_json() for name, quantity in figures.items()},
             "sensitivity": [
                 {"cause": swing.cause, "low": swing.low.to_json(), "high": swing.high.to_json()}
                 for swing in swings(option, terms, of)
             ],
         }
-        for option, figures in bills
+        for (option, figures), about in zip(bills, published, strict=True)
     ]
     level = "price" if of == MONEY else "power_w_per_gpu"
     evens_json = [{"option": even.option, "rival": even.rival, level: even.up_to.to_json()} for even in evens]

@@ -236,6 +236,13 @@ OLD: Mapping[str, str] = {
 }
 
 
+def left_at_nothing(arguments: Arguments) -> list[str]:
+    """Return a warning about what a bill leaves out where the user typed neither."""
+    left = {"host_share": "hosts and network (host_share=25%)", "pue": "the building (pue=1.25)"}
+    missing = [what for name, what in left.items() if name not in arguments.typed]
+    return [f"energy and CO2 are without {' and '.join(missing)}"] if missing else []
+
+
 def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     """Return the terms on the command line, for these runs. InputError: keys that contradict each other, bad prices."""
     problems = []

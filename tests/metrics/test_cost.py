@@ -142,3 +142,54 @@ def test_owned_hardware_and_a_folder_with_an_equals_sign(tmp_path: Path, capsys:
     figures = json.loads(capsys.readouterr().out)["options"][0]["figures"]
     assert figures["price"]["value"] == pytest.approx(2.0)
     assert "bought for 4 years, 50 % of them at work" in figures["price"]["note"]
+
+
+def test_two_quotations_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A typed figure is given, what follows from it computed; the power is that of the data sheet."""
+    quotes = "model=llama31_8b gpus=8 tokens_per_s_per_gpu.mi355x=10k tokens_per_s_per_gpu.b200=12500"
+    terms = "tokens=1T price.usd_per_gpu_hour.mi355x=2 price.usd_per_gpu_hour.b200=4"
+    assert main(["cost", *quotes.split(), *terms.split(), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    mi355x, b200 = ({name: (f["value"], f["source"]) for name, f in o["figures"].items()} for o in result["options"])
+    assert mi355x["tokens_per_s_per_gpu"] == (10_000, "given") and mi355x["price"] == (2, "given")
+    assert mi355x["total"] == (pytest.approx(2 * 1e12 / 10_000 / 3600), "computed")
+    assert mi355x["days"] == (pytest.approx(1e12 / 80_000 / 86400), "computed")
+    assert mi355x["power_w_per_gpu"] == (1400, "assumed")
+    assert b200["total"][0] == pytest.approx(4 * 1e12 / 12_500 / 3600)
+    assert result["break_even"][1]["price"]["value"] == pytest.approx(2 * 12_500 / 10_000)
+    assert "B200, any precision, 8 GPUs" in result["options"][1]["published"]["text"]
+    assert result["warnings"] == [
+        "energy and CO2 are without hosts and network (host_share=25%) and the building (pue=1.25)"
+    ]
+    assert main(["energy", *quotes.split(), "pue=1.2", "host_share=0"]) == 0
+    text = capsys.readouterr().out
+    assert "mi355x ×8 (given)" in text and "warning: energy" not in text and "not audited" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("model=llama31_8b hardware=h100 tokens_per_s_per_gpu=100k", "impossible on h100: 5.147e+10 FLOP a token"),
+        # possible in fp8, but not in what was said
+        ("model=llama31_8b hardware=h100 tokens_per_s_per_gpu=20k precision=bf16", "impossible on h100"),
+        ("model=llama31_8b tokens_per_s_per_gpu=9k", "needs hardware="),
+        ("hardware=h100 tokens_per_s_per_gpu=9k runs/", "a run beside a typed speed"),
+        ("hardware=h100 tokens_per_s_per_gpu.b200=9k", "each tokens_per_s_per_gpu.GPU names its own"),
+        ("tokens_per_s_per_gpu.h1000=9k", "no such hardware"),
+        ("hardware=h100 tokens_per_s_per_gpu=9k seed=1", "seed: no such key"),
+        ("hardware=h100 tokens_per_s_per_gpu=0", "above 0"),
+    ],
+)
+def test_a_quotation_that_is_none(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", *arguments.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_quotation_says_what_was_not_checked_or_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, text in (
+        ("hardware=h100 tokens_per_s_per_gpu=100k", "not checked: without the model nobody knows"),
+        ("model=llama31_8b hardware=h100 tokens_per_s_per_gpu=17k precision=bf16", "implausible: "),
+        ("model=llama31_8b hardware=h100 tokens_per_s_per_gpu=14k precision=bf16", "above all that was published"),
+    ):
+        assert main(["cost", *arguments.split()]) == 0
+        assert text in capsys.readouterr().out, arguments
