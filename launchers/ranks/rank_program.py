@@ -17,8 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from image_facts import absent, image_facts, library_facts
-
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -114,6 +112,7 @@ def installed(*distributions: str) -> dict[str, str | None]:
 def machine_facts(gpu: bool) -> dict[str, Any]:
     """Return what torch runs on; None: there is none, or it is unknown."""
     import torch
+    from image_facts import absent, image_facts, library_facts  # beside this where torch is
 
     return {
         "torch": torch.__version__,
