@@ -30,7 +30,7 @@ from parsers.find import MODEL, value_of
 
 Standing = Literal["ratio", "conditional", "side by side"]
 """ratio: it stands. conditional: nothing breaks, and it stands on conditions. side by side: figures, and no ratio."""
-DECIDING = (SPEED, "mfu_percent", "time_to_train_s", "training_days", COST, "energy_j_per_token")
+DECIDING = (SPEED, "mfu_percent", "time_to_train_s", "cost_to_target", "training_days", COST, "energy_j_per_token")
 """Metrics by which a buyer, an engineer and a boss decide."""
 _NAMED = 4  # groups that a title has room for
 _WEIGHED = 20  # groups, of which each is compared with each other

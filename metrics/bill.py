@@ -21,6 +21,7 @@ from parsers.record import Record
 
 TRILLION = 1e12
 NO_CARBON = Quantity(None, "gCO2e/kWh", "assumed", note="no carbon given")
+NO_TARGET = Quantity(None, "s", "log", note="no target")
 _HOURS_A_YEAR = 8760
 SWING = 0.2
 GOODPUT = (0.90, 0.98)
@@ -33,7 +34,7 @@ Bill = Mapping[str, Quantity]
 class Option:
     """One side of a bill. gpus: devices that the runs used. A package may be two devices; prices and power prices are
     of packages. energy_j_per_token: of the GPUs alone. It is pooled by itself, for speed and power of a run depend on
-    each other."""
+    each other. time_to_train_s: to the target of a benchmark."""
 
     label: str
     runs: int
@@ -43,6 +44,7 @@ class Option:
     tokens_per_s_per_gpu: Quantity
     power_w_per_gpu: Quantity
     energy_j_per_token: Quantity
+    time_to_train_s: Quantity = NO_TARGET
 
 
 def options(runs: Sequence[Run]) -> tuple[Option, ...]:
@@ -93,6 +95,7 @@ def option_of(label: str, records: Sequence[Record], figures: Sequence[Mapping[s
         tokens_per_s_per_gpu=speed,
         power_w_per_gpu=power,
         energy_j_per_token=energy,
+        time_to_train_s=pool("time_to_train_s", "s"),
     )
 
 
@@ -200,6 +203,10 @@ def _money(option: Option, terms: Terms, hours: Quantity, kwh: Quantity) -> Bill
     if terms.power_price is not None:
         parts["electricity"] = kwh.times(terms.power_price, currency)
         total = total.plus(parts["electricity"])
+    if option.gpus and option.time_to_train_s.value is not None:  # as sure as the number of GPUs in the speed
+        taken = option.time_to_train_s.times(option.gpus / option.devices_per_package / 3600, "GPU-hours", "computed")
+        taken = taken.times(1, "GPU-hours", option.tokens_per_s_per_gpu.source)
+        parts["cost_to_target"] = taken.times(price.value, currency, price.source, price.note)
     guesses = [price.note if price.source == "assumed" else ""]
     guesses += [option.energy_j_per_token.note] if total.source == "assumed" and "electricity" in parts else []
     note = "; ".join(filter(None, guesses))
@@ -227,15 +234,19 @@ _NAMES: Mapping[str, str] = {
     "carbon_total_t": "training_carbon_total_t",
     "price": "price",
     "total": "training_cost",
+    "cost_to_target": "cost_to_target",
     "cost_per_trillion_tokens": "cost_per_trillion_tokens",
     "tokens_per_currency": "tokens_per_currency",
 }
-_NO_EMBODIED = {"carbon_total_t": Quantity(None, "tCO2e", "assumed", note="no embodied_kg given")}
+_MISSING = {
+    "carbon_total_t": Quantity(None, "tCO2e", "assumed", note="no embodied_kg given"),
+    "cost_to_target": Quantity(None, "", "assumed", note="no target was reached, or the number of GPUs is unknown"),
+}
 
 
 def priced(record: Record, figures: Mapping[str, Quantity], terms: Terms) -> dict[str, Quantity]:
     """Return `figures` (of `summarise`) with money, time, energy and CO2 of a training on `terms` at their speed."""
-    bill_of_run = {**_NO_EMBODIED, **bill(option_of(record.name, [record], [figures]), terms)}
+    bill_of_run = {**_MISSING, **bill(option_of(record.name, [record], [figures]), terms)}
     return {**figures, **{name: bill_of_run[key] for key, name in _NAMES.items()}}
 
 

@@ -23,7 +23,7 @@ from parsers.find import FILTERS, WHERE, copies, filter_keys
 from parsers.storage import dumps
 from parsers.text import cell, plain
 
-_OF_MONEY = ("price", "gpus", "total", "cost_per_trillion_tokens", "tokens_per_currency")
+_OF_MONEY = ("price", "gpus", "total", "cost_to_target", "cost_per_trillion_tokens", "tokens_per_currency")
 _BAR = 40
 COST = Command(
     name="metrics cost",

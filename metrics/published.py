@@ -35,14 +35,15 @@ _SAME_SPEED = 0.03  # of one row told twice, each rounded
 _LEAST, _MOST = 0.8, 1.05  # of our count of operations, by those that the field's ways of counting differ by
 _LORA = 2 / 3  # no gradients of frozen weights
 _ABOVE, _BELOW = 105, 0.5  # % of the best; share of the least
+_DENSE = 3  # published models, from which on the best of them says something
 USUAL = "a power cap or a shared node; no compiled or fused kernels; a micro-batch too small; slow links or data; \
 warm-up, checkpoints or evaluation in the time; profiling or logging every step"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A published run. tokens_per_s_per_gpu: as printed, or by the batch and the step time or samples/s. What follows
-    it is as printed. precision: of the matrix products; None where its source says none. confidence: A (read at its
-    source) or B (complete but for what decides no speed)."""
+    it is as printed. precision: of the matrix products; None where its source says none. confidence: as it was
+    collected, A or B; C is left out."""
 
     model: str
     hardware: str
@@ -269,17 +270,17 @@ def judged_beside(known: Reference | None, tflops: float | None, device: Hardwar
 
 def beyond(tflops: float, device: Hardware | None, precision: str | None) -> str:
     """Return that TFLOP/s of a training stand above all that was published on this GPU in this precision, whatever the
-    model, and what to check; empty where they do not, or nothing was."""
-    peak = peak_of(device, precision)
-    known = [row for row in rows() if device and row.hardware == device.name and row.task == "pretraining"]
-    known = [row for row in known if row.family == precision]
+    model, and what to check; empty where they do not, or too few dense models were, which reach the most."""
+    peak, name = peak_of(device, precision), device.name if device else ""
+    known = [row for row in rows() if (row.hardware, row.family, row.task) == (name, precision, "pretraining")]
+    dense = {models()[row.model].label for row in known if not models()[row.model].shape.num_experts}
     best = max(known, key=lambda row: row.tflops, default=None)
-    if device is None or peak is None or best is None or tflops <= best.tflops * _ABOVE / 100:
+    if peak is None or best is None or len(dense) < _DENSE or tflops <= best.tflops * _ABOVE / 100:
         return ""
     most = f"{shown(100 * best.tflops / peak[1], 3)} % of the peak is the most"
     where = f"{models()[best.model].label}, {best.gpus} GPUs, {best.source}"
     causes = explained(tflops / best.tflops, causes_in_a_run(device, precision))
-    published_on = f"above all that was published on {_named(device.name)} in {precision}, whatever the model"
+    published_on = f"above all that was published on {_named(name)} in {precision}, whatever the model"
     return f"{published_on}: {most} ({where}); {causes}"
 
 

@@ -124,7 +124,7 @@ def test_two_results_of_a_benchmark_did_the_same_work_by_its_rules() -> None:
     assert "rules for llama2_70b_lora (closed division, rounds 4.0" in result.conditions[0]
     assert result.conditions[-1] == "GPUs: mi300x 8, h100 an unknown number"
     assert result.title == ("llama2_70b_lora of MLPerf, 1 node, one run each, 2023-11-14: 8 × mi300x against h100")
-    assert [one.metric for one in result.decides] == ["time_to_train_s"]
+    assert [one.metric for one in result.decides] == ["time_to_train_s", "cost_to_target"]
     broken = result_of("b", "h100", 1770.0, weight_decay=0.1)  # fixed, and another
     assert compared(pair[0], broken).audit.verdict.texts[0].startswith("weight_decay: ")
     open_ = replace(pair[1], environment={**pair[1].environment, "mlperf_submission_division": "open"})

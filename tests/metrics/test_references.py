@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from compare.comparison import compare, to_json
+from conf import facts
 from conf.compose import choices
 from metrics import published
 from metrics.cli import main
-from metrics.published import TABLE, Row, beside, contradiction, models, rows
+from metrics.published import TABLE, Row, beside, beyond, contradiction, models, rows
 from metrics.summary import summarise
 from parsers import Run, write
 from tests.metrics.metrics_made import made, settings
@@ -121,6 +122,11 @@ def test_what_is_published_for_the_same_work_alone(
     reference, _ = beside(record, summarise(record))
     assert (reference is None) == (texts is None), (case, str(reference))
     assert all(text in str(reference) for text in texts or ()), (case, str(reference))
+
+
+@pytest.mark.parametrize(("hardware", "precision"), [("b200", "bf16"), ("mi300x", "bf16"), ("h100", "fp32")])
+def test_too_few_published_models_say_nothing_about_others(hardware: str, precision: str) -> None:
+    assert beyond(2_000, facts.hardware(hardware), precision) == ""
 
 
 def test_a_result_of_mlperf_is_beside_those_of_its_benchmark_in_any_precision() -> None:

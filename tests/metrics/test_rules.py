@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from metrics.bill import Prices, Terms, priced
 from metrics.rules import by_rules, gpus_of
 from metrics.summary import summarise
 from parsers import Record
@@ -41,6 +42,18 @@ def test_stated_gpus_count_and_are_not_assumed() -> None:
     speed = summarise(stated)["tokens_per_s_per_gpu"]
     assert (speed.value, speed.source) == (2 * 8192 / 4, "computed")
     assert (gpus_of(stated), gpus_of(result())) == (4, 8)
+
+
+def test_the_cost_of_the_run_to_its_target() -> None:
+    """8 GPUs for half an hour at 3 dollars."""
+    record = result(facts={"mlperf_time_to_train_s": 1800.0})
+    terms = Terms(tokens=1e12, prices=Prices("USD", {"mi300x": 3.0}))
+    cost = priced(record, summarise(record), terms)["cost_to_target"]
+    assert (cost.value, cost.unit, cost.source) == (pytest.approx(12), "USD", "assumed")  # for its number of GPUs
+    stated = result(settings={"world_size": 4}, facts={"mlperf_time_to_train_s": 1800.0})
+    cost = priced(stated, summarise(stated), terms)["cost_to_target"]
+    assert (cost.value, cost.source) == (pytest.approx(6), "computed")
+    assert priced(result(), summarise(result()), terms)["cost_to_target"].value is None
 
 
 def test_a_pretraining_has_its_models_operations_with_the_benchmarks_vocabulary() -> None:
