@@ -1,4 +1,4 @@
-"""`python -m compare RUNS…`: 0 comparable, 1 a regression, 2 bad input, 3 not comparable or not decided."""
+"""`python -m compare RUNS…`: 0 comparable, 1 a regression, 2 bad input, 3 not comparable, or not decided."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
 from conf.errors import InputError, Problem, closest, command, listed, writing
-from conf.vocabulary import vocabulary
+from conf.vocabulary import RANKS, vocabulary
 from metrics import terms
 from metrics.bill import Terms
 from parsers import Run, find_runs
@@ -37,10 +37,14 @@ def _settings(text: str) -> tuple[str, ...]:
     return names(text)
 
 
+def _accepted() -> tuple[str, ...]:
+    return (*RANKS, *vocabulary())
+
+
 _QUESTION = (
     Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
     Key("vary", _VARY, _settings, None, "layout,precision", comparable),
-    Key("accept.*", "a difference that is meant, and why", reason, None, _ACCEPT, vocabulary),
+    Key("accept.*", "a difference that is meant, or all of a rank (shifts), and why", reason, None, _ACCEPT, _accepted),
     Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
 )
 _LIMITS = {"regression": SPEED, **{figure.metric: figure.metric for figure in FIGURES if figure.better}}
@@ -97,6 +101,9 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
     gate = gate or "--markdown" in arguments.switches
     with shown("reading runs", sys.stderr) as progress:
         runs = find_runs(arguments.rest, progress, COMPARE.names) if arguments.rest or not gate else ()
+    if len(runs) == 1 and len(arguments.words) > 1:
+        hint = "name a run of another platform, layout or image as well"
+        raise InputError(Problem("RUN", "one run, and nothing to compare it with", runs[0].path, hint=hint))
     known = {name: arguments[name] for name in ("vary", "baseline", "difference")}
     question, on = Question(**known, accept=arguments["accept.*"]), terms.terms_of(arguments, runs)
     if gate:
@@ -114,7 +121,7 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
         from compare.report.terminal import print_report
 
         print_report(summary(comparison), sys.stdout)
-    return 0 if comparison.audit.verdict.word in ("comparable", "nothing to compare") else NOT_COMPARABLE
+    return 0 if comparison.audit.verdict.word == "comparable" else NOT_COMPARABLE
 
 
 def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Terms) -> int:

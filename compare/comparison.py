@@ -18,7 +18,7 @@ from compare.audit import Audit, audit
 from compare.curve import Curve, curve_of
 from compare.decision import Deciding, Rerun, Standing, conditions, deciding, reruns, standing, title
 from compare.figures import FIGURES, SPEED, pool, worded
-from compare.groups import Group, Question, group, has_figures
+from compare.groups import BENCHMARK, Group, Question, group, has_figures
 from compare.statistics import Interval, Ratio, Word, ratio_of
 from conf.errors import InputError, Problem, UserError, closest, listed
 from metrics import Quantity, summarise
@@ -122,6 +122,7 @@ def compare_groups(
         problems.append(Problem("baseline", "no such group", named, listed(labels), hint))
     if problems:
         raise InputError(*problems)
+    _refuse_other_benchmarks(runs)
     base = next((g for g in groups if g.usable), groups[0]) if named is None else groups[labels.index(named)]
     on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
     numbers, curves = _trace(runs, on, progress)
@@ -154,6 +155,14 @@ def compare_groups(
         title=title(groups),
         references={g.label: beside(g.shown[0].record, pooled[g.label]) for g in groups if g.label in pooled},
     )
+
+
+def _refuse_other_benchmarks(runs: Sequence[Run]) -> None:
+    """Raise InputError where runs are results of different benchmarks of MLPerf: nothing of them is worth a look."""
+    known = sorted({str(name) for run in runs if (name := run.record.environment.get(BENCHMARK)) is not None})
+    if len(known) > 1:
+        what = "results of different benchmarks: other work, and nothing to compare"
+        raise InputError(Problem("RUN", what, listed(known), hint=f"the results of one: {BENCHMARK}={known[0]}"))
 
 
 def impossible(numbers: Numbers) -> dict[str, str]:

@@ -23,8 +23,9 @@ LAYOUT = "layout"
 TOKENS = "data_first_batch"  # fingerprint of the first global batch, as it was read: one a seed
 PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of the model as it was built
 DIGEST = "image_digest"
+BENCHMARK = "mlperf_submission_benchmark"
 # Facts that a probe, a runtime or one stack alone reports: no settings of ours.
-RARE = (*PARAMETERS, "mock_data", DIGEST, "mlperf_submission_benchmark", "mlperf_submission_division")
+RARE = (*PARAMETERS, "mock_data", DIGEST, BENCHMARK, "mlperf_submission_division")
 CLOCK = "clock"
 DEVICE = "device_name"  # as the driver spells it: two sorts of one GPU, or two processors
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.

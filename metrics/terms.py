@@ -34,6 +34,7 @@ _BUILDING = "1 or more: 1 is a building that needs nothing for itself"
 _MORE = "0 or more"
 _HOST = "0 or more; an H100 node draws 0.2 to 0.3"
 _CARBON_UNIT = "gCO2e/kWh"
+_CURRENCIES = CONF / "tables" / "currencies.txt"
 _CODECARBON = Path("data") / "private_infra" / "global_energy_mix.json"
 
 
@@ -182,7 +183,8 @@ def _from_file(path: Path, example: bool = False) -> Prices:
 def _from_group(group: Mapping[str, Any], where: str, per: str = _PER_HOUR) -> Prices | None:
     tables = {k: v for k, v in group.items() if str(k).endswith(per) and isinstance(v, Mapping) and v}
     if len(tables) > 1:
-        raise InputError(Problem(where, "is in two currencies; none is converted here", listed(sorted(tables))))
+        what = "is in two currencies; none is converted here"
+        raise InputError(Problem(where, what, listed(sorted(tables)), hint="all prices in one currency"))
     if not tables:
         return None
     date, source = (None if group.get(k) is None else " ".join(str(group[k]).split()) for k in ("date", "source"))
@@ -196,8 +198,10 @@ def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Seque
     devices = choices("hardware")
     problems: list[Problem] = []
     checked: dict[str, float] = {}
-    if not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
-        problems.append(Problem(where, "prices without a currency", currency, "usd, eur …, before _per_gpu", _HINT))
+    if currency not in (known := _CURRENCIES.read_text(encoding="utf-8").partition("\n")[2].split()):
+        what = "prices in a currency that is not known" if currency else "prices without a currency"
+        allowed = "usd, eur …, a code of ISO 4217, before _per_gpu"
+        problems.append(Problem(where, what, currency.lower(), allowed, closest(currency, known) or _HINT))
     for name, amount in amounts.items():
         if name not in devices:
             near = closest(name, devices)

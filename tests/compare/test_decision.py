@@ -11,6 +11,7 @@ from made import TP2, compared, made, ran, repeats, save, silent, vendor_run
 from msgspec.structs import replace
 
 from compare import Question, compare, find_runs
+from compare.cli import main
 from compare.statistics import ratio_of
 from conf import load_experiment
 from conf.errors import InputError
@@ -176,3 +177,35 @@ def test_a_rerun_is_a_command_that_requests_what_is_wanted(tmp_path: Path) -> No
 def test_what_cannot_be_accepted_is_refused() -> None:
     with pytest.raises(InputError, match="breaks, shifts, bookkeeping"):
         compared(A, B, accept={"shift": "x"})
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(words)
+    return code, "".join(capsys.readouterr())
+
+
+def test_bad_input_ends_with_a_sentence_and_a_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(Path("one"), made("a"))
+    save(Path("many"), *(made(f"a{seed}", over={"seed": seed}) for seed in range(60)))
+    other = {"mlperf_submission_benchmark": "gpt3"}
+    save(Path("results"), result_of("a", "h100", 1.0), replace(result_of("b", "h100", 2.0), environment=other))
+    save(Path("pair"), made("a"), made("b", over=TP2))
+    cases = {
+        "RUN: none given": (),
+        "empty: no run there": ("empty",),
+        "one run, and nothing to compare it with": ("one/a", "one/a"),
+        "a: is the same run as": ("one", "pair"),
+        "results of different benchmarks": ("results",),
+        "a currency that is not known": ("pair", "price.xyz_per_gpu_hour.h100=3"),
+        "in two currencies": ("pair", "price.usd_per_gpu_hour.h100=3", "price.eur_per_gpu_hour.mi300x=3"),
+    }
+    Path("empty").mkdir()
+    for sentence, words in cases.items():
+        code, text = told(capsys, *words)
+        assert (sentence, code, sentence in text) == (sentence, 2, True), text
+        assert len(text.splitlines()) <= 4 and "    try: " in text, text
+    code, text = told(capsys, "many")
+    assert code == 3 and text.count("Next: ") == 1 and "One group of runs" in text
