@@ -67,7 +67,7 @@ COMPARE = Command(
         "--json": "print what compare.json holds",
         "--markdown": "with a candidate: print Markdown for a pull request",
     },
-    output="write compare.json, .html, .md, .csv and .png there",
+    output="write compare.json, .html, .md, .csv and .png there; with FILE.html that page alone",
     examples=(
         "runs/nvidia runs/amd price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 -o out",
         "runs/ platform=amd model=llama vary=precision",
@@ -111,9 +111,10 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
     with shown("comparing runs", sys.stderr) as progress:
         comparison = compare(runs, question, on, progress)
     if arguments.output is not None:
-        from compare.report.files import files
+        from compare.report.files import files, page
 
-        _save(arguments.output, files(comparison, argv))
+        page_alone = arguments.output.suffix == ".html"
+        _save(arguments.output, page(comparison, argv) if page_alone else files(comparison, argv))
     if "--json" in arguments.switches:
         print(dumps(to_json(comparison), indent=1))
     else:
@@ -126,15 +127,17 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
 
 def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Terms) -> int:
     """Judge a candidate against its baseline; return the exit code."""
-    from compare.report.files import markdown
-    from compare.report.page import regression_report
+    from compare.report.files import html, markdown
+    from compare.report.gate import page_of, regression_report
     from compare.report.terminal import print_report
 
     sides, shares = _sides(runs, arguments), arguments["fail_on.*"] or {"regression": 0.02}
     judged = judge(*sides, {_LIMITS[name]: value for name, value in shares.items()}, question, on)
     content, json = regression_report(judged), dumps(regression_json(judged), indent=1) + "\n"
     if arguments.output is not None:
-        _save(arguments.output, {"regression.json": json, "regression.md": markdown(content)})
+        page = html(page_of(judged))
+        texts = {"regression.json": json, "regression.html": page, "regression.md": markdown(content)}
+        _save(arguments.output, page if arguments.output.suffix == ".html" else texts)
     if "--json" in arguments.switches:
         print(json, end="")
     elif arguments.switches:
@@ -144,10 +147,12 @@ def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Ter
     return _OUTCOMES[judged.outcome]
 
 
-def _save(directory: Path, files: Mapping[str, str | bytes]) -> None:
-    with writing(directory, "-o out"):
+def _save(path: Path, files: Mapping[str, str | bytes] | str) -> None:
+    """Write a page as `path`, or files into the directory `path`."""
+    directory, each = (path.parent, {path.name: files}) if isinstance(files, str) else (path, files)
+    with writing(path, "-o out"):
         directory.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
+        for name, content in each.items():
             replace_file(directory / name, content)
 
 

@@ -88,11 +88,14 @@ def with_curves(comparison: Comparison) -> list[tuple[int, Group]]:
     return [(comparison.places[side.label], side) for side in counted(comparison.groups)]
 
 
-def throughput_chart(comparison: Comparison) -> Chart:
-    """Draw a row for each group: a point for every run, and the mean with its interval, from zero."""
+def throughput_chart(comparison: Comparison) -> Chart | None:
+    """Draw a row for each group: a point for every run, and the mean with its interval, from zero. None where no speed
+    is known."""
     groups = [(place, group) for place, group in enumerate(comparison.groups) if group.shown]
     each = [[comparison.run_figures[run.path][SPEED].value for run in group.shown] for _, group in groups]
     runs = [[float(value) for value in values if value is not None] for values in each]
+    if not any(runs):
+        return None
     means = [comparison.group_figures[group.label][SPEED] for _, group in groups]
     foot = _TOP + _ROW * len(groups) + 4
     values = [value for known, mean in zip(runs, means, strict=True) for value in (*known, *(mean.interval or ()))]
@@ -114,14 +117,14 @@ def throughput_chart(comparison: Comparison) -> Chart:
 
 def price_chart(comparison: Comparison) -> Chart | None:
     """Draw what tokens cost against how fast they are trained, and the line on which a group costs what the baseline
-    does. None where no two groups have both, in one unit, or may not be compared."""
+    does. None where fewer than three groups have both, in one unit, or may not be compared."""
     spots = [
         (comparison.places[label], label, known[SPEED], known[COST])
         for label, known in comparison.group_figures.items()
         if None not in (known[SPEED].value, known[COST].value)
     ]
     even = next((cost.value for _, label, _, cost in spots if label == comparison.baseline), None)
-    alike = len(spots) > 1 and len({cost.unit for *_, cost in spots}) == 1
+    alike = len(spots) > 2 and len({cost.unit for *_, cost in spots}) == 1
     if not alike or even is None or comparison.audit.verdict.word != "comparable":
         return None
     unit = spots[0][3].unit
@@ -176,6 +179,11 @@ def _spots(
 
 def _ends(quantity: Quantity) -> list[float]:
     return [float(value) for value in (quantity.value, *(quantity.interval or ())) if value is not None]
+
+
+def all_charts(comparison: Comparison) -> list[Chart]:
+    """Draw throughput and curves, without those of which nothing is known."""
+    return [*filter(None, [throughput_chart(comparison)]), *curve_charts(comparison)]
 
 
 def curve_charts(comparison: Comparison) -> list[Chart]:

@@ -22,7 +22,8 @@ from markupsafe import Markup
 from compare.comparison import Comparison, to_json
 from compare.figures import FIGURES
 from compare.report import charts
-from compare.report.page import Report, headline, lines_of, report, text_of
+from compare.report.blocks import Report, lines_of, text_of
+from compare.report.page import headline, report
 from conf.arguments import program
 from conf.errors import some
 from parsers.storage import dumps
@@ -51,13 +52,23 @@ def files(comparison: Comparison, argv: Sequence[str]) -> dict[str, str | bytes]
 def texts(comparison: Comparison, argv: Sequence[str]) -> dict[str, str]:
     """Return `files` without the picture."""
     content = report(comparison, f"{program('compare')} {shlex.join(argv)}")
-    style = Markup("\n".join(_read("report.css", "drawing.css")))
     return {
         "compare.json": dumps(to_json(comparison), indent=1) + "\n",
-        "compare.html": _laid_out("report.html", content, lambda text: plain(text, keep="\n"), style=style).lstrip(),
+        "compare.html": html(content),
         "compare.md": markdown(content, _PICTURE),
         "compare.csv": csv_text(comparison),
     }
+
+
+def page(comparison: Comparison, argv: Sequence[str]) -> str:
+    """Return compare.html alone. argv: the arguments that made it."""
+    return html(report(comparison, f"{program('compare')} {shlex.join(argv)}"))
+
+
+def html(content: Report) -> str:
+    """Return a report as one page that needs nothing beside it."""
+    style = Markup("\n".join(_read("report.css", "drawing.css")))
+    return _laid_out("report.html", content, lambda text: plain(text, keep="\n"), style=style).lstrip()
 
 
 def markdown(content: Report, picture: str = "") -> str:
@@ -124,8 +135,7 @@ def png(comparison: Comparison) -> bytes:
     charts, drawn by resvg."""
     import resvg_py
 
-    measured = any(group.shown for group in comparison.groups)
-    drawn = [*([charts.throughput_chart(comparison)] if measured else []), *charts.curve_charts(comparison)]
+    drawn = charts.all_charts(comparison)
     width, y, parts = 2 * charts.WIDTH + 3 * _SPACE, _SPACE, list[str]()
     size, _ = _TITLES[len(headline(comparison)) > 1]
     for text in title(comparison).splitlines():

@@ -1,177 +1,50 @@
-"""A comparison as a report: the content of every form (page, Markdown, terminal) as data, in its order."""
+"""A comparison as a report: the content of every form (page, Markdown, terminal) as data, in its order: the verdict and
+the figures that decide, what to do next, curves, the audit, all figures, and how it was made."""
 
 from __future__ import annotations
 
-import shlex
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from markupsafe import Markup
-from msgspec import Meta, Struct, json
 from msgspec.structs import replace
 
-from compare import regression
-from compare.audit import Check, Deviation, Row
+from compare.audit import Check, Deviation, Reason, Row
 from compare.comparison import TOTAL, Compared, Comparison
-from compare.figures import COST, FIGURES, SPEED, TITLES, Figure
-from compare.groups import Group, counted, seed_of
+from compare.figures import COST, FIGURES, SPEED, TITLES
+from compare.groups import Group, counted
 from compare.report import charts
+from compare.report.blocks import (
+    UNKNOWN,
+    Block,
+    Bullets,
+    Cell,
+    Charts,
+    Code,
+    Details,
+    Line,
+    Measured,
+    Number,
+    Paragraph,
+    Report,
+    Section,
+    Table,
+    Tag,
+    Tone,
+    bullets,
+    folded,
+    ratio_lines,
+    table,
+)
+from compare.report.reproduce import reproduced
 from conf.arguments import program
-from conf.compose import SECRET
 from conf.errors import listed, some
 from metrics import Quantity, shown
+from metrics.bill import TRILLION
 from metrics.peak import hardware_of
-from metrics.repeats import ENOUGH, gathered, requested_of
-from parsers.given import typed
+from metrics.repeats import ENOUGH, gathered
 
-Tone = Literal["good", "bad", "open", "plain", "quiet"]
-
-
-class Number(Struct, frozen=True):
-    """A number as it is read. pointer: where compare.json has it in full (JSON pointer, RFC 6901)."""
-
-    text: str
-    value: float | int
-    pointer: str
-
-
-class Tag(Struct, frozen=True):
-    """A word that is set apart. plain: it counts; quiet: it stands beside what counts."""
-
-    text: str
-    tone: Tone
-
-
-# A text stands for a line, or a cell, of plain text; Markup is a drawing.
-Line: TypeAlias = str | tuple[str | Number | Tag, ...]
-UNKNOWN: Line = (Tag("unknown", "open"),)
-
-
-class Measured(Struct, frozen=True):
-    """A quantity in a cell. pointer: of the quantity in compare.json."""
-
-    quantity: Quantity
-    pointer: str
-    with_unit: bool = True
-    with_interval: bool = True
-
-    @property
-    def lines(self) -> tuple[Line, ...]:
-        """Return value and source, below them the interval."""
-        quantity, known = self.quantity, self.quantity.readable()
-        if quantity.value is None or known.value is None:
-            return ((Tag(quantity.missing, "open"),),)
-        unit = f" {known.unit}" if self.with_unit and known.unit else ""
-        source = Tag(quantity.source, "open" if quantity.source == "assumed" else "quiet")
-        first: Line = (Number(shown(known.value), quantity.value, f"{self.pointer}/value"), f"{unit} ", source)
-        if quantity.interval is None or known.interval is None or not self.with_interval:
-            return (first,)
-        return first, _ends(map(shown, known.interval), quantity.interval, self.pointer)
-
-
-Cell: TypeAlias = str | tuple[Line, ...] | Measured
-
-
-class Paragraph(Struct, frozen=True):
-    line: Line
-
-
-class Bullets(Struct, frozen=True):
-    items: tuple[Line, ...]
-
-
-class Table(Struct, frozen=True):
-    """A table. rows: as many cells as heads; the first heads its row. numbers: all but the first column are.
-    in_section: the title of its section says the same as the caption, which is hidden."""
-
-    caption: str
-    heads: Sequence[Line]
-    rows: Sequence[Sequence[Cell]]
-    numbers: bool = False
-    in_section: bool = False
-
-    def without_drawings(self) -> Table:
-        """Return the table without the columns whose cells are drawings alone, for forms that have none."""
-        drawn = {i for row in self.rows for i, c in enumerate(row) if any(lines_of(c)) and not text_of(lines_of(c)[0])}
-        kept = [i for i in range(len(self.heads)) if i not in drawn]
-        rows = [[row[i] for i in kept] for row in self.rows]
-        return replace(self, heads=[self.heads[i] for i in kept], rows=rows)
-
-
-class Charts(Struct, frozen=True):
-    """Charts beside each other where there is room. legend: each group's line and shape, and its label."""
-
-    charts: Sequence[charts.Chart]
-    legend: tuple[tuple[Markup, str], ...] = ()
-
-
-class Code(Struct, frozen=True):
-    text: str
-    label: str
-
-
-class Details(Struct, frozen=True):
-    """Blocks that are folded on the screen."""
-
-    summary: str
-    blocks: Sequence[Block]
-
-
-class Section(Struct, frozen=True):
-    """A part of the page. anchor: "" for a part of another section. beside: its parts are narrow, and stand beside each
-    other."""
-
-    title: str
-    blocks: Sequence[Block]
-    anchor: str = ""
-    beside: bool = False
-
-
-Block: TypeAlias = "Paragraph | Bullets | Table | Charts | Code | Details | Section"
-
-
-class Report(Struct, frozen=True):
-    """All that each form of the report lays out. word, tone: the verdict. headline: what it comes to, in sentences."""
-
-    title: str
-    word: str
-    tone: Tone
-    headline: tuple[Line, ...]
-    sections: tuple[Section, ...]
-
-
-def lines_of(content: Cell) -> tuple[Line, ...]:
-    """Return the lines of a cell."""
-    if isinstance(content, str):
-        return (content,)
-    return content.lines if isinstance(content, Measured) else content
-
-
-def text_of(line: Line) -> str:
-    """Return a line without its marks and drawings."""
-    texts = (part.text if isinstance(part, Number | Tag) else part for part in line)
-    return "".join(text for text in texts if not isinstance(text, Markup))
-
-
-def ratio_lines(
-    ratio: float | None, interval: tuple[float, float] | None, pointer: str, name: str = "ratio"
-) -> tuple[Line, Line]:
-    """Return a ratio and its interval, each empty where there is none. pointer: of the entry that has them."""
-    text: Line = () if ratio is None else (Number(f"{ratio:.3f}", ratio, f"{pointer}/{name}"),)
-    return text, _ends((f"{end:.3f}" for end in interval), interval, pointer) if interval else ()
-
-
-def _ends(texts: Iterable[str], interval: tuple[float, float], pointer: str) -> Line:
-    low, high = (
-        Number(text, value, f"{pointer}/interval/{end}")
-        for end, (text, value) in enumerate(zip(texts, interval, strict=True))
-    )
-    return low, " to ", high
-
-
-_TONES: Mapping[str, Tone] = {
+TONES: Mapping[str, Tone] = {
     **dict.fromkeys(("comparable", "ok", "faster", "cheaper", "better"), "good"),
     **dict.fromkeys(("not comparable", "regression", "failed run", "unexplained", "apart"), "bad"),
     **dict.fromkeys(("slower", "more expensive", "worse"), "bad"),
@@ -179,23 +52,23 @@ _TONES: Mapping[str, Tone] = {
     **dict.fromkeys(("identical", "equal"), "quiet"),
 }
 _ORDER = ("unexplained", "declared", "varied", "allowed")
+_ASIDE = {
+    "ratio": "",
+    "conditional": "nothing breaks it: the ratio stands, on conditions",
+    "side by side": "side by side, without a ratio",
+}
+_WEIGHT: Mapping[str, Tone] = {"breaks": "bad", "shifts": "open", "bookkeeping": "quiet"}
 _SIDE_BY_SIDE = 6  # groups that a table of settings has columns for
 _COLUMNS = 4  # groups that a table of figures has columns for; more stand below each other
 _NARROW = 2  # groups of which two tables stand beside each other
-_FEW = 4  # groups whose ratios a page shows unfolded
+_FAST, _SLOW = 16, 4  # of more groups than a page has room for, those that it shows
+_MOST_GROUPS = 40
+_REASONS = 5  # above the fold
 _LAST_LINES = 10
-_LARGEST_BYTES = 1_000_000  # of plan.json and experiment.yaml
 _MANY = 50  # runs of which compare.csv alone has every figure
-_FIRST = frozenset(figure.metric for figure in FIGURES if figure.table)
 _TRAINED = ("num_layers", "hidden_size", "seq_length", "global_batch_size", "train_iters", "params_dtype", "fp8")
-_NOT_REPORTED: Line = (Tag("not reported", "quiet"),)
 _HOW_TO_READ = (
     "Below a value: the 95 % interval of the mean over runs, from three runs on. Beside it: where it comes from."
-)
-_GATE_HEADS = ("figure", "reference", "noise %", "new", "noise %", "difference %", "95 % interval", "word", "limit")
-_HOW_JUDGED = (
-    "A figure is a regression where its 95 % interval lies beyond the limit, and none where the interval does not "
-    "reach it. Everything else is open: more runs are needed, at least three a side."
 )
 _NO_NUMBER: Mapping[str, str] = {
     "not comparable": "No ratio is given: the groups differ in more than what is compared.",
@@ -208,64 +81,77 @@ _SPELLED = 3  # keys that a command is spelled out for
 
 def report(comparison: Comparison, command: str) -> Report:
     """Return the full report. command: the one that made it."""
-    curves = charts.curve_charts(comparison)
-    groups = tuple((charts.sample(place), side.label) for place, side in charts.with_curves(comparison))
-    # The ratios that a manager reads, of many groups throughput alone; all others folded.
-    few = len(comparison.groups) <= _FEW
-    wanted = _FIRST if few else {SPEED}
-    rest = [*_ratios_of(comparison, TITLES.keys() - wanted, few, "Other figures: ")]
-    ratios = [*_ratios_of(comparison, wanted, few), *([Details("More ratios", rest)] if rest else [])]
-    verdict = [*_verdict_blocks(comparison), *ratios, *_groups(comparison)]
-    commands: list[Block] = [Code(command, "the command of this report"), *map(_reproduced, comparison.groups)]
-    return _report(
-        comparison,
-        Section("Verdict", verdict, "verdict"),
+    part, aggregate = _part(comparison)
+    drawn = charts.all_charts(part)
+    commands: list[Block] = [Code(command, "the command of this report")]
+    commands += [Details(f"How {group.label} was made", reproduced(group)) for group in part.groups]
+    sections = (
+        Section("What to do next", [*_next(part)], "next"),
+        Section("Curves", [Charts(drawn, charts.legend(part))] if drawn else [], "curves"),
         _audit_section(comparison),
-        *_figures_section(comparison),
-        *([Section("Curves", [Charts(curves, groups)], "curves")] if curves else []),
-        *_scaling_section(comparison),
-        _runs_section(comparison),
-        _assumed_section(comparison),
+        _figures_section(part),
+        _scaling_section(part),
+        _runs_section(part),
+        _assumed_section(part),
         Section("How to reproduce", commands, "reproduce"),
     )
+    top = [*board(part), *bullets(aggregate)]
+    return _report(part, top, *(section for section in sections if section.blocks))
 
 
 def summary(comparison: Comparison) -> Report:
-    """Return what a terminal has room for: the verdict, what differs, the first figures and ratios."""
+    """Return what a terminal has room for: the verdict, the figures that decide, what differs."""
     audited = comparison.audit
     differing = [r for r in audited.rows if r.state in ("varied", "declared", "allowed") and any(r.values.values())]
-    blocks: list[Block] = [Paragraph(_counted(audited.rows)), *_verdict_blocks(comparison)]
+    blocks: list[Block] = [*_reasons(comparison, "more: --json"), *_next(comparison), *_question(comparison)]
     blocks += _settings("What differs", differing, with_reasons=False)
     reasoned = [row for row in audited.rows if row.reason and (row in differing or row.state == "not rehearsed")]
     why = gathered((f"{row.state}: {row.reason}", row.setting) for row in reasoned)  # many have the same reason
-    blocks += _bullets(f"{listed(names)}, {reason}" for reason, names in why.items())
+    blocks += bullets(f"{listed(names)}, {reason}" for reason, names in why.items())
     blocks += [*_checks(audited.checks), *_deviations([item for item in audited.deviations if not item.decides])]
-    if comparison.group_figures:
-        counts = listed([f"{g.label} {len(g.shown)}" for g in comparison.groups if g.shown])
-        blocks.append(Paragraph(f"Runs that count: {counts}."))
-        blocks += _figures_blocks(comparison, "Groups", [figure for figure in FIGURES if figure.table])
-    few = len(comparison.groups) <= _SIDE_BY_SIDE
-    blocks += _ratios_of(comparison, _FIRST if few else {SPEED}, few)
-    if comparison.ratios and not few:
-        blocks.append(Paragraph("The ratios of other figures: --json, or -o DIR."))
     if not comparison.terms.prices.example:  # a break-even at our example prices helps nobody
         blocks += _break_evens(comparison)
-    return _report(comparison, Section("", [*blocks, *_runs_without_numbers(comparison)]))
+    part, aggregate = _part(comparison)
+    top = [*board(part, [figure.metric for figure in FIGURES if figure.table]), *bullets(aggregate)]
+    return _report(part, top, Section("", [*blocks, *_runs_without_numbers(part)]))
 
 
-def _report(comparison: Comparison, *sections: Section) -> Report:
-    word = comparison.audit.verdict.word
-    title = f"{listed([group.label for group in comparison.groups[:4]])}: {word}"
-    return Report(title, word, _TONES.get(word, "plain"), headline(comparison), sections)
+def _report(comparison: Comparison, top: Sequence[Block], *sections: Section) -> Report:
+    word, aside = comparison.audit.verdict.word, _ASIDE[comparison.standing] if len(comparison.groups) > 1 else ""
+    tone = "open" if comparison.standing == "conditional" else TONES.get(word, "plain")
+    return Report(comparison.title, word, tone, headline(comparison), sections, aside, tuple(top))
+
+
+def _part(comparison: Comparison) -> tuple[Comparison, list[str]]:
+    """Return the groups that a page has room for, and what is said of all: of very many the baseline, the fastest and
+    the slowest."""
+    speeds = [(comparison.group_figures[g.label][SPEED].value or 0.0, g) for g in comparison.groups if g.shown]
+    if len(comparison.groups) <= _MOST_GROUPS:
+        return comparison, []
+    ranked = [group.label for _, group in sorted(speeds, key=lambda one: -one[0])]
+    ranked = ranked or [group.label for group in comparison.groups]
+    kept = {comparison.baseline, *ranked[:_FAST], *ranked[-_SLOW:]}
+    groups = tuple(group for group in comparison.groups if group.label in kept)
+    figures = {label: known for label, known in comparison.group_figures.items() if label in kept}
+    part = replace(comparison, groups=groups, group_figures=figures)
+    part.__dict__["places"] = comparison.places  # in compare.json, and of their colours
+    text = f"{len(comparison.groups):,} groups: shown are the baseline, the {_FAST} fastest and the {_SLOW} slowest"
+    if known := [value for value, _ in speeds if value]:
+        low, middle, high = statistics.quantiles(known, method="inclusive") if len(known) > 1 else known * 3
+        text += f"; half of all have {shown(low)} to {shown(high)} tokens/s/GPU, and the median is {shown(middle)}"
+    return part, [f"{text}. compare.csv has all."]
 
 
 def headline(comparison: Comparison) -> tuple[Line, ...]:
-    """Return a sentence for each of the first groups: how fast, how sure, at which cost; or why there is no number."""
-    known = _ratios(comparison, SPEED)
+    """Return a sentence for each of the first groups: how fast, how sure, on which conditions, at which cost; or why
+    there is no number."""
+    ratios = (_ratios(comparison, one.metric) for one in comparison.decides)
+    known = next((found for found in ratios if found), [])
     if not known:
-        return (_no_number(comparison),)
+        return _no_number(comparison)
     # At example prices there is no cost: of what is assumed there are no ratios.
     costs = {item.group: (pointer, item) for pointer, item in _ratios(comparison, COST)}
+    provided = f"; on these conditions: {some(comparison.conditions, _SENTENCES, '; ')}"
     sentences: list[Line] = []
     for pointer, item in known[:_SENTENCES]:
         text = {
@@ -273,14 +159,15 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
             "undecided": f"Undecided whether {item.group} is faster than {item.baseline}",
         }.get(item.word, f"{item.group} is {item.word} than {item.baseline}")
         ratio, interval = ratio_lines(item.ratio, item.interval, pointer)
-        sure: Line = ("95 % interval ", *interval) if interval else (f"no interval: {item.reason}",)
+        sure: Line = ("95 % interval ", *interval) if interval else (item.reason,)
         cost: Line = ()
         if item.group in costs:
             pointer, cheap = costs[item.group]
             times, between = ratio_lines(cheap.ratio, cheap.interval, pointer)
             within: Line = (" (", *between, ")") if between else ()
             cost = ("; a token costs ", *times, " times as much", *within, " at your prices")
-        sentences.append((f"{text}: ", *ratio, " times its tokens/s/GPU (", *sure, ")", *cost, "."))
+        on = ("; on the same conditions" if sentences else provided,) if comparison.conditions else ()
+        sentences.append((f"{text}: ", *ratio, f" times its {TITLES[item.metric]} (", *sure, ")", *cost, *on, "."))
     if (more := len(known) - _SENTENCES) > 0:
         sentences.append(f"{'1 more group is' if more == 1 else f'{more} more groups are'} in the table.")
     return tuple(sentences)
@@ -288,19 +175,26 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
 
 def _ratios(comparison: Comparison, metric: str) -> list[tuple[str, Compared]]:
     """Return the known ratios of a metric, each with its place in compare.json."""
+    labels = {group.label for group in comparison.groups}
     places = ((f"/ratios/{place}", item) for place, item in enumerate(comparison.ratios) if item.metric == metric)
-    return [(pointer, item) for pointer, item in places if item.ratio is not None]
+    return [(pointer, item) for pointer, item in places if item.ratio is not None and item.group in labels]
 
 
-def _no_number(comparison: Comparison) -> str:
-    deciding, stray = _deciding(comparison), _stray(comparison)
-    if deciding == ["loss"]:
-        return "No ratio is given: the groups train to other losses, and a speed counts at equal loss."
-    if stray and {*stray} == {*deciding}:
-        return "No ratio is given: not all that was requested ran."
+def _no_number(comparison: Comparison) -> tuple[Line, ...]:
+    """Return why there is no ratio, by the weightiest reason, and what would change it."""
+    deciding, stray, verdict = _deciding(comparison), _stray(comparison), comparison.audit.verdict
     measured = any(group.usable for group in comparison.groups)
     unknown = "No throughput is known on both sides." if measured else "Rehearsed: nothing was measured."
-    return _NO_NUMBER.get(comparison.audit.verdict.word, unknown)
+    first = _NO_NUMBER.get(verdict.word, unknown)
+    if deciding == ["loss"]:
+        first = "No ratio is given: the groups train to other losses, and a speed counts at equal loss."
+    elif stray and {*stray} == {*deciding}:
+        first = "No ratio is given: not all that was requested ran."
+    elif comparison.standing == "side by side" and verdict.reasons:
+        more = len(verdict.reasons) - 1
+        others = f" (and {more} more reason{'s' if more > 1 else ''})" if more else ""
+        first = f"No ratio is given: {verdict.reasons[0].text}{others}."
+    return (first, *((f"What would change it: {one.because}",) for one in comparison.reruns[:1]))
 
 
 def advice(comparison: Comparison) -> Iterator[Line]:
@@ -370,114 +264,162 @@ def _repeats(comparison: Comparison) -> Iterator[Line]:
         yield f"Repeat the runs with other seeds: from {ENOUGH} a side on there is an interval."
 
 
-def _bullets(texts: Iterable[str]) -> list[Bullets]:
-    """Return one list; none without items."""
-    items = tuple(texts)
-    return [Bullets(items)] if items else []
+def _next(comparison: Comparison) -> Iterator[Block]:
+    """Yield what to do next: in sentences, and the command of each side."""
+    yield from bullets(advice(comparison))
+    for group, same in gathered((one.group, one) for one in comparison.reruns).items():
+        for one in same:
+            yield Section(f"Run {group} again", [Paragraph(one.because), Code(one.command, f"how to run {group}")])
 
 
-def _table(
-    caption: str, heads: Sequence[Line], rows: Sequence[Sequence[Cell]], numbers: bool = False, in_section: bool = False
+def _reasons(comparison: Comparison, more: str = "") -> Iterator[Block]:
+    """Yield the reasons of the verdict, the weightiest first: five, and the others folded, or counted where nothing is
+    folded."""
+    lines = [*map(_reason, comparison.audit.verdict.reasons)]
+    first, rest = lines[:_REASONS], lines[_REASONS:]
+    yield from bullets([*first, f"and {len(rest)} {more}"] if rest and more else first)
+    if rest and not more:
+        yield Details(f"{len(rest)} more reason{'s' if len(rest) > 1 else ''}", bullets(rest))
+
+
+def _reason(reason: Reason) -> Line:
+    effect = f" Known to matter: {reason.effect}" if reason.effect else ""
+    rank: Line = (Tag(reason.rank, _WEIGHT[reason.rank]), " ") if reason.settings else ()
+    return (*rank, reason.text, effect)
+
+
+def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
+    """Yield the figures that decide, of every group, under what it ran on. more: further metrics."""
+    metrics = [one.metric for one in comparison.decides if _asked(comparison, one.metric)]
+    metrics += [metric for metric in more if metric not in metrics]
+    grey = comparison.standing == "side by side"
+    caption = "Indicative, not a ratio" if grey else "The figures that decide"
+    made = _figures(comparison, caption, metrics, in_section=not grey, drawn=True)
+    groups = [group for group in comparison.groups if group.label in comparison.group_figures or not made]
+    if len(groups) > _COLUMNS:
+        yield from made
+    else:
+        first = made[0] if made else Table("What ran", ["figure", *[""] * len(groups)], [], in_section=True)
+        ratios = first.heads[1 + len(groups) :]
+        facts: list[Cell] = ["ran on", *(_ran_on(comparison, group) for group in groups), *[""] * len(ratios)]
+        samples = ((charts.sample(comparison.places[group.label]), charts.titled(group)) for group in groups)
+        heads = [first.heads[0], *samples, *ratios]
+        yield replace(first, heads=heads, rows=[facts, *first.rows], numbers=False, sides=len(groups), grey=grey)
+    yield from _why_no_ratio(comparison, metrics)
+
+
+def _ran_on(comparison: Comparison, group: Group) -> Cell:
+    """Return what a group ran on and with, as far as it is known, how often and when."""
+    record = group.runs[0].record
+    values = next((row.values for row in comparison.audit.rows if row.setting == "world_size"), {}).get(group.label)
+    place = " × ".join(f"{part}" for part in (listed(values or ()), hardware_of(record)) if part)
+    software = " ".join(filter(None, (record.framework, record.framework_version)))
+    dates = sorted({run.record.started_at[:10] for run in group.shown if run.record.started_at})
+    when = " to ".join(dict.fromkeys((*dates[:1], *dates[-1:])))
+    runs = f"{len(group.runs)} run" + ("" if len(group.runs) == 1 else "s")
+    counting = next((len(side.usable) for side in counted(comparison.groups) if side.label == group.label), 0)
+    if counting < len(group.runs):
+        runs += f", of which {counting} {'counts' if counting == 1 else 'count'}"
+    provenance = Tag(record.provenance, "quiet" if record.provenance in ("measured", "imported") else "open")
+    lines = (place, " · ".join(filter(None, (software, record.image))))
+    return (*filter(None, lines), (f"{', '.join(filter(None, (runs, when)))}, ", provenance))
+
+
+def _asked(comparison: Comparison, metric: str) -> bool:
+    """Return whether figures of a training of so many tokens are of interest: the tokens were given, or a price is
+    known. Nobody trains a trillion tokens on a toy."""
+    figures = comparison.group_figures.values()
+    priced = any(known[COST].value is not None for known in figures)
+    return priced or comparison.terms.tokens != TRILLION or not metric.startswith("training_")
+
+
+def _figures(
+    comparison: Comparison, caption: str, metrics: Iterable[str], in_section: bool = False, drawn: bool = False
 ) -> list[Table]:
-    """Return one table; none without rows."""
-    return [Table(caption, heads, rows, numbers, in_section)] if rows else []
+    """Return a table of these figures as far as a group knows them: of few groups a column each, of many a row each. A
+    ratio stands below its value; of a pair it has a column of its own. drawn: there with its interval as a drawing."""
+    groups, of = [one for one in comparison.groups if one.label in comparison.group_figures], comparison.group_figures
+    known = [name for name in metrics if any(of[group.label][name].value is not None for group in groups)]
+    entries = {(item.group, name): (pointer, item) for name in known for pointer, item in _ratios(comparison, name)}
+    pair = len(groups) == _NARROW and bool(entries)
+    scale, *bars = charts.ratio_bars([item for _, item in entries.values()], comparison.difference)
+    shown_bars = bars if pair and drawn else [""] * len(bars)
+    ratios = {key: _ratio(*entry, bar) for (key, entry), bar in zip(entries.items(), shown_bars, strict=True)}
+    units = {name: _common_unit(of[group.label][name] for group in groups) for name in known}
+    titles = [named(TITLES[name], units[name]) for name in known]
+
+    def value(group: Group, name: str) -> Measured:
+        below = () if pair else ratios.get((group.label, name), ())
+        return replace(_figure(comparison, group.label, name), with_unit=units[name] is None, below=below)
+
+    rows: list[list[Cell]] = [[charts.titled(group), *(value(group, name) for name in known)] for group in groups]
+    if len(groups) > _COLUMNS:
+        return table(caption, ["group", *titles], rows, numbers=True, in_section=in_section)
+    heads: list[Line] = ["figure", *map(charts.titled, groups)]
+    rows = [[title, *(row[place] for row in rows)] for place, title in enumerate(titles, start=1)]
+    if pair:
+        other = next(iter(ratios))[0]
+        heads.append((f"{other} / {comparison.baseline}", scale if drawn else ""))
+        rows = [[*row, ratios.get((other, name), "")] for row, name in zip(rows, known, strict=True)]
+    return table(caption, heads, rows, numbers=True, in_section=in_section)
 
 
-def _verdict_blocks(comparison: Comparison) -> Iterator[Block]:
-    """Yield the reasons, what to do next, and what is compared."""
-    verdict, varied = comparison.audit.verdict, comparison.audit.varied
-    yield from _bullets(verdict.texts)
-    yield from (Paragraph((Tag("Next: ", "plain"), *step)) for step in advice(comparison))
-    if len(comparison.groups) > 1:
-        yield Paragraph(("What is compared: ", Tag(listed(varied.keys), "plain"), f" ({varied.reason})."))
+def _ratio(pointer: str, item: Compared, bar: str) -> tuple[Line, ...]:
+    """Return ratio and word; below them both drawn, and the interval."""
+    ratio, interval = ratio_lines(item.ratio, item.interval, pointer)
+    return (*ratio, " × ", _tag(item.word)), (bar, *interval)
 
 
-def _groups(comparison: Comparison) -> Iterator[Block]:
-    """Yield what each group ran on, and what was trained, as far as all groups report it alike."""
-    devices = next((row.values for row in comparison.audit.rows if row.setting == "world_size"), {})
-    counting = {side.label: len(side.usable) for side in counted(comparison.groups)}
-    rows: list[list[Cell]] = []
-    for group in comparison.groups:
-        first = group.runs[0].record
-        facts = (first.platform, hardware_of(first), devices.get(group.label), first.framework, first.image)
-        known = [(listed(fact) if isinstance(fact, tuple) else fact) if fact else (_NOT_REPORTED,) for fact in facts]
-        mark = (Tag("baseline", "quiet"),) if group.label == comparison.baseline else ""
-        provenance = Tag(first.provenance, "quiet" if first.provenance in ("measured", "imported") else "open")
-        counts = f"{counting.get(group.label, 0)} of {len(group.runs)}"
-        rows.append([(group.label, mark), *known, ((provenance,),), counts])
-    heads = ("group", "platform", "hardware", "devices", "framework", "image", "provenance", "runs that count")
-    yield from _table("Groups", heads, rows)
-    alike = {row.setting: row for row in comparison.audit.rows if row.state == "identical"}
-    trained = [(name, next(iter(alike[name].values.values()))) for name in _TRAINED if name in alike]
-    if texts := [f"{name} {listed(values)}" for name, values in trained if values and values != (None,)]:
-        yield Paragraph(f"Trained by all: {listed(texts)}.")
+def _why_no_ratio(comparison: Comparison, metrics: Iterable[str]) -> list[Bullets]:
+    """Return how ratios were made, and why there is none of a figure, a sentence a reason."""
+    wanted = [item for item in comparison.ratios if item.metric in {*metrics}]
+    how = gathered((item.reason, TITLES[item.metric]) for item in wanted if item.ratio is not None and item.reason)
+    none = gathered((item.reason, TITLES[item.metric]) for item in wanted if item.ratio is None)
+    texts = [
+        f"Ratios{'' if len(how) == 1 else f' of {some([*dict.fromkeys(names)])}'} to {comparison.baseline}: {reason}."
+        for reason, names in how.items()
+    ]
+    return bullets([*texts, *(f"No ratio of {some([*dict.fromkeys(names)])}: {why}." for why, names in none.items())])
 
 
-def _ratios_of(comparison: Comparison, metrics: Set[str], few: bool, of: str = "") -> Iterator[Block]:
-    """Yield tables: of few groups one each, with a line a figure; of many one for each figure, with a line a group; and
-    why there are no others, a sentence a reason."""
-    wanted = [(f"/ratios/{place}", item) for place, item in enumerate(comparison.ratios) if item.metric in metrics]
-    known = (entry for entry in wanted if entry[1].ratio is not None)
-    parts = gathered((item.group if few else TITLES[item.metric], (pointer, item)) for pointer, item in known)
-    yield from (_ratio_table(comparison, name, of, part, few) for name, part in parts.items())
-    why = gathered((item.reason, TITLES[item.metric]) for _, item in wanted if item.ratio is None)
-    yield from _bullets(f"No ratio of {listed([*dict.fromkeys(names)])}: {reason}." for reason, names in why.items())
-
-
-def _ratio_table(
-    comparison: Comparison, name: str, of: str, entries: Sequence[tuple[str, Compared]], few: bool
-) -> Table:
-    """Return the table of `entries`, each with its place in compare.json."""
-    scale, *bars = charts.ratio_bars([item for _, item in entries], comparison.difference)
-    reasons = {item.reason for _, item in entries}
-    heads: list[Line] = ["figure" if few else "group", "ratio", "95 % interval", ("drawn", scale), "result"]
-    heads += [name if few else "group's", comparison.baseline, "why"]
-    rows: list[list[Cell]] = []
-    for (pointer, item), bar in zip(entries, bars, strict=True):
-        sides = (item.group, item.baseline)
-        unit = _common_unit(comparison.group_figures[label][item.metric] for label in sides)
-        # Each side's figure without its interval: the ratio has one of its own.
-        look = {"with_unit": unit is None or not few, "with_interval": False}
-        first = _named(TITLES[item.metric], unit) if few else item.group
-        ratio, interval = ratio_lines(item.ratio, item.interval, pointer)
-        values = [_figure(comparison, label, item.metric, **look) for label in sides]
-        rows.append([first, (ratio,), (interval,), ((bar,),), ((_tag(item.word),),), *values, item.reason])
-    caption = f"{of}{name} against {comparison.baseline}"
-    if len(reasons) == 1:  # it stands once, above the table
-        caption, heads, rows = ": ".join((caption, *reasons)), heads[:-1], [row[:-1] for row in rows]
-    return Table(caption, heads, rows)
-
-
-def _figure(comparison: Comparison, label: str, metric: str, **look: bool) -> Measured:
+def _figure(comparison: Comparison, label: str, metric: str) -> Measured:
     """Return a figure of a group."""
     pointer = f"/groups/{comparison.places[label]}/figures/{metric}"
-    return Measured(comparison.group_figures[label][metric], pointer, **look)
+    return Measured(comparison.group_figures[label][metric], pointer)
 
 
 def _audit_section(comparison: Comparison) -> Section:
-    """Return what differs, then everything, folded."""
+    """Return the reasons, what differs, then everything, folded."""
     rows = comparison.audit.rows
     # What no group reports may differ, and nobody sees it.
     differing = [row for state in _ORDER for row in rows if row.state == state and any(row.values.values())]
     differing += [row for row in rows if row.state not in (*_ORDER, "identical", "unknown")]
     silent = [row for row in rows if row.state in (*_ORDER, "unknown") and row not in differing]
-    blocks: list[Block] = [Paragraph(_counted(rows)), *_settings("Differences", differing)]
-    blocks += [*_checks(comparison.audit.checks), *_deviations(comparison.audit.deviations)]
+    blocks: list[Block] = [*_reasons(comparison), *_question(comparison)]
+    alike = {row.setting: row for row in rows if row.state == "identical"}
+    trained = [(name, next(iter(alike[name].values.values()))) for name in _TRAINED if name in alike]
+    if texts := [f"{name} {listed(values)}" for name, values in trained if values and values != (None,)]:
+        blocks.append(Paragraph(f"Trained by all: {listed(texts)}."))
+    blocks += [*_settings("Differences", differing), *_checks(comparison.audit.checks)]
+    blocks += _deviations(comparison.audit.deviations)
     if silent:
         unknown = _settings("Not reported by every group", sorted(silent, key=lambda row: not row.decides))
         blocks.append(Details(f"Not reported: {len(silent)} settings", unknown))
     if rows:
         kinds = gathered((row.kind, row) for row in rows)
-        every = [table for kind, same in kinds.items() for table in _settings(f"Kind: {kind}", same)]
+        every = [table_ for kind, same in kinds.items() for table_ in _settings(f"Kind: {kind}", same)]
         blocks.append(Details(f"All {len(rows)} settings", every))
     return Section("Audit", blocks, "audit")
 
 
-def _counted(rows: Sequence[Row]) -> str:
-    if not rows:
-        return "Nothing was audited: no group has a run that counts."
+def _question(comparison: Comparison) -> Iterator[Block]:
+    """Yield what is compared, and how many settings are as they are."""
+    rows, varied = comparison.audit.rows, comparison.audit.varied
+    if len(comparison.groups) > 1:
+        yield Paragraph(("What is compared: ", Tag(listed(varied.keys), "plain"), f" ({varied.reason})."))
     counts = listed([f"{count} {state}" for state, count in Counter(row.state for row in rows).items()])
-    return f"{len(rows)} settings and facts as they ran: {counts}."
+    none = "Nothing was audited: no group has a run that counts."
+    yield Paragraph(f"{len(rows)} settings and facts as they ran: {counts}." if rows else none)
 
 
 def _settings(caption: str, rows: Sequence[Row], with_reasons: bool = True) -> list[Table]:
@@ -491,7 +433,7 @@ def _settings(caption: str, rows: Sequence[Row], with_reasons: bool = True) -> l
             alike = gathered(("unknown" if v is None else listed(v), label) for label, v in row.values.items())
             values = [tuple(text if len(alike) == 1 else f"{text}: {listed(by)}" for text, by in alike.items())]
         cells.append([(row.setting, row.reason if with_reasons else ""), _state(row), *values])
-    return _table(caption, ("setting", "state", *(labels if beside else ["values"])), cells)
+    return table(caption, ("setting", "state", *(labels if beside else ["values"])), cells)
 
 
 def _state(item: Row | Check) -> Cell:
@@ -499,19 +441,19 @@ def _state(item: Row | Check) -> Cell:
 
 
 def _tag(word: str) -> Tag:
-    return Tag(word, _TONES.get(word, "plain"))
+    return Tag(word, TONES.get(word, "plain"))
 
 
 def _checks(checks: Sequence[Check]) -> list[Table]:
     rows = [(c.name, _state(c), "" if c.step is None else f"{c.step}", c.reason) for c in checks]
-    return _table("Step by step", ("property", "state", "first step apart", "result"), rows)
+    return table("Step by step", ("property", "state", "first step apart", "result"), rows)
 
 
 def _deviations(deviations: Sequence[Deviation]) -> list[Table]:
     none: Cell = ((Tag("none", "bad"),),)
     known = [(item, none if item.declared is None else item.declared) for item in deviations]
     rows = [(i.run, i.setting, f"{i.requested}", f"{i.effective}", reason) for i, reason in known]
-    return _table("Requested, and not what ran", ("run", "setting", "requested", "ran", "reason given"), rows)
+    return table("Requested, and not what ran", ("run", "setting", "requested", "ran", "reason given"), rows)
 
 
 def _common_unit(quantities: Iterable[Quantity]) -> str | None:
@@ -520,55 +462,32 @@ def _common_unit(quantities: Iterable[Quantity]) -> str | None:
     return units.pop() if len(units) == 1 else None
 
 
-def _named(title: str, unit: str | None) -> str:
+def named(title: str, unit: str | None) -> str:
     """Return a figure's title with its unit, where the title lacks it."""
     return title if not unit or f" {title}".endswith(f" {unit}") else f"{title}, {unit}"
 
 
-def _figures_section(comparison: Comparison) -> Iterator[Section]:
-    """Yield every part of FIGURES of which something is known; no section without a group that counts."""
-    groups = comparison.group_figures
-    if not groups:
-        return
-    parts: list[Block] = [Paragraph(_HOW_TO_READ)]
-    for part, figures in gathered((figure.part, figure) for figure in FIGURES).items():
-        blocks: list[Block] = [*_figures_blocks(comparison, part.capitalize(), figures, in_section=True)]
-        if part == "speed":
-            blocks.append(Charts((charts.throughput_chart(comparison),)))
-        if part == "cost":
+def _figures_section(comparison: Comparison) -> Section:
+    """Return every part of FIGURES of which something is known; nothing without a group that counts."""
+    groups, parts = comparison.group_figures, list[Block]()
+    figures = [figure for figure in FIGURES if groups and _asked(comparison, figure.metric)]
+    for part, same in gathered((figure.part, figure.metric) for figure in figures).items():
+        blocks: list[Block] = [*_figures(comparison, part.capitalize(), same, in_section=True)]
+        if part == "cost" and blocks:
             blocks += _break_evens(comparison)
             chart = charts.price_chart(comparison)
             blocks += [Charts((chart,), charts.legend(comparison))] if chart else []
-        parts.append(Section(part.capitalize(), blocks))
-    noted = [(f.title, label, note) for f in FIGURES for label in groups if (note := groups[label][f.metric].note)]
-    if notes := _table("Notes", ("figure", "group", "note"), noted):
-        parts.append(Details("What figures are measured against, and why some are unknown", notes))
-    yield Section("Figures", parts, "figures", beside=len(groups) <= _NARROW)
-
-
-def _figures_blocks(
-    comparison: Comparison, caption: str, figures: Sequence[Figure], in_section: bool = False
-) -> Iterator[Block]:
-    """Yield a table of these figures of all groups, and a sentence on those that are unknown in every group."""
-    groups = [group for group in comparison.groups if group.label in comparison.group_figures]
-    columns, unknown = dict[str, list[Measured]](), list[str]()
-    for figure in figures:
-        quantities = [comparison.group_figures[group.label][figure.metric] for group in groups]
-        if all(q.value is None for q in quantities):
-            unknown.append(figure.title)
-            continue
-        unit = _common_unit(quantities)
-        columns[_named(figure.title, unit)] = [
-            _figure(comparison, group.label, figure.metric, with_unit=unit is None) for group in groups
-        ]
-    titles = [charts.titled(group) for group in groups]
-    if len(groups) > _COLUMNS:
-        heads, rows = ["group", *columns], [*zip(titles, *columns.values(), strict=True)]
-    else:
-        heads, rows = ["figure", *titles], [(name, *cells) for name, cells in columns.items()]
-    yield from _table(caption, heads, rows if columns else [], numbers=True, in_section=in_section)
-    if unknown:
-        yield Paragraph(f"Unknown in every group: {'; '.join(unknown)}.")
+        parts += [Section(part.capitalize(), blocks)] if blocks else []
+    if not parts:
+        return Section("All figures", [], "figures")
+    metrics = [figure.metric for figure in figures]
+    unknown = [TITLES[name] for name in metrics if all(known[name].value is None for known in groups.values())]
+    noted = [(f.title, label, note) for f in figures for label in groups if (note := groups[label][f.metric].note)]
+    notes: list[Block] = [Paragraph(f"Unknown in every group: {'; '.join(unknown)}.")] if unknown else []
+    notes += table("Notes", ("figure", "group", "note"), noted)
+    parts += [*_why_no_ratio(comparison, metrics)]
+    parts += [Details("What figures are measured against, and which are unknown, and why", notes)] if notes else []
+    return Section("All figures", [Paragraph(_HOW_TO_READ), *parts], "figures", beside=len(groups) <= _NARROW)
 
 
 def _break_evens(comparison: Comparison) -> list[Table]:
@@ -576,15 +495,13 @@ def _break_evens(comparison: Comparison) -> list[Table]:
     rows = [
         (even.option, Measured(even.up_to, f"/break_even/{i}/price"), (even.rival, even.up_to.note))
         for i, even in enumerate(comparison.break_evens)
-        if even.up_to.value is not None
+        if even.up_to.value is not None and even.option in comparison.group_figures
     ]
-    return _table("Break-even", ("group", "up to this price of a GPU-hour", "costs less than"), rows, numbers=True)
+    return table("Break-even", ("group", "up to this price of a GPU-hour", "costs less than"), rows, numbers=True)
 
 
 def _assumed_section(comparison: Comparison) -> Section:
     """Return every figure that rests on what nobody measured, and the terms of the money."""
-    if not comparison.group_figures:
-        return Section("What was assumed", [Paragraph("Nothing: there are no figures.")], "assumed")
     guessed: list[tuple[str, Line]] = []
     for figure in FIGURES:
         for label, figures in comparison.group_figures.items():
@@ -593,8 +510,7 @@ def _assumed_section(comparison: Comparison) -> Section:
                 first = _figure(comparison, label, figure.metric).lines[0]
                 guessed.append((q.note, (f"{figure.title} of {label}: ", *first)))
     rows = [(note or "no reason given", tuple(lines)) for note, lines in gathered(guessed).items()]
-    assumed = _table("Figures that nobody measured", ("because", "figures"), rows)
-    blocks: list[Block] = [*assumed] if assumed else [Paragraph("No figure of this report is assumed.")]
+    blocks: list[Block] = [*table("Figures that nobody measured", ("because", "figures"), rows)]
     terms, prices = comparison.terms, comparison.terms.prices
     source = " ".join(filter(None, (prices.date, prices.source)))
     whose = "an example, not your price" if prices.example else "yours"
@@ -612,25 +528,27 @@ def _assumed_section(comparison: Comparison) -> Section:
         ("share of the time that makes progress", number("goodput")),
         ("carbon intensity", Measured(terms.carbon, "/terms/carbon")),
     ]
-    blocks += _table("Terms of time, money, energy and CO2", ("of", "taken as"), taken)
+    if _asked(comparison, "training_cost"):
+        name = "Terms of time, money, energy and CO2"
+        blocks.append(Details(name, table(name, ("of", "taken as"), taken)))
     return Section("What was assumed", blocks, "assumed")
 
 
-def _scaling_section(comparison: Comparison) -> Iterator[Section]:
-    """Yield how speed grows with GPUs; nothing where no groups of one kind differ in their GPUs."""
-    if not comparison.scaling:
-        return
+def _scaling_section(comparison: Comparison) -> Section:
+    """Return how speed grows with GPUs; nothing where no groups of one kind differ in their GPUs."""
     rows: list[list[Cell]] = []
     for index, scaled in enumerate(comparison.scaling):
+        if scaled.group not in comparison.group_figures:
+            continue
         at = f"/scaling/{index}"
         ratio, interval = ratio_lines(scaled.efficiency, scaled.interval, at, "efficiency")
         gpus: Cell = ((Number(f"{scaled.gpus:,}", scaled.gpus, f"{at}/gpus"),),)
-        speed = _figure(comparison, scaled.group, TOTAL, with_unit=False)
+        speed = replace(_figure(comparison, scaled.group, TOTAL), with_unit=False)
         rows.append([scaled.group, gpus, speed, (ratio,), (interval,), scaled.smallest if ratio else ""])
     heads = ("group", "GPUs", "tokens/s", "of linear growth", "95 % interval", "from")
-    numbers = _table("Scaling: tokens/s per GPU over those with the fewest GPUs", heads, rows, numbers=True)
-    chart = Charts((charts.scaling_chart(comparison),), charts.legend(comparison))
-    yield Section("Scaling", [chart, *numbers], "scaling")
+    numbers = table("Scaling: tokens/s per GPU over those with the fewest GPUs", heads, rows, numbers=True)
+    chart = [Charts((charts.scaling_chart(comparison),), charts.legend(comparison))] if rows else []
+    return Section("Scaling", [*chart, *numbers], "scaling")
 
 
 def _runs_section(comparison: Comparison) -> Section:
@@ -638,13 +556,13 @@ def _runs_section(comparison: Comparison) -> Section:
     blocks: list[Block] = [*_runs_without_numbers(comparison)]
     runs = [run for group in comparison.groups for run in group.runs]
     blocks += [
-        _folded(f"Last lines of {run.record.id}", "\n".join(run.record.last_lines[-_LAST_LINES:]))
+        folded(f"Last lines of {run.record.id}", "\n".join(run.record.last_lines[-_LAST_LINES:]))
         for run in runs
         if run.path not in comparison.run_figures and run.record.last_lines
     ]
     blocks += [_run_figures(comparison, group) for group in comparison.groups if group.shown]
     noted = [(run.record.id, note) for run in runs for note in run.record.notes]
-    if notes := _table("Notes of the runs", ("run", "note"), noted):
+    if notes := table("Notes of the runs", ("run", "note"), noted):
         blocks.append(Details(f"Notes of the runs ({len(noted)})", notes))
     return Section("Runs", blocks, "runs")
 
@@ -660,7 +578,7 @@ def _runs_without_numbers(comparison: Comparison) -> list[Table]:
             why = "a rehearsal has no speed" if done and record.provenance == "rehearsed" else "no cause reported"
             state = (Tag(status, "quiet" if done else "bad"), f" {record.provenance}")
             rows.append([record.id, label, (state,), record.cause or why])
-    return _table("Runs without numbers", ("run", "group", "status", "cause"), rows)
+    return table("Runs without numbers", ("run", "group", "status", "cause"), rows)
 
 
 def _run_figures(comparison: Comparison, group: Group) -> Details:
@@ -673,100 +591,3 @@ def _run_figures(comparison: Comparison, group: Group) -> Details:
         for run in runs
     ]
     caption, heads = f"{group.label}: the figures of every run", ("run", *(figure.title for figure in known))
-    return Details(f"{caption} ({len(runs)})", _table(caption, heads, rows, numbers=True))
-
-
-def _reproduced(group: Group) -> Section:
-    """Return commands, commits, images and the config of a group's runs."""
-    rows: list[list[Cell]] = []
-    for run in group.runs:
-        r = run.record
-        framework = " ".join(filter(None, (r.framework, r.framework_version)))
-        commit = r.environment.get("launcher_commit")
-        facts = (r.id, seed_of(r), r.started_at, commit, r.image, framework, run.path)
-        rows.append([(_NOT_REPORTED,) if fact in (None, "") else f"{fact}" for fact in facts])
-    heads = ("run", "seed", "started", "commit", "image", "framework", "directory")
-    blocks: list[Block] = [*_table(f"Runs of {group.label}", heads, rows)]
-    first = group.runs[0].record
-    command, experiment = launched(group.runs[0].path)
-    if command:
-        blocks.append(Code(command, f"how the first run of {group.label} was started"))
-    elif first.provenance == "imported":
-        blocks.append(Paragraph("Made from a log that was imported:"))
-        stated = [f"{name}={value}" for name, value in typed(first.given).items()]
-        read = f"{program('parse')} {shlex.join([first.log or 'LOG', '--save', *stated])}"
-        blocks.append(Code(read, f"how the first run of {group.label} was read"))
-    else:
-        blocks.append(Paragraph("How it was started is not known: there is no plan.json in its directory."))
-    settings = {**requested_of(first), **{name: f"{value} (given)" for name, value in first.given.items()}}
-    if experiment:
-        blocks.append(_folded(f"Config of {group.label} (experiment.yaml of its first run)", experiment))
-    elif settings:
-        text = "\n".join(f"{name}: {value}" for name, value in settings.items())
-        blocks.append(_folded(f"Settings of {group.label}, as the record has them", text))
-    environments = [run.record.environment for run in group.runs]
-    places: list[tuple[str, Cell]] = [
-        (name, tuple(dict.fromkeys(str(environment.get(name, "unknown")) for environment in environments)))
-        for name in dict.fromkeys(name for environment in environments for name in environment)
-    ]
-    if known := _table(f"Host, GPU and versions of {group.label}", ("fact", "value"), places):
-        blocks.append(Details(f"Where {group.label} ran: {len(places)} facts", known))
-    return Section(group.label, blocks)
-
-
-def _folded(summary: str, text: str) -> Details:
-    return Details(summary, (Code(text, summary),))
-
-
-class _Plan(Struct):
-    """The part of plan.json that is shown."""
-
-    argv: Annotated[list[str], Meta(min_length=1)]
-    env: dict[str, str] = {}
-
-
-def launched(directory: str) -> tuple[str | None, str | None]:
-    """Return how the run of a directory was started, by its plan.json as a shell takes it, and its experiment.yaml.
-    None: not there, or not as we write them."""
-    texts: list[str | None] = []
-    for path in (Path(directory) / name for name in ("plan.json", "experiment.yaml")):
-        try:
-            texts.append(path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_BYTES else None)
-        except (OSError, ValueError):  # a name or a text that is no UTF-8, too
-            texts.append(None)
-    text, experiment = texts
-    try:
-        plan = json.decode(text or "", type=_Plan)
-    except (ValueError, RecursionError):
-        return None, experiment
-    # A secret by its name alone.
-    variables = (f'{k}="${k}"' if SECRET.search(k) else f"{k}={shlex.quote(v)}" for k, v in sorted(plan.env.items()))
-    return " \\\n  ".join([f"cd {shlex.quote(directory)} &&", *variables, shlex.join(plan.argv)]), experiment
-
-
-def regression_report(gate: regression.Regression) -> Report:
-    """Return the outcome, the figures of every experiment, and what changed between the sides."""
-    limits = listed([f"{metric} {100 * limit:g} %" for metric, limit in gate.limits.items()])
-    headline = f"{gate.candidate} against {gate.baseline} (limit: {limits})"
-    blocks: list[Block] = [*_bullets(gate.reasons), Paragraph(_HOW_JUDGED)]
-    for case in gate.cases:
-        blocks += _table(case.experiment or "Figures", _GATE_HEADS, [*map(_gate_cells, case.lines)], numbers=True)
-    nothing = "nothing that all runs report" if gate.unreported else "nothing"
-    for caption, facts in (("What changed", gate.changes), ("Not known whether it changed", gate.unreported)):
-        cells = [(one.fact, listed(one.reference), listed(one.new)) for one in facts]
-        cells = cells or ([(nothing, "", "")] if facts is gate.changes else [])
-        blocks += _table(caption, ("fact", gate.baseline, gate.candidate), cells)
-    if gate.unchanged:
-        blocks.append(Paragraph(f"Unchanged: {listed([f'{one.fact} {listed(one.new)}' for one in gate.unchanged])}."))
-    return Report(headline, gate.outcome, _TONES[gate.outcome], (headline,), (Section("", blocks),))
-
-
-def _gate_cells(figure: regression.Line) -> tuple[str, ...]:
-    unit = next((q.readable().unit for q in (figure.reference, figure.new) if q.value is not None), "")
-    ends = "" if (e := figure.interval_percent) is None else f"{e[0]:+.2f} to {e[1]:+.2f}"
-    difference = "unknown" if figure.difference_percent is None else f"{figure.difference_percent:+.2f}"
-    noise = (figure.reference_noise_percent, figure.new_noise_percent)
-    before, after = ("" if percent is None else f"{percent:.2f}" for percent in noise)
-    old, new = (shown(q.readable().value) if q.value is not None else q.missing for q in (figure.reference, figure.new))
-    title, word = _named(TITLES[figure.metric], unit), figure.word.upper()
-    return title, old, before, new, after, difference, ends, word, figure.state or ""

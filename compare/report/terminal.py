@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from compare.report.page import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, lines_of, text_of
+from compare.report.blocks import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, lines_of, text_of
 from metrics import shown
 from parsers.text import plain
 
@@ -35,11 +35,11 @@ def print_report(report: Report, stream: IO[str]) -> None:
     look: Any = {"file": stream} if on_terminal else {"file": text, "width": _PLAIN_WIDTH, "color_system": None}
     console = Console(highlight=False, **look)
     _say(console, report.word, _STYLES.get(report.tone, "bold"))
+    _say(console, report.title + (f" ({report.aside})" if report.aside else ""), "bold")
     for sentence in report.headline:
         _say(console, text_of(sentence))
-    for section in report.sections:
-        for block in section.blocks:
-            _print(console, block)
+    for block in (*report.board, *(block for section in report.sections for block in section.blocks)):
+        _print(console, block)
     if legend := _legend(report):
         _say(console, legend, "dim")
     if not on_terminal:
@@ -56,7 +56,7 @@ def _print(console: Console, block: Block) -> None:
             grid.add_row("  -", Text(plain(text_of(item))))
         console.print(grid)
     elif isinstance(block, Table):
-        _print_table(console, block.without_drawings())
+        _print_table(console, block)
     elif isinstance(block, Section):
         for inner in block.blocks:
             _print(console, inner)
@@ -64,28 +64,27 @@ def _print(console: Console, block: Block) -> None:
 
 def _legend(report: Report) -> str:
     """Return what the marks beside the numbers mean."""
-    tables = [block for section in report.sections for block in section.blocks if isinstance(block, Table)]
+    blocks = (*report.board, *(block for section in report.sections for block in section.blocks))
+    tables = [block for block in blocks if isinstance(block, Table)]
     cells = [cell for table in tables for row in table.rows for cell in row]
     measured = [cell for cell in cells if isinstance(cell, Measured) and cell.quantity.value is not None]
     used = {cell.quantity.source for cell in measured}
     marks = ", ".join(f"{mark} {meaning}" for source, (mark, meaning) in _MARKS.items() if source in used)
     half = "; ± half of the 95 % interval of the mean over runs"
-    some_interval = any(cell.quantity.interval and cell.with_interval for cell in measured)
+    some_interval = any(cell.quantity.interval for cell in measured)
     return f"source: {marks}{half if some_interval else ''}" if marks else ""
 
 
 def _text(cell: Cell) -> str:
     """Return a cell in few columns: the source as a letter, the interval as a share."""
     if not isinstance(cell, Measured):
-        return "\n".join(text_of(line) for line in lines_of(cell) if line)
+        return "\n".join(text for line in lines_of(cell) if (text := text_of(line)))
     known = cell.quantity.readable()
-    if known.value is None:
-        return known.missing
     unit = f" {known.unit}" if cell.with_unit and known.unit else ""
-    text = f"{shown(known.value)}{unit} {_MARKS[known.source][0]}"
-    if known.interval is None or not known.value or not cell.with_interval:
-        return text
-    return f"{text}\n±{shown(50 * (known.interval[1] - known.interval[0]) / abs(known.value), 2)} %"
+    texts = [known.missing if known.value is None else f"{shown(known.value)}{unit} {_MARKS[known.source][0]}"]
+    if known.interval and known.value:
+        texts.append(f"±{shown(50 * (known.interval[1] - known.interval[0]) / abs(known.value), 2)} %")
+    return "\n".join([*texts, *filter(None, map(text_of, cell.below))])
 
 
 def _print_table(console: Console, block: Table) -> None:

@@ -80,7 +80,7 @@ def test_a_narrow_terminal_breaks_no_number(groups: int, monkeypatch: pytest.Mon
     wide, narrow = (sorted(re.findall(r"\d[\d.,]* [mlca]\b|±\S+ %", shown(columns))) for columns in (300, 60))
     assert len(wide) > 6 * groups
     assert wide == narrow
-    beside = "\n figure" in shown(60).partition("\nGroups")[2].partition("───")[0]
+    beside = "\n figure" in shown(60).partition("\nIndicative, not a ratio")[2].partition("───")[0]
     assert beside == (groups == 3), "a few have a column each"
 
 

@@ -15,7 +15,8 @@ from scipy import stats
 
 from compare.audit import Audit
 from compare.losses import BLOCKS, RISK, Band, leaves
-from compare.report.page import advice, headline, text_of
+from compare.report.blocks import text_of
+from compare.report.page import advice, headline
 from parsers import Record, Step
 
 Fields = Callable[[int], Mapping[str, Any]]

@@ -57,7 +57,7 @@ def test_an_impossible_run_has_no_number_in_verdict_price_or_plot(tmp_path: Path
     assert main([str(tmp_path), *AT]) == 3
     told = " ".join(capsys.readouterr().out.split())
     why = "impossible: tflops_per_gpu of 4,216 TFLOP/s/GPU: 168 % of 2,517 TFLOP/s (mi355x bf16 dense); check: "
-    assert f"- figures: amd_1 is {why}" in told and "precision=bf16, world_size=2 are right" in told
+    assert f"- breaks figures: amd_1 is {why}" in told and "precision=bf16, world_size=2 are right" in told
     accepted = compared(*records, terms=PRICES, accept={"figures": "a test"})
     amd, nvidia = (accepted.group_figures[group.label] for group in accepted.groups)
     numbers = {name for name, figure in amd.items() if figure.value is not None}
