@@ -591,3 +591,4 @@ def _run_figures(comparison: Comparison, group: Group) -> Details:
         for run in runs
     ]
     caption, heads = f"{group.label}: the figures of every run", ("run", *(figure.title for figure in known))
+    return Details(f"{caption} ({len(runs)})", table(caption, heads, rows, numbers=True))
