@@ -185,7 +185,7 @@ def deciding(groups: Sequence[Group], figures: Mapping[str, Mapping[str, Quantit
 
 def title(groups: Sequence[Group]) -> str:
     """Return what is compared: first what all groups share, then what each has of its own."""
-    named = [[*_about(group)] for group in groups[:_NAMED]]
+    named = [[*about(group)] for group in groups[:_NAMED]]
     alike = [len({*column}) == 1 for column in zip(*named, strict=True)]
     shared = [text for text, same_ in zip(named[0], alike, strict=True) if text and same_]
     shared = [f"{text} each" if text.endswith((" run", " runs")) and len(named) > 1 else text for text in shared]
@@ -197,7 +197,7 @@ def title(groups: Sequence[Group]) -> str:
     return ": ".join(filter(None, (", ".join(shared), " against ".join(filter(None, [*sides, *more])))))
 
 
-def _about(group: Group) -> Iterator[str]:
+def about(group: Group) -> Iterator[str]:
     """Yield model, GPUs, nodes, precision, software, image, number of runs and dates; empty where nobody says."""
     runs = group.usable or group.runs
     first = by_rules(runs[0].record)

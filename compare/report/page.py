@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from compare.audit import Check, Deviation, Reason, Row
 from compare.comparison import TOTAL, Compared, Comparison
+from compare.decision import about
 from compare.figures import COST, FIGURES, SPEED, TITLES
 from compare.groups import Group, counted
 from compare.report import charts
 from compare.report.blocks import (
     UNKNOWN,
     Block,
-    Bullets,
     Cell,
     Charts,
     Code,
@@ -41,7 +41,6 @@ from conf.arguments import program
 from conf.errors import listed, some
 from metrics import Quantity, shown
 from metrics.bill import TRILLION
-from metrics.peak import hardware_of
 from metrics.repeats import ENOUGH, gathered
 
 TONES: Mapping[str, Tone] = {
@@ -118,7 +117,8 @@ def summary(comparison: Comparison) -> Report:
 
 def _report(comparison: Comparison, top: Sequence[Block], *sections: Section) -> Report:
     word, aside = comparison.audit.verdict.word, _ASIDE[comparison.standing] if len(comparison.groups) > 1 else ""
-    tone = "open" if comparison.standing == "conditional" else TONES.get(word, "plain")
+    tone = TONES.get(word, "plain")
+    tone = "open" if comparison.standing == "conditional" and tone == "bad" else tone
     return Report(comparison.title, word, tone, headline(comparison), sections, aside, tuple(top))
 
 
@@ -194,7 +194,8 @@ def _no_number(comparison: Comparison) -> tuple[Line, ...]:
         more = len(verdict.reasons) - 1
         others = f" (and {more} more reason{'s' if more > 1 else ''})" if more else ""
         first = f"No ratio is given: {verdict.reasons[0].text}{others}."
-    return (first, *((f"What would change it: {one.because}",) for one in comparison.reruns[:1]))
+    by = gathered((step.because, step.group) for step in comparison.reruns)
+    return (first, *(f"What would change it, of {listed(labels)}: {why}." for why, labels in by.items()))
 
 
 def advice(comparison: Comparison) -> Iterator[Line]:
@@ -265,11 +266,11 @@ def _repeats(comparison: Comparison) -> Iterator[Line]:
 
 
 def _next(comparison: Comparison) -> Iterator[Block]:
-    """Yield what to do next: in sentences, and the command of each side."""
+    """Yield what to do next: in sentences, and the commands of the sides."""
     yield from bullets(advice(comparison))
-    for group, same in gathered((one.group, one) for one in comparison.reruns).items():
-        for one in same:
-            yield Section(f"Run {group} again", [Paragraph(one.because), Code(one.command, f"how to run {group}")])
+    for because, same in gathered((step.because, step) for step in comparison.reruns).items():
+        commands = "\n".join(f"# {step.group}\n{step.command}" for step in same)
+        yield from (Paragraph(f"To settle {because}:"), Code(commands, f"commands that settle {because}"))
 
 
 def _reasons(comparison: Comparison, more: str = "") -> Iterator[Block]:
@@ -290,8 +291,9 @@ def _reason(reason: Reason) -> Line:
 
 def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     """Yield the figures that decide, of every group, under what it ran on. more: further metrics."""
-    metrics = [one.metric for one in comparison.decides if _asked(comparison, one.metric)]
-    metrics += [metric for metric in more if metric not in metrics]
+    decides = [one.metric for one in comparison.decides if _asked(comparison, one.metric)]
+    decides.sort(key=lambda metric: not _ratios(comparison, metric))  # what stands beside a ratio first
+    metrics = [*dict.fromkeys((*decides, *more))]
     grey = comparison.standing == "side by side"
     caption = "Indicative, not a ratio" if grey else "The figures that decide"
     made = _figures(comparison, caption, metrics, in_section=not grey, drawn=True)
@@ -305,24 +307,22 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
         samples = ((charts.sample(comparison.places[group.label]), charts.titled(group)) for group in groups)
         heads = [first.heads[0], *samples, *ratios]
         yield replace(first, heads=heads, rows=[facts, *first.rows], numbers=False, sides=len(groups), grey=grey)
-    yield from _why_no_ratio(comparison, metrics)
+    of = comparison.references
+    published = gathered((line, g.label) for g in groups if g.label in of for line in of[g.label].lines)
+    lines = [f"{listed(labels)}: {line}" for line, labels in published.items()]
+    yield from bullets([*_how_ratios(comparison, metrics), *lines])
 
 
 def _ran_on(comparison: Comparison, group: Group) -> Cell:
     """Return what a group ran on and with, as far as it is known, how often and when."""
-    record = group.runs[0].record
-    values = next((row.values for row in comparison.audit.rows if row.setting == "world_size"), {}).get(group.label)
-    place = " × ".join(f"{part}" for part in (listed(values or ()), hardware_of(record)) if part)
-    software = " ".join(filter(None, (record.framework, record.framework_version)))
-    dates = sorted({run.record.started_at[:10] for run in group.shown if run.record.started_at})
-    when = " to ".join(dict.fromkeys((*dates[:1], *dates[-1:])))
-    runs = f"{len(group.runs)} run" + ("" if len(group.runs) == 1 else "s")
+    provenance = group.runs[0].record.provenance
+    _, gpus, nodes, precision, software, image, runs, days = about(group)
     counting = next((len(side.usable) for side in counted(comparison.groups) if side.label == group.label), 0)
     if counting < len(group.runs):
-        runs += f", of which {counting} {'counts' if counting == 1 else 'count'}"
-    provenance = Tag(record.provenance, "quiet" if record.provenance in ("measured", "imported") else "open")
-    lines = (place, " · ".join(filter(None, (software, record.image))))
-    return (*filter(None, lines), (f"{', '.join(filter(None, (runs, when)))}, ", provenance))
+        runs = f"{counting} of {len(group.runs)} runs count{'s' if counting == 1 else ''}"
+    lines = (" · ".join(filter(None, texts)) for texts in ((gpus, nodes, precision), (software, image)))
+    tag = Tag(provenance, "quiet" if provenance in ("measured", "imported") else "open")
+    return (*filter(None, lines), (f"{', '.join(filter(None, (runs, days)))}, ", tag))
 
 
 def _asked(comparison: Comparison, metric: str) -> bool:
@@ -370,16 +370,15 @@ def _ratio(pointer: str, item: Compared, bar: str) -> tuple[Line, ...]:
     return (*ratio, " × ", _tag(item.word)), (bar, *interval)
 
 
-def _why_no_ratio(comparison: Comparison, metrics: Iterable[str]) -> list[Bullets]:
-    """Return how ratios were made, and why there is none of a figure, a sentence a reason."""
-    wanted = [item for item in comparison.ratios if item.metric in {*metrics}]
-    how = gathered((item.reason, TITLES[item.metric]) for item in wanted if item.ratio is not None and item.reason)
-    none = gathered((item.reason, TITLES[item.metric]) for item in wanted if item.ratio is None)
-    texts = [
-        f"Ratios{'' if len(how) == 1 else f' of {some([*dict.fromkeys(names)])}'} to {comparison.baseline}: {reason}."
-        for reason, names in how.items()
-    ]
-    return bullets([*texts, *(f"No ratio of {some([*dict.fromkeys(names)])}: {why}." for why, names in none.items())])
+def _how_ratios(comparison: Comparison, metrics: Iterable[str], none: bool = False) -> list[str]:
+    """Return how ratios of these metrics were made; none: why there is none. A sentence a reason."""
+    wanted = [item for item in comparison.ratios if item.metric in {*metrics} and (item.ratio is None) == none]
+    why = gathered((item.reason, TITLES[item.metric]) for item in wanted if item.reason)
+    of = {reason: some([*dict.fromkeys(names)]) for reason, names in why.items()}
+    if none:
+        return [f"No ratio of {names}: {reason}." for reason, names in of.items()]
+    alone = len(of) == 1
+    return [f"Ratios{'' if alone else f' of {names}'} to {comparison.baseline}: {why}." for why, names in of.items()]
 
 
 def _figure(comparison: Comparison, label: str, metric: str) -> Measured:
@@ -485,7 +484,7 @@ def _figures_section(comparison: Comparison) -> Section:
     noted = [(f.title, label, note) for f in figures for label in groups if (note := groups[label][f.metric].note)]
     notes: list[Block] = [Paragraph(f"Unknown in every group: {'; '.join(unknown)}.")] if unknown else []
     notes += table("Notes", ("figure", "group", "note"), noted)
-    parts += [*_why_no_ratio(comparison, metrics)]
+    parts += bullets([*_how_ratios(comparison, metrics), *_how_ratios(comparison, metrics, none=True)])
     parts += [Details("What figures are measured against, and which are unknown, and why", notes)] if notes else []
     return Section("All figures", [Paragraph(_HOW_TO_READ), *parts], "figures", beside=len(groups) <= _NARROW)
 

@@ -12,7 +12,19 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from compare.report.blocks import Block, Bullets, Cell, Measured, Paragraph, Report, Section, Table, lines_of, text_of
+from compare.report.blocks import (
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Measured,
+    Paragraph,
+    Report,
+    Section,
+    Table,
+    lines_of,
+    text_of,
+)
 from metrics import shown
 from parsers.text import plain
 
@@ -47,7 +59,7 @@ def print_report(report: Report, stream: IO[str]) -> None:
 
 
 def _print(console: Console, block: Block) -> None:
-    """Print a block; what is folded on a page, code and charts are left to the page."""
+    """Print a block; what is folded on a page, and charts, are left to the page."""
     if isinstance(block, Paragraph):
         _say(console, text_of(block.line))
     elif isinstance(block, Bullets):
@@ -57,6 +69,8 @@ def _print(console: Console, block: Block) -> None:
         console.print(grid)
     elif isinstance(block, Table):
         _print_table(console, block)
+    elif isinstance(block, Code):
+        _say(console, block.text)
     elif isinstance(block, Section):
         for inner in block.blocks:
             _print(console, inner)
