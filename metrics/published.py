@@ -8,19 +8,20 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from math import inf, log2
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from conf.errors import ConfigError, Problem
+from conf.errors import ConfigError, Problem, blamed
 from conf.facts import hardware, peak_of, precision_of
 from conf.load import model_named
 from conf.schema import Hardware
+from conf.vocabulary import read_yaml
 from metrics.flops import CONVENTIONS, flops_per_token
-from metrics.peak import causes_in_a_run, device_of, explained
+from metrics.peak import Cause, causes_in_a_run, device_of, explained
 from metrics.quantity import Quantity, shown
 from metrics.rules import by_rules
 from metrics.shape import Shape, facts_of, shape_from, shape_of_model
@@ -28,7 +29,7 @@ from metrics.step_times import count
 from parsers.record import Record
 
 TABLE = Path(__file__).parents[1] / "conf" / "tables" / "published.csv"
-MODELS = TABLE.with_name("published_models.csv")
+MODELS = TABLE.with_name("published_models.yaml")
 _FAMILIES = {"mxfp8": "fp8", "nvfp4": "fp4", "fp16": "bf16"}  # precisions of one peak
 _SAME_VOCABULARY = 0.03  # padded or not
 _SAME_SPEED = 0.03  # of one row told twice, each rounded
@@ -71,13 +72,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens_per_s_per_gpu * flops_per_token(models()[self.model].shape, self.seq_length) / 1e12
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A model of the table. mlperf: its benchmarks."""
+class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A model of the table, whose head says what each key means."""
 
     label: str
-    shape: Shape
-    mlperf: str
+    conf_model: str | None = None
+    sizes: Mapping[str, Any] = msgspec.field(name="shape", default={})
+    mlperf: str = ""
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Return the sizes that decide a speed."""
+        model = model_named(self.conf_model) if self.conf_model else None
+        return shape_of_model(model) if model else Shape(**self.sizes, untie_embeddings_and_output_weights=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +142,10 @@ class Reference:
     @property
     def warning(self) -> str:
         """Return what is odd about the speed, with what to check; empty where nothing is."""
-        percent, (low, high) = self.percent_of_best, self.ends
-        if percent is not None and percent > _ABOVE:
-            causes = causes_in_a_run(hardware(self.case.hardware), self.case.precision)
-            return f"above all that was published for it; {explained(percent / 100, causes)}"
-        if percent is not None and percent < 100 * _BELOW * low / high:
+        percent, (low, high) = self.percent_of_best or 100 * _BELOW, self.ends
+        if percent > _ABOVE:
+            return _above("for it", percent / 100, hardware(self.case.hardware), self.case.precision)
+        if percent < 100 * _BELOW * low / high:
             return f"less than half of the least that was published for it; usual causes: {USUAL}"
         return ""
 
@@ -163,8 +169,6 @@ class Reference:
         low, high = self.ends
         return {
             "text": str(self),
-            "warning": self.warning,
-            "model": self.label,
             "gpus": sorted({row.gpus for row in self.rows}),
             "seq_length": sorted({row.seq_length for row in self.rows}),
             "low": low,
@@ -180,6 +184,11 @@ def _beside(theirs: Sequence[int], own: int | None, unit: str) -> str:
     low, high = min(theirs), max(theirs)
     known = f"{low:,} {unit}" if low == high else f"{low:,} to {high:,} {unit}"
     return known if own is None or low == high == own else f"{known} (yours {own:,})"
+
+
+def _above(what: str, share: float, device: Hardware | None, precision: str | None) -> str:
+    causes = (Cause("whether the GPU is named right"), Cause("software newer than what was published"))
+    return f"above all that was published {what}; {explained(share, (*causes_in_a_run(device, precision), *causes))}"
 
 
 def _named(name: str) -> str:
@@ -202,13 +211,8 @@ def reference(case: Case, speed: Quantity) -> Reference | None:
         and case.precision in (None, row.family)
     ]
     nearest = _nearest(_nearest(fits, "seq_length", case.seq_length), "gpus", case.gpus)
-    problems = [
-        Problem(f"conf/tables/{TABLE.name}", why, hint="leave the row out")
-        for why in map(contradiction, nearest)
-        if why
-    ]
-    if problems:
-        raise ConfigError(*problems)
+    if wrong := [*filter(None, map(contradiction, nearest))]:
+        raise ConfigError(*(Problem(f"conf/tables/{TABLE.name}", why, hint="leave the row out") for why in wrong))
     return Reference(labels[nearest[0].model], case, tuple(nearest), speed) if nearest else None
 
 
@@ -279,9 +283,8 @@ def beyond(tflops: float, device: Hardware | None, precision: str | None) -> str
         return ""
     most = f"{shown(100 * best.tflops / peak[1], 3)} % of the peak is the most"
     where = f"{models()[best.model].label}, {best.gpus} GPUs, {best.source}"
-    causes = explained(tflops / best.tflops, causes_in_a_run(device, precision))
-    published_on = f"above all that was published on {_named(name)} in {precision}, whatever the model"
-    return f"{published_on}: {most} ({where}); {causes}"
+    what = f"on {_named(name)} in {precision}, whatever the model: {most} ({where})"
+    return _above(what, tflops / best.tflops, device, precision)
 
 
 def contradiction(row: Row) -> str:
@@ -295,51 +298,30 @@ def contradiction(row: Row) -> str:
         by_step = row.global_batch_size * row.seq_length / row.gpus / row.step_time_s
         if abs(by_step / speed - 1) > _SAME_SPEED:
             return f"{name}: its step time makes {shown(by_step)} tokens/s/GPU, not {shown(speed)}"
-    ours, shape = row.tflops, models()[row.model].shape
-    full = flops_per_token(shape, row.seq_length, CONVENTIONS["full_attention"]) / flops_per_token(
-        shape, row.seq_length
+    shape, trained = models()[row.model].shape, _LORA if row.task == "lora" else 1.0
+    plain, full = (
+        flops_per_token(shape, row.seq_length, CONVENTIONS[by]) for by in ("megatron_causal", "full_attention")
     )
-    least, most = _LEAST * (_LORA if row.task == "lora" else 1), _MOST * full * 4 / 3  # 4/3: all recomputed
-    if peak and ours * (_LORA if row.task == "lora" else 1) > peak[1]:
-        return f"{name}: {shown(ours)} TFLOP/s are above the peak of {shown(peak[1])}"
-    if row.tflops_per_gpu and not least <= row.tflops_per_gpu / ours <= most:
-        return f"{name}: its speed makes {shown(ours)} TFLOP/s, not {shown(row.tflops_per_gpu)}"
-    if row.mfu_percent and peak and not least <= row.mfu_percent / (100 * ours / peak[1]) <= most:
-        return f"{name}: its speed makes {shown(100 * ours / peak[1], 3)} % MFU, not {shown(row.mfu_percent, 3)} %"
+    least, most = _LEAST * trained, _MOST * full / plain * 4 / 3  # 4/3: all recomputed
+    if peak and row.tflops * trained > peak[1]:
+        return f"{name}: {shown(row.tflops * trained)} TFLOP/s are above the peak of {shown(peak[1])}"
+    told = [(row.tflops_per_gpu, row.tflops, "TFLOP/s")]
+    told += [(row.mfu_percent, 100 * row.tflops / peak[1], "% MFU")] if peak else []
+    for theirs, ours, unit in told:
+        if theirs and not least <= theirs / ours <= most:
+            return f"{name}: its speed makes {shown(ours)} {unit}, not {shown(theirs)}"
     return ""
 
 
 @cache
 def rows() -> tuple[Row, ...]:
     """Return the published runs. ConfigError: a line that cannot be used."""
-    return tuple(msgspec.convert(cells, Row, strict=False) for cells in _lines(TABLE))
+    with TABLE.open(newline="", encoding="utf-8") as file, blamed(f"conf/tables/{TABLE.name}", "cannot be used"):
+        lines = csv.DictReader(line for line in file if not line.startswith("#"))
+        return tuple(msgspec.convert({k: v or None for k, v in cells.items()}, Row, strict=False) for cells in lines)
 
 
 @cache
 def models() -> Mapping[str, Known]:
     """Return the models of the published runs, by the name that their rows have."""
-    return {f"{cells['name']}": _known(cells) for cells in _lines(MODELS)}
-
-
-def _known(cells: Mapping[str, str | None]) -> Known:
-    label, mlperf, named = f"{cells['label']}", cells["mlperf"] or "", cells["conf_model"]
-    if named and (model := model_named(named)):
-        return Known(label, shape_of_model(model), mlperf)
-    sizes = {name: int(text) for name, text in cells.items() if text and text.isdecimal()}
-    vocabulary, hidden, heads = sizes.pop("vocab_size"), sizes["hidden_size"], sizes["num_attention_heads"]
-    experts: dict[str, Any] = {"moe_ffn_hidden_size": sizes.pop("ffn_hidden_size")} if "num_experts" in sizes else {}
-    shape = Shape(
-        **{"ffn_hidden_size": 0, **sizes, **experts},
-        kv_channels=hidden // heads,
-        vocabulary=vocabulary,
-        gated_linear_unit=cells["gated_linear_unit"] == "true",
-        untie_embeddings_and_output_weights=None,
-    )
-    return Known(label, shape, mlperf)
-
-
-def _lines(path: Path) -> list[dict[str, str | None]]:
-    """Return the lines of a table below its head, empty cells as None."""
-    with path.open(newline="", encoding="utf-8") as file:
-        table = csv.DictReader(line for line in file if not line.startswith("#"))
-        return [{name: cell or None for name, cell in cells.items()} for cells in table]
+    return msgspec.convert(read_yaml(MODELS), dict[str, Known])
