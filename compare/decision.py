@@ -22,7 +22,7 @@ from conf.facts import precision_of
 from conf.vocabulary import meant, vocabulary
 from metrics import Quantity
 from metrics.peak import hardware_of
-from metrics.repeats import requested_of
+from metrics.repeats import SEED, gathered, requested_of
 from metrics.rules import by_rules, gpus_of
 from parsers import Record
 from parsers.assemble import same
@@ -34,6 +34,7 @@ DECIDING = (SPEED, "mfu_percent", "time_to_train_s", "cost_to_target", "training
 """Metrics by which a buyer, an engineer and a boss decide."""
 _NAMED = 4  # groups that a title has room for
 _WEIGHED = 20  # groups, of which each is compared with each other
+_SAID = 3  # settings with one reason whose values are said
 _STATED = 8  # settings that a command is spelled out for
 _PARTS = ("training", "optimizer", "precision")
 _STARTED = "mlperf_run_start_unix_s"
@@ -68,16 +69,35 @@ def conditions(audit: Audit, groups: Sequence[Group]) -> tuple[str, ...]:
     declared or accepted, and the rules by which the work is the same."""
     open_ = [reason for reason in audit.verdict.reasons if audit.verdict.word != "comparable"]
     texts = [f"{reason.text} ({reason.effect})" if reason.effect else reason.text for reason in open_]
-    texts += [sentence(row) for row in audit.rows if row.state == "declared" and row.rank != "bookkeeping"]
+    declared = gathered(
+        (row.reason, row) for row in audit.rows if row.state == "declared" and row.rank != "bookkeeping"
+    )
+    for reason, rows in declared.items():
+        names = [row.setting for row in rows]
+        texts += [f"{some(names)}: {reason}"] if len(rows) > _SAID else map(sentence, rows)
     texts += [f"{check.name}: {check.reason}" for check in audit.checks if check.state == "declared"]
     if benchmark := benchmark_of_all(sides := counted(groups)):
-        rounds = listed(benchmark.rounds)
+        rounds, changed = listed(benchmark.rounds), f"; {benchmark.changed}" if benchmark.changed else ""
+        texts.append(
+            f"the same work by MLPerf's rules for {benchmark.name} (closed division, rounds {rounds}{changed})"
+        )
+        known = [row.setting for row in audit.rows if row.state == "allowed" and _apart(row)]
+        known = [name for name in known if name in vocabulary() and not benchmark.fixes(name) and name != SEED]
         free = listed([*dict.fromkeys((LAYOUT, "precision", *benchmark.free))])
-        changed = f"; {benchmark.changed}" if benchmark.changed else ""
-        gpus = [f"{side.label} {gpus_of(side.usable[0].record) or 'an unknown number'}" for side in sides]
-        rule = f"the same work by MLPerf's rules for {benchmark.name} (closed division, rounds {rounds}{changed})"
-        texts += [rule, f"each submitter chose {free}", f"GPUs: {listed(gpus)}"]
+        texts.append(f"each submitter chose {free}" + (f"; known to differ: {some(known)}" if known else ""))
+        texts.append(f"GPUs: {listed([f'{side.label} {_gpus(side)}' for side in sides])}")
     return tuple(texts)
+
+
+def _apart(row: Row) -> bool:
+    known = [label for label, values in row.values.items() if values is not None]
+    return any(differs(row, known[0], label) for label in known[1:])
+
+
+def _gpus(group: Group) -> str:
+    """Return the GPUs of a group's first run, and whether their number is assumed."""
+    record = group.usable[0].record
+    return f"{gpus_of(record) or 'an unknown number'}{' (assumed)' if by_rules(record).gpus else ''}"
 
 
 def reruns(audit: Audit, groups: Sequence[Group], baseline: str) -> tuple[Rerun, ...]:

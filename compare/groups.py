@@ -191,11 +191,12 @@ def _alone(records: Sequence[Record]) -> tuple[str, ...]:
     def differ(values: Sequence[Any]) -> bool:
         return None not in values and len({repr(value) for value in values}) > 1
 
-    bumped = tuple(name for name in ("image", "framework_version") if differ([fact(r, name) for r in records]))
+    apart = [name for name in ("image", DIGEST, "framework_version") if differ([fact(r, name) for r in records])]
+    bumped = tuple(dict.fromkeys("image" if name == DIGEST else name for name in apart))
     known = [{name: meant(name, r.setting(name), {}) for name in (*r.effective, *r.given)} for r in records]
     shared = set.intersection(*map(set, known)) if known else set()
-    apart = [name for name in shared & vocabulary().keys() if len({repr(one[name]) for one in known}) > 1]
-    kinds = {vocabulary()[name].kind for name in apart}
+    settings = [name for name in shared & vocabulary().keys() if len({repr(one[name]) for one in known}) > 1]
+    kinds = {vocabulary()[name].kind for name in settings}
     if "layout" in kinds or bool(bumped) == ("precision" in kinds):
         return ()
     return bumped or ("precision",)
