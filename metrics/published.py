@@ -274,17 +274,23 @@ def judged_beside(known: Reference | None, tflops: float | None, device: Hardwar
 
 def beyond(tflops: float, device: Hardware | None, precision: str | None) -> str:
     """Return that TFLOP/s of a training stand above all that was published on this GPU in this precision, whatever the
-    model, and what to check; empty where they do not, or too few dense models were, which reach the most."""
+    model, and what to check; empty where they do not."""
     peak, name = peak_of(device, precision), device.name if device else ""
+    best = _best(name, precision)
+    if peak is None or best is None or tflops <= best.tflops * _ABOVE / 100:
+        return ""
+    where = f"{models()[best.model].label}, {best.gpus} GPUs, {best.source}"
+    most = f"{shown(100 * best.tflops / peak[1], 3)} % of the peak is the most ({where})"
+    what = f"on {_named(name)} in {precision}, whatever the model: {most}"
+    return _above(what, tflops / best.tflops, device, precision)
+
+
+@cache
+def _best(name: str, precision: str | None) -> Row | None:
+    """Return the published run with the most TFLOP/s; None of too few dense models, which reach the most."""
     known = [row for row in rows() if (row.hardware, row.family, row.task) == (name, precision, "pretraining")]
     dense = {models()[row.model].label for row in known if not models()[row.model].shape.num_experts}
-    best = max(known, key=lambda row: row.tflops, default=None)
-    if peak is None or best is None or len(dense) < _DENSE or tflops <= best.tflops * _ABOVE / 100:
-        return ""
-    most = f"{shown(100 * best.tflops / peak[1], 3)} % of the peak is the most"
-    where = f"{models()[best.model].label}, {best.gpus} GPUs, {best.source}"
-    what = f"on {_named(name)} in {precision}, whatever the model: {most} ({where})"
-    return _above(what, tflops / best.tflops, device, precision)
+    return max(known, key=lambda row: row.tflops) if len(dense) >= _DENSE else None
 
 
 def contradiction(row: Row) -> str:
