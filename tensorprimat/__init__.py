@@ -19,18 +19,21 @@ from conf.errors import UserError
 if TYPE_CHECKING:
     from compare import Comparison, Question, compare
     from parsers import Run
+    from tensorprimat.notebook import Runs
 
 __version__ = version.VERSION
 __all__ = ["Comparison", "Question", "Run", "UserError", "__version__", "compare", "load_experiment", "read_runs"]
 __all__ += ["models", "platforms", "problems", "summary"]
 
 
-def read_runs(*places: str) -> tuple[Run, ...]:
-    """Return the runs in or below run directories, globs and filters: read_runs("runs/", "platform=amd").
+def read_runs(*places: str) -> Runs:
+    """Return the runs in or below run directories, globs and filters: read_runs("runs/", "platform=amd"). In a notebook
+    `read_runs("runs/").to_pandas()` is a table of them.
     Raises UserError: no run there, or records that cannot be used, all of them."""
     from parsers import find_runs
+    from tensorprimat.notebook import Runs
 
-    return find_runs(places)
+    return Runs(find_runs(places))
 
 
 def __getattr__(name: str) -> Any:

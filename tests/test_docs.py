@@ -2,7 +2,7 @@
 
 A block of bash is run as it stands: the pages of docs/ in one folder and in the order of the site. A block of sh needs
 a GPU, a vendor's packages or runs that are not here: launch.py only plans, make only prints, and the rest meets made-up
-runs of the names that the texts use. A block of Python is run."""
+runs of the names that the texts use. A block of Python is run, and prints what stands behind it."""
 
 from __future__ import annotations
 
@@ -119,6 +119,21 @@ def planned(command: str, place: Path) -> None:
     assert done.returncode in codes, f"{command}\n{done.stderr}"
 
 
+def printed(page: Path, program: str, out: str) -> None:
+    """Hold what a block of Python prints against the block of text, or the element of HTML, that comes right behind it;
+    UPDATE_GOLDEN=1 writes it there."""
+    text = page.read_text(encoding="utf-8")
+    shown = re.compile(r"(?<=```\n\n)(```text\n.*?^```$|<div\b.*?^</div>$|<div></div>$)", re.DOTALL | re.MULTILINE)
+    place = shown.match(text, text.index(program) + len(program) + len("```\n\n"))
+    if place is None:
+        return
+    now = f"```text\n{out.rstrip()}\n```" if place[0].startswith("`") else out.strip()
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        page.write_text(text[: place.start()] + now + text[place.end() :], encoding="utf-8")
+    else:
+        assert place[0] == now
+
+
 def test_a_misspelt_command_is_no_command_of_a_page(elsewhere: Path) -> None:
     for command in ("tprimat chekc platform=nvidia", "tprimat check platfrom=nvidia", "pyhton -m parsers LOG"):
         with pytest.raises(AssertionError):
@@ -141,6 +156,7 @@ def test_a_page_does_what_it_says(page: Path, place: Path, elsewhere: Path) -> N
         if tag == "python":
             done = run(shlex.join(["python", "-c", text]), elsewhere)
             assert done.returncode == 0, done.stderr
+            printed(page, text, done.stdout)
         if tag == "sh":
             for command in lines(text):
                 planned(command, elsewhere)

@@ -1,0 +1,52 @@
+"""Runs as tables of pandas, which is imported here alone (`pip install 'tensorprimat[pandas]'`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
+
+from conf.errors import InputError, Problem, listed
+from metrics import Quantity, summarise
+from metrics.repeats import gathered
+from parsers import Run
+from parsers.find import filter_names, value_of
+
+if TYPE_CHECKING:
+    import pandas
+
+_MORE = ("image_source", "started_at", "wall_time_s", "cause")
+
+
+class Runs(tuple[Run, ...]):
+    """The runs that `read_runs` has found: a tuple, and at hand as a table."""
+
+    __slots__ = ()
+
+    def to_pandas(self, *, steps: bool = False) -> pandas.DataFrame:
+        """Return a row for each run, by its path: facts, the settings that ran (else those requested), and figures,
+        whose units and sources are in `attrs`. steps: a row for each step instead, by path and step. What is not known
+        is missing (<NA>). UserError: there is no pandas."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise InputError(Problem("to_pandas", "needs pandas", hint="pip install 'tensorprimat[pandas]'")) from error
+        figures = {} if steps else {run.path: summarise(run.record) for run in self}
+        rows = [row for run in self for row in (_steps(run) if steps else [_row(run, figures[run.path])])]
+        frame = pandas.DataFrame(rows).dropna(axis="columns", how="all").convert_dtypes()
+        known = [(name, q) for of in figures.values() for name, q in of.items() if q.value is not None]
+        for what in ("unit", "source"):
+            values = gathered((name, str(getattr(quantity, what))) for name, quantity in known)
+            frame.attrs[f"{what}s"] = {name: listed(sorted({*texts})) for name, texts in values.items()}
+        return frame.set_index(["path", "step"] if steps else ["path"]) if rows else frame
+
+
+def _row(run: Run, figures: dict[str, Quantity]) -> dict[str, Any]:
+    stated = {name: value_of(run, name) for name in filter_names()}
+    more = {name: getattr(run.record, name) for name in _MORE}
+    return {"path": run.path, **stated, **more, **{name: quantity.value for name, quantity in figures.items()}}
+
+
+def _steps(run: Run) -> list[dict[str, Any]]:
+    steps = (asdict(step) for step in run.record.steps)
+    return [{"path": run.path, **step.pop("metrics"), **step} for step in steps]
