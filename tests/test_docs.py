@@ -120,14 +120,14 @@ def planned(command: str, place: Path) -> None:
 
 
 def printed(page: Path, program: str, out: str) -> None:
-    """Hold what a block of Python prints against the block of text, or the element of HTML, that comes right behind it;
+    """Compare what a block of Python prints with the block of text that comes right behind it, where there is one;
     UPDATE_GOLDEN=1 writes it there."""
     text = page.read_text(encoding="utf-8")
-    shown = re.compile(r"(?<=```\n\n)(```text\n.*?^```$|<div\b.*?^</div>$|<div></div>$)", re.DOTALL | re.MULTILINE)
+    shown = re.compile(r"(?<=```\n\n)```text\n.*?^```$", re.DOTALL | re.MULTILINE)
     place = shown.match(text, text.index(program) + len(program) + len("```\n\n"))
+    now = f"```text\n{out.rstrip()}\n```"
     if place is None:
         return
-    now = f"```text\n{out.rstrip()}\n```" if place[0].startswith("`") else out.strip()
     if os.environ.get("UPDATE_GOLDEN") == "1":
         page.write_text(text[: place.start()] + now + text[place.end() :], encoding="utf-8")
     else:

@@ -23,7 +23,7 @@ from compare.comparison import Comparison, to_json
 from compare.figures import FIGURES
 from compare.report import charts
 from compare.report.blocks import Report, lines_of, text_of
-from compare.report.page import headline, report
+from compare.report.page import headline, report, summary
 from conf.arguments import program
 from conf.errors import some
 from parsers.storage import dumps
@@ -69,6 +69,12 @@ def html(content: Report) -> str:
     """Return a report as one page that needs nothing beside it."""
     style = Markup("\n".join(_read("report.css", "drawing.css")))
     return _laid_out("report.html", content, lambda text: plain(text, keep="\n"), style=style).lstrip()
+
+
+def notebook(comparison: Comparison) -> str:
+    """Return the top of the report as an element of HTML: title, verdict, and the figures that decide."""
+    style = Markup("\n".join(_read("report.css", "drawing.css")).replace(":root", "&"))  # all of it below the element
+    return _laid_out("notebook.html", summary(comparison), lambda text: plain(text, keep="\n"), style=style)
 
 
 def markdown(content: Report, picture: str = "") -> str:
