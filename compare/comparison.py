@@ -95,12 +95,6 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
         """Return the shortest list that would make the ratios stand."""
         return reruns(self.audit, self.groups, self.baseline)
 
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        from compare.report.files import notebook  # which reads comparisons
-
-        return notebook(self)
-
     @cached_property
     def places(self) -> Mapping[str, int]:
         """Return the place of each group among the groups, by its label."""

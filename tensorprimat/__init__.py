@@ -17,9 +17,10 @@ from conf import load_experiment, models, platforms, problems, summary, version
 from conf.errors import UserError
 
 if TYPE_CHECKING:
-    from compare import Comparison, Question, compare
+    from compare import Comparison, Question
     from parsers import Run
     from tensorprimat.notebook import Runs
+    from tensorprimat.notebook import compared as compare
 
 __version__ = version.VERSION
 __all__ = ["Comparison", "Question", "Run", "UserError", "__version__", "compare", "load_experiment", "read_runs"]
@@ -40,6 +41,7 @@ def __getattr__(name: str) -> Any:
     """Import what compares when it is first used, so that importing the package costs nothing."""
     if name in __all__:
         import compare
+        from tensorprimat.notebook import compared
 
-        return getattr(compare, name)
+        return compared if name == "compare" else getattr(compare, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

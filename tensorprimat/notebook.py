@@ -1,13 +1,17 @@
-"""Runs as tables of pandas, which is imported here alone (`pip install 'tensorprimat[pandas]'`)."""
+"""Runs as tables of pandas, which is imported here alone (`pip install 'tensorprimat[pandas]'`), and a comparison that
+shows itself."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
+import compare
 from conf.errors import InputError, Problem, listed
 from metrics import Quantity, summarise
+from metrics.bill import Terms
 from metrics.repeats import gathered
 from parsers import Run
 from parsers.find import filter_names, value_of
@@ -39,6 +43,21 @@ class Runs(tuple[Run, ...]):
             values = gathered((name, str(getattr(quantity, what))) for name, quantity in known)
             frame.attrs[f"{what}s"] = {name: listed(sorted({*texts})) for name, texts in values.items()}
         return frame.set_index(["path", "step"] if steps else ["path"]) if rows else frame
+
+
+class Shown(compare.Comparison, frozen=True, kw_only=True, dict=True):
+    """A comparison that a notebook shows as the top of its report."""
+
+    def _repr_html_(self) -> str:
+        from compare.report.files import notebook
+
+        return notebook(self)
+
+
+def compared(runs: Sequence[Run], question: compare.Question | None = None, terms: Terms | None = None) -> Shown:
+    """Return what `compare.compare` returns, and a notebook shows. InputError: as there."""
+    comparison = compare.compare(runs, question, terms)
+    return Shown(**{name: getattr(comparison, name) for name in comparison.__struct_fields__})
 
 
 def _row(run: Run, figures: dict[str, Quantity]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def printed(page: Path, program: str, out: str) -> None:
     text = page.read_text(encoding="utf-8")
     shown = re.compile(r"(?<=```\n\n)```text\n.*?^```$", re.DOTALL | re.MULTILINE)
     place = shown.match(text, text.index(program) + len(program) + len("```\n\n"))
-    now = f"```text\n{out.rstrip()}\n```"
+    now = "\n".join(("```text", *(line.rstrip() for line in out.rstrip().splitlines()), "```"))
     if place is None:
         return
     if os.environ.get("UPDATE_GOLDEN") == "1":
