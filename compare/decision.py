@@ -36,6 +36,7 @@ _NAMED = 4  # groups that a title has room for
 _WEIGHED = 20  # groups, of which each is compared with each other
 _SAID = 3  # settings with one reason whose values are said
 _STATED = 8  # settings that a command is spelled out for
+_CHOSEN = ("model", "precision")  # kinds that a choice of conf/ states as one
 _PARTS = ("training", "optimizer", "precision")
 _STARTED = "mlperf_run_start_unix_s"
 
@@ -124,39 +125,30 @@ def reruns(audit: Audit, groups: Sequence[Group], baseline: str) -> tuple[Rerun,
     clocks = next((row.values for row in audit.rows if row.setting == CLOCK and row.decides), {})
     steps: list[Rerun] = []
     for side in sides[:_WEIGHED]:
-        timed = [CLOCK] if side.label in clocks and clocks[side.label] != (MEASURED,) else []
-        steps += _step(audit, side, model, unlike(side, model), [*parted, *timed])
+        shared = [f"one experiment on all sides, since {listed(parted)} parted"] if parted else []
+        shared += ["one clock"] if side.label in clocks and clocks[side.label] != (MEASURED,) else []
+        steps += _step(audit, side, model, unlike(side, model), shared)
     return tuple(steps)
 
 
-def _step(audit: Audit, side: Group, model: Group, unlike: Sequence[Row], parted: Sequence[str]) -> Iterator[Rerun]:
-    """Yield what makes one group like the model."""
-    ids = {run.record.id for run in side.usable}
+def _step(audit: Audit, side: Group, model: Group, unlike: Sequence[Row], shared: Sequence[str]) -> Iterator[Rerun]:
+    """Yield what makes one group like the model. shared: what every such group needs."""
+    ids, record = {run.record.id for run in side.usable}, side.runs[0].record
     stray = [item.setting for item in audit.deviations if item.decides and item.run in ids]
     silent = [row.setting for row in audit.rows if row.decides and row.values[side.label] is None]
     wanted = {row.setting: row.values[model.label] for row in unlike}
-    if unlike or parted or stray:
-        names = [*dict.fromkeys([*wanted, *parted, *stray])]
-        like = f" as {model.label} has {'it' if len(names) == 1 else 'them'}" if unlike else ""
-        yield Rerun(side.label, _launch(side, wanted), f"{some(names)}{like}" + _also(silent))
-    elif silent and side.runs[0].record.requested:
-        yield Rerun(side.label, f"{_launch(side, {})} probe=true", f"reads back {some(silent)}")
+    why = [f"{some([*wanted])} as {model.label} has {'it' if len(wanted) == 1 else 'them'}"] if wanted else []
+    why += [*shared, *([f"{some(stray)} as requested, which did not run so"] if stray else [])]
+    if why:
+        why += [f"{some(silent)}, read back"] if silent else []
+        yield Rerun(side.label, _launch(side, wanted), "; ".join(why))
+    elif silent and record.requested:
+        yield Rerun(side.label, f"{_launch(side, {})} probe=true", f"{some(silent)}, read back")
     elif silent:
-        kinds = {vocabulary()[name].kind if name in vocabulary() else "" for name in silent}
-        groups = [f"{kind}={kind.upper()}" for kind in ("model", "precision") if kind in kinds]
-        others = [
-            f"{name}=…"
-            for name in silent
-            if name in vocabulary() and vocabulary()[name].kind not in ("model", "precision")
-        ]
-        command = f"{program('parse')} {shlex.quote(side.runs[0].record.log or 'LOG')} --save"
-        yield Rerun(
-            side.label, " ".join([command, *groups, *others[:_STATED]]), f"states {some(silent)}, where you know it"
-        )
-
-
-def _also(silent: Sequence[str]) -> str:
-    return f"; then {some(silent)} {'is' if len(silent) == 1 else 'are'} known, too" if silent else ""
+        kinds = [(name, vocabulary()[name].kind) for name in silent if name in vocabulary()]
+        stated = [f"{kind}={kind.upper()}" if kind in _CHOSEN else f"{name}=…" for name, kind in kinds]
+        words = [program("parse"), shlex.quote(record.log or "LOG"), "--save", *[*dict.fromkeys(stated)][:_STATED]]
+        yield Rerun(side.label, " ".join(words), f"{some(silent)}, where you know it")
 
 
 def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
@@ -190,6 +182,7 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
         full = isinstance(each, int) and record.platform != "cpu" and gpus % each == 0
         words.append(f"nodes={gpus // each}" if full and each else f"gpus_per_node={gpus}")
     words += [f"repeat={count}"] if count > 1 else []
+    words += ["rehearse=train"] if record.provenance == "rehearsed" else []
     return " ".join([program("launch"), *([] if chosen[MODEL] else [f"{MODEL}=MODEL"]), *words])
 
 
@@ -226,7 +219,7 @@ def about(group: Group) -> Iterator[str]:
     model, benchmark = value_of(runs[0], MODEL), first.benchmark
     yield str(model or (f"{benchmark.name} of MLPerf" if benchmark else ""))
     gpus, device = gpus_of(record), hardware_of(record)
-    yield (f"{gpus} × {device}" if device else f"{gpus} GPUs") if gpus else device or ""
+    yield (f"{gpus} × {device}" if device else f"{gpus} GPU{'s' if gpus > 1 else ''}") if gpus else device or ""
     nodes = record.environment.get("num_nodes")
     yield f"{nodes} node{'s' if nodes != 1 else ''}" if type(nodes) is int else ""
     yield precision_of(settings) or ""

@@ -19,6 +19,7 @@ Rank = Literal["breaks", "shifts", "bookkeeping"]
 """The weight of a difference: the work is another; the same work is done otherwise; nothing."""
 RANKS: tuple[Rank, ...] = ("breaks", "shifts", "bookkeeping")
 _SHIFTING = ("layout", "kernels")
+_NULL = ("none", "null")
 _SPELLING = re.compile(r"[-_. ]|torch\.")
 _WORDS = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a word"}
 
@@ -221,12 +222,12 @@ def meant(name: str, value: Any, values: Mapping[str, Any]) -> Any:
     row = vocabulary().get(name)
     if row is None:
         return value
-    if isinstance(value, str):
+    if isinstance(value, str) and value.casefold() not in _NULL:
         plain = _SPELLING.sub("", value.casefold())
         spelled = {_SPELLING.sub("", own.casefold()): word for word, many in row.spelled.items() for own in many}
         return value if row.kind == "data" else spelled.get(plain, plain)
     null = row.null_is
-    if value is not None and (isinstance(value, bool) or value != row.none):
+    if value is not None and not isinstance(value, str) and (isinstance(value, bool) or value != row.none):
         return value
     if null is None or (null.unless and values.get(null.unless) is not False):
         return None

@@ -47,6 +47,7 @@ MEANT: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "another word": ({"params_dtype": "bf16"}, {"params_dtype": "torch.bfloat16"}, True),
     "no clipping": ({"clip_grad": None}, {"clip_grad": 0.0}, True),
     "one chunk is none": ({"virtual_pipeline_model_parallel_size": None}, {}, True),
+    "the word none": ({"moe_router_load_balancing_type": None}, {"moe_router_load_balancing_type": "none"}, True),
     "a path is no word": ({"data_path": "/A"}, {"data_path": "/a"}, False),
 }
 
@@ -208,4 +209,4 @@ def test_bad_input_ends_with_a_sentence_and_a_next_step(
         assert (sentence, code, sentence in text) == (sentence, 2, True), text
         assert len(text.splitlines()) <= 4 and "    try: " in text, text
     code, text = told(capsys, "many")
-    assert code == 3 and text.count("Next: ") == 1 and "One group of runs" in text
+    assert code == 3 and "one group of runs only" in text and text.count("Name the runs of another group") == 1
