@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "gpus": ("tensorprimat.lists", "GPUS", "gpus", "the GPUs of conf/hardware"),
     "prices": ("tensorprimat.lists", "PRICES", "prices", "the example prices of conf/price"),
     "frameworks": ("tensorprimat.lists", "FRAMEWORKS", "frameworks", "the training stacks of conf/framework"),
+    "demo": ("tensorprimat.demo", "DEMO", "main", "published results and rehearsals, compared in seconds"),
     "completion": ("tensorprimat.cli", "COMPLETION", "completion", "completion of a shell: bash, zsh"),
 }
 

@@ -83,6 +83,9 @@ def test_ours_works_beside_theirs(scripts: Path, hostile: Path) -> None:
     assert "export TPRIMAT_SEQ_LENGTH=8192\n" in exported.stdout, exported.stderr
     refused = run([tprimat, "launch", "platform=cpu"], hostile)
     assert (refused.returncode, "[embedded]" in refused.stderr) == (2, True), "torch is not brought along"
+    demo = run([tprimat, "demo"], hostile)
+    assert (demo.returncode, demo.stderr) == (0, "")
+    assert len([*hostile.glob("tprimat-demo/*/compare.html")]) == 3
     listed = run([tprimat, "models", "--json"], hostile)
     assert "llama31_8b" in [row["model"] for row in json.loads(listed.stdout)]
 

@@ -1,0 +1,83 @@
+"""`tprimat demo`: published results and rehearsals to reports, without torch, and every number of its table again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from parsers import find_runs
+from tensorprimat.cli import main
+from tensorprimat.demo import published, rehearsed
+
+ROOT = Path(__file__).parent.parent
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from tensorprimat.cli import main; raise SystemExit(main())"
+MOST_BYTES = 100_000
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Return what the demo prints where torch cannot be imported, and its folder."""
+    place = tmp_path_factory.mktemp("demo")
+    argv = [sys.executable, "-c", WITHOUT_TORCH, "demo"]
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout, place / "tprimat-demo"
+
+
+def test_published_rows_name_their_source_and_are_few() -> None:
+    source = re.compile(
+        r"mlcommons/training_results_v5\.[01]@[0-9a-f]{7}:\w+/results/[\w-]+/llama2_70b_lora/result_\d\.txt"
+    )
+    rows = published()
+    assert [row.source for row in rows if not source.fullmatch(row.source)] == []
+    assert [row.source for row in rows if f"_v{row.round}@" not in row.source or row.submitter not in row.source] == []
+    # a rate leaves the evaluations out: from start to stop fewer samples a second were done
+    assert all(0.8 < row.samples_to_target / row.time_to_train_s / row.samples_per_s < 1 for row in rows)
+    assert sum(path.stat().st_size for path in (ROOT / "tensorprimat").glob("*.jsonl")) < MOST_BYTES
+
+
+def test_the_table_is_that_of_the_published_runs(printed: tuple[str, Path]) -> None:
+    text, _ = printed
+    times: dict[str, list[float]] = {}
+    for row in published():
+        times.setdefault(row.hardware, []).append(row.time_to_train_s)
+    means = {name: math.exp(fmean(map(math.log, known))) for name, known in times.items()}
+    for name, mean in means.items():
+        assert re.search(rf"8 × {name} +{mean / 60:.2f}\d? ±", text), name
+    for mine, other in (("mi355x", "b200"), ("mi300x", "h200")):
+        assert f"{mine} over {other}: {means[mine] / means[other]:.2f} (95 %: " in text
+
+
+def test_records_are_read_as_any_and_reports_written(printed: tuple[str, Path]) -> None:
+    text, place = printed
+    runs = find_runs([str(place / "runs")])
+    assert len(runs) == len(published()) + len(rehearsed()) == 42
+    assert {run.record.provenance for run in runs} == {"imported", "rehearsed"}
+    assert all(step.step_time_s is None for record in rehearsed() for step in record.steps)
+    for run in runs:  # every line that a record names is the line of its run
+        for reading in run.record.effective.values() if run.record.log else ():
+            row = json.loads((place / str(run.record.log)).read_text().splitlines()[reading.line - 1])
+            assert run.record.notes[0].endswith(row["source"])
+    for name in re.findall(r"tprimat-demo/([\w.-]+)/compare\.html", text):
+        assert {path.suffix for path in (place / name).iterdir()} == {".html", ".json", ".md", ".csv", ".png"}
+    assert "losses bit-equal" in text
+
+
+def test_what_it_names_next_can_be_typed(
+    printed: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, place = printed
+    monkeypatch.chdir(place.parent)
+    typed = [shlex.split(line, comments=True) for line in text.partition("Next:\n")[2].splitlines()]
+    assert [words[:2] for words in typed] == [["tprimat", name] for name in ("compare", "parse", "launch")]
+    assert [main(words[1:]) for words in typed if "YOUR.log" not in words] == [0, 0]
+    assert "3.1" in capsys.readouterr().out
