@@ -260,7 +260,8 @@ def _tflops(arguments: Arguments) -> Judgement:
     if convention in (None, DEFAULT.name):
         sparse = Cause("whether the figure counts sparsity", 2.0)
         counted = Cause(f"how FLOPs were counted ({listed(tuple(CONVENTIONS))})", 2.0)
-        return judge_tflops(value, device, precision, needs, (sparse, counted, *causes))
+        judged = judge_tflops(value, device, precision, needs, (sparse, counted, *causes))
+        return judged._replace(figures={**judged.figures, "tflops_per_gpu": Quantity(value, "TFLOP/s", "given")})
     if not arguments["model"]:
         what = "is converted by the model's FLOPs"
         raise InputError(Problem("convention", what, convention, hint="model=llama31_8b"))

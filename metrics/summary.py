@@ -210,22 +210,24 @@ def _stall_time(basis: Basis) -> Quantity:
 
 
 def _flops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute | None = None) -> Quantity:
-    """Return one token's operations; assumed where a part of the shape was only requested and never read back."""
+    """Return one token's operations; assumed where a part of the shape was only requested and never read back, given
+    where the user stated it."""
     known, length = basis.shape, count(basis.record, "seq_length")
     missing = [*known.missing, *([] if length else ["seq_length"])]
     if known.shape is None or length is None:
         return Quantity(None, "FLOP/token", "computed", note=f"unknown: {some(missing, 4)}")
     value = flops_per_token(known.shape, length, convention, recompute)
     if known.requested and basis.record.provenance in ("measured", "imported"):
-        note = f"{convention.name}; not read back: {listed(known.requested)}"
-        return Quantity.of(value, "FLOP/token", "assumed", note)
+        stated = {*known.requested} <= basis.record.given.keys()
+        note = f"{convention.name}; {'given' if stated else 'not read back'}: {some(known.requested, 4)}"
+        return Quantity.of(value, "FLOP/token", "given" if stated else "assumed", note)
     return Quantity.of(value, "FLOP/token", "computed", convention.name)
 
 
 def _tflops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute | None = None) -> Quantity:
     """Return our tokens/s times our FLOPs; the note is the convention's, or names what is missing."""
     rate, gpus, per_token = _token_rate(basis), count(basis.record, "world_size"), _flops(basis, convention, recompute)
-    source: Source = "assumed" if per_token.source == "assumed" else basis.times.clock
+    source: Source = basis.times.clock if per_token.source == "computed" else per_token.source
     if per_token.value is None or rate is None or gpus is None:
         missing = per_token.note if per_token.value is None else "no speed"
         return Quantity(None, "TFLOP/s/GPU", source, note=missing)

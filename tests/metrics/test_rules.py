@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metrics.bill import Prices, Terms, priced
 from metrics.rules import by_rules, gpus_of
 from metrics.summary import summarise
 from parsers import Record
 from parsers.record import Reading, Validation
-from tests.metrics.metrics_made import made
+from tests.metrics.metrics_made import made, settings
 
 LORA = "llama2_70b_lora"
 
@@ -76,3 +77,12 @@ def test_a_pretraining_has_its_models_operations_with_the_benchmarks_vocabulary(
 )
 def test_what_no_rule_says_stays_unknown(case: str, known: dict[str, Any]) -> None:
     assert summarise(result(**known))["tokens_per_s_per_gpu"].value is None, case
+
+
+def test_a_shape_that_the_user_stated_is_given_and_one_that_was_requested_assumed() -> None:
+    known = made(settings={}, provenance="imported", requested={})
+    figures = summarise(replace(known, given=settings()))
+    assert {figures[name].source for name in ("flops_per_token", "tflops_per_gpu", "mfu_percent")} == {"given"}
+    length = {"seq_length": Reading(8192, 1)}
+    requested = replace(known, requested=settings(), effective=length)
+    assert summarise(requested)["flops_per_token"].source == "assumed"
