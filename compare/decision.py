@@ -224,7 +224,7 @@ def about(group: Group) -> Iterator[str]:
     yield f"{nodes} node{'s' if nodes != 1 else ''}" if type(nodes) is int else ""
     yield precision_of(settings) or ""
     yield " ".join(filter(None, (record.framework if record.framework != "mllog" else "", record.framework_version)))
-    yield record.image or ""
+    yield f"{record.image} (given)" if record.image and record.image_source == "given" else record.image or ""
     yield f"{len(runs)} runs" if len(runs) > 1 else "one run"
     days = sorted({day for run in runs if (day := _day(run.record))})
     yield days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""

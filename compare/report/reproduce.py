@@ -17,6 +17,7 @@ from parsers.given import typed
 
 _LARGEST_BYTES = 1_000_000  # of plan.json and experiment.yaml
 NOT_REPORTED: Line = (Tag("not reported", "quiet"),)
+_KNOWN_BY = {"runtime": "by its runtime", "environment": "by its environment", "given": "given, not verified"}
 
 
 def reproduced(group: Group) -> list[Block]:
@@ -26,7 +27,8 @@ def reproduced(group: Group) -> list[Block]:
         r = run.record
         framework = " ".join(filter(None, (r.framework, r.framework_version)))
         commit = r.environment.get("launcher_commit")
-        facts = (r.id, seed_of(r), r.started_at, commit, r.image, framework, run.path)
+        image = ", ".join(filter(None, (r.image, r.image_digest, _KNOWN_BY.get(r.image_source or ""))))
+        facts = (r.id, seed_of(r), r.started_at, commit, image, framework, run.path)
         rows.append([(NOT_REPORTED,) if fact in (None, "") else f"{fact}" for fact in facts])
     heads = ("run", "seed", "started", "commit", "image", "framework", "directory")
     blocks: list[Block] = [*table(f"Runs of {group.label}", heads, rows)]

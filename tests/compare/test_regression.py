@@ -211,6 +211,12 @@ def test_an_image_that_nobody_verified_carries_no_gate(capsys: Capture) -> None:
         (reason,) = expect(source, 3)
         assert reason.startswith(f"the image {NEW} of candidate.image={NEW}".replace("candidate.", ""))
     assert expect("given", 1, "accept.image=started by hand in it") == []
+    moved = [replace(r, image=OLD, image_digest="sha256:2", framework_version="26.4") for r in ran(NEW, *EVEN)]
+    save(Path("was"), *(replace(r, image_digest="sha256:1") for r in ran(OLD, *EVEN)))
+    save(Path("is"), *moved)
+    assert main(["baseline=was", "candidate=is", "--json"]) == 0
+    changes = {one["fact"]: one["new"] for one in json.loads(capsys.readouterr().out)["changes"]}
+    assert changes["image_digest"] == ["sha256:2"] and "image" not in changes, "a tag that moved is another image"
     given = [replace(r, image_source="given") for r in (*ran(OLD, *EVEN), *ran(NEW, *EVEN))]
     save(Path("one"), *(replace(r, image="same", framework_version="1", environment={}) for r in given[:3]))
     save(Path("two"), *(replace(r, image="same", framework_version="1", environment={}) for r in given[3:]))

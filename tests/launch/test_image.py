@@ -109,6 +109,15 @@ def test_what_an_image_says_of_itself_is_passed_on_by_the_names_of_the_table(mon
     assert inside.image_facts() == {"NVIDIA_BUILD_ID": "71422337"}
 
 
+def test_the_host_of_a_container_states_no_versions_of_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIMUS_IMAGE", "rocm/primus:v9.9")
+    for entry, states in (("run_pretrain", True), ("direct", True), ("container", False), ("slurm", False)):
+        monkeypatch.setenv("PRIMUS_ENTRY", entry)
+        facts = rank_module("primus_facts").facts()
+        assert (facts["image"], facts["image_source"]) == ("rocm/primus:v9.9", "given")
+        assert ("numpy_version" in facts, "transformer_engine_version" in facts) == (states, states), entry
+
+
 def test_a_library_is_known_by_what_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert inside.library_facts() == {"cublas": None, "hipblaslt": None}
     header = tmp_path / "include" / "hipblaslt" / "hipblaslt-version.h"
