@@ -256,12 +256,11 @@ def _setting_rows(
             means = _row(name, _meant(name, sides), varied, sides)
             known = "the same by its meaning" if means.state == "identical" else means.reason
             row = row if means.state == "unexplained" else replace(means, values=row.values, reason=known)
-        if row.decides and benchmark and (why := _by_rules(benchmark, row)):
-            row = replace(row, state="allowed", reason=why, decides=False)
-        if row.kind == "data" and row.state in ("unknown", "unexplained") and same_tokens:
-            row = replace(row, state="allowed", reason="the first batch has the same tokens", decides=False)
-        if row.state in ("unknown", "unexplained") and (why := _no_effect(name, values)):
-            row = replace(row, state="allowed", reason=f"no effect: {why}", decides=False)
+        if row.state in ("unknown", "unexplained"):
+            tokens = "the first batch has the same tokens" if row.kind == "data" and same_tokens else ""
+            follows = _follows(row, [_row(of, values[of], varied, sides) for of in vocabulary()[name].fixed_by])
+            if why := tokens or follows or _no_effect(name, values) or _by_rules(benchmark, row):
+                row = replace(row, state="allowed", reason=why, decides=False)
         if row.state != "unexplained" and (reason := _not_rehearsed(sides, name)):
             row = replace(row, state="not rehearsed", reason=reason, decides=False)
         records = [(side.label, run.record) for side in sides for run in side.usable]
@@ -281,8 +280,16 @@ def benchmark_of_all(sides: Sides) -> Benchmark | None:
     return first if all(other is first for other in others) else None
 
 
-def _by_rules(benchmark: Benchmark, row: Row) -> str:
+def _follows(row: Row, causes: Sequence[Row]) -> str:
+    """Return why a setting that is not known is the same on all sides; empty where it need not be."""
+    alike = causes and row.state == "unknown" and all(cause.state == "identical" for cause in causes)
+    return f"follows from {listed([cause.setting for cause in causes])}" if alike else ""
+
+
+def _by_rules(benchmark: Benchmark | None, row: Row) -> str:
     """Return why a setting that is not known, or differs, leaves two results comparable by MLCommons' rules."""
+    if benchmark is None or not row.decides:
+        return ""
     if benchmark.fixes(row.setting):
         return f"fixed by the rules of {benchmark.name}" if row.state == "unknown" else ""
     return f"the submitter's choice by the rules of {benchmark.name}"
@@ -301,13 +308,13 @@ def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     row = vocabulary()[name]
     switch = row.only_if or ""
     if switch in values and all(value in [(off,) for off in OFF] for value in values[switch].values()):
-        return f"{switch} is off"
+        return f"no effect: {switch} is off"
     if row.idle is None:
         return ""
     # Where none is reported it may be any: as if it were 0.
     sides = ((own or (0,), values[row.idle.beside][label] or (None,)) for label, own in values[name].items())
     idle = all(row.idle.applies(at, other) for own, others in sides for at, other in product(own, others))
-    return row.idle.because if idle else ""
+    return f"no effect: {row.idle.because}" if idle else ""
 
 
 def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> Any:

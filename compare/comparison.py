@@ -68,7 +68,7 @@ class Scaled(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True, dict=True):
-    """A comparison. run_figures: by run path; group_figures: by group label. ratios: none unless comparable. terms:
+    """A comparison. run_figures: by run path; group_figures: by group label. ratios: none side by side. terms:
     what money, energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share.
     break_evens: every option against the cheapest other, as ratios. standing, conditions: whether the ratios stand, and
     on what. decides: the figures of each user's decision. title: what is compared, in a line. references: what was

@@ -109,6 +109,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     null_is: Null | None = None
     none: int | float | None = None
     spelled: Mapping[str, tuple[str, ...]] = {}
+    fixed_by: tuple[str, ...] = ()
     request: str | None = None
     dump: bool = True
     built: str | list[str] = []
@@ -162,7 +163,7 @@ def vocabulary() -> Mapping[str, Setting]:
     frameworks = {path.stem for path in TABLE.parent.glob("framework/*.yaml")}
     settings = {*rows, None, *(row.kind for row in rows.values())}
     for row in rows.values():
-        others = {*row.follows, row.only_if, row.idle and row.idle.beside}
+        others = {*row.follows, *row.fixed_by, row.only_if, row.idle and row.idle.beside}
         others |= {row.null_is.of, row.null_is.over, row.null_is.unless} if row.null_is else set()
         if unknown := [*(others - settings), *(row.write.keys() - frameworks)]:
             raise ConfigError(Problem(f"conf/{TABLE.name}: {row.name}", "names what is not there", listed(unknown)))

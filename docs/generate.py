@@ -44,14 +44,24 @@ def settings() -> str:
         written = "; ".join(f"{stack}: {places[stack] or reasons[stack]}" for stack in places)
         printed = ", ".join(f"{stack}: `{', '.join(row.keys(stack))}`" for stack in row.print)
         request = f"`{row.request}`" if row.request else None
-        rows.setdefault(row.kind, []).append([f"`{name}`", row.unit, request, row.only_if, written, printed])
-    header = ("setting", "unit", "in the experiment", "only with", "written for other stacks as", "printed by them as")
+        rows.setdefault(row.kind, []).append([f"`{name}`", row.rank, row.unit, request, row.only_if, written, printed])
+    header = (
+        "setting",
+        "a difference",
+        "unit",
+        "in the experiment",
+        "only with",
+        "written for other stacks as",
+        "printed by them as",
+    )
     parts = "".join(f"\n## {kind}\n\n{table(header, body)}" for kind, body in rows.items())
     return (
         "# Settings that decide a comparison\n\nEvery one has one name, Megatron's, in plans, records and verdicts. "
         "What stands in the experiment as `training.KEY`, `optimizer.KEY`, `layout.KEY` or `model.KEY` is given on the "
         "command line by that path. Where no other name is given, a stack is given it under this one, and dumps of "
-        "Megatron's family print it under this one; the others do not print it.\n" + parts
+        "Megatron's family print it under this one; the others do not print it.\n\nWhere a setting that *breaks* "
+        "differs, the work is another; one that *shifts* does the same work otherwise; *bookkeeping* changes nothing that is measured.\n"
+        + parts
     )
 
 

@@ -345,6 +345,11 @@ WORDS: dict[str, tuple[list[Record], dict[str, Any], str]] = {
     "a kind that is compared": ([A, LR], {"vary": ("optimizer",)}, YES),
     "a layout where rates are compared": ([A, B], {"vary": ("lr",)}, NO),
     "an unknown kernel": ([A, silent(B, "attention_backend")], {}, YES),
+    "an unknown consequence of what is the same": (
+        [A, silent(made("b", seconds=3.0, over={"lr_warmup_init": 2}), "num_micro_batches")],
+        {"vary": ("lr_warmup_init",)},
+        YES,
+    ),
     "an unknown size of the layout": ([A, silent(B, "num_micro_batches")], {}, YES),
     "an unknown setting without effect": ([A, silent(B, "fp8_recipe")], {}, YES),
     "an unknown setting": ([A, silent(B, "norm_epsilon")], {}, OPEN),
