@@ -60,8 +60,8 @@ def settings() -> str:
         "What stands in the experiment as `training.KEY`, `optimizer.KEY`, `layout.KEY` or `model.KEY` is given on the "
         "command line by that path. Where no other name is given, a stack is given it under this one, and dumps of "
         "Megatron's family print it under this one; the others do not print it.\n\nWhere a setting that *breaks* "
-        "differs, the work is another; one that *shifts* does the same work otherwise; *bookkeeping* changes nothing that is measured.\n"
-        + parts
+        "differs, the work is another; one that *shifts* does the same work otherwise; *bookkeeping* changes nothing "
+        "that is measured.\n" + parts
     )
 
 
