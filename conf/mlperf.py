@@ -53,29 +53,12 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return setting in self.settings or setting == "seq_length" or (row is not None and row.kind in _FIXED_KINDS)
 
 
-class _Boards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    gpus: Mapping[str, int]
-    source: str
-
-
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    source: str
-    boards: _Boards
-    benchmarks: Mapping[str, Mapping[str, Any]]
-
-
-@cache
-def _table() -> _Table:
-    with blamed(f"conf/tables/{TABLE.name}", "is not as its head says"):
-        return msgspec.convert(read_yaml(TABLE), _Table)
-
-
 @cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all benchmarks by the name that logs have (submission_benchmark). ConfigError: a row is not as the table's
     head says."""
     rows = {}
-    for name, row in _table().benchmarks.items():
+    for name, row in read_yaml(TABLE)["benchmarks"].items():
         with blamed(f"conf/tables/{TABLE.name}: {name}", "is not as the table's head says"):
             rows[name] = msgspec.convert({**row, "name": name}, Benchmark)
     return rows
@@ -91,9 +74,5 @@ def benchmark_of(facts: Mapping[str, Any]) -> Benchmark | None:
 
 def gpus_of_a_node(hardware: str | None) -> int | None:
     """Return the GPUs of one node with this hardware of conf/hardware, where all systems described have that many."""
-    return _table().boards.gpus.get(hardware or "")
-
-
-def sources() -> tuple[str, str]:
-    """Return where the rules are from, and where the GPUs of a node are."""
-    return _table().source, _table().boards.source
+    gpus: int | None = read_yaml(TABLE)["boards"]["gpus"].get(hardware)
+    return gpus

@@ -17,7 +17,7 @@ from conf.freeze import MOST_LAYERS, frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
 from metrics.peak import Cause, Judgement, causes_in_a_run, judge_tflops, peak_tflops
-from metrics.published import Beside, Case, judged_beside, reference
+from metrics.published import BESIDE, Beside, Case, disagreement, judged_beside, reference
 from metrics.quantity import Quantity, shown
 from metrics.shape import Shape, shape_of_model
 from parsers.storage import dumps
@@ -27,6 +27,7 @@ _SHAPE = ("num_layers", "hidden_size", "ffn_hidden_size", "gated_linear_unit", "
 _MODEL = ("model", "seq_length", *_SHAPE)
 _EXIT = {"possible": 0, "implausible": 1, "impossible": 1, "cannot tell": 3}
 _TFLOPS = ("TFLOP/s", "TFLOPS", "TFLOP/s/GPU", "TFLOPS/GPU")
+_ONE = "leave out the one that is wrong"
 _DIGITS = 0.005  # half of the last of three digits, as such figures are quoted
 
 
@@ -62,12 +63,15 @@ CHECK = Command(
     keys=(
         *_OF_A_MODEL,
         Key("hardware", "of conf/hardware", _hardware, None, "mi355x", partial(choices, "hardware")),
-        Key("gpus", "that tokens_per_s is of (default: 1)", positive_integer, 1, "16"),
+        Key("gpus", "that the speed is of (tokens_per_s: default 1)", positive_integer, 1, "16"),
         Key("precision", "(default: bf16)", str, "bf16", "fp8", lambda: PRECISIONS),
         Key("mode", "(default: training)", str, "training", "forward", lambda: ("training", "forward")),
         Key("tokens_per_s_per_gpu", "claim: a speed", positive("tokens/s/GPU"), example="20k"),
         Key("tokens_per_s", "claim: a speed of all gpus together", positive("tokens/s"), example="1.45M"),
         Key("tflops_per_gpu", "claim: a rate", positive(*_TFLOPS), example="1100"),
+        Key("mfu_percent", "beside a speed: must agree with it", positive("%"), example="41.5"),
+        Key("step_time_s", "beside a speed, with its global_batch_size and gpus", positive("s"), example="2.1"),
+        Key("global_batch_size", "of that step", positive_integer, example="128"),
         Key("peak_tflops", "claim: the dense peak of hardware in precision", positive(*_TFLOPS), example="989"),
         Key("ratio", "claim: the ratio of the numbers in of", positive(), example="6.34"),
         Key("of", "the two numbers of a ratio", _two, example="13363,5115"),
@@ -77,6 +81,7 @@ CHECK = Command(
         "model=llama31_8b hardware=mi355x precision=bf16 tokens_per_s_per_gpu=20k",
         "num_layers=16 hidden_size=4096 seq_length=100000 hardware=h100 gpus=16 tokens_per_s=1.45M",
         "hardware=h100 precision=fp8 peak_tflops=989",
+        "model=llama31_8b hardware=h100 gpus=8 tokens_per_s_per_gpu=9k mfu_percent=46",
         "ratio=6.34 of=13363,5115",
     ),
     old={
@@ -117,6 +122,12 @@ def check(argv: Sequence[str] | None = None) -> int:
         where, hint = listed(sorted(arguments.typed & {"model", "seq_length"})), f"convention={DEFAULT.name}"
         what = "for converting TFLOP/s only, and no convention is given"
         problems.append(Problem(where, what, allowed=listed([*_CONVERTED]), hint=hint))
+    if (others := sorted({*BESIDE} & arguments.typed - {claim})) and not {"model", "hardware"} <= arguments.typed:
+        problems.append(Problem(listed(others), "agrees with a speed only of a known model= and hardware="))
+    if len(step := {"step_time_s", "global_batch_size"} & arguments.typed) == 1 or (
+        step and "gpus" not in arguments.typed
+    ):
+        problems.append(Problem("step_time_s", "needs global_batch_size= and gpus="))
     _refuse(arguments, problems)
     judged = judge(arguments)
     beside = _published(arguments, judged)
@@ -136,9 +147,12 @@ def _published(arguments: Arguments, judged: Judgement) -> Beside:
     known, speed = None, arguments["tokens_per_s_per_gpu"]
     if arguments["model"] and (speed or arguments["tokens_per_s"]):
         shape, length, _ = _model(arguments)
-        gpus = None if speed else arguments["gpus"]
-        speed = speed or arguments["tokens_per_s"] / arguments["gpus"]
-        known = reference(Case(shape, device.name, precision, gpus, length), Quantity(speed, "tokens/s/GPU", "given"))
+        gpus = arguments["gpus"] if not speed or "gpus" in arguments.typed else None
+        speed, case = speed or arguments["tokens_per_s"] / gpus, Case(shape, device.name, precision, gpus, length)
+        others = {name: arguments[name] for name in BESIDE}
+        if judged.word != "impossible" and (why := disagreement(case, speed, others)):
+            raise InputError(Problem("check", f"the figures contradict each other: {why}", hint=_ONE))
+        known = reference(case, Quantity(speed, "tokens/s/GPU", "given"))
     return judged_beside(known, float(rate.value), device, precision) if judged.word == "possible" else Beside(known)
 
 
@@ -306,8 +320,8 @@ def _same(a: float, b: float) -> bool:
 
 # What judges each claim, and by which keys: another key beside it would be ignored, and is refused.
 _CLAIMS: Mapping[str, tuple[Callable[[Arguments], Judgement], tuple[str, ...]]] = {
-    "tokens_per_s_per_gpu": (_speed, ("hardware", "precision", "mode", *_MODEL)),
-    "tokens_per_s": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL)),
+    "tokens_per_s_per_gpu": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL, *BESIDE)),
+    "tokens_per_s": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL, *BESIDE)),
     "tflops_per_gpu": (_tflops, ("convention", "model", "seq_length", "hardware", "precision")),
     "peak_tflops": (_peak, ("hardware", "precision")),
     "ratio": (_ratio, ("of",)),

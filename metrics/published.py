@@ -36,6 +36,8 @@ _SAME_SPEED = 0.03  # of one row told twice, each rounded
 _LEAST, _MOST = 0.8, 1.05  # of our count of operations, by those that the field's ways of counting differ by
 _LORA = 2 / 3  # no gradients of frozen weights
 _ABOVE, _BELOW = 105, 0.5  # % of the best; share of the least
+BESIDE = ("step_time_s", "global_batch_size", "tflops_per_gpu", "mfu_percent")
+"""Figures that say the same as a speed."""
 _DENSE = 3  # published models, from which on the best of them says something
 USUAL = "a power cap or a shared node; no compiled or fused kernels; a micro-batch too small; slow links or data; \
 warm-up, checkpoints or evaluation in the time; profiling or logging every step"
@@ -294,28 +296,33 @@ def _best(name: str, precision: str | None) -> Row | None:
 
 
 def contradiction(row: Row) -> str:
-    """Return what in a row does not agree, empty where all does: its speed with its step time, its TFLOP/s and its MFU,
-    each within what the ways of counting differ by, and with the peak."""
-    name = f"{row.model} on {row.gpus} × {row.hardware} ({row.source})"
-    speed, peak = row.tokens_per_s_per_gpu, peak_of(hardware(row.hardware), row.family)
+    """Return what in a row does not agree, empty where all does."""
+    shape = models()[row.model].shape
+    case = Case(shape, row.hardware, row.family, row.gpus, row.seq_length, task=row.task)
+    why = disagreement(case, row.tokens_per_s_per_gpu, {name: getattr(row, name) for name in BESIDE})
+    return f"{row.model} on {row.gpus} × {row.hardware} ({row.source}): {why}" if why else ""
+
+
+def disagreement(case: Case, speed: float, others: Mapping[str, float | None]) -> str:
+    """Return what does not agree with a speed, empty where all does: the step time with its batch, TFLOP/s and MFU,
+    each within what the ways of counting differ by, and the peak. others: by the names in BESIDE."""
+    step, batch, tflops, mfu = (others.get(name) for name in BESIDE)
     if not 0 < speed < inf:
-        return f"{name}: no speed"
-    if row.step_time_s and row.global_batch_size:
-        by_step = row.global_batch_size * row.seq_length / row.gpus / row.step_time_s
+        return "no speed"
+    assert case.shape and case.seq_length, case
+    if step and batch and case.gpus:
+        by_step = batch * case.seq_length / case.gpus / step
         if abs(by_step / speed - 1) > _SAME_SPEED:
-            return f"{name}: its step time makes {shown(by_step)} tokens/s/GPU, not {shown(speed)}"
-    shape, trained = models()[row.model].shape, _LORA if row.task == "lora" else 1.0
-    plain, full = (
-        flops_per_token(shape, row.seq_length, CONVENTIONS[by]) for by in ("megatron_causal", "full_attention")
-    )
-    least, most = _LEAST * trained, _MOST * full / plain * 4 / 3  # 4/3: all recomputed
-    if peak and row.tflops * trained > peak[1]:
-        return f"{name}: {shown(row.tflops * trained)} TFLOP/s are above the peak of {shown(peak[1])}"
-    told = [(row.tflops_per_gpu, row.tflops, "TFLOP/s")]
-    told += [(row.mfu_percent, 100 * row.tflops / peak[1], "% MFU")] if peak else []
-    for theirs, ours, unit in told:
-        if theirs and not least <= theirs / ours <= most:
-            return f"{name}: its speed makes {shown(ours)} {unit}, not {shown(theirs)}"
+            return f"its step time makes {shown(by_step)} tokens/s/GPU, not {shown(speed)}"
+    peak, trained = peak_of(hardware(case.hardware), case.precision), _LORA if case.task == "lora" else 1.0
+    counts = (CONVENTIONS[by] for by in ("megatron_causal", "full_attention"))
+    plain, full = (flops_per_token(case.shape, case.seq_length, count) for count in counts)
+    ours, least, most = speed * plain / 1e12, _LEAST * trained, _MOST * full / plain * 4 / 3  # 4/3: all recomputed
+    if peak and ours * trained > peak[1]:
+        return f"{shown(ours * trained)} TFLOP/s are above the peak of {shown(peak[1])}"
+    for theirs, own, unit in ((tflops, ours, "TFLOP/s"), (mfu, 100 * ours / peak[1] if peak else None, "% MFU")):
+        if theirs and own and not least <= theirs / own <= most:
+            return f"its speed makes {shown(own)} {unit}, not {shown(theirs)}"
     return ""
 
 

@@ -11,6 +11,7 @@ from metrics.cli import main
 # 1.45 M tokens/s, 16 layers, 100,000 tokens: 1.45e6 / 16 * 6 * 16 * (2 * 4096**2 + 4096 * 1e5) = 3,855 TFLOP/s.
 WIDE = "num_layers=16 hidden_size=4096 seq_length=100000 hardware=h100 gpus=16 tokens_per_s=1.45e6"
 LLAMA = "model=llama31_8b hardware=h100"
+STEP = "gpus=8 global_batch_size=128"
 # Of 8,192 tokens a sequence full attention counts 1.125 times as much: 1,100 are 977.6, no 111 % of the peak.
 FULL = "model=llama31_8b hardware=h100 convention=full_attention"
 CONVERTED = "1,100 TFLOP/s on each GPU by full_attention at 8,192 tokens a sequence, so 977.6"
@@ -38,6 +39,11 @@ FORWARD = "whether only the forward pass was timed"
         # 725 TFLOP/s on an H100 in fp8 (Megatron-Bridge's performance summary)
         (f"{LLAMA} tokens_per_s_per_gpu=14079 precision=fp8", "possible", ["so 724.7 TFLOP/s on each GPU"]),
         (f"{LLAMA} tokens_per_s_per_gpu=14079", "possible", ["in training at 8,192 tokens a sequence, so 724.7"]),
+        (
+            f"{LLAMA} tokens_per_s_per_gpu=9k mfu_percent=46.8 tflops_per_gpu=470 {STEP} step_time_s=14.5",
+            "possible",
+            [],
+        ),
         (f"{LLAMA} tokens_per_s_per_gpu=17000", "implausible", ["so 875.0 TFLOP/s on each GPU"]),
         (f"{LLAMA} tokens_per_s_per_gpu=14000 seq_length=131072", "impossible", ["at 131,072 tokens a sequence"]),
         (f"{LLAMA} tokens_per_s_per_gpu=25000", "impossible", [FORWARD]),
@@ -75,7 +81,14 @@ def test_a_claim(claim: str, word: str, texts: list[str], capsys: pytest.Capture
         ("check ratio=2", "of which two numbers?"),
         ("check hardware=h100 tokens_per_s=5 model=lama31_8b", "did you mean llama31_8b?"),
         ("check tokens_per_s=5 model=llama31_8b num_layers=4", "num_layers: the model has its own"),
-        ("check tokens_per_s_per_gpu=5 model=llama31_8b gpus=8", "gpus: has no part in"),
+        ("check tflops_per_gpu=5 gpus=8", "gpus: has no part in"),
+        (f"check {LLAMA} tokens_per_s_per_gpu=9k mfu_percent=30", "contradict each other: its speed makes 46.82 % MFU"),
+        (f"check {LLAMA} tokens_per_s_per_gpu=9k tflops_per_gpu=800", "its speed makes 463.2 TFLOP/s, not 800.0"),
+        (f"check {LLAMA} tokens_per_s_per_gpu=9k {STEP} step_time_s=7", "makes 18,720 tokens/s/GPU, not 9,000"),
+        (f"check {LLAMA} tokens_per_s=72k {STEP} step_time_s=7", "makes 18,720 tokens/s/GPU, not 9,000"),
+        ("check model=llama31_8b tokens_per_s_per_gpu=9k mfu_percent=46", "only of a known model= and hardware="),
+        (f"check {LLAMA} tokens_per_s_per_gpu=9k step_time_s=7 global_batch_size=8", "step_time_s: needs"),
+        (f"check {LLAMA} tokens_per_s_per_gpu=9k step_time_s=7", "needs global_batch_size= and gpus="),
         ("check tokens_per_s=5 model=llama31_8b of=3,4", "of: has no part in"),
         ("check tflops_per_gpu=5 convention=palm", "convention: is converted by the model's FLOPs"),
         ("check tflops_per_gpu=5 convention=hardware", "allowed: megatron_causal, full_attention, palm, 6n"),
