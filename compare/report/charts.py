@@ -187,7 +187,7 @@ def all_charts(comparison: Comparison) -> list[Chart]:
 
 
 def curve_charts(comparison: Comparison) -> list[Chart]:
-    """Draw loss, learning rate and step time, in this order, without those of which nothing is known. As many runs a
+    """Draw loss, its validations, learning rate and step time, without those of which nothing is known. As many runs a
     group are drawn as fit, the first ones; steps are read once."""
     groups = with_curves(comparison)
     each = max(1, _DRAWN // max(1, len(groups)))
@@ -206,15 +206,17 @@ def curve_charts(comparison: Comparison) -> list[Chart]:
     loss = "Loss at equal tokens" if tokens else "Loss by iteration"
     rate = "Learning rate used" if used else "Learning rate"
     printed = "" if used else "as printed: in some logs that of the next step"
+    counted, validated = _validations(runs)
     hidden = "" if len(runs) == total else f"{len(runs)} of {total} runs drawn, the first {each} of every group"
     charts = []
     for title, across, y, series, note in (
         (loss, x, "nats per token", [_series(one, "loss", tokens) for one in runs], ""),
+        ("Validation loss", counted, "loss", validated, ""),
         (rate, x, "learning rate", [_series(one, "lr_used" if used else "lr", tokens) for one in runs], printed),
         ("Step time", "iteration", "seconds", times, warmup),
     ):
         if any(one.points or one.broken for one in series):
-            parts = _curves((across, y), series, len(comparison.groups), from_zero=title != loss)
+            parts = _curves((across, y), series, len(comparison.groups), from_zero=" loss" not in f" {title.lower()}")
             alternative = f"{title}, {y} against {across}: {len(series)} runs of "
             alternative += f"{listed(list(dict.fromkeys(one.label for one in series)))}."
             if nan := sum(len(one.broken) for one in series):
@@ -268,6 +270,21 @@ def _series(one: _One, name: str, tokens: bool) -> Series:
         if name in step.nonfinite
     ]
     return Series(place, label, record.id, points if any(points) else (), broken)
+
+
+def _validations(runs: Sequence[_One]) -> tuple[str, list[Series]]:
+    """Return what validations are drawn against, the samples seen where all state these, and those of each run; no
+    points where no run has two."""
+    known = [[v for v in record.validations if v.loss is not None and v.split == "valid"] for _, _, record in runs]
+    samples = all(v.metrics.get("samples_count") is not None for points in known for v in points)
+    each = [
+        [(float(x), v.loss) for v in points if v.loss and (x := v.metrics["samples_count"] if samples else v.step)]
+        for points in known
+    ]
+    if max(map(len, each), default=0) < 2:
+        each = [[] for _ in runs]
+    series = [Series(place, label, r.id, points) for (place, label, r), points in zip(runs, each, strict=True)]
+    return "samples seen" if samples else "step", series
 
 
 def _with_gaps(at: Sequence[int], usual: int, drawn: _Points) -> Iterator[tuple[float, float] | None]:

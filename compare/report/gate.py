@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from compare import regression
 from compare.figures import TITLES
 from compare.report import charts
-from compare.report.blocks import Block, Charts, Paragraph, Report, Section, table
-from compare.report.page import TONES, board, named
+from compare.report.blocks import Block, Charts, Details, Paragraph, Report, Section, bullets, table
+from compare.report.page import REASONS, TONES, board, named
 from conf.errors import listed
 from metrics import shown
 
@@ -29,15 +29,17 @@ def regression_report(gate: regression.Regression) -> Report:
         judged += table(case.experiment or "Figures", _HEADS, [*map(_cells, case.lines)], numbers=True)
     changed: list[Block] = []
     nothing = "nothing that all runs report" if gate.unreported else "nothing"
-    for caption, facts in (("What changed", gate.changes), ("Not known whether it changed", gate.unreported)):
+    for caption, facts in (("Changed", gate.changes), ("Not known whether it changed", gate.unreported)):
         cells = [(one.fact, listed(one.reference), listed(one.new)) for one in facts]
         cells = cells or ([(nothing, "", "")] if facts is gate.changes else [])
         changed += table(caption, ("fact", gate.baseline, gate.candidate), cells)
     if gate.unchanged:
         same = listed([f"{one.fact} {listed(one.new)}" for one in gate.unchanged])
         changed.append(Paragraph(f"Unchanged: {same}."))
-    sections = Section("All figures", judged, "figures"), Section("Between the sides", changed, "changed")
-    return Report(title, gate.outcome, TONES[gate.outcome], gate.reasons, sections)
+    sections = Section("All figures", judged, "figures"), Section("What changed", changed, "changed")
+    rest = bullets(gate.reasons[REASONS:])
+    top = (Details(f"{len(gate.reasons) - REASONS} more reasons", rest),) if rest else ()
+    return Report(title, gate.outcome, TONES[gate.outcome], gate.reasons[:REASONS], sections, board=top)
 
 
 def page_of(gate: regression.Regression) -> Report:
@@ -47,7 +49,9 @@ def page_of(gate: regression.Regression) -> Report:
     curves = [Charts(charts.all_charts(one), charts.legend(one)) for one in drawn]
     shown_ = Section("Curves", [one for one in curves if one.charts], "curves")
     sections = (changed, *([shown_] if shown_.blocks else []), judged)
-    return replace(content, sections=sections, board=tuple(block for one in drawn for block in board(one)))
+    return replace(
+        content, sections=sections, board=(*content.board, *(block for one in drawn for block in board(one)))
+    )
 
 
 def _cells(figure: regression.Line) -> tuple[str, ...]:

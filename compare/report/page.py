@@ -56,13 +56,14 @@ _ASIDE = {
     "conditional": "nothing breaks it: the ratio stands, on conditions",
     "side by side": "side by side, without a ratio",
 }
+_MEANING = {"breaks": "the work is another", "shifts": "the same work is done otherwise", "bookkeeping": "no effect"}
 _WEIGHT: Mapping[str, Tone] = {"breaks": "bad", "shifts": "open", "bookkeeping": "quiet"}
 _SIDE_BY_SIDE = 6  # groups that a table of settings has columns for
 _COLUMNS = 4  # groups that a table of figures has columns for; more stand below each other
 _NARROW = 2  # groups of which two tables stand beside each other
 _FAST, _SLOW = 16, 4  # of more groups than a page has room for, those that it shows
 _MOST_GROUPS = 40
-_REASONS = 5  # above the fold
+REASONS = 5  # above the fold
 _LAST_LINES = 10
 _MANY = 50  # runs of which compare.csv alone has every figure
 _TRAINED = ("num_layers", "hidden_size", "seq_length", "global_batch_size", "train_iters", "params_dtype", "fp8")
@@ -102,7 +103,7 @@ def summary(comparison: Comparison) -> Report:
     """Return what a terminal has room for: the verdict, the figures that decide, what differs."""
     audited = comparison.audit
     differing = [r for r in audited.rows if r.state in ("varied", "declared", "allowed") and any(r.values.values())]
-    blocks: list[Block] = [*_reasons(comparison, "more: --json"), *_next(comparison), *_question(comparison)]
+    blocks: list[Block] = [*_reasons(comparison, "more: --json"), *_next(comparison, "Next: "), *_question(comparison)]
     blocks += _settings("What differs", differing, with_reasons=False)
     reasoned = [row for row in audited.rows if row.reason and (row in differing or row.state == "not rehearsed")]
     why = gathered((f"{row.state}: {row.reason}", row.setting) for row in reasoned)  # many have the same reason
@@ -116,10 +117,16 @@ def summary(comparison: Comparison) -> Report:
 
 
 def _report(comparison: Comparison, top: Sequence[Block], *sections: Section) -> Report:
-    word, aside = comparison.audit.verdict.word, _ASIDE[comparison.standing] if len(comparison.groups) > 1 else ""
+    word = comparison.audit.verdict.word
+    aside = "" if comparison.standing == "side by side" and not _grey(comparison) else _ASIDE[comparison.standing]
     tone = TONES.get(word, "plain")
     tone = "open" if comparison.standing == "conditional" and tone == "bad" else tone
     return Report(comparison.title, word, tone, headline(comparison), sections, aside, tuple(top))
+
+
+def _grey(comparison: Comparison) -> bool:
+    """Return whether figures stand beside each other of which no ratio may be made."""
+    return comparison.standing == "side by side" and comparison.audit.verdict.word != "nothing to compare"
 
 
 def _part(comparison: Comparison) -> tuple[Comparison, list[str]]:
@@ -190,12 +197,15 @@ def _no_number(comparison: Comparison) -> tuple[Line, ...]:
         first = "No ratio is given: the groups train to other losses, and a speed counts at equal loss."
     elif stray and {*stray} == {*deciding}:
         first = "No ratio is given: not all that was requested ran."
-    elif comparison.standing == "side by side" and verdict.reasons:
+    elif _grey(comparison) and verdict.reasons:
         more = len(verdict.reasons) - 1
         others = f" (and {more} more reason{'s' if more > 1 else ''})" if more else ""
         first = f"No ratio is given: {verdict.reasons[0].text}{others}."
     by = gathered((step.because, step.group) for step in comparison.reruns)
-    return (first, *(f"What would change it, of {listed(labels)}: {why}." for why, labels in by.items()))
+    return (
+        first,
+        *(f"To get one, the command below for {listed(labels)} settles {why}." for why, labels in by.items()),
+    )
 
 
 def advice(comparison: Comparison) -> Iterator[Line]:
@@ -265,20 +275,23 @@ def _repeats(comparison: Comparison) -> Iterator[Line]:
         yield f"Repeat the runs with other seeds: from {ENOUGH} a side on there is an interval."
 
 
-def _next(comparison: Comparison) -> Iterator[Block]:
-    """Yield what to do next: in sentences, and the commands of the sides."""
-    yield from bullets(advice(comparison))
+def _next(comparison: Comparison, lead: str = "") -> Iterator[Block]:
+    """Yield what to do next: in sentences, and the commands of the sides. lead: before each sentence."""
+    yield from (Paragraph((Tag(lead, "plain"), *step)) for step in advice(comparison))
     for because, same in gathered((step.because, step) for step in comparison.reruns).items():
         commands = "\n".join(f"# {step.group}\n{step.command}" for step in same)
-        yield from (Paragraph(f"To settle {because}:"), Code(commands, f"commands that settle {because}"))
+        yield Paragraph(f"To settle {because}:")
+        yield Code(commands, f"commands for {listed([step.group for step in same])}")
 
 
 def _reasons(comparison: Comparison, more: str = "") -> Iterator[Block]:
     """Yield the reasons of the verdict, the weightiest first: five, and the others folded, or counted where nothing is
     folded."""
     lines = [*map(_reason, comparison.audit.verdict.reasons)]
-    first, rest = lines[:_REASONS], lines[_REASONS:]
+    first, rest = lines[:REASONS], lines[REASONS:]
     yield from bullets([*first, f"and {len(rest)} {more}"] if rest and more else first)
+    if ranks := dict.fromkeys(reason.rank for reason in comparison.audit.verdict.reasons if reason.settings):
+        yield Paragraph(f"{'; '.join(f'{rank}: {_MEANING[rank]}' for rank in ranks)}.")
     if rest and not more:
         yield Details(f"{len(rest)} more reason{'s' if len(rest) > 1 else ''}", bullets(rest))
 
@@ -294,7 +307,7 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     decides = [one.metric for one in comparison.decides if _asked(comparison, one.metric)]
     decides.sort(key=lambda metric: not _ratios(comparison, metric))  # what stands beside a ratio first
     metrics = [*dict.fromkeys((*decides, *more))]
-    grey = comparison.standing == "side by side"
+    grey = _grey(comparison)
     caption = "Indicative, not a ratio" if grey else "The figures that decide"
     made = _figures(comparison, caption, metrics, in_section=not grey, drawn=True)
     groups = [group for group in comparison.groups if group.label in comparison.group_figures or not made]
@@ -484,7 +497,8 @@ def _figures_section(comparison: Comparison) -> Section:
     noted = [(f.title, label, note) for f in figures for label in groups if (note := groups[label][f.metric].note)]
     notes: list[Block] = [Paragraph(f"Unknown in every group: {'; '.join(unknown)}.")] if unknown else []
     notes += table("Notes", ("figure", "group", "note"), noted)
-    parts += bullets([*_how_ratios(comparison, metrics), *_how_ratios(comparison, metrics, none=True)])
+    notes += bullets(_how_ratios(comparison, metrics, none=True))
+    parts += bullets(_how_ratios(comparison, metrics))
     parts += [Details("What figures are measured against, and which are unknown, and why", notes)] if notes else []
     return Section("All figures", [Paragraph(_HOW_TO_READ), *parts], "figures", beside=len(groups) <= _NARROW)
 
@@ -509,7 +523,9 @@ def _assumed_section(comparison: Comparison) -> Section:
                 first = _figure(comparison, label, figure.metric).lines[0]
                 guessed.append((q.note, (f"{figure.title} of {label}: ", *first)))
     rows = [(note or "no reason given", tuple(lines)) for note, lines in gathered(guessed).items()]
-    blocks: list[Block] = [*table("Figures that nobody measured", ("because", "figures"), rows)]
+    assumed = table("Figures that nobody measured", ("because", "figures"), rows)
+    count = sum(len(lines) for _, lines in rows)
+    blocks: list[Block] = [Details(f"{count} figures that nobody measured, and why", assumed)] if rows else []
     terms, prices = comparison.terms, comparison.terms.prices
     source = " ".join(filter(None, (prices.date, prices.source)))
     whose = "an example, not your price" if prices.example else "yours"
