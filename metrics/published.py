@@ -38,6 +38,7 @@ _LORA = 2 / 3  # no gradients of frozen weights
 _ABOVE, _BELOW = 105, 0.5  # % of the best; share of the least
 BESIDE = ("step_time_s", "global_batch_size", "tflops_per_gpu", "mfu_percent")
 """Figures that say the same as a speed."""
+_FAR = 2  # octaves of GPUs, from which on fewer tokens/s/GPU are no wonder
 _DENSE = 3  # published models, from which on the best of them says something
 USUAL = "a power cap or a shared node; no compiled or fused kernels; a micro-batch too small; slow links or data; \
 warm-up, checkpoints or evaluation in the time; profiling or logging every step"
@@ -147,7 +148,8 @@ class Reference:
         percent, (low, high) = self.percent_of_best or 100 * _BELOW, self.ends
         if percent > _ABOVE:
             return _above("for it", percent / 100, hardware(self.case.hardware), self.case.precision)
-        if percent < 100 * _BELOW * low / high:
+        far = self.case.gpus is not None and abs(log2(self.case.gpus / self.rows[0].gpus)) > _FAR
+        if percent < 100 * _BELOW * low / high and not far:
             return f"less than half of the least that was published for it; usual causes: {USUAL}"
         return ""
 

@@ -129,6 +129,13 @@ def test_too_few_published_models_say_nothing_about_others(hardware: str, precis
     assert beyond(2_000, facts.hardware(hardware), precision) == ""
 
 
+def test_a_low_speed_on_many_more_gpus_is_no_wonder() -> None:
+    for gpus, odd in ((256, True), (1024, False)):  # published: up to 128
+        record = made(3_000 * gpus / 8, hardware="h100", settings=settings(world_size=gpus))
+        reference, warnings = beside(record, summarise(record))
+        assert "128 GPUs (yours" in str(reference) and bool(warnings) == odd
+
+
 def test_a_result_of_mlperf_is_beside_those_of_its_benchmark_in_any_precision() -> None:
     record = result(rate=1.0)
     reference, _ = beside(record, summarise(record))
