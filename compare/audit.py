@@ -200,7 +200,7 @@ def _checks(
         ("loss", losses, (*of_loss, *schedule, *count, SEED), either[:1]),
     ):
         because = ((state, f"{key} is {state}") for state in excuses for key in behind if states.get(key) == state)
-        by_rules: tuple[CheckState, str] = ("declared", f"by the rules of {benchmark.name}" if benchmark else "")
+        by_rules: tuple[CheckState, str] = ("varied", f"by the rules of {benchmark.name}" if benchmark else "")
         state, why = next(because, by_rules)
         if result.state != "apart" or not why:
             yield _check(name, result.state, result.reason, result.step, decides=result.state == "apart")

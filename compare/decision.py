@@ -18,7 +18,7 @@ from compare.groups import CLOCK, LAYOUT, Group, counted
 from conf.arguments import program
 from conf.compose import choices, compose
 from conf.errors import UserError, listed, some
-from conf.facts import precision_of
+from conf.facts import hardware, precision_of
 from conf.vocabulary import meant, vocabulary
 from metrics import Quantity
 from metrics.peak import hardware_of
@@ -137,7 +137,8 @@ def _step(audit: Audit, side: Group, model: Group, unlike: Sequence[Row], shared
     stray = [item.setting for item in audit.deviations if item.decides and item.run in ids]
     silent = [row.setting for row in audit.rows if row.decides and row.values[side.label] is None]
     wanted = {row.setting: row.values[model.label] for row in unlike}
-    why = [f"{some([*wanted])} as {model.label} has {'it' if len(wanted) == 1 else 'them'}"] if wanted else []
+    causes = [name for name in wanted if name not in vocabulary() or not {*vocabulary()[name].follows} & wanted.keys()]
+    why = [f"{some(causes)} as {model.label} has {'it' if len(causes) == 1 else 'them'}"] if causes else []
     why += [*shared, *([f"{some(stray)} as requested, which did not run so"] if stray else [])]
     if why:
         why += [f"{some(silent)}, read back"] if silent else []
@@ -160,8 +161,8 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
     chosen |= {"framework": record.framework, LAYOUT: own.get(LAYOUT), "data": own.get("data")}
     chosen |= {name: known[0] for name, known in wanted.items() if known and name in chosen}
     words = [f"{name}={value}" for name, value in chosen.items() if value in choices(name)]
-    try:
-        config = compose(words)
+    try:  # of these two alone, since composing takes a while and is kept
+        config = compose([word for word in words if word.startswith((f"{MODEL}=", "platform="))])
     except UserError:  # a record from elsewhere, of what does not go together here
         config = {}
     values = {**own, **{name: known[0] for name, known in wanted.items() if known and len(known) == 1}}
@@ -177,10 +178,10 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
             and not same(meant(name, part[last], values), meant(name, values[name], values))
         ):
             words.append(f"{row.request}={shlex.quote(json.dumps(values[name]).strip(chr(34)))}")
-    gpus, each = gpus_of(record), (config.get("hardware") or {}).get("gpus_per_node")
+    gpus, device = gpus_of(record), hardware(chosen["hardware"])
+    each = device.gpus_per_node if device and device.vendor else None
     if gpus and gpus != each:
-        full = isinstance(each, int) and record.platform != "cpu" and gpus % each == 0
-        words.append(f"nodes={gpus // each}" if full and each else f"gpus_per_node={gpus}")
+        words.append(f"nodes={gpus // each}" if each and gpus % each == 0 else f"gpus_per_node={gpus}")
     words += [f"repeat={count}"] if count > 1 else []
     words += ["rehearse=train"] if record.provenance == "rehearsed" else []
     return " ".join([program("launch"), *([] if chosen[MODEL] else [f"{MODEL}=MODEL"]), *words])
