@@ -45,7 +45,7 @@ DEMO = Command(
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run of a published result of MLPerf, as a line of published.jsonl. source: repository, commit and path of its
-    log; samples_per_s: the harmonic mean of what it states from one evaluation to the next."""
+    log. evaluations: samples seen, loss of validation and samples/s since the one before; the last at the target."""
 
     system: str
     submitter: str
@@ -58,8 +58,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seed: int
     started_at_unix_s: int
     time_to_train_s: float
-    samples_to_target: int
-    samples_per_s: float
+    evaluations: tuple[tuple[int, float, float], ...]
     source: str
 
     def record(self, line: int) -> Record:
@@ -87,11 +86,14 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 "mlperf_submission_platform": self.system,
                 "mlperf_run_start_unix_s": float(self.started_at_unix_s),
                 "mlperf_time_to_train_s": self.time_to_train_s,
-                "mlperf_samples_to_target": self.samples_to_target,
+                "mlperf_samples_to_target": self.evaluations[-1][0],
                 "num_nodes": self.nodes,
             },
             log=_PUBLISHED,
-            validations=(Validation(line=line, metrics={"samples_per_s": self.samples_per_s}),),
+            validations=tuple(
+                Validation(line=line, loss=loss, metrics={"samples_count": samples, "samples_per_s": rate})
+                for samples, loss, rate in self.evaluations
+            ),
         )
 
 

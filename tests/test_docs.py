@@ -23,7 +23,7 @@ from tests.compare.made import made
 
 ROOT = Path(__file__).parent.parent
 LOG = (ROOT / "tests" / "parsers" / "fixtures" / "hf_trainer.log").read_bytes()  # states no model, no device
-NOT_HERE = ("export", "source", "git", "bash", "UPDATE_GOLDEN=1")  # a shell's own, a clone, a bundle, a rewrite
+NOT_HERE = ("export", "source", "git", "bash", "pip", "UPDATE_GOLDEN=1")  # a shell's own, a clone, a bundle, a rewrite
 TAGS = {"bash", "sh", "python", "yaml", "text"}
 pytestmark = pytest.mark.docs
 
@@ -104,7 +104,7 @@ def planned(command: str, place: Path) -> None:
     words = shlex.split(command)
     launches = words[:2] in (["python", "launch.py"], ["tprimat", "launch"])
     if "model=qwen25_1p5b" in words:
-        return  # the README's example of a new model: tests/test_extend.py
+        return  # the guide's example of a new model: tests/test_extend.py
     if words[0] == "make":
         command = shlex.join(["make", "-n", *words[1:]])
     elif launches and not {"--cfg", "dry_run=true"} & {*words}:

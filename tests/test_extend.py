@@ -1,5 +1,5 @@
-"""CONTRIBUTING's "Add something", tried: the README's model, and a made-up vendor, GPU, framework, dialect, setting
-and metric.
+"""CONTRIBUTING's "Add something", tried: the model of docs/guide/add.md, and a made-up vendor, GPU, framework,
+dialect, setting and metric.
 
 Each is added to a copy of the tree by exactly the files and lines that it names, and run from end to end by the
 commands that a user types."""
@@ -194,15 +194,15 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_a_model(tree: Tree) -> None:
-    """The README's worked example works as written."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The worked example of the guide works as written."""
+    text = (ROOT / "docs" / "guide" / "add.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     model = yaml.safe_load((ROOT / "conf/model/qwen25_7b.yaml").read_text(encoding="utf-8"))
     model["model"] |= yaml.safe_load(block)
     head = "# @package _global_\n" + block.partition("\n")[0] + "\n"
-    (tree.root / MODEL).unlink(missing_ok=True)  # who follows the README has it already
+    (tree.root / MODEL).unlink(missing_ok=True)  # who follows the guide has it already
     tree.add({MODEL: head + yaml.safe_dump(model)})
-    published = '    "qwen25_1p5b": (1_543_714_304, "the README"),\n'
+    published = '    "qwen25_1p5b": (1_543_714_304, "the guide"),\n'
     tree.insert("tests/conf/test_parameters.py", '    "qwen25_72b": (', published)
     tree.run("-m", "pytest", *CHECKS)
     (command,) = re.findall(r"^python (launch.py model=qwen25_1p5b .*)$", text, re.MULTILINE)
