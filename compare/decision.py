@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from compare.audit import Audit, Check, Deviation, Row, benchmark_of_all, differs, sentence
 from compare.curve import MEASURED
@@ -37,7 +37,6 @@ _WEIGHED = 20  # groups, of which each is compared with each other
 _SAID = 3  # settings with one reason whose values are said
 _STATED = 8  # settings that a command is spelled out for
 _CHOSEN = ("model", "precision")  # kinds that a choice of conf/ states as one
-_PARTS = ("training", "optimizer", "precision")
 _STARTED = "mlperf_run_start_unix_s"
 
 
@@ -119,7 +118,7 @@ def reruns(audit: Audit, groups: Sequence[Group], baseline: str) -> tuple[Rerun,
         return len(others), sum(row.values[model.label] is None for row in rows), model.label != baseline
 
     model = min(sides[:_WEIGHED], key=effort)
-    parted = [check.name for check in audit.checks if check.decides]
+    parted = [check.name for check in audit.checks if check.decides and check.state == "apart"]
     if any(unlike(side, model) for side in sides):  # which may be why the curves part
         parted = []
     clocks = next((row.values for row in audit.rows if row.setting == CLOCK and row.decides), {})
@@ -160,31 +159,36 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
     chosen = {MODEL: value_of(run, MODEL), "platform": record.platform, "hardware": hardware_of(record)}
     chosen |= {"framework": record.framework, LAYOUT: own.get(LAYOUT), "data": own.get("data")}
     chosen |= {name: known[0] for name, known in wanted.items() if known and name in chosen}
-    words = [f"{name}={value}" for name, value in chosen.items() if value in choices(name)]
-    try:  # of these two alone, since composing takes a while and is kept
-        config = compose([word for word in words if word.startswith((f"{MODEL}=", "platform="))])
-    except UserError:  # a record from elsewhere, of what does not go together here
-        config = {}
+    chosen = {name: value if value in choices(name) else None for name, value in chosen.items()}
+    words = [f"{MODEL}={chosen[MODEL] or 'MODEL'}", *(f"{k}={v}" for k, v in chosen.items() if v and k != MODEL)]
     values = {**own, **{name: known[0] for name, known in wanted.items() if known and len(known) == 1}}
-    for name, row in vocabulary().items():
-        *parts, last = (row.request or "").split(".")
-        own_layout = row.short and chosen[LAYOUT] is None and values.get(name) not in (None, 1)
-        part = (
-            config.get(parts[0], {}) if len(parts) == 1 and (name in wanted or own_layout or row.kind in _PARTS) else {}
-        )
-        if (
-            name in values
-            and last in part
-            and not same(meant(name, part[last], values), meant(name, values[name], values))
-        ):
-            words.append(f"{row.request}={shlex.quote(json.dumps(values[name]).strip(chr(34)))}")
+    kinds = ("training", "optimizer", "precision", *(() if chosen[LAYOUT] else (LAYOUT,)))
+    words += _overrides(
+        values, wanted, kinds, [f"{k}={v}" for k, v in chosen.items() if v and k in (MODEL, "platform")]
+    )
     gpus, device = gpus_of(record), hardware(chosen["hardware"])
     each = device.gpus_per_node if device and device.vendor else None
     if gpus and gpus != each:
         words.append(f"nodes={gpus // each}" if each and gpus % each == 0 else f"gpus_per_node={gpus}")
     words += [f"repeat={count}"] if count > 1 else []
-    words += ["rehearse=train"] if record.provenance == "rehearsed" else []
-    return " ".join([program("launch"), *([] if chosen[MODEL] else [f"{MODEL}=MODEL"]), *words])
+    return " ".join([program("launch"), *words, *(["rehearse=train"] if record.provenance == "rehearsed" else [])])
+
+
+def _overrides(
+    values: Mapping[str, Any], wanted: Iterable[str], kinds: Collection[str], chosen: Sequence[str]
+) -> Iterator[str]:
+    """Yield KEY=VALUE of what is wanted, and of other settings of these kinds, where the configuration that is `chosen`
+    has another value: of few choices, since composing takes a while and is kept."""
+    try:
+        config = compose(chosen)
+    except UserError:  # of a record from elsewhere, what does not go together here
+        return
+    for name, row in vocabulary().items():
+        if name in values and row.request and (name in wanted or row.kind in kinds):
+            part, _, key = row.request.partition(".")
+            held = (config.get(part) or {}).get(key, UNSET)  # a derived setting, or a size within a part, has no key
+            if held is not UNSET and not same(meant(name, held, values), meant(name, values[name], values)):
+                yield f"{row.request}={shlex.quote(json.dumps(values[name]).strip(chr(34)))}"
 
 
 def deciding(groups: Sequence[Group], figures: Mapping[str, Mapping[str, Quantity]]) -> tuple[Deciding, ...]:
