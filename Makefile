@@ -69,13 +69,16 @@ docs: $(VENV)/.docs
 test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5
 
-# for tests/shell and tests/compare/test_browser.py (which needs Debian's chromium as well): skipped by name where npm is not, or
-# its registry cannot be reached
+# for tests/shell and tests/compare/test_browser.py (with the machine's chromium, else Playwright's): skipped by name where npm is not,
+# or what it needs cannot be reached
 NPM_PACKAGES := bats@1.13.0 playwright-core@1.65.1 axe-core@4.14.1
 npm: $(VENV)/.dev
 	@[ -d $(VENV)/node_modules/axe-core ] || ! command -v npm >/dev/null || \
 	  npm install --silent --no-audit --no-fund --fetch-retries=0 --fetch-timeout=30000 --prefix $(VENV) $(NPM_PACKAGES) >/dev/null || \
 	  echo "npm cannot install $(NPM_PACKAGES): tests/shell and the browser's tests are skipped"
+	@[ -d $(VENV)/browsers ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || ! command -v node >/dev/null || \
+	  PLAYWRIGHT_BROWSERS_PATH=$(CURDIR)/$(VENV)/browsers node $(VENV)/node_modules/playwright-core/cli.js install \
+	  chromium-headless-shell >/dev/null 2>&1 || echo "no Chromium to be had: the browser's tests are skipped (apt install chromium)"
 
 test-layouts: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m slow

@@ -19,7 +19,8 @@ Pooled = Literal["geometric", "mean", "max", "min"]
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     """A metric that is shown: a line of figures.jsonl. part: of the report. better: the direction of its word, if any.
-    pooled: what repeats become, their geometric mean with an interval or another. table: in the terminal's, too."""
+    pooled: what repeats become, their geometric mean with an interval or another; a mean is geometric, too, where all
+    are above zero. table: in the terminal's, too."""
 
     metric: str
     title: str
@@ -58,5 +59,7 @@ def pool(figure: Figure, quantities: Sequence[Quantity]) -> Quantity:
         return Quantity.of(max(values) if figure.pooled == "max" else min(values), first.unit, first.source, note)
     if figure.pooled == "geometric" and min(values) <= 0:
         return Quantity(None, first.unit, first.source, note="not above zero in every run")
-    mean, interval = mean_of(values) if figure.pooled == "geometric" else arithmetic_mean_of(values)
+    mean, interval = mean_of(values) if min(values) > 0 else arithmetic_mean_of(values)
+    if interval and interval[0] < 0 <= min(values):  # of a jitter of 0 in one run
+        interval = None
     return Quantity(mean, first.unit, first.source, interval, note)

@@ -64,6 +64,7 @@ _NARROW = 2  # groups of which two tables stand beside each other
 _FAST, _SLOW = 16, 4  # of more groups than a page has room for, those that it shows
 _MOST_GROUPS = 40
 REASONS = 5  # above the fold
+_VALUES = 8  # of a setting, of many groups
 _LAST_LINES = 10
 _MANY = 50  # runs of which compare.csv alone has every figure
 _TRAINED = ("num_layers", "hidden_size", "seq_length", "global_batch_size", "train_iters", "params_dtype", "fp8")
@@ -135,10 +136,9 @@ def _part(comparison: Comparison) -> tuple[Comparison, list[str]]:
     speeds = [(comparison.group_figures[g.label][SPEED].value or 0.0, g) for g in comparison.groups if g.shown]
     if len(comparison.groups) <= _MOST_GROUPS:
         return comparison, []
-    ranked = [group.label for _, group in sorted(speeds, key=lambda one: -one[0])]
-    ranked = ranked or [group.label for group in comparison.groups]
-    kept = {comparison.baseline, *ranked[:_FAST], *ranked[-_SLOW:]}
-    groups = tuple(group for group in comparison.groups if group.label in kept)
+    ranked = [group for _, group in sorted(speeds, key=lambda one: -one[0])] or comparison.groups
+    kept = {comparison.baseline, *(group.label for group in (*ranked[:_FAST], *ranked[-_SLOW:]))}
+    groups = tuple(group for group in ranked if group.label in kept)
     figures = {label: known for label, known in comparison.group_figures.items() if label in kept}
     part = replace(comparison, groups=groups, group_figures=figures)
     part.__dict__["places"] = comparison.places  # in compare.json, and of their colours
@@ -443,7 +443,8 @@ def _settings(caption: str, rows: Sequence[Row], with_reasons: bool = True) -> l
         values: list[Cell] = [(UNKNOWN,) if v is None else listed(v) for v in row.values.values()]
         if not beside:
             alike = gathered(("unknown" if v is None else listed(v), label) for label, v in row.values.items())
-            values = [tuple(text if len(alike) == 1 else f"{text}: {listed(by)}" for text, by in alike.items())]
+            texts = [text if len(alike) == 1 else f"{text}: {some(by)}" for text, by in alike.items()]
+            values = [(*texts[:_VALUES], *([f"and {more} more"] if (more := len(texts) - _VALUES) > 0 else []))]
         cells.append([(row.setting, row.reason if with_reasons else ""), _state(row), *values])
     return table(caption, ("setting", "state", *(labels if beside else ["values"])), cells)
 
@@ -598,7 +599,7 @@ def _runs_without_numbers(comparison: Comparison) -> list[Table]:
 
 def _run_figures(comparison: Comparison, group: Group) -> Details:
     runs, numbers = group.shown, comparison.run_figures
-    wanted = [figure for figure in FIGURES if figure.table or len(runs) <= _MANY]
+    wanted = [f for f in FIGURES if _asked(comparison, f.metric) and (f.table or len(runs) <= _MANY)]
     known = [f for f in wanted if any(numbers[run.path][f.metric].value is not None for run in runs)]
     at = {run.path: f"/groups/{comparison.places[group.label]}/runs/{i}/figures" for i, run in enumerate(group.runs)}
     rows: list[list[Cell]] = [

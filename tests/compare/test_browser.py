@@ -1,6 +1,7 @@
 """compare.html as Chromium shows it: on a laptop, a phone and paper, light and dark, by keyboard, and to axe-core.
 
-Needs Debian's chromium, node, and playwright-core and axe-core, which make test has npm put into .venv/node_modules."""
+Needs node, and what make test puts into .venv where it can: playwright-core and axe-core, and Chromium, if the machine
+has none."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ from parsers import Record
 
 HERE = Path(__file__).parent
 MODULES = Path(os.environ.get("NODE_MODULES", HERE.parents[1] / ".venv" / "node_modules"))
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+BROWSERS = [*(MODULES.parent / "browsers").glob("chromium*/*/*headless*shell")]
+THERE = (os.environ.get("CHROMIUM"), shutil.which("chromium"), shutil.which("chromium-browser"), *BROWSERS)
+CHROMIUM = next(filter(None, THERE), None)
 MISSING = [
-    *([] if CHROMIUM else ["chromium (apt install chromium)"]),
+    *([] if CHROMIUM else ["chromium (make npm, or apt install chromium)"]),
     *([] if shutil.which("node") else ["node"]),
     *(f"{name} (make npm)" for name in ("playwright-core", "axe-core") if not (MODULES / name).is_dir()),
 ]

@@ -135,6 +135,18 @@ def test_what_is_varied_may_be_named_with_commas_and_is_reported_with_its_reason
     expect(0, "compared: platform (the groups differ in platform, hardware)")
 
 
+def test_a_page_is_written_alone_of_a_comparison_and_of_a_gate(runs: Path, capsys: Capture) -> None:
+    three_groups(runs)
+    assert main(["runs", "baseline=DP2", "-o", "new/report.html"]) == 0
+    assert main(["runs", "baseline=DP2", "candidate=TP2", "-o", "new/gate.html"]) == 3
+    assert sorted(path.name for path in Path("new").iterdir()) == ["gate.html", "report.html"]
+    for page in (path.read_text(encoding="utf-8") for path in Path("new").iterdir()):
+        assert page.count("<h1>") == 1 and "The figures that decide" in page and 'id="curves"' in page
+    assert main(["runs", "baseline=DP2", "candidate=TP2", "-o", "new"]) == 3
+    assert {"regression.html", "regression.json", "regression.md"} < {path.name for path in Path("new").iterdir()}
+    capsys.readouterr()
+
+
 def test_the_picture_is_replaced_completely_or_not_at_all(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -145,6 +145,9 @@ def test_repeats_are_pooled_with_an_interval() -> None:
     assert pool(SPEED, [quantity(1.0), quantity(2.0)]).interval is None
     mean = pool(LOSS, [quantity(v) for v in (-1.0, 0.0, 1.0)])
     assert (mean.value, mean.interval) == (0.0, pytest.approx((-2.484, 2.484), abs=1e-3))
+    for values, least in (((0.01, 0.02, 0.3), 0), ((0.0, 0.0, 0.3), None)):  # a jitter is never negative
+        low = (pool(LOSS, [quantity(v) for v in values]).interval or (None,))[0]
+        assert low is least or low > least
     both = [quantity(1.0), quantity(3.0)]
     assert [pool(Figure("m", "m", "memory", None, end), both).value for end in ("max", "min")] == [3.0, 1.0]
 

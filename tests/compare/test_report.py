@@ -176,6 +176,36 @@ def test_what_is_unknown_is_reported_to_be() -> None:
     assert "Unknown in every group: " in words
 
 
+def test_of_very_many_groups_a_page_shows_some_and_says_so() -> None:
+    """61 MB of a thousand groups is a page that nobody opens."""
+    many = [made(f"g{i}", 2 + i / 100, {"lr": 1e-4 * (i + 1)}) for i in range(120)]
+    out = made_files(*many, vary=("lr",))
+    assert len(out["compare.html"]) < 400_000
+    said = "120 groups: shown are the baseline, the 16 fastest and the 4 slowest; half of all have "
+    assert f"{said}138.3 to 174.1 tokens/s/GPU, and the median is 154.1. compare.csv has all." in out["compare.html"]
+    assert {p for p, _, _ in read(out["compare.html"]).numbers} >= {"/groups/0/figures/tokens_per_s_per_gpu/value"}
+    assert out["compare.csv"].count("\ngroup,") + out["compare.csv"].count("comparable,group,") >= 120
+    alone = made_files(*(made(f"s{i}", over={"seed": i}) for i in range(300)))["compare.html"]
+    assert len(alone) < 400_000 and "the first 200 of 300: compare.json has all" in alone
+
+
+def test_a_toy_is_told_nothing_of_a_trillion_tokens() -> None:
+    """1,815 days on two processors are of interest to nobody; typed tokens are."""
+    html = made_files(made("a"), made("b", over=TP2))["compare.html"]
+    assert not re.search(r"training time|GPU-hours of the training", html)
+    asked = made_files(made("a"), made("b", over=TP2), terms=Terms(tokens=1e9, prices=PRICES))["compare.html"]
+    assert "training time" in asked
+
+
+def test_the_figures_that_decide_stand_above_curves_and_audit(vendors: dict[str, str]) -> None:
+    top, _, rest = vendors["compare.html"].partition('<section id="curves"')
+    ratios = [r["metric"] for r in json.loads(vendors["compare.json"])["ratios"]]
+    for metric in ("tokens_per_s_per_gpu", "mfu_percent", "cost_per_trillion_tokens", "energy_j_per_token"):
+        assert f"/ratios/{ratios.index(metric)}/ratio" in top and f"/groups/1/figures/{metric}/value" in top
+    assert rest.index('<section id="audit"') < rest.index('<section id="figures"')
+    assert "Unknown in every group" not in rest.partition("<summary>What figures are measured")[0]
+
+
 def test_html_and_markdown_in_a_record_stay_text() -> None:
     dead = made("c", over={"lr": 1}, status="failed", cause=EVIL, last_lines=(EVIL,), notes=(EVIL,))
     evil = replace(made("b", over=TP2), id=EVIL, name=EVIL, image=EVIL, environment={EVIL: EVIL, "host": EVIL})
