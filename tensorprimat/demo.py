@@ -1,7 +1,7 @@
 """`tprimat demo`: what a comparison looks like, in seconds and from the package alone: published results of MLPerf for
 both vendors, and a pair of rehearsals.
 
-published.jsonl: a run a line, as figures with their source. rehearsed.jsonl: two records of rehearsals of our own."""
+mlperf.jsonl: a run a line, as figures with their source. rehearsed.jsonl: two records of rehearsals of our own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from conf.facts import hardware
 from metrics.quantity import shown
 from parsers import Reading, Record, Validation, write
 
-_PUBLISHED, _REHEARSED = "published.jsonl", "rehearsed.jsonl"
+_PUBLISHED, _REHEARSED = "mlperf.jsonl", "rehearsed.jsonl"
 _REHEARSALS = "rehearsed"
 _HERE = Path(__file__).parent
 _PLACE = Path("tprimat-demo")
@@ -44,7 +44,7 @@ DEMO = Command(
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run of a published result of MLPerf, as a line of published.jsonl. source: repository, commit and path of its
+    """A run of a published result of MLPerf, as a line of mlperf.jsonl. source: repository, commit and path of its
     log. evaluations: samples seen, loss of validation and samples/s since the one before; the last at the target."""
 
     system: str
@@ -62,7 +62,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: str
 
     def record(self, line: int) -> Record:
-        """Return the record of the run. line: of published.jsonl, which each of its values is from."""
+        """Return the record of the run. line: of mlperf.jsonl, which each of its values is from."""
         device = hardware(self.hardware)
         settings = ("global_batch_size", "lr", "seed")
         name = Path(self.source).stem

@@ -145,6 +145,14 @@ def test_every_block_says_what_it_is() -> None:
     assert untagged == set()
 
 
+def test_every_link_to_a_file_leads_to_one() -> None:
+    """Of the texts outside docs/: the site's own are checked where it is built."""
+    for page in pages():
+        links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8"))
+        missing = [link for link in links if "docs" not in page.parts and not (page.parent / link).exists()]
+        assert missing == [], page
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_does_what_it_says(page: Path, place: Path, elsewhere: Path) -> None:
     for tag, text in blocks(page):
