@@ -146,8 +146,7 @@ def test_every_block_says_what_it_is() -> None:
 
 
 def test_every_link_to_a_file_leads_to_one() -> None:
-    """Of the texts outside docs/: the site's own are checked where it is built."""
-    for page in pages():
+    for page in pages():  # of the texts outside docs/: the site's own are checked where it is built
         links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8"))
         missing = [link for link in links if "docs" not in page.parts and not (page.parent / link).exists()]
         assert missing == [], page
