@@ -124,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report_published(place, next(row for row in rows if _name(row) == name))
     _report_rehearsed(place)
     print(f"{_NOTE}\n\nNext:")
-    for typed, why in _next(place):
-        print(f"  {typed}    # {why}")
+    for why, typed in _next(place):
+        print(f"  # {why}\n  {typed}")
     return 0
 
 
@@ -158,8 +158,12 @@ def _report_published(place: Path, first: Published) -> None:
             low, high = item["interval"]
             times = f"{shown(item['ratio'], 3)} (95 %: {shown(low, 3)} to {shown(high, 3)})"
             told = f"time to train of {item['group']} over {item['baseline']}: {times}, {item['word']}"
-            print(f"  {compared['verdict']['word']}; {told}")
+            print(f"  {_verdict(compared)}; {told}")
     print(f"  {place / _name(first) / 'compare.html'}\n")
+
+
+def _verdict(compared: Mapping[str, Any]) -> str:
+    return str(compared["verdict"]["word"]) + (", on conditions" if compared["standing"] == "conditional" else "")
 
 
 def _cell(figure: Mapping[str, Any], by: float) -> str:
@@ -173,13 +177,14 @@ def _report_rehearsed(place: Path) -> None:
     sides = " and ".join(f"{side['framework']} as for {side['hardware']}" for side in compared["groups"])
     losses = next(check["reason"] for check in compared["checks"] if check["name"] == "loss")
     print(f"Rehearsed on a CPU, a toy of Llama 3.1 8B from equal weights: {sides}")
-    print(f"  {compared['verdict']['word']}; {len(compared['audit'])} settings and facts audited; losses {losses}")
+    print(f"  {_verdict(compared)}; {len(compared['audit'])} settings and facts audited; losses {losses}")
     print(f"  {place / _REHEARSALS / 'compare.html'}\n")
 
 
 def _next(place: Path) -> Iterator[tuple[str, str]]:
-    """Yield what to type next, each with why."""
+    """Yield what to type next, each after what it is for."""
     runs = shlex.quote(str(place / "runs" / _name(published()[0])))
-    yield f"{program('compare')} {runs} price.usd_per_gpu_hour.mi355x=3.10", "at your price"
-    yield f"{program('parse')} YOUR.log --save", "two logs of yours; then compare runs/imported"
-    yield f"{program('launch')} model=llama platform=amd dry_run=true", "two boxes: the plan, and why it is so"
+    prices = "price.usd_per_gpu_hour.b200=4.75 price.usd_per_gpu_hour.mi355x=3.10"
+    yield "the same at your prices, which makes a ratio of cost", f"{program('compare')} {runs} {prices}"
+    yield "logs of yours; then compare runs/imported", f"{program('parse')} YOUR.log --save"
+    yield "boxes of yours: what would run, and why", f"{program('launch')} model=llama platform=amd dry_run=true"
