@@ -4,7 +4,7 @@ each run what was requested against what ran; and from all of it the verdict wit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -421,7 +421,10 @@ def _declared_by(runs: Sequence[Run], name: str) -> str | None:
 def _deviations(run: Run) -> Iterator[Deviation]:
     """Yield all of a run. Made anew: a record edited by hand may have an old list."""
     record = run.record
+    ran = {name: reading.value for name, reading in record.effective.items()}
     for one in differences(record.requested, record.effective):
+        if same(meant(one.setting, one.requested, record.requested), meant(one.setting, one.effective, ran)):
+            continue
         reason = _declared_by([run], one.setting)
         values = (one.setting, one.requested, one.effective)
         yield Deviation(record.id, *values, reason, reason is None, rank_of(one.setting))
@@ -492,7 +495,8 @@ def _verdict(
 def _reason(text: str, *names: str) -> Reason:
     """Return the reason about settings, facts or a check of one rank."""
     effects = ((name, row.effect) for name in names if (row := vocabulary().get(name)))
-    known = [f"{name}: {effect.text} ({effect.source})" for name, effect in effects if effect]
+    whose = "{}: " if len(names) > 1 else ""
+    known = [f"{whose.format(name)}{effect.text} ({effect.source})" for name, effect in effects if effect]
     return Reason(text, rank_of(names[0]), names, "; ".join(known) or None)
 
 
@@ -501,7 +505,19 @@ def _of_check(check: Check) -> Reason:
 
 
 def _ranked(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
-    return tuple(sorted(reasons, key=lambda reason: RANKS.index(reason.rank)))
+    """Return the reasons by rank; of one rank what follows from others behind these."""
+    named = {name for reason in reasons for name in reason.settings}
+
+    def weight(reason: Reason) -> tuple[int, bool]:
+        return RANKS.index(reason.rank), all(follows(name, named) for name in reason.settings)
+
+    return tuple(sorted(reasons, key=weight))
+
+
+def follows(name: str, others: Collection[str]) -> bool:
+    """Return whether a setting is what it is because of one of `others`."""
+    row = vocabulary().get(name)
+    return row is not None and not {*row.follows, row.only_if}.isdisjoint({*others} - {name})
 
 
 def _why_not(group: Group) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct
 
-from compare.audit import Audit, Check, Deviation, Row, benchmark_of_all, differs, sentence
+from compare.audit import Audit, Check, Deviation, Row, benchmark_of_all, differs, follows, sentence
 from compare.curve import MEASURED
 from compare.figures import COST, SPEED
 from compare.groups import CLOCK, LAYOUT, Group, counted
@@ -136,7 +136,7 @@ def _step(audit: Audit, side: Group, model: Group, unlike: Sequence[Row], shared
     stray = [item.setting for item in audit.deviations if item.decides and item.run in ids]
     silent = [row.setting for row in audit.rows if row.decides and row.values[side.label] is None]
     wanted = {row.setting: row.values[model.label] for row in unlike}
-    causes = [name for name in wanted if name not in vocabulary() or not {*vocabulary()[name].follows} & wanted.keys()]
+    causes = [name for name in wanted if not follows(name, wanted)]
     why = [f"{some(causes)} as {model.label} has {'it' if len(causes) == 1 else 'them'}"] if causes else []
     why += [*shared, *([f"{some(stray)} as requested, which did not run so"] if stray else [])]
     if why:

@@ -59,6 +59,8 @@ def test_equal_by_meaning_is_equal() -> None:
         result = compared(*pair).audit
         states = {row.state for row in result.rows if row.setting in mine.keys() | theirs.keys() and row.decides}
         assert (case, result.verdict.word == "comparable", states == set()) == (case, equal, equal)
+    asked = made("b", over={**TP2, **shape, "kv_channels": None, "normalization": "RMSNorm"})
+    assert compared(made("a", over=shape), ran(asked, kv_channels=16, normalization="rmsnorm")).audit.deviations == ()
     assert meant("kv_channels", None, {"hidden_size": 100, "num_attention_heads": 8}) is None
 
 
