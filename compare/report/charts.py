@@ -79,8 +79,10 @@ def titled(group: Group) -> str:
 
 
 def legend(comparison: Comparison) -> tuple[tuple[Markup, str], ...]:
-    """Return line and shape, and title, of the groups whose figures are drawn."""
-    return tuple((sample(place), titled(group)) for place, group in enumerate(comparison.groups) if group.shown)
+    """Return line and shape, and title, of the groups whose figures or curves are drawn."""
+    audited = {side.label for side in counted(comparison.groups)}
+    drawn = [group for group in comparison.groups if group.shown or group.label in audited]
+    return tuple((sample(comparison.places[group.label]), titled(group)) for group in drawn)
 
 
 def with_curves(comparison: Comparison) -> list[tuple[int, Group]]:

@@ -119,7 +119,7 @@ def summary(comparison: Comparison) -> Report:
 
 def _report(comparison: Comparison, top: Sequence[Block], *sections: Section) -> Report:
     word = comparison.audit.verdict.word
-    aside = "" if comparison.standing == "side by side" and not _grey(comparison) else _ASIDE[comparison.standing]
+    aside = _ASIDE[comparison.standing] if comparison.ratios or _grey(comparison) else ""
     tone = TONES.get(word, "plain")
     tone = "open" if comparison.standing == "conditional" and tone == "bad" else tone
     return Report(comparison.title, word, tone, headline(comparison), sections, aside, tuple(top))
@@ -152,13 +152,12 @@ def _part(comparison: Comparison) -> tuple[Comparison, list[str]]:
 def headline(comparison: Comparison) -> tuple[Line, ...]:
     """Return a sentence for each of the first groups: how fast, how sure, on which conditions, at which cost; or why
     there is no number."""
-    ratios = (_ratios(comparison, one.metric) for one in comparison.decides)
-    known = next((found for found in ratios if found), [])
+    known = _ratios(comparison, next(iter(_decides(comparison)), SPEED))
     if not known:
         return _no_number(comparison)
     # At example prices there is no cost: of what is assumed there are no ratios.
     costs = {item.group: (pointer, item) for pointer, item in _ratios(comparison, COST)}
-    provided = f"; on these conditions: {some(comparison.conditions, _SENTENCES, '; ')}"
+    provided = f"; on these conditions: {some(comparison.conditions, REASONS, '; ')}"
     sentences: list[Line] = []
     for pointer, item in known[:_SENTENCES]:
         text = {
@@ -173,11 +172,21 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
             times, between = ratio_lines(cheap.ratio, cheap.interval, pointer)
             within: Line = (" (", *between, ")") if between else ()
             cost = ("; a token costs ", *times, " times as much", *within, " at your prices")
-        on = ("; on the same conditions" if sentences else provided,) if comparison.conditions else ()
+        conditions = "; on the same conditions" if sentences else provided
+        on: Line = (Tag(conditions, "quiet"),) if comparison.conditions else ()
         sentences.append((f"{text}: ", *ratio, f" times its {TITLES[item.metric]} (", *sure, ")", *cost, *on, "."))
     if (more := len(known) - _SENTENCES) > 0:
         sentences.append(f"{'1 more group is' if more == 1 else f'{more} more groups are'} in the table.")
     return tuple(sentences)
+
+
+def _decides(comparison: Comparison) -> list[str]:
+    """Return the metrics that decide: first one with a ratio, that was measured or printed rather than worked out."""
+    metrics = [one.metric for one in comparison.decides if _asked(comparison, one.metric)]
+    rated = [metric for metric in metrics if _ratios(comparison, metric)]
+    sources = {one.metric: {q.source for q in one.figures.values()} for one in comparison.decides}
+    sure = [metric for metric in rated if sources[metric] <= {"measured", "log"}]
+    return [*dict.fromkeys((*sure[:1], *rated[:1], *metrics))]
 
 
 def _ratios(comparison: Comparison, metric: str) -> list[tuple[str, Compared]]:
@@ -198,9 +207,9 @@ def _no_number(comparison: Comparison) -> tuple[Line, ...]:
     elif stray and {*stray} == {*deciding}:
         first = "No ratio is given: not all that was requested ran."
     elif _grey(comparison) and verdict.reasons:
-        more = len(verdict.reasons) - 1
-        others = f" (and {more} more reason{'s' if more > 1 else ''})" if more else ""
-        first = f"No ratio is given: {verdict.reasons[0].text}{others}."
+        count, text = len(verdict.reasons), verdict.reasons[0].text
+        why = f", for {count} reasons; the weightiest is {text}" if count > 1 else f": {text}"
+        first = f"No ratio is given{why}."
     by = gathered((step.because, step.group) for step in comparison.reruns)
     return (
         first,
@@ -304,9 +313,7 @@ def _reason(reason: Reason) -> Line:
 
 def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     """Yield the figures that decide, of every group, under what it ran on. more: further metrics."""
-    decides = [one.metric for one in comparison.decides if _asked(comparison, one.metric)]
-    decides.sort(key=lambda metric: not _ratios(comparison, metric))  # what stands beside a ratio first
-    metrics = [*dict.fromkeys((*decides, *more))]
+    metrics = [*dict.fromkeys((*_decides(comparison), *more))]
     grey = _grey(comparison)
     caption = "Indicative, not a ratio" if grey else "The figures that decide"
     made = _figures(comparison, caption, metrics, in_section=not grey, drawn=True)
