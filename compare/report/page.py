@@ -174,7 +174,12 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
             cost = ("; a token costs ", *times, " times as much", *within, " at your prices")
         conditions = "; on the same conditions" if sentences else provided
         on: Line = (Tag(conditions, "quiet"),) if comparison.conditions else ()
-        sentences.append((f"{text}: ", *ratio, f" times its {TITLES[item.metric]} (", *sure, ")", *cost, *on, "."))
+        title = TITLES[item.metric]
+        said: Line = (f"{text}: ", *ratio, f" times its {title} (", *sure, ")")
+        if not interval:
+            of = f" times the {title} of {item.baseline} ({item.reason}, so undecided)"
+            said = (f"{item.group} has ", *ratio, of)
+        sentences.append((*said, *cost, *on, "."))
     if (more := len(known) - _SENTENCES) > 0:
         sentences.append(f"{'1 more group is' if more == 1 else f'{more} more groups are'} in the table.")
     return tuple(sentences)
