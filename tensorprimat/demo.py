@@ -39,7 +39,7 @@ DEMO = Command(
     summary="Compare published MLPerf results of both vendors, and two rehearsals: in seconds, no GPU, no torch.",
     switches={},
     output=f"write records and reports there (default: {_PLACE})",
-    examples=("", "-o DIR"),
+    examples=("-o DIR",),
 )
 
 
