@@ -15,7 +15,7 @@ from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
 from conf.vocabulary import Rank, meant, short_names, vocabulary
 from metrics.peak import hardware_of
-from metrics.repeats import SEED, distinct_names, experiment_key, gathered, requested_of
+from metrics.repeats import SEED, SUBMITTED, distinct_names, experiment_key, gathered, requested_of
 from parsers import Record, Run
 
 LAYOUT = "layout"
@@ -111,6 +111,8 @@ def _columns(firsts: Sequence[Record]) -> Iterator[list[str]]:
 
     yield [_place(record) for record in firsts]
     yield facts("framework")
+    organisation, system = ([str(record.environment.get(name, "")) for record in firsts] for name in SUBMITTED)
+    yield organisation
     varying = [name for name in short_names() if len({repr(requested.get(name)) for requested in requests}) > 1]
     sizes = [[(short_names()[name], requested.get(name)) for name in varying] for requested in requests]
     large = [" ".join(f"{short}{n}" for short, n in one if type(n) is int and n > 1) for one in sizes]
@@ -120,6 +122,7 @@ def _columns(firsts: Sequence[Record]) -> Iterator[list[str]]:
     for row in sorted(others, key=lambda row: bool(row.follows)):  # a consequence names a group where nothing else does
         name = row.name
         yield [f"{name}={requested[name]}" if name in requested else f"{name} unknown" for requested in requests]
+    yield system
     yield facts("image")
     yield facts("provenance")
 

@@ -19,6 +19,8 @@ _CONFIDENCE = 0.95
 _LARGEST_LOGARITHM = 600.0
 SEED = "seed"
 FACTS = ("provenance", "platform", "hardware", "framework", "image")
+SUBMITTED = ("mlperf_submission_org", "mlperf_submission_platform")
+"""Facts of the environment by which results of MLPerf are of one system: their logs state few settings."""
 _Key = TypeVar("_Key", bound=Hashable)
 _Item = TypeVar("_Item")
 
@@ -44,6 +46,7 @@ def experiment_key(record: Record, but: Collection[str] = (SEED,)) -> tuple[str,
     facts = {name: getattr(record, name) for name in FACTS}
     # As planned, for a run may die before its driver is read; of a log from elsewhere as the driver reports it.
     facts["hardware"] = facts["hardware"] or hardware_of(record)
+    facts |= {name: record.environment[name] for name in SUBMITTED if name in record.environment}
     settings = [f"{name}={value!r}" for name, value in sorted(requested_of(record).items()) if name not in but]
     return (*(repr(value) for name, value in facts.items() if name not in but), *settings)
 

@@ -129,6 +129,10 @@ def test_two_results_of_a_benchmark_did_the_same_work_by_its_rules() -> None:
     assert result.conditions[-1] == "GPUs: mi300x 8 (assumed), h100 an unknown number"
     assert result.title == ("llama2_70b_lora of MLPerf, 1 node, one run each, 2023-11-14: 8 × mi300x against h100")
     assert [one.metric for one in result.decides] == ["time_to_train_s", "cost_to_target"]
+    one, two = (
+        replace(pair[0], id=org, environment={**pair[0].environment, "mlperf_submission_org": org}) for org in "xy"
+    )
+    assert [group.label for group in compared(one, two).groups] == ["x", "y"], "another system, and no repeat"
     broken = result_of("b", "h100", 1770.0, weight_decay=0.1)  # fixed, and another
     assert compared(pair[0], broken).audit.verdict.texts[0].startswith("weight_decay: ")
     open_ = replace(pair[1], environment={**pair[1].environment, "mlperf_submission_division": "open"})
