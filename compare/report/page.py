@@ -59,7 +59,7 @@ _ASIDE = {
 _MEANING = {"breaks": "the work is another", "shifts": "the same work is done otherwise", "bookkeeping": "no effect"}
 _WEIGHT: Mapping[str, Tone] = {"breaks": "bad", "shifts": "open", "bookkeeping": "quiet"}
 _SIDE_BY_SIDE = 6  # groups that a table of settings has columns for
-_COLUMNS = 4  # groups that a table of figures has columns for; more stand below each other
+_COLUMNS = 3  # groups that a table of figures has columns for; more stand below each other
 _NARROW = 2  # groups of which two tables stand beside each other
 _FAST, _SLOW = 16, 4  # of more groups than a page has room for, those that it shows
 _MOST_GROUPS = 40
@@ -323,22 +323,24 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     caption = "Indicative, not a ratio" if grey else "The figures that decide"
     made = _figures(comparison, caption, metrics, in_section=not grey, drawn=True)
     groups = [group for group in comparison.groups if group.label in comparison.group_figures or not made]
+    ran = [_ran_on(comparison, group) for group in groups]
     if len(groups) > _COLUMNS:
-        yield from made
+        for one in made:
+            named_ = [(charts.titled(group), *facts) for group, facts in zip(groups, ran, strict=True)]
+            yield replace(one, rows=[[name, *row[1:]] for name, row in zip(named_, one.rows, strict=True)])
     else:
         first = made[0] if made else Table("What ran", ["figure", *[""] * len(groups)], [], in_section=True)
         ratios = first.heads[1 + len(groups) :]
-        facts: list[Cell] = ["ran on", *(_ran_on(comparison, group) for group in groups), *[""] * len(ratios)]
         samples = ((charts.sample(comparison.places[group.label]), charts.titled(group)) for group in groups)
-        heads = [first.heads[0], *samples, *ratios]
-        yield replace(first, heads=heads, rows=[facts, *first.rows], numbers=False, sides=len(groups), grey=grey)
+        heads, facts_ = [first.heads[0], *samples, *ratios], ["ran on", *ran, *[""] * len(ratios)]
+        yield replace(first, heads=heads, rows=[facts_, *first.rows], numbers=False, sides=len(groups), grey=grey)
     of = comparison.references
     published = gathered((line, g.label) for g in groups if g.label in of for line in of[g.label].lines)
     lines = [f"{listed(labels)}: {line}" for line, labels in published.items()]
     yield from bullets([*_how_ratios(comparison, metrics), *lines])
 
 
-def _ran_on(comparison: Comparison, group: Group) -> Cell:
+def _ran_on(comparison: Comparison, group: Group) -> tuple[Line, ...]:
     """Return what a group ran on and with, as far as it is known, how often and when."""
     provenance = group.runs[0].record.provenance
     _, gpus, nodes, precision, software, image, runs, days = about(group)
