@@ -85,7 +85,7 @@ def conditions(audit: Audit, groups: Sequence[Group]) -> tuple[str, ...]:
         known = [name for name in known if name in vocabulary() and not benchmark.fixes(name) and name != SEED]
         free = listed([*dict.fromkeys((LAYOUT, "precision", *benchmark.free))])
         texts.append(f"each submitter chose {free}" + (f"; known to differ: {some(known)}" if known else ""))
-        texts.append(f"GPUs: {listed([f'{side.label} {_gpus(side)}' for side in sides])}")
+        texts.append(f"GPUs: {some([f'{side.label}: {_gpus(side)}' for side in sides], between='; ')}")
     return tuple(texts)
 
 

@@ -112,7 +112,7 @@ def _columns(firsts: Sequence[Record]) -> Iterator[list[str]]:
     yield [_place(record) for record in firsts]
     yield facts("framework")
     organisation, system = ([str(record.environment.get(name, "")) for record in firsts] for name in SUBMITTED)
-    yield organisation
+    yield from [organisation, system] if max(map(len, system)) < _READABLE // 2 else [organisation]
     varying = [name for name in short_names() if len({repr(requested.get(name)) for requested in requests}) > 1]
     sizes = [[(short_names()[name], requested.get(name)) for name in varying] for requested in requests]
     large = [" ".join(f"{short}{n}" for short, n in one if type(n) is int and n > 1) for one in sizes]

@@ -126,7 +126,7 @@ def test_two_results_of_a_benchmark_did_the_same_work_by_its_rules() -> None:
     ratio = next(r for r in result.ratios if r.metric == "time_to_train_s")
     assert ratio.ratio == pytest.approx(1770 / 1700)
     assert "rules for llama2_70b_lora (closed division, rounds 4.0" in result.conditions[0]
-    assert result.conditions[-1] == "GPUs: mi300x 8 (assumed), h100 an unknown number"
+    assert result.conditions[-1] == "GPUs: mi300x: 8 (assumed); h100: an unknown number"
     assert result.title == ("llama2_70b_lora of MLPerf, 1 node, one run each, 2023-11-14: 8 × mi300x against h100")
     assert [one.metric for one in result.decides] == ["time_to_train_s", "cost_to_target"]
     one, two = (
