@@ -62,7 +62,7 @@ _SIDE_BY_SIDE = 6  # groups that a table of settings has columns for
 _COLUMNS = 3  # groups that a table of figures has columns for; more stand below each other
 _NARROW = 2  # groups of which two tables stand beside each other
 _FAST, _SLOW = 16, 4  # of more groups than a page has room for, those that it shows
-_MOST_GROUPS = 40
+_MOST_GROUPS = 24
 REASONS = 5  # above the fold
 _VALUES = 8  # of a setting, of many groups
 _LAST_LINES = 10
@@ -218,7 +218,7 @@ def _no_number(comparison: Comparison) -> tuple[Line, ...]:
     by = gathered((step.because, step.group) for step in comparison.reruns)
     return (
         first,
-        *(f"To get one, the command below for {listed(labels)} settles {why}." for why, labels in by.items()),
+        *(f"What would change it, by the commands below: {why} ({some(labels)})." for why, labels in by.items()),
     )
 
 
@@ -294,7 +294,7 @@ def _next(comparison: Comparison, lead: str = "") -> Iterator[Block]:
     yield from (Paragraph((Tag(lead, "plain"), *step)) for step in advice(comparison))
     for because, same in gathered((step.because, step) for step in comparison.reruns).items():
         commands = "\n".join(f"# {step.group}\n{step.command}" for step in same)
-        yield Paragraph(f"To settle {because}:")
+        yield Paragraph(f"For {because}:")
         yield Code(commands, f"commands for {listed([step.group for step in same])}")
 
 
