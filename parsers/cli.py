@@ -18,7 +18,6 @@ from conf.errors import InputError, Problem, UserError, command, listed, writing
 from conf.vocabulary import vocabulary
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, exports, judge, write
 from parsers.assemble import differences
-from parsers.contradictions import with_impossible
 from parsers.dialects import load
 from parsers.given import given_keys, given_of, with_given
 from parsers.importers import is_record, read_record
@@ -79,6 +78,11 @@ PARSE = Command(
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0: read, whatever became of the runs; 2: bad input."""
+    return parse(argv)
+
+
+def parse(argv: Sequence[str] | None, judged: Callable[[Record], Record] = lambda record: record) -> int:
+    """Return the same. judged: returns a record with what those find in it whom nothing here imports."""
     arguments = PARSE.parse(argv)
     given = given_of(arguments.others, PARSE.names)
     named, dialect, switches = [Path(text) for text in arguments.words], arguments["dialect"], arguments.switches
@@ -96,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     read = _all(logs, dialect)
     if arguments["power"] is not None:
         read = [with_power(record, arguments["power"], alone=len(read) == 1) for record in read]
-    records = _with_given(read, given)
+    records = [judged(record) for record in _with_given(read, given)]
     for record, directory in zip(records, _directories(arguments, records), strict=True):
         if directory is not None:
             _write(record, directory)
@@ -158,7 +162,7 @@ def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
         started_at=str(run.facts["started_at"]) if "started_at" in run.facts else None,
     )
     code = run.facts.get("exit_code")
-    return with_impossible(assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about))
+    return assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about)
 
 
 def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:

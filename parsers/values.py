@@ -20,7 +20,8 @@ UNREAD: Column = "", str
 FIELDS = frozenset(STEP_FIELDS)
 _LARGEST = 1e200  # a number that can still be converted; a larger one is no measurement
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
-_LIGHTNING = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
+_COMPUTED = {"bf16": "bfloat16", "bfloat16": "bfloat16", "32": "float32", "fp32": "float32"}
+_COMPUTED |= dict.fromkeys(("16", "fp16", "float16"), "float16")
 # Something stands behind a number: a quotation mark, a notebook's escape, the same process' warning (NeMo). Anything
 # else that follows at once may have cut it.
 _BEHIND = re.compile(r"[\s\\\"',]|\[NeMo ")
@@ -53,8 +54,9 @@ def as_count(value: Any) -> int | None:
 
 
 def compute_dtype(environment: Mapping[str, Any]) -> str | None:
-    """Return the type that Lightning's trainer computes in (32-true, bf16, bf16-mixed, 16 …); None without one."""
-    return _LIGHTNING.get(str(environment.get("precision")).partition("-")[0])
+    """Return the type that the trainer computes in, by Lightning (32-true, bf16-mixed, bfloat16, 16 …), Composer
+    (amp_bf16) or llm.c (BF16); None without one."""
+    return _COMPUTED.get(str(environment.get("precision")).lower().removeprefix("amp_").partition("-")[0])
 
 
 def integer(text: str) -> int | None:
