@@ -372,19 +372,20 @@ class Segment:
         if not self.steps:
             yield "the log has no step lines"
         else:
-            yield from self._beginning(bool(dumped or self._marked["effective"]))
+            yield from self._beginning({*dumped, *self._marked["effective"]})
         for restart in self._restarts:
             yield f"resumed after iteration {restart.steps} (line {restart.line})"
         if self._contradicted:
             names = ", ".join(sorted(self._contradicted)[:8])
             yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
 
-    def _beginning(self, settings: bool) -> Iterator[str]:
-        """Yield what the log lacks at its beginning, where it is a run's tail. settings: whether any were read."""
+    def _beginning(self, settings: set[str]) -> Iterator[str]:
+        """Yield what the log lacks at its beginning, where it is a run's tail. settings: those that were read."""
         first, second = self.steps[0], self.steps[min(1, len(self.steps) - 1)]
         resumed = any(restart.line < first.line for restart in self._restarts)
-        if not settings:
-            yield "no settings were read: the log prints none, or what it begins with is missing"
+        if settings <= {"world_size"}:
+            but = "but world_size " if settings else ""
+            yield f"no settings {but}were read: the log prints none, or what it begins with is missing"
         if not resumed and first.iteration and first.step > max(1, second.step - first.step):
             yield f"the log begins at iteration {first.iteration}: what came before it is missing"
 
