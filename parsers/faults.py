@@ -35,7 +35,8 @@ _SLURM = "slurmstepd: error: *** "  # may stand behind what another process has 
 # What others say of its end: the shell that started it, Slurm and LSF of the job, NCCL's watchdog. by: it was ended.
 _ENDED = re.compile(
     r"(?P<by>(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Killed|Terminated)\b|TERM_[A-Z_]{3,40}: job killed"
-    r"|slurmstepd: error: \*\*\* (?:JOB .{1,200} CANCELLED AT|.{1,250} DUE TO ))"
+    r"|slurmstepd: error: \*\*\* (?:JOB .{1,200} CANCELLED AT|.{1,250} DUE TO )"
+    r"|(?:.{0,300}(?:it/s|s/it).{0,100}\])?Killed$)"  # by a shell, behind a bar
     r"|(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Aborted|Segmentation fault)\b"
     r"|slurmstepd: error: \*\*\* .{1,200} CANCELLED AT"
     r"|(?:Subject: )?Job \d{1,12}: <.{1,200}> in cluster <.{1,80}> Exited"
@@ -57,6 +58,10 @@ _AFTERMATH = re.compile(
     r"|ChildFailedError|SignalException|Socket Timeout|DistNetworkError|heartbeat monitor|srun: error|bash: "
 )
 _CHILD_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,5})")
+# DeepSpeed's launcher; accelerate's, and whoever else starts a process.
+_CHILD_ENDED = re.compile(
+    r" exits with return code = (-?\d{1,5})$|Error: Command .{1,4000} died with <Signals\.\w{3,12}: (\d{1,3})>"
+)
 _SUMMARY_RANK = re.compile(r"^\s{0,20}rank\s{1,10}: (\d{1,6}) ")
 _SUMMARY_EXIT = re.compile(r"^\s{0,20}exitcode\s{1,10}: (-?\d{1,5}) ")
 _CHEAP = re.compile(
@@ -115,6 +120,8 @@ class FaultFinder:
         elif "exitcode: " in text:
             if child := _CHILD_FAILED.search(text):
                 self._keep("death", _death(f"local rank {child[2]}", int(child[1])))
+        elif ("return code = " in text or "died with " in text) and (child := _CHILD_ENDED.search(text.rstrip())):
+            self._keep("death", _death("a process that was started", int(child[1] or f"-{child[2]}")))
         elif self._message_left or _CHEAP.search(text):
             self._read_fault(text)
 

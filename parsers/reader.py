@@ -280,11 +280,9 @@ class Parser:
 
     def finish(self) -> tuple[Parsed, ...]:
         """Return the runs of the log, which has ended: at least one."""
-        self._look()
-        if self._unwrapper is not None:
-            self._reader.feed(self._unwrapper.finish())
-            if self._unwrapper.width:
-                self._reader.notes += (_BROKEN.format(self._unwrapper.width),)
+        self._look(ended=True)
+        if self._unwrapper is not None and self._unwrapper.width:
+            self._reader.notes += (_BROKEN.format(self._unwrapper.width),)
         self._reader.finish()
         while self._look_again():
             self._reader.finish()
@@ -314,14 +312,14 @@ class Parser:
         self._reader.feed(rest)
         return True
 
-    def _look(self) -> None:
+    def _look(self, ended: bool = False) -> None:
         """Find the dialect in what was not looked at yet, until one makes steps there; then read on in it."""
         window = b"".join(self._window)
         self._window.clear()
         self._size, self._enough = 0, WINDOW
         if self._unwrapper is None:
             self._unwrapper = Unwrapper(window, _values_in)
-        window = self._unwrapper.feed(window)
+        window = self._unwrapper.feed(window) + (self._unwrapper.finish() if ended else b"")
         if self._forced:
             self._settled = True
         elif not self._settled:

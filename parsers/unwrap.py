@@ -7,6 +7,7 @@ it is."""
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ _MOST_HELD, _TRIED = 1 << 20, 1 << 18
 _NARROWEST, _WIDEST = 60, 400  # columns of a terminal
 _NEARLY = 0.9
 _STAMP = re.compile(rf"(?m)^(?:{STAMP})".encode())
-_JSON_LINE = re.compile(rb'\{"log": ?".{0,65536}\}\s{0,9}$')
+_JSON_LINE = re.compile(rb'\{"log": ?".{0,65536}\}\s{0,9}$|\{ ?"[^\n]{0,4096}?"log_history": ?\[ ?\{ ?"')
 _HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,62}):(?: |$)")
 _DIGITS = re.compile(rb"\d{1,18}")
 # A word without a digit, a dot or a hyphen may be any: then all lines must begin with it, and few of them go on with a
@@ -38,7 +39,8 @@ _ALL, _MANY = 0.95, 10
 
 
 class Unwrapper:
-    """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers.
+    """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers, but
+    for those of a document that is one line.
 
     values_in: how many values are read of a text; lines that a terminal has broken at its width, inside of words, are
     put together where that loses none. width: at which they were, 0 for none."""
@@ -192,10 +194,11 @@ def _is_host(word: bytes, lines: Sequence[bytes]) -> bool:
 
 
 def _from_json(data: bytes) -> bytes:
-    """Return the lines in those of Docker's json-file: {"log":"…\\n","stream":"stdout","time":"…"}."""
+    """Return the lines in those of Docker's json-file, {"log":"…\\n","stream":"stdout","time":"…"}, and a
+    trainer_state.json of one line as the Trainer writes it, with an entry a line."""
     lines = []
     for line in data.split(b"\n"):
         entry = json_object(line.decode("utf-8", "replace")) if _JSON_LINE.match(line) else None
-        log = entry.get("log") if entry is not None else None
+        log = json.dumps(entry, indent=2) if entry and "log_history" in entry else (entry or {}).get("log")
         lines.append(log.removesuffix("\n").encode("utf-8", "replace") if isinstance(log, str) else line)
     return b"\n".join(lines)

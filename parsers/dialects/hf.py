@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from conf.vocabulary import vocabulary
 from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Resumed, Setting, Values
 from parsers.record import Stall, Step, Validation
-from parsers.values import UNREAD, Place, count, gibibytes, number, whole
+from parsers.text import body
+from parsers.values import UNREAD, Place, count, gibibytes, literal, number, whole
 
 _PAIR = re.compile(r"[\"']([\w/() .-]{1,60})[\"']: (?!null|None)[\"']?([^,\"'{}]{1,60})")
 _BAR = re.compile(r"\| {0,12}(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
@@ -32,6 +34,11 @@ _SUMMARY: Mapping[str, str] = {
     **{f"train_{what}_per_second": f"train_{what}_per_s" for what in ("samples", "steps", "tokens")},
     "train_loss": "train_loss_mean",
 }
+# A dump of what the trainer was given, not its source; and a setting in it: key=value or "key": value.
+_DUMP = re.compile(r"(?<!=)(?<!= )\b(?:\w{0,40}TrainingArguments|[A-Z]{3,5}Config)\(|\[axolotl\..{1,200} config:\s*$")
+_GIVEN = re.compile(r"(?<![\w.'-])\"?(\w{2,40})\"?(?:=|: )[\"<]?(-?[\w.+-]{1,40})\"?(?=,|\)|: |\s*$)")
+_DUMP_LINES = 400
+_OF_AXOLOTL = ("micro_batch_size", "world_size")  # called as ours are
 _TOO_MANY = 10**12  # steps
 _TOTALS = 16
 _NEARLY = 1e-6
@@ -186,7 +193,7 @@ class _Driver(Driver):
         self._run = _Run()
         self._waiting: tuple[int, Values, _Bar | None] | None = None  # line, values, the bar before
         self._last = ""  # the last dictionary
-        self._in_state = False
+        self._in_state, self._dump_left = False, 0
         self._entry: tuple[int, int, list[str]] | None = None  # its line, how far it is indented, its lines
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
@@ -286,13 +293,32 @@ class _Driver(Driver):
                 yield NewRun(line)
             self._run.sure = self._run.begun = True
             self._run.header.pop("num_examples", None)
-        for event in (*self._resumed(line, text), *super().other(line, text)):
+        for event in (*self._resumed(line, text), *self._given(line, text), *super().other(line, text)):
             if isinstance(event, Resumed):
                 self._run.last = event.done
             if isinstance(event, (Setting, Fact)):
                 yield from self._noted(event)
             else:
                 yield event
+
+    def _given(self, line: int, text: str) -> Iterator[Event]:
+        """Yield what a line of a dump states. Behind a step a dump is of what comes next."""
+        if _DUMP.search(text):
+            self._dump_left = 0 if self._run.last else _DUMP_LINES
+        if not self._dump_left:
+            return
+        for name, printed in _GIVEN.findall(text):
+            setting = self.dialect.known.get(name) or (vocabulary()[name] if name in _OF_AXOLOTL else None)
+            word = printed.rpartition(".")[2].lower().removesuffix("_with_warmup")
+            if setting is not None and setting.name != "train_iters" and setting.accepts(value := literal(printed)):
+                yield Setting(setting.name, value, line)
+            elif name in ("bf16", "fp16") and word == "true":
+                yield Fact("precision", name, line)
+            elif name in ("lr_scheduler_type", "lr_scheduler") and word in ("linear", "cosine", "constant"):
+                yield Setting("lr_decay_style", word, line)
+        ends = text.rstrip().endswith(")") or body(text).rstrip() == "}"
+        self._dump_left = 0 if ends else self._dump_left - 1
+        self.wants = max(self.wants, int(self._dump_left > 0))
 
     def _noted(self, event: Setting | Fact) -> Iterator[Event]:
         """Keep what is stated of the run; the first counts of what later lines state of something else."""
@@ -498,7 +524,16 @@ DIALECT = Dialect(
     startup=(
         *(b"** Running training **", b"train_runtime", b"Num examples = ", b"Num Epochs = ", b"batch size per device"),
         *(b" train batch size (w. ", b"Gradient Accumulation steps", b"Total optimization steps"),
-        *(b"Batch size per device", b"Total batch size", b"[INFO:swift]", b"dist_world_size=", b'"global_step": '),
+        *(
+            b"TrainingArguments(",
+            b"Config(",
+            b"Num processes: ",
+            b"Batch size per device",
+            b"Total batch size",
+            b"[INFO:swift]",
+            b"dist_world_size=",
+            b'"global_step": ',
+        ),
         *(b"Number of trainable parameters", b"Continuing training from global step", _STATE.encode(), b"[axolotl."),
         *(b"logging_s", b"logging_first_step", b"resume_from_checkpoint", b'"current_steps": ', b".py:"),
         *(b"max_steps=", b"max_steps: ", b'"max_steps": ', b"'max_steps': ", b'.py", line '),
@@ -532,6 +567,7 @@ DIALECT = Dialect(
     settings=(
         *(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
         r"dist_world_size=(?P<world_size>\d{1,6})",
+        r"^Num processes: (?P<world_size>\d{1,6})\s*$",  # accelerate/state.py
     ),
     facts=(
         *(rf"{text} = (?P<{name}>[\d,]{{1,40}})" for name, text in _FACTS.items()),
