@@ -23,7 +23,7 @@ FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 _BLOCK = 1 << 20
 _MANY_RUNS = 1000
 _CUT = "line {} has no end: the log may be cut there, and a last word was left out"
-_BROKEN = "lines are broken at {} characters, and were put together; what stood at a break may be missing"
+_BROKEN = "lines are broken at {} characters, as a terminal does it: what stood at a break may be missing"
 _MOST_WAITING = 10_000
 
 
@@ -281,8 +281,8 @@ class Parser:
     def finish(self) -> tuple[Parsed, ...]:
         """Return the runs of the log, which has ended: at least one."""
         self._look(ended=True)
-        if self._unwrapper is not None and self._unwrapper.width:
-            self._reader.notes += (_BROKEN.format(self._unwrapper.width),)
+        if self._unwrapper is not None and self._unwrapper.broken_at:
+            self._reader.notes += (_BROKEN.format(self._unwrapper.broken_at),)
         self._reader.finish()
         while self._look_again():
             self._reader.finish()
@@ -336,8 +336,9 @@ def _values_in(text: bytes) -> int:
     reader = LogReader(detect(text, set())[0])
     reader.feed(text)
     reader.finish()
-    fields = sum(value is not None for run in reader.results() for step in run.steps for value in astuple(step))
-    return fields + sum(len(run.effective) + len(run.facts) for run in reader.results())
+    runs = reader.results()
+    fields = sum(value is not None for run in runs for step in run.steps for value in (*astuple(step), *step.metrics))
+    return fields + sum(len(entries) for run in runs for entries in (run.effective, run.facts, run.validations))
 
 
 def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:

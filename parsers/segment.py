@@ -269,9 +269,13 @@ class Segment:
             return point  # steps without a line may lie before it
         return (
             point
-            if known or not self.steps or not self.steps[-1].numbered
+            if known or not self.steps or not self.steps[-1].numbered or self._is_late(point)
             else replace(point, step=self.steps[-1].step)
         )
+
+    def _is_late(self, point: Validation) -> bool:
+        """Return whether a point at the end of training stands behind a step that is not the last: that was lost."""
+        return point.split == "test" and self._train_iters not in (None, self.last_step + 1)
 
     def _take_fact(self, fact: Fact) -> None:
         if fact.name == "train_iters":

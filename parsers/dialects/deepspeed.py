@@ -161,6 +161,11 @@ DIALECT = Dialect(
         "samples/sec": ("samples_per_s_interval_mean", number),
     },
     memory_kind="allocated",
+    # A timer's line may end with each field; since it prints the memory, only with that.
+    complete=(
+        r"epoch=.{1,400}, MaxMemAllocated=[\d.]{1,20}GB\s*$|skipped=.{1,4000}\]\s*$"
+        r"|^(?!.{0,400}(?:epoch|skipped)=)"
+    ),
     means={" iter time (s): ": ("step_time_s",)},
     facts=(r"DeepSpeed info: version=(?P<framework_version>[^,\s]{1,40})",),
     # DeepSpeedConfig: world_size is the data-parallel size where the model is cut (config.py, __init__).

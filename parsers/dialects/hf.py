@@ -65,7 +65,7 @@ class _Run:
     sure: it is known; 0 at the start is. begun: the log has the run's start. at: the last step's epoch. epoch: of the
     last line. bar: the last one. redrawn: by total, where bars were first drawn twice; once: how many were drawn once.
     bunched: lines came without bars between them: they were kept back. span: the least and the most steps of an epoch,
-    as known steps show. every: how many steps lie between lines, by the same."""
+    as known steps show. every: how many steps lie between lines, by the same. lines: how many were read."""
 
     header: dict[str, Any] = field(default_factory=dict)
     last: int = 0
@@ -79,6 +79,7 @@ class _Run:
     once: int = 0
     span: _Span | None = None
     every: int | None = None
+    lines: int = 0
     tokens_per_step: float | None = None
     counts_padding: bool = False  # the tokens seen are those of whole batches: TRL's num_tokens are not
 
@@ -291,6 +292,7 @@ class _Driver(Driver):
                 yield from self._release()
                 self._begin()
                 yield NewRun(line)
+                self._last = ""
             self._run.sure = self._run.begun = True
             self._run.header.pop("num_examples", None)
         for event in (*self._resumed(line, text), *self._given(line, text), *super().other(line, text)):
@@ -384,13 +386,14 @@ class _Driver(Driver):
             run.last, run.sure = run.last + 1, False
         else:
             begun = run.sure if run.last else run.begun or known in (1, run.header.get("logging_steps"))
-            since = known - run.last if begun else 0
+            since, first = known - run.last if begun else 0, run.last <= 1 or not run.lines
             run.every = since if since > 0 and run.last and known % since == 0 else None
             run.last, run.sure = known, True
-            if since > 0:
+            if since > 0 and (first or known % since == 0):  # else a line was lost
                 values["interval_steps"] = since
             if since == 1:
                 values["flags"] = ()
+        run.lines += 1
         values["line"], values["step"] = line, run.last - 1
         return Step(**values)
 

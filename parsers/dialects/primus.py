@@ -63,6 +63,8 @@ class _Driver(OverridesDriver, MegatronDriver):
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         events = super().feed(number, text)
+        if " arguments --" in text:
+            self._vendor_known = False  # every run has its own
         if self._vendor_known or not ("hip mem usage/" in text or "AMD Instinct" in text):
             return events
         self._vendor_known = True
@@ -77,8 +79,8 @@ DIALECT = replace(
     startup=(*megatron.DIALECT.startup, b"backend_version=", b"AMD Instinct", OVERRIDES.encode()),
     facts=(
         *megatron.DIALECT.facts,
-        r"\bbackend_version=(?!None)(?P<megatron_version>[\w.+-]{1,40})",
-        r"\bprimus_version=(?!None)(?P<framework_version>[\w.+-]{1,40})",
+        r"\bbackend_version=(?!None)(?P<megatron_version>[\w.+-]{1,40}),",
+        r"\bprimus_version=(?!None)(?P<framework_version>[\w.+-]{1,40}),",
         r"(?P<device_name>AMD Instinct MI\w{3,6})",
     ),
     conversions={"megatron_version": str},

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         [
             {"step": 0, "interval_steps": 1, "flags": ()},
             {"step": 1, "interval_steps": 1, "flags": ()},
-            {"step": 95, "interval_steps": 94, "flags": (LOSS_MEAN,)},
+            {"step": 95, "interval_steps": None, "flags": (LOSS_MEAN,)},
         ],
     ),
     "where nothing shows the step it is the order": (
