@@ -55,7 +55,8 @@ _MEGATRON_CHECKS = re.compile(r"\bRank \d{1,6}[,:] |Unexpected result ")
 # What the surviving ranks and the launchers say once another rank is gone: never the first cause.
 _AFTERMATH = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process exited|ncclRemoteError"
-    r"|ChildFailedError|SignalException|Socket Timeout|DistNetworkError|heartbeat monitor|srun: error|bash: "
+    r"|ChildFailedError|SignalException|KeyboardInterrupt|Socket Timeout|DistNetworkError|heartbeat monitor"
+    r"|srun: error|bash: "
 )
 _CHILD_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,5})")
 # DeepSpeed's launcher; accelerate's, and whoever else starts a process.
@@ -138,10 +139,11 @@ class FaultFinder:
             for sort, pattern in (("out_of_memory", _OUT_OF_MEMORY), ("not_finite", _NOT_FINITE)):
                 if pattern.search(text):
                     self._keep(sort, shown)
-            if raised and "SignalException" in raised[0]:
+            if raised and ("SignalException" in raised[0] or "KeyboardInterrupt" in raised[0]):
                 self._keep("interrupted", shown)
             nameless = said.startswith("Error: ")  # a launcher's, which often goes on: no exception has this name
-            self._keep("aftermath" if nameless or _AFTERMATH.search(text) else "root", shown)
+            follows = nameless or "KeyboardInterrupt" in self._first.get("interrupted", "")
+            self._keep("aftermath" if follows or _AFTERMATH.search(text) else "root", shown)
             self._message, self._message_left = shown, _MESSAGE_LINES
             self._refusal = said.startswith("engine: ") and self._first.get("root") == shown
         elif _NOT_FINITE.search(text) and _MEGATRON_CHECKS.search(text):

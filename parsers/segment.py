@@ -242,6 +242,9 @@ class Segment:
         self._restart(done, line)
 
     def _restart(self, done: int, line: int) -> None:
+        last = self._restarts[-1] if self._restarts else None
+        if last is not None and last.steps == done and (not self.steps or self.steps[-1].line < last.line):
+            return  # another rank says so, too
         self._validations = [point for point in self._validations if point.step is None or point.step < done]
         self._points.clear()
         if not self.steps:

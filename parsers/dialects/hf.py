@@ -325,7 +325,7 @@ class _Driver(Driver):
     def _noted(self, event: Setting | Fact) -> Iterator[Event]:
         """Keep what is stated of the run; the first counts of what later lines state of something else."""
         header = self._run.header
-        if event.name in _FIRST_COUNTS and event.name in header:
+        if event.name in _FIRST_COUNTS and header.get(event.name) not in (None, "trl", "transformers"):
             return
         header[event.name] = event.value
         if event.name == "train_iters" and event.value == header.get("global_step"):
@@ -505,7 +505,8 @@ _DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a co
     r"\blogging_first_step[\"']?[=: ] ?(?P<logging_first_step>[Tt]rue)",
     r"(?P<logging_first_step>--logging_first_step)(?![= ] {0,4}[Ff]alse)",
     r"\blogging_strategy[\"']?[=: ] ?[\"']?<?(?:IntervalStrategy\.)?(?P<logging_strategy>\w{2,5})",
-    r"resume_from_checkpoints?[\"']?[=: ] ?[\"']?(?!None|null|[Ff]alse)(?P<resumed_from>[^\s,\"']{1,200})",
+    r"resume_from_checkpoints?[\"']?[=: ] ?[\"']?(?!None|null|[Ff]alse|[\w.]{0,80}(?:checkpoint|ckpt)\w{0,9}[,)])"
+    r"(?P<resumed_from>[^\s,\"'()]{1,200})(?![^\s,\"'])",  # a traceback shows the call
 )
 _TRAINERS = (
     r"/(?P<trainer>axolotl|llamafactory|llmtuner|swift|trl|transformers)/[^\":]{0,99}?train[^\":]{0,80}(?:\",|:\d)",

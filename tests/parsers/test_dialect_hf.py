@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import parse_text, steps_of
+from helpers import all_runs, parse_text, steps_of
 
 from conf.errors import InputError
 from parsers import Ending, judge
@@ -142,6 +142,20 @@ def test_how_many_steps_the_first_line_covers() -> None:
     resumed = [header(), "  Continuing training from global step 20", *AWS[1:3]]
     for lines, expected in (drawn, [None, 16]), ([header(), *AWS[:2]], [16, 16]), (resumed, [12, 16]):
         assert [step.interval_steps for step in steps_of("hf", "\n".join(lines))] == expected
+
+
+def test_what_every_rank_and_a_traceback_say() -> None:
+    """Each rank names the checkpoint; a call in a traceback names none; LLaMA-Factory is built on TRL.
+    A log that ends without a line end has its last word, where that is a word."""
+    call = "    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)"
+    places = [f'  File "/a/{name}.py", line 5, in <module>' for name in ("trl/trainer/x", "llamafactory/train/y")]
+    rank = "  Continuing training from global step 20"
+    (run,) = all_runs("\n".join([header(), rank, rank, *AWS[1:3], *places, call, "KeyboardInterrupt"]).encode())
+    assert [restart.steps for restart in run.restarts] == [20] and run.facts["trainer"] == "llamafactory"
+    assert "resumed_from" not in run.facts and run.faults.interrupted == "KeyboardInterrupt"
+    assert not any("no end" in note for note in run.notes)
+    (run,) = parse_text("\n".join([header(), "resume_from_checkpoint=/a/checkpoint-20,", *AWS[1:3]]))
+    assert run.facts["resumed_from"] == "/a/checkpoint-20"
 
 
 def log_of(rng: random.Random) -> tuple[str, dict[float, int]]:

@@ -143,6 +143,10 @@ def test_what_shell_slurm_lsf_and_nccl_say_of_the_end() -> None:
         assert (outcome.status, outcome.cause) == (status, said)
         assert judge(Ending(), read(*steps(1), "ValueError: real", said)).cause == "ValueError: real"
     assert judge(Ending(), read(*steps(1), f"evaluating 1080/12{slurm}")).cause == slurm
+    stopped = read(
+        *steps(1), "Traceback (most recent call last):", "KeyboardInterrupt", "RuntimeError: a worker is gone"
+    )
+    assert (judge(Ending(), stopped).status, judge(Ending(), stopped).cause) == ("killed", "KeyboardInterrupt")
     for said in (late, launcher):
         assert judge(Ending(), read(*steps(1), said)).cause == said
         assert judge(Ending(), read(*steps(1), said, "ValueError: real")).cause == "ValueError: real"
