@@ -571,6 +571,7 @@ DIALECT = Dialect(
     settings=(
         *(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
         r"dist_world_size=(?P<world_size>\d{1,6})",
+        r"\[INFO:swift\] rank: \d{1,6}, local_rank: \d{1,6}, world_size: (?P<world_size>\d{1,6}),",
         r"^Num processes: (?P<world_size>\d{1,6})\s*$",  # accelerate/state.py
     ),
     facts=(

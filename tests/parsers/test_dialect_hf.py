@@ -154,7 +154,9 @@ def test_what_every_rank_and_a_traceback_say() -> None:
     assert [restart.steps for restart in run.restarts] == [20] and run.facts["trainer"] == "llamafactory"
     assert "resumed_from" not in run.facts and run.faults.interrupted == "KeyboardInterrupt"
     assert not any("no end" in note for note in run.notes)
-    (run,) = parse_text("\n".join([header(), "resume_from_checkpoint=/a/checkpoint-20,", *AWS[1:3]]))
+    swift = "[INFO:swift] rank: 0, local_rank: 0, world_size: 16, local_world_size: 8"
+    (run,) = parse_text("\n".join([swift, header(), "resume_from_checkpoint=/a/checkpoint-20,", *AWS[1:3]]))
+    assert run.effective["world_size"].value == 16
     assert run.facts["resumed_from"] == "/a/checkpoint-20"
 
 
