@@ -532,6 +532,7 @@ DIALECT = Dialect(
             b"TrainingArguments(",
             b"Config(",
             b"Num processes: ",
+            b". Max memory: ",
             b"Batch size per device",
             b"Total batch size",
             b"[INFO:swift]",
@@ -576,6 +577,8 @@ DIALECT = Dialect(
     ),
     facts=(
         *(rf"{text} = (?P<{name}>[\d,]{{1,40}})" for name, text in _FACTS.items()),
+        r"/\|    (?:GPU: )?(?P<device_name>[^.|]{2,60})\. (?:Num GPUs = \d{1,4}\. )?"
+        r"Max memory: (?P<device_memory_bytes>[\d.]{1,12}) GB\. Platform",  # Unsloth's, in GiB
         *(*_DUMPED, *_TRAINERS),
     ),
     conversions={

@@ -438,3 +438,11 @@ def test_a_launchers_last_words_are_the_cause(end: str) -> None:
     (run,) = parse_text("\n".join([header(), *AWS, end]))
     outcome = judge(Ending(), run)
     assert (outcome.status, outcome.cause) == ENDS[end]
+
+
+def test_unsloth_names_its_device() -> None:
+    for text in ("NVIDIA A100-SXM4-80GB. Num GPUs = 1. Max memory: 79.5 GB.", "GPU: Tesla T4. Max memory: 14.5 GB."):
+        (run,) = parse_text("\n".join([f"   \\\\   /|    {text} Platform: Linux.", *map(line, (0.1, 0.2))]))
+        name, _, rest = text.removeprefix("GPU: ").partition(". ")
+        assert run.facts["device_name"] == name
+        assert run.facts["device_memory_bytes"] == (79.5 if "79.5" in rest else 14.5) * 2**30
