@@ -34,7 +34,7 @@ _FATAL = re.compile(
 _SLURM = "slurmstepd: error: *** "  # may stand behind what another process has begun to print
 # What others say of its end: the shell that started it, Slurm and LSF of the job, NCCL's watchdog. by: it was ended.
 _ENDED = re.compile(
-    r"(?P<by>(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Killed|Terminated)\b|TERM_[A-Z_]{3,40}: job killed"
+    r"(?P<by>(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Killed|Terminated|Hangup)\b|TERM_[A-Z_]{3,40}: job killed"
     r"|slurmstepd: error: \*\*\* (?:JOB .{1,200} CANCELLED AT|.{1,250} DUE TO )"
     r"|(?:.{0,300}(?:it/s|s/it).{0,100}\])?Killed$)"  # by a shell, behind a bar
     r"|(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Aborted|Segmentation fault)\b"
@@ -67,7 +67,7 @@ _SUMMARY_RANK = re.compile(r"^\s{0,20}rank\s{1,10}: (\d{1,6}) ")
 _SUMMARY_EXIT = re.compile(r"^\s{0,20}exitcode\s{1,10}: (-?\d{1,5}) ")
 _CHEAP = re.compile(
     r"rror|RROR|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf"
-    r"|[Kk]illed|Terminated|Exited|Watchdog"
+    r"|[Kk]illed|Terminated|Hangup|Exited|Watchdog"
 )
 _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
 

@@ -329,7 +329,7 @@ class Segment:
         dumped = self._dumped(stated, framework)
         damaged = {name: at for name, at in dumped.items() if _is_damaged(name, at.value)}
         dumped = {name: at for name, at in dumped.items() if name not in damaged}
-        planned = self._marked["effective"].get("train_iters")
+        planned = self._marked["effective"].get("train_iters", dumped.get("train_iters"))
         if planned is not None and self._train_iters is None:
             self._take_fact(Fact("train_iters", planned.value, planned.line))
         return Parsed(

@@ -38,6 +38,7 @@ _RANKS_WITHIN_S = 600.0  # all ranks start in seconds, 8,192 in 5: one that come
 _RANKS_A_NODE = (2, 4, 8, 16)
 _NODES = re.compile(r"(\d{1,5})(?:x(.{1,200})| .{1,60} nodes$)")
 _GPU = re.compile(r"(?:^|[\s_x-]|[x_-](\d{1,2})x?)(MI\d{3}X|G?[BH]\d00)(?![A-Za-z0-9])")
+_DEVICES = re.compile(r"[A-Z]{1,2}\d{3,4}X?$|(?:[A-Z]|MI|G[BH])\d{2,4}X?(?![A-Za-z0-9])")
 _METRICS: Mapping[str, str] = {
     "reward": "reward",
     "policy_training_time": "policy_training_time_s",
@@ -52,9 +53,10 @@ class _Run:
     """Notes on one run, of the lines so far. block, evaluates: the samples that were done where the last block and the
     last evaluation began. by_samples: its `step` counts samples. from_start: samples_count of train_loss is that of the
     step's beginning. samples_per_s: of the last block. ranks: that have started, on so many nodes. restarts: it has
-    started again, and its next block says where."""
+    started again, and its next block says where. length: of a sample, in tokens."""
 
     batch: int | None = None
+    length = 0
     benchmark: str | None = None
     started = False
     started_ms: float | None = None
@@ -69,6 +71,11 @@ class _Run:
     first_rank_ms: float | None = None
     stopped = False
     restarts = False
+
+    def of_tokens(self, count: int | None) -> int | None:
+        """Return the samples of what gpt3, until 4.0, counts in tokens; None where these are no complete steps."""
+        in_tokens = self.benchmark == "gpt3" and count and self.batch and self.length
+        return count // self.length if in_tokens and count and count % (self.batch * self.length) == 0 else None
 
     def step_of(self, iteration: int | None, samples: int | None) -> int | None:
         """Return the step, from 0. Submitters count `step` from 0 (NVIDIA's) or 1 (NeMo-RL): the samples decide."""
@@ -144,6 +151,8 @@ class _Driver(Driver):
         run, samples = self._run, as_count(about.get("samples_count"))
         if key == "global_batch_size":
             run.batch = as_count(value)
+        elif key == "max_sequence_length":
+            run.length = as_count(value) or 0
         elif key.startswith("submission_") and isinstance(value, str):
             yield from self._submission(line, key, value)
         elif key == "init_start":
@@ -225,7 +234,7 @@ class _Driver(Driver):
     def _evaluation(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         run, now, value = self._run, real(entry.get("time_ms")), entry.get("value")
         if key == "eval_start":
-            run.evaluates, run.evaluates_ms = as_count(about.get("samples_count")), now
+            run.evaluates, run.evaluates_ms = _samples(run, about), now
         if key != "eval_accuracy" or value is None:
             return
         seconds = (now - run.evaluates_ms) / 1000 if now is not None and run.evaluates_ms is not None else None
@@ -236,12 +245,17 @@ class _Driver(Driver):
         yield Validation(
             line=line,
             # AMD's counts a batch less than the block and the evaluation around it
-            step=_evaluated_after(run, as_count(about.get("samples_count"))),
+            step=_evaluated_after(run, _samples(run, about)),
             iteration=as_count(about.get("step")),
             loss=metrics.get("eval_accuracy") if run.benchmark in _JUDGED_BY_LOSS else None,
             seconds=seconds if seconds is not None and seconds >= 0 else None,
             metrics=metrics,
         )
+
+
+def _samples(run: _Run, about: Mapping[str, Any]) -> int | None:
+    samples = as_count(about.get("samples_count"))
+    return run.of_tokens(as_count(about.get("epoch_num"))) if samples is None else samples
 
 
 def _evaluated_after(run: _Run, samples: int | None) -> int | None:
@@ -256,8 +270,8 @@ def _step(
     """Return the step that a point reports; None for a mean over a block, or a validation step."""
     iteration, samples = (as_count(about.get(name)) for name in ("step", "samples_count"))
     now = real(entry.get("time_ms"))
-    if samples is None and run.by_samples:
-        iteration, samples = None, iteration
+    if samples is None and (run.by_samples or run.of_tokens(iteration)):
+        iteration, samples = None, run.of_tokens(iteration) or iteration
     loss = stats.get("reduced_train_loss", stats.get("train_loss"))
     step = run.step_of(iteration, samples)
     of_a_step = "train_step_time" in stats and iteration is not None and "throughput" not in stats
@@ -306,10 +320,11 @@ def _digits(value: Any) -> int | None:
 
 
 def _platform(line: int, text: str) -> Iterator[Event]:
-    """Yield the nodes and devices that a name such as 16xXE9712x4GB200 states: 2xA5000 may be two of either."""
+    """Yield the nodes and devices that a name such as 16xXE9712x4GB200 states: 2xA5000 may be two of either, and
+    8xA100_80GB and 8xMI325X_EPYC are devices."""
     nodes, device = _NODES.match(text), _GPU.search(text)
     count = int(nodes[1]) if nodes else 0
-    bare = nodes is not None and nodes[2] is not None and re.fullmatch(r"[A-Z]{1,2}\d{3,4}X?", nodes[2])
+    bare = nodes is not None and nodes[2] is not None and _DEVICES.match(nodes[2])
     if count and (count == 1 or not bare):
         yield Fact("num_nodes", count, line)
         if device and device[1]:

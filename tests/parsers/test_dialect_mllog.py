@@ -15,7 +15,7 @@ from parsers import Parser, Record
 from parsers.cli import imported_all, rows
 from parsers.driver import Fact, NewRun, Setting
 from parsers.reader import FIRST_WINDOW, WINDOW
-from parsers.record import Validation
+from parsers.record import Step, Validation
 
 Stated = (Fact, Setting)
 
@@ -54,6 +54,16 @@ def test_a_step_by_the_samples_before_it_or_in_place_of_its_number() -> None:
         read_back = steps_of("mllog", "\n".join([point("global_batch_size", 8), *lines]))
         assert [step.step for step in read_back] == expected
         assert None not in [step.loss for step in read_back]
+
+
+def test_gpt3_counts_tokens_until_4_0() -> None:
+    lines = [point("submission_benchmark", "gpt3"), point("global_batch_size", 8), point("max_sequence_length", 2048)]
+    lines += [point("tracked_stats", {"reduced_train_loss": 2.5}, step=k * 8 * 2048) for k in (1, 2)]
+    lines += [point("eval_accuracy", 2.75, epoch_num=2 * 8 * 2048), point("eval_accuracy", 2.75, epoch_num=2048)]
+    events = list(read("mllog", "\n".join(lines)))
+    steps = [(event.step, event.consumed_samples) for event in events if isinstance(event, Step)]
+    assert steps == [(0, 8), (1, 16)]
+    assert [event.step for event in events if isinstance(event, Validation)] == [1, None]
 
 
 def test_run_stop_judges_and_max_steps_is_a_ceiling(tmp_path: Path) -> None:
@@ -107,6 +117,8 @@ def test_the_throughput_of_its_blocks_is_the_speed_where_no_step_is_timed(tmp_pa
         ("2xA5000", None, None, None),
         ("1xXE7745x4H200-NVL-141GB", 1, 4, None),  # another card than the H200 of conf/hardware
         ("8xH100", None, None, None),
+        ("8xA100_80GB-methods", None, None, None),  # one node
+        ("8xMI325X_EPYC_9575F_pytorch", None, None, "mi325x"),
         ("2xD74H-7U", 2, None, None),
         ("8xSUBMISSION_PLATFORM_PLACEHOLDER", 8, None, None),
     ],

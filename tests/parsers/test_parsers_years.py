@@ -292,6 +292,16 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[list[dict[str, Any]]]]] = 
 }
 
 
+def test_megatron_deepspeed_that_died_before_its_first_step() -> None:
+    died = dump("deepspeed=True", "num_layers=28", width=48) + "AssertionError: 28 is not divisible by 8\n"
+    assert parse_text(died)[0].framework == "megatron_deepspeed"
+    assert parse_text(died.replace("True", "False"))[0].framework == "megatron"
+
+
+def test_the_steps_of_a_node_are_all_where_its_arguments_say_so() -> None:
+    assert [parse_text(MDS_NODE + dump(f"train_iters={n}") + PIPE)[0].train_iters for n in (1, 9)] == [1, 9]
+
+
 def stated(run: Parsed, name: str) -> Any:
     return run.effective[name].value if name in run.effective else None
 
