@@ -41,6 +41,7 @@ _ENDED = re.compile(
     r"|slurmstepd: error: \*\*\* .{1,200} CANCELLED AT"
     r"|(?:Subject: )?Job \d{1,12}: <.{1,200}> in cluster <.{1,80}> Exited"
     r"|Watchdog caught collective operation timeout"
+    r"|(?:\[PG [^]]{1,60}\] )?Process group watchdog thread terminated with exception: "
 )
 _OUT_OF_MEMORY = re.compile(
     r"MemoryError|ErrorOutOfMemory|out of memory|cudaErrorMemoryAllocation|DefaultCPUAllocator: can't allocate memory"

@@ -74,8 +74,8 @@ class _Run:
 
     def of_tokens(self, count: int | None) -> int | None:
         """Return the samples of what gpt3, until 4.0, counts in tokens; None where these are no complete steps."""
-        in_tokens = self.benchmark == "gpt3" and count and self.batch and self.length
-        return count // self.length if in_tokens and count and count % (self.batch * self.length) == 0 else None
+        of_a_step = (self.batch or 0) * self.length if self.benchmark == "gpt3" else 0
+        return count // self.length if count and of_a_step and count % of_a_step == 0 else None
 
     def step_of(self, iteration: int | None, samples: int | None) -> int | None:
         """Return the step, from 0. Submitters count `step` from 0 (NVIDIA's) or 1 (NeMo-RL): the samples decide."""

@@ -85,7 +85,7 @@ def _sizes(text: str) -> dict[str, int]:
 DIALECT = Dialect(
     framework="torchtitan",
     looks_for="TorchTitan: lines 'step: 10  loss: …  memory: …GiB(…%)  tps: …'",
-    signs=(b"tps: ", b"wps: "),
+    signs=(b"tps: ", b"wps: ", b"Training starts at step ", b"torchtitan version: "),
     marks=(b"step: ", b"Finished saving the checkpoint"),
     startup=(
         *(b"raining starts at step", b"Training completed"),
@@ -126,6 +126,7 @@ DIALECT = Dialect(
         r"local batch size (?P<micro_batch_size>\d{1,9}), global batch size (?P<global_batch_size>\d{1,9}),"
         r" gradient accumulation steps (?P<num_micro_batches>\d{1,9}), sequence length (?P<seq_length>\d{1,9}),"
         r" total steps \d{1,12} \(warmup \d{1,12}\)",
+        r"global batch size (?P<global_batch_size>\d{1,9}), sequence length (?P<seq_length>\d{1,9}), total steps",
         r"total steps \d{1,12} \(warmup (?P<lr_warmup_iters>\d{1,12})\)",
     ),
     facts=(

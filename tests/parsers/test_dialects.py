@@ -236,6 +236,12 @@ def test_settings_and_facts() -> None:
             },
         ),
         (
+            "torchtitan",  # of January 2025
+            "Training starts at step 1, with local batch size 8, global batch size 16, sequence length 2048, "
+            "total steps 10 (warmup 2)",
+            {"global_batch_size": 16, "seq_length": 2048, "train_iters": 10, "lr_warmup_iters": 2},
+        ),
+        (
             "torchtitan",  # how many pieces is not said
             "Building 2-D device mesh with ['pp', 'dp'], [2, 4]\n"
             "Trainer is initialized with local batch size 4, global batch size 16, gradient accumulation steps 1, "

@@ -51,6 +51,10 @@ def test_a_memory_of_no_known_size_has_no_unit() -> None:
     assert run.steps[0].memory_bytes is None
 
 
+def test_torchtitan_before_its_first_step() -> None:
+    assert parse_text("[rank0]:Training starts at step 1, with total steps 10 (warmup 2)")[0].framework == "torchtitan"
+
+
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_terminals_wraps_are_undone(width: int) -> None:
     line = next(li for li in MODERN.splitlines() if "iteration        3/" in li)

@@ -138,6 +138,8 @@ def test_what_shell_slurm_lsf_and_nccl_say_of_the_end() -> None:
     hangup = "/a/b.sh: line 149: 179417 Hangup      torchrun train.py"
     exited = "Subject: Job 3329260: <gpt3> in cluster <summit> Exited"
     late = "[rank2]:[E ProcessGroupNCCL.cpp:754] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(…)"
+    watchdog = "[rank0]:[rank0]:[E128 13:23:00.7 ProcessGroupNCCL.cpp:1897] [PG ID 0 PG GUID 0(default_pg) Rank 0] "
+    watchdog += "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access"
     launcher = "Error: environment generator script not found at:"
     killed = ((said, "killed") for said in (shell, hangup, lsf, slurm))
     for said, status in (*killed, (step, "failed"), (exited, "failed")):
@@ -149,7 +151,7 @@ def test_what_shell_slurm_lsf_and_nccl_say_of_the_end() -> None:
         *steps(1), "Traceback (most recent call last):", "KeyboardInterrupt", "RuntimeError: a worker is gone"
     )
     assert (judge(Ending(), stopped).status, judge(Ending(), stopped).cause) == ("killed", "KeyboardInterrupt")
-    for said in (late, launcher):
+    for said in (late, watchdog, launcher):
         assert judge(Ending(), read(*steps(1), said)).cause == said
         assert judge(Ending(), read(*steps(1), said, "ValueError: real")).cause == "ValueError: real"
 
