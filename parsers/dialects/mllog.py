@@ -27,6 +27,8 @@ _FACTS = (
     *("lora_rank", "lora_alpha", "config_filename", "lowest_numerical_precision_linear"),
     *(f"lowest_numerical_precision_in_{part}" for part in ("linear", "attn", "comm")),  # from 6.1 on
 )
+_MOST_ACCURACIES = 8  # Mask R-CNN's has BBOX and SEGM; of Stable Diffusion's FID and CLIP the metadata has the name
+_PLACES = ("samples_count", "epoch_num")
 # training_policies: these are judged by their validation loss (log perplexity, cross entropy).
 _JUDGED_BY_LOSS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b", "deepseekv3_671b", "gpt_oss_20b")
 _MODELS = {
@@ -238,7 +240,8 @@ class _Driver(Driver):
         if key != "eval_accuracy" or value is None:
             return
         seconds = (now - run.evaluates_ms) / 1000 if now is not None and run.evaluates_ms is not None else None
-        values = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
+        named = value if isinstance(value, Mapping) else {str(about.get("metric", "eval_accuracy")): value}
+        values = {**dict([*named.items()][:_MOST_ACCURACIES]), **{name: about.get(name) for name in _PLACES}}
         metrics = {name: number for name, printed in values.items() if (number := real(printed)) is not None}
         if run.samples_per_s is not None:
             metrics["samples_per_s"] = run.samples_per_s
@@ -247,7 +250,7 @@ class _Driver(Driver):
             # AMD's counts a batch less than the block and the evaluation around it
             step=_evaluated_after(run, _samples(run, about)),
             iteration=as_count(about.get("step")),
-            loss=metrics.get("eval_accuracy") if run.benchmark in _JUDGED_BY_LOSS else None,
+            loss=real(value) if run.benchmark in _JUDGED_BY_LOSS else None,
             seconds=seconds if seconds is not None and seconds >= 0 else None,
             metrics=metrics,
         )

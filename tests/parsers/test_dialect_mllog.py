@@ -256,3 +256,17 @@ def test_nothing_makes_it_raise() -> None:
         point("run_stop", [], status=["success"], samples_count={}) + point("eval_start", 0, samples_count=-1),
     ):
         assert steps_of("mllog", text) == []
+
+
+def test_an_evaluation_of_several_accuracies_names_each(tmp_path: Path) -> None:
+    lines = [
+        point("eval_accuracy", {"BBOX": 0.375, "SEGM": 0.325}, 4_000, epoch_num=13),
+        point("eval_accuracy", 88.5, 5_000, samples_count=8, metric="FID"),
+        point("eval_accuracy", 0.125, 6_000, samples_count=8, metric="CLIP"),
+    ]
+    (record,) = written(*lines, path=tmp_path / "a.log")
+    assert [dict(point.metrics) for point in record.validations] == [
+        {"BBOX": 0.375, "SEGM": 0.325, "epoch_num": 13},
+        {"FID": 88.5, "samples_count": 8},
+        {"CLIP": 0.125, "samples_count": 8},
+    ]
