@@ -82,6 +82,11 @@ def _sizes(text: str) -> dict[str, int]:
     return {"tp": 1, "pp": 1, "cp": 1, **{axis: int(size) for axis, size in named if size.isdecimal()}}
 
 
+def _loss(text: str) -> float | None:
+    """Return the loss; None for the -1.00000 of a rank without the pipeline's last stage (torchtitan/train.py)."""
+    return None if re.fullmatch(r"-1\.0{4,5}", text) else number(text)
+
+
 DIALECT = Dialect(
     framework="torchtitan",
     looks_for="TorchTitan: lines 'step: 10  loss: …  memory: …GiB(…%)  tps: …'",
@@ -97,7 +102,7 @@ DIALECT = Dialect(
     head=r"step: (?<!validate step: ) {0,11}(\d{1,12}) {2}(?=loss:)",
     fields=r"(\w{1,40})(?:: {1,12}|\()([^\sG()%]{1,40})",  # of "memory: 26.01GiB(82.96%)" two: memory and GiB
     columns={
-        "loss": ("loss", number),
+        "loss": ("loss", _loss),
         "grad_norm": ("grad_norm", number),
         "lr": ("lr", number),
         "tps": ("tokens_per_s_per_gpu", commas),

@@ -100,6 +100,7 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         "\n".join([titan(1), titan(1), titan(10), titan(10), titan(20)]),
         [{"interval_steps": interval} for interval in (1, 1, 9, 9, 10)],
     ),
+    "a rank without the last stage": ("torchtitan", titan(9).replace("3.12459", "-1.00000"), [{"loss": None}]),
     "a log that begins in the middle": ("torchtitan", titan(12510), [{"interval_steps": None}]),
     "a log that begins after a checkpoint": (
         "torchtitan",
