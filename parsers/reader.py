@@ -16,7 +16,7 @@ from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
 from parsers.text import body, colourless
-from parsers.unwrap import Unwrapper
+from parsers.unwrap import Unwrapper, mixed_line
 
 FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
@@ -24,6 +24,7 @@ _BLOCK = 1 << 20
 _MANY_RUNS = 1000
 _CUT = "line {} has no end: the log may be cut there, and a last word was left out"
 _BROKEN = "lines are broken at {} characters, as a terminal does it: what stood at a break may be missing"
+_MIXED = "line {} holds the beginning of another line: what stood there, and in others like it, may be missing"
 _MOST_WAITING = 10_000
 
 
@@ -317,9 +318,11 @@ class Parser:
         window = b"".join(self._window)
         self._window.clear()
         self._size, self._enough = 0, WINDOW
-        if self._unwrapper is None:
-            self._unwrapper = Unwrapper(window, _values_in)
+        first = self._unwrapper is None
+        self._unwrapper = self._unwrapper or Unwrapper(window, _values_in)
         window = self._unwrapper.feed(window) + (self._unwrapper.finish() if ended else b"")
+        if first and (line := mixed_line(window)):
+            self._reader.notes += (_MIXED.format(line),)
         if self._forced:
             self._settled = True
         elif not self._settled:

@@ -35,6 +35,13 @@ _NO_HOST = re.compile(
     re.IGNORECASE,
 )
 _ALL, _MANY = 0.95, 10
+# What only begins lines stands right behind a word or a number: another process wrote into the line, or its end came
+# late. No colour stands before it.
+_MIXED = re.compile(
+    rb"[\[(WIE](?<=[\w.,)%}|][\[(WIE])(?<!\dm[\[(WIE])(?<!\\n[\[(WIE])"
+    rb"(?:(?<=\[)(?:(?:rank|default)\d{1,6}\]:|NeMo [IWE] 20|(?:INFO|WARNING|ERROR)[\]|]|\d{4}-\d\d-\d\d[ T]\d\d:)"
+    rb"|(?<=\()[A-Z]\w{1,40} pid=\d|(?<=W)ARNING: |(?<=[IWE])\d{4} \d\d:\d\d:\d\d\.\d)"
+)
 
 
 class Unwrapper:
@@ -80,6 +87,12 @@ class Unwrapper:
         for layer in self._layers:
             data = layer(data)
         return data
+
+
+def mixed_line(window: bytes) -> int:
+    """Return the number of the first line that holds the beginning of another one, 0 where none does."""
+    match = _MIXED.search(window, 0, _TRIED)
+    return window.count(b"\n", 0, match.start()) + 1 if match else 0
 
 
 def encoding_of(head: bytes) -> str | None:

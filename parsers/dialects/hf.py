@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from conf.vocabulary import vocabulary
-from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Resumed, Setting, Values
+from parsers.driver import Cut, Dialect, Driver, Event, Fact, NewRun, Resumed, Setting, Values
 from parsers.record import Stall, Step, Validation
 from parsers.text import body
 from parsers.values import UNREAD, Place, count, gibibytes, literal, number, whole
@@ -231,6 +231,10 @@ class _Driver(Driver):
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterator[Event]:
         bar, pairs = _BAR.search(text), _pairs(text)
+        before = text.partition("{")[0] if pairs else ""
+        if " = " in before or "Saving model" in before:  # its line's end came late: its number may go on
+            events = super().other(line, before)
+            yield from (Cut(getattr(event, "name", "checkpoint"), None, line) for event in events)
         if bar is not None and (not pairs or _entry(text) != self._last):
             yield from self._drawn(line, _Bar(int(bar[1]), int(bar[2])))
         values = self.dialect.values(text)
