@@ -23,7 +23,9 @@ _IN_SEQUENCE, _FEW, _BEGINS = 20, 3, 4
 _MOST_HELD, _TRIED = 1 << 20, 1 << 18
 _NARROWEST, _WIDEST = 60, 400  # columns of a terminal
 _STAMP = re.compile(rf"(?m)^(?:{STAMP})".encode())
-_JSON_LINE = re.compile(rb'\{"log": ?".{0,65536}\}\s{0,9}$|\{ ?"[^\n]{0,4096}?"log_history": ?\[ ?\{ ?"')
+_JSON_LINE = re.compile(
+    rb'\{[^\n]{0,512}?"(?:log|message)": ?".{0,65536}\}\s{0,9}$|\{ ?"[^\n]{0,4096}?"log_history": ?\[ ?\{ ?"'
+)
 _HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,62}):(?: |$)")
 _DIGITS = re.compile(rb"\d{1,18}")
 # A word without a digit, a dot or a hyphen may be any: then all lines must begin with it, and few of them go on with a
@@ -206,11 +208,12 @@ def _is_host(word: bytes, lines: Sequence[bytes]) -> bool:
 
 
 def _from_json(data: bytes) -> bytes:
-    """Return the lines in those of Docker's json-file, {"log":"…\\n","stream":"stdout","time":"…"}, and a
-    trainer_state.json of one line as the Trainer writes it, with an entry a line."""
+    """Return the lines in those of Docker's json-file, {"log":"…\\n","stream":"stdout","time":"…"}, and of collectors,
+    {"@timestamp":"…","message":"…"}, and a trainer_state.json of one line as the Trainer writes it, an entry a line."""
     lines = []
     for line in data.split(b"\n"):
         entry = json_object(line.decode("utf-8", "replace")) if _JSON_LINE.match(line) else None
-        log = json.dumps(entry, indent=2) if entry and "log_history" in entry else (entry or {}).get("log")
+        entry = entry or {}
+        log = json.dumps(entry, indent=2) if "log_history" in entry else entry.get("log", entry.get("message"))
         lines.append(log.removesuffix("\n").encode("utf-8", "replace") if isinstance(log, str) else line)
     return b"\n".join(lines)

@@ -321,9 +321,9 @@ class MegatronDriver(Driver):
         if loaded is not None:
             yield Resumed(int(loaded[1]), line)
         elif saving is not None:
-            self._saving = int(saving[1]), _times(text)[:1]
+            self._saving = int(saving[1]), _times(text[: saving.start()])[-1:]
         elif saved is not None:
-            (iteration, begun_s), ended_s = self._saving, _times(text)[:1]
+            (iteration, begun_s), ended_s = self._saving, _times(text[: saved.start()])[-1:]
             known = iteration == int(saved[1]) and begun_s and ended_s
             seconds = ended_s[0] - begun_s[0] if known else None
             self.wants, self._saving = max(self.wants, _TIMERS), (-1, ())

@@ -61,6 +61,7 @@ def test_what_only_some_lines_bear_is_taken_off_those() -> None:
 def test_layers_come_off_one_by_one() -> None:
     line = '{"log":"2026-11-22T10:00:00.5Z stdout F node1: 0: loss é\\n","stream":"stdout","time":"2026"}\n'
     assert unwrapped(line * 4) == "0: loss é\n" * 4
+    assert unwrapped('{"@timestamp": "2026", "message": "node1: loss: 2.5"}\n' * 4) == "loss: 2.5\n" * 4
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         assert unwrapped(("a line é\r\n" * 9).encode(encoding)).lstrip("\ufeff") == "a line é\r\n" * 9
 
