@@ -50,10 +50,12 @@ class _Driver(Driver):
     _path: tuple[str, ...] = ()
     _read = ""  # the last line of the Config
 
-    def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
-        yield from super().step(line, values, text)
-        if "Saving checkpoint at " in text:  # a line's end came late: its number may go on in the next one
-            yield from tuple(super().other(line, text)) or (Cut("checkpoint", None, line),)
+    def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
+        step = super().step(line, values, text)
+        if "Saving checkpoint at " not in text:
+            return step
+        # A line's end came late: its number may go on in the next one.
+        return (*step, *(tuple(super().other(line, text)) or (Cut("checkpoint", None, line),)))
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         prefix = _PREFIX.search(text)
