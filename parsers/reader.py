@@ -18,9 +18,9 @@ from parsers.segment import Parsed, Segment, ends_a_run
 from parsers.text import body, colourless
 from parsers.unwrap import Unwrapper, mixed_line
 
-FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
+FIRST_WINDOW, WINDOW = 1 << 18, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
-_BLOCK = 1 << 20
+_BLOCK = _QUIET = 1 << 20
 _MANY_RUNS = 1000
 _CUT = "line {} has no end: the log may be cut there, and a last word was left out"
 _BROKEN = "lines are broken at {} characters, as a terminal does it: what stood at a break may be missing"
@@ -268,16 +268,17 @@ class Parser:
 
     def feed_bytes(self, data: bytes) -> None:
         """Read the next bytes, cut anywhere."""
-        if self._settled and self._unwrapper is not None:
+        while data and not self._settled:
+            room = self._enough - self._size
+            self._window.append(data[:room])
+            self._size, data = self._size + len(data[:room]), data[room:]
+            if self._size >= self._enough:
+                self._look()
+        if data and self._unwrapper is not None:
             data = self._unwrapper.feed(data)
             self._quiet = 0 if self._reader.feed(data) else self._quiet + len(data)
-            if self._quiet > FIRST_WINDOW and not self._quiet > FIRST_WINDOW + len(data):
+            if self._quiet > _QUIET and not self._quiet > _QUIET + len(data):
                 self._look_again()
-            return
-        self._window.append(data)
-        self._size += len(data)
-        if self._size >= self._enough:
-            self._look()
 
     def finish(self) -> tuple[Parsed, ...]:
         """Return the runs of the log, which has ended: at least one."""

@@ -40,8 +40,8 @@ def number(text: str) -> float | None:
 
 def real(value: Any) -> float | None:
     """Return a number of a JSON file; None for what is none, or is beyond a float."""
-    if type(value) is float:
-        return value if abs(value) < _LARGEST else None
+    if type(value) is float or value is None:
+        return value if value is not None and abs(value) < _LARGEST else None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < _LARGEST else None
 
@@ -49,6 +49,8 @@ def real(value: Any) -> float | None:
 def as_count(value: Any) -> int | None:
     """Return a number of a file as a count, also where it stands there as 144.0; None where it is none, or so large
     that not every integer is a number of its kind."""
+    if type(value) is int:
+        return value if 0 <= value < 2**53 else None
     amount = real(value)
     return int(amount) if amount is not None and 0 <= amount < 2**53 and amount.is_integer() else None
 

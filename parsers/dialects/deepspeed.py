@@ -98,6 +98,9 @@ class _Driver(Driver):
     def _made(self, line: int, values: Values) -> Iterable[Step]:
         """Return a step, and before it the reports that are steps too: the timer leaves out the first two."""
         done, before = values["iteration"], self._report
+        if not self._reports and (before is None or before["iteration"] != done):
+            self._last = done
+            return (Step(line=line, **values),)
         own: Values | None = before
         if before is None or before["iteration"] != done:
             own = next((report for _, report in self._reports if report["iteration"] == done), None)

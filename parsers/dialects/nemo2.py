@@ -46,8 +46,6 @@ FACTS = (
 )
 
 _HEAD = re.compile(r"Training epoch {1,12}(\d{1,12}), iteration {1,12}(\d{1,12})/(\d{1,12}) ?\|?")
-# The run's need; max_memory_allocated stands beside it, and alone where a line was cut.
-_RESERVED = ("max_memory_reserved_bytes", "peak_memory_usage_bytes")
 _MEANS = ("lr", "step_time_s", "loss", "grad_norm", "tokens_per_s_per_gpu", "tflops_per_gpu")
 _CUT = (":", "|", ".", "-", "+", "e", ",")
 _TAIL = re.compile(r"[\d.e+-]{1,12}")
@@ -200,9 +198,10 @@ def _settle(values: Values, text: str) -> Values | None:
         values["step"] = values["iteration"]
     # The parameter groups' rate, logged before the scheduler steps: the one that this step uses (nvidia.md, section 4).
     values["lr_used"] = values.get("lr")
-    # 0 bytes is what a stand-in for torch.cuda answers: no measurement.
+    # The run's need; max_memory_allocated stands beside it, and alone where a line was cut. 0 bytes is what a stand-in
+    # for torch.cuda answers: no measurement.
     metrics = values["metrics"]
-    measured = next((metrics[name] for name in _RESERVED if metrics.get(name)), None)
+    measured = metrics.get("max_memory_reserved_bytes") or metrics.get("peak_memory_usage_bytes")
     if measured:
         values["memory_bytes"], values["memory_kind"] = int(measured), "reserved"
     return values

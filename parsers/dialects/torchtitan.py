@@ -21,11 +21,14 @@ _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]
 
 
 def _share_last(values: Values, text: str) -> Values | None:
-    """Put the share of the memory last: a record's id follows from its text, and there it has always stood. None for
-    the rest of a validation's line, with which a log begins."""
+    """Put the share of the memory last: a record's id follows from its text, and there it has always stood. A loss of
+    -1 is that of a rank without the pipeline's last stage (torchtitan/train.py). None for the rest of a validation's
+    line, with which a log begins."""
     before = text.partition("step: ")[0]
     if before and "validate ".endswith(before):
         return None
+    if values.get("loss") == -1:
+        del values["loss"]
     share = values["metrics"].pop("memory_percent", None)
     if share is not None:
         values["metrics"]["memory_percent"] = share
@@ -82,11 +85,6 @@ def _sizes(text: str) -> dict[str, int]:
     return {"tp": 1, "pp": 1, "cp": 1, **{axis: int(size) for axis, size in named if size.isdecimal()}}
 
 
-def _loss(text: str) -> float | None:
-    """Return the loss; None for the -1.00000 of a rank without the pipeline's last stage (torchtitan/train.py)."""
-    return None if re.fullmatch(r"-1\.0{4,5}", text) else number(text)
-
-
 DIALECT = Dialect(
     framework="torchtitan",
     looks_for="TorchTitan: lines 'step: 10  loss: …  memory: …GiB(…%)  tps: …'",
@@ -102,7 +100,7 @@ DIALECT = Dialect(
     head=r"step: (?<!validate step: ) {0,11}(\d{1,12}) {2}(?=loss:)",
     fields=r"(\w{1,40})(?:: {1,12}|\()([^\sG()%]{1,40})",  # of "memory: 26.01GiB(82.96%)" two: memory and GiB
     columns={
-        "loss": ("loss", _loss),
+        "loss": ("loss", number),
         "grad_norm": ("grad_norm", number),
         "lr": ("lr", number),
         "tps": ("tokens_per_s_per_gpu", commas),
