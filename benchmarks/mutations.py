@@ -57,7 +57,12 @@ OTHERS = (
 )
 """Texts that another process writes into a line."""
 _SHOWN, _CAUSE = 4, 8  # values of a cell; characters of a cause that is cut
-_LESS = ("status", "validation valid None", "stall checkpoint None")  # by what is missing, or without its step
+_LESS = (
+    "status",
+    "validation valid None",
+    "validation test None",
+    "stall checkpoint None",
+)  # by what is missing, or without its step
 Lines = list[str]
 Mutation = Callable[[Lines, random.Random], bytes]
 

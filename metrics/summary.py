@@ -98,6 +98,12 @@ def _possible(basis: Basis, figures: dict[str, Quantity]) -> dict[str, Quantity]
     return {name: Quantity(None, q.unit, q.source, note=why) if name in left else q for name, q in figures.items()}
 
 
+def with_impossible(record: Record) -> Record:
+    """Return `record` with a note on each figure that is impossible, and why; once where many have one reason."""
+    figures = summarise(record).values() if device_of(record) is not None else ()
+    return replace(record, notes=(*record.notes, *dict.fromkeys(q.note for q in figures if q.missing == IMPOSSIBLE)))
+
+
 def summary_json(record: Record) -> dict[str, dict[str, Any]]:
     """Return `summarise` as Record.summary has it."""
     return {name: quantity.to_json() for name, quantity in summarise(record).items()}

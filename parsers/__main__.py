@@ -1,3 +1,3 @@
-from parsers.cli import main
+from tensorprimat.parse import main
 
 raise SystemExit(main(None))

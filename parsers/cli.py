@@ -18,7 +18,6 @@ from conf.errors import InputError, Problem, UserError, command, listed, writing
 from conf.vocabulary import vocabulary
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, exports, judge, write
 from parsers.assemble import differences
-from parsers.contradictions import with_impossible
 from parsers.dialects import load
 from parsers.given import given_keys, given_of, with_given
 from parsers.importers import is_record, read_record
@@ -79,6 +78,11 @@ PARSE = Command(
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0: read, whatever became of the runs; 2: bad input."""
+    return parse(argv)
+
+
+def parse(argv: Sequence[str] | None, judged: Callable[[Record], Record] = lambda record: record) -> int:
+    """Return the same. judged: returns a record with what those find in it whom nothing here imports."""
     arguments = PARSE.parse(argv)
     given = given_of(arguments.others, PARSE.names)
     named, dialect, switches = [Path(text) for text in arguments.words], arguments["dialect"], arguments.switches
@@ -96,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     read = _all(logs, dialect)
     if arguments["power"] is not None:
         read = [with_power(record, arguments["power"], alone=len(read) == 1) for record in read]
-    records = _with_given(read, given)
+    records = [judged(record) for record in _with_given(read, given)]
     for record, directory in zip(records, _directories(arguments, records), strict=True):
         if directory is not None:
             _write(record, directory)
@@ -132,13 +136,21 @@ def imported_all(
         parser.feed_bytes(block)
         progress(len(block))
     runs = parser.finish()
-    if dialect is None and (is_python(head) or not any(run.dialect or run.steps or run.facts for run in runs)):
+    known = any(run.dialect or run.steps or run.facts or _crashed(run) for run in runs)
+    if dialect is None and (is_python(head) or not known):
         what = f"is not a training log that is known here; it looks like {looks_like(head, runs[-1].lines)}"
         raise InputError(Problem(str(log), what, hint=_HINT))
     records = [_record(log, run, index, len(runs)) for index, run in enumerate(runs, start=1)]
     if log != STDIN:  # a run directory of ours, in which the last run wrote last
         records[-1] = with_probe(records[-1], log.parent / FOLDER)
     return tuple(records)
+
+
+def _crashed(run: Parsed) -> bool:
+    """Return whether a run ended in a fault before its first step: a trainer's, or where none is known torch's."""
+    faults = run.faults
+    torch = run.dialect or faults.death or any("torch" in line for line in run.tail)
+    return not run.steps and bool(torch and (faults.root or faults.death or faults.out_of_memory))
 
 
 def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
@@ -158,7 +170,7 @@ def _record(log: Path, run: Parsed, index: int, count: int) -> Record:
         started_at=str(run.facts["started_at"]) if "started_at" in run.facts else None,
     )
     code = run.facts.get("exit_code")
-    return with_impossible(assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about))
+    return assemble(run, judge(Ending(exit_code=code if type(code) is int else None), run), about)
 
 
 def _all(logs: Sequence[Path], dialect: str | None) -> list[Record]:
@@ -396,15 +408,16 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that was skipped, and why."""
+    """A file that was skipped, and why. crashed: a log that ends in a fault before its first step."""
 
     path: Path
     why: str
+    crashed: Log | None = None
 
 
 def discover(folders: Sequence[Path]) -> tuple[list[Log], list[Skipped]]:
     """Return the logs below `folders`, newest first, and what was skipped: first what speaks of training (a copy, a
-    log without steps), then all other files."""
+    log without steps), then all other files. Without any steps below them, what crashed before its first one counts."""
     skipped: list[Skipped] = []
     results = [_looked_at(path) for path in _files(folders, skipped)]
     logs = [result for result in results if isinstance(result, Log)]
@@ -418,6 +431,11 @@ def discover(folders: Sequence[Path]) -> tuple[list[Log], list[Skipped]]:
         same = next((log for log in taken.values() if _logged(log, export)), None)
         if same is not None:
             skipped.append(Skipped(taken.pop(key).path, f"the same run as {same.path}"))
+    if not taken:
+        crashed = [other.crashed for other in skipped if other.crashed is not None]
+        crashed = [log for log in crashed if log.dialect in DIALECTS] or crashed
+        taken = {log.path: log for log in crashed}
+        skipped = [other for other in skipped if other.path not in taken]
     skipped.sort(key=lambda other: other.why in _OTHERS)
     return sorted(taken.values(), key=lambda log: log.changed_s, reverse=True), skipped
 
@@ -467,6 +485,8 @@ def _looked_at(path: Path) -> Log | Skipped:
                 losses = {step.step: step.loss for step in parsed.steps} if kept else None
                 return Log(path, parsed.dialect or "our own marks", stat.st_mtime, stat.st_size, known, losses)
             why = "no steps in it" if parsed.dialect else _NOTHING
+            if _crashed(parsed):
+                return Skipped(path, why, Log(path, parsed.dialect or "a traceback", stat.st_mtime, stat.st_size))
     except UserError as error:
         why = " ".join(filter(None, (error.problems[0].what, error.problems[0].found)))
     except (OSError, ValueError) as error:

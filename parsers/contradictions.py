@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from math import prod
+from math import inf, prod
 from statistics import median
 from typing import Any
-
-from msgspec.structs import replace
 
 from conf.compose import choices
 from conf.errors import Problem, listed
@@ -104,8 +102,9 @@ def _device(record: Record, device: Hardware) -> Iterator[Problem]:
         yield _problem(record, "hardware", f"{device.name} ({listed(device.device_names)})", name)
     elif record.hardware not in (None, device.name):
         yield _problem(record, "hardware", device.name, record.hardware)
-    elif record.vendor and device.vendor and record.vendor != device.vendor:
-        yield _problem(record, "hardware", f"{device.name} of {device.vendor}", f"a device of {record.vendor}")
+    elif record.vendor and record.vendor != device.vendor:
+        mine = f"{device.name} of {device.vendor}" if device.vendor else device.name
+        yield _problem(record, "hardware", mine, f"a device of {record.vendor}")
     elif device.memory_gb is not None and device.vendor:
         has = device.memory_gb * _GIB / device.devices_per_package
         mine, total = f"{device.name} with {has / 1e9:,.0f} GB", real(record.environment.get("device_memory_bytes"))
@@ -139,31 +138,34 @@ def _model(
         yield _problem(record, "model", mine, named)
     if (model := model_named(mine)) is None or given.keys() & {*_SIZES}:
         return
-    parts, (logs, shards) = count(model), _parameters(record, known)
-    if logs and not 1 / _COUNTED_APART / shards <= logs / parts.total <= _COUNTED_APART:
-        yield _problem(record, "model", f"{model.name} with {parts.total:,} parameters", f"{logs:,.0f} parameters")
+    parts, (counted, least, most) = count(model), _parameters(record, known)
+    if not least / _COUNTED_APART <= parts.total <= most * _COUNTED_APART:
+        yield _problem(record, "model", f"{model.name} with {parts.total:,} parameters", counted)
     rate, printed = _tokens_rate(record, known) or 0, _middle(record, "tflops_per_gpu")
     needs = f"{model.name}, {6 * parts.active * rate / 1e12:,.0f} TFLOP/s/GPU at {rate:,.0f} tokens/s/GPU"
     (fewest, most), length = _OPERATIONS, _size(known, "seq_length") or model.max_position_embeddings
     scores = 16 * model.num_layers * model.num_attention_heads * model.kv_channels * length  # all, and recomputed
     if limit and fewest * parts.active * rate / 1e12 > limit[1]:
         yield _problem(record, "model", needs, limit[0])
-    if rate and printed and not logs:
+    if rate and printed and least != most:
         each = printed * 1e12 / rate
         if not fewest * parts.active <= each <= most * _COUNTED_APART * parts.active + scores:
             yield _problem(record, "model", needs, f"{printed:,.1f} TFLOP/s/GPU printed")
 
 
-def _parameters(record: Record, known: Mapping[str, Any]) -> tuple[float, int]:
-    """Return the parameters of the model by the log, 0 where it does not count them all; and in how many parts, for by
-    rank each may hold other experts."""
+def _parameters(record: Record, known: Mapping[str, Any]) -> tuple[str, float, float]:
+    """Return what the log says of the number of parameters, empty where it says nothing, and the fewest and the most
+    that the model then has: of some ranks as if all others were like the largest, and each had its own experts."""
     of_log, by_rank = record.environment, record.environment.get("parameters_by_rank")
     if total := real(of_log.get("parameters")) or (real(of_log.get("parameters_billion")) or 0) * 1e9:
-        return total, 1
+        return f"{total:,.0f} parameters", total, total
     ranks = prod(_size(known, f"{name}_model_parallel_size") for name in ("tensor", "pipeline"))
-    counts = [*by_rank.values()] if isinstance(by_rank, Mapping) else []
-    complete = len(counts) == ranks and all(type(one) is int for one in counts)
-    return (sum(counts) if complete else 0), _size(known, "num_experts") or 1
+    counts = [one for one in by_rank.values() if type(one) is int] if isinstance(by_rank, Mapping) else []
+    if counts and len(counts) == ranks:
+        return f"{sum(counts):,} parameters", sum(counts), sum(counts) * (_size(known, "num_experts") or 1)
+    ranks = _size(known, "world_size")
+    said = f"{max(counts):,} parameters on the largest rank seen of {ranks or 'unknown'}" if counts else ""
+    return said, max(counts, default=0), (max(counts) * ranks if counts and ranks else inf)
 
 
 def _ranks(record: Record, ranks: int, known: Mapping[str, Any]) -> Iterator[Problem]:
@@ -219,12 +221,3 @@ def _above(record: Record, limit: tuple[str, float] | None) -> str:
     """Return the TFLOP/s printed above a peak, in words; empty where they are not."""
     printed = (_middle(record, "tflops_per_gpu") or 0) if limit else 0
     return f"{printed:,.0f} TFLOP/s/GPU printed" if limit and printed > limit[1] else ""
-
-
-def with_impossible(record: Record) -> Record:
-    """Return `record` with a note where it prints more TFLOP/s than the device that it names can do."""
-    limit = _limit(record, None, {name: reading.value for name, reading in record.effective.items()})
-    if not limit or not (above := _above(record, limit)):
-        return record
-    note = f"impossible: {above}; {limit[0]}; check: asynchronous timing, how FLOPs were counted"
-    return replace(record, notes=(*record.notes, note))

@@ -360,7 +360,7 @@ class Driver:
         values = None if layout is None or self.wants else layout.values(text)
         if layout is None or values is None:
             return None
-        if layout.ends_in_value and self.dialect.complete and not self._is_complete(text):
+        if layout.ends_in_integer and self.dialect.complete and not self._is_complete(text):
             return None  # the last one was cut
         values = self.dialect.meaning(values, text)
         return None if values is None else self._read_step(line, text, values)

@@ -34,12 +34,14 @@ _FATAL = re.compile(
 _SLURM = "slurmstepd: error: *** "  # may stand behind what another process has begun to print
 # What others say of its end: the shell that started it, Slurm and LSF of the job, NCCL's watchdog. by: it was ended.
 _ENDED = re.compile(
-    r"(?P<by>(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Killed|Terminated)\b|TERM_[A-Z_]{3,40}: job killed"
-    r"|slurmstepd: error: \*\*\* (?:JOB .{1,200} CANCELLED AT|.{1,250} DUE TO ))"
+    r"(?P<by>(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Killed|Terminated|Hangup)\b|TERM_[A-Z_]{3,40}: job killed"
+    r"|slurmstepd: error: \*\*\* (?:JOB .{1,200} CANCELLED AT|.{1,250} DUE TO )"
+    r"|(?:.{0,300}(?:it/s|s/it).{0,100}\])?Killed$)"  # by a shell, behind a bar
     r"|(?:\S{1,200}: )?line \d{1,6}: {1,8}\d{1,10} (?:Aborted|Segmentation fault)\b"
     r"|slurmstepd: error: \*\*\* .{1,200} CANCELLED AT"
     r"|(?:Subject: )?Job \d{1,12}: <.{1,200}> in cluster <.{1,80}> Exited"
     r"|Watchdog caught collective operation timeout"
+    r"|(?:\[PG [^]]{1,60}\] )?Process group watchdog thread terminated with exception: "
 )
 _OUT_OF_MEMORY = re.compile(
     r"MemoryError|ErrorOutOfMemory|out of memory|cudaErrorMemoryAllocation|DefaultCPUAllocator: can't allocate memory"
@@ -54,14 +56,19 @@ _MEGATRON_CHECKS = re.compile(r"\bRank \d{1,6}[,:] |Unexpected result ")
 # What the surviving ranks and the launchers say once another rank is gone: never the first cause.
 _AFTERMATH = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process exited|ncclRemoteError"
-    r"|ChildFailedError|SignalException|Socket Timeout|DistNetworkError|heartbeat monitor|srun: error|bash: "
+    r"|ChildFailedError|SignalException|KeyboardInterrupt|Socket Timeout|DistNetworkError|heartbeat monitor"
+    r"|srun: error|bash: "
 )
 _CHILD_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,5})")
+# DeepSpeed's launcher; accelerate's, and whoever else starts a process.
+_CHILD_ENDED = re.compile(
+    r" exits with return code = (-?\d{1,5})$|Error: Command .{1,4000} died with <Signals\.\w{3,12}: (\d{1,3})>"
+)
 _SUMMARY_RANK = re.compile(r"^\s{0,20}rank\s{1,10}: (\d{1,6}) ")
 _SUMMARY_EXIT = re.compile(r"^\s{0,20}exitcode\s{1,10}: (-?\d{1,5}) ")
 _CHEAP = re.compile(
     r"rror|RROR|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf"
-    r"|[Kk]illed|Terminated|Exited|Watchdog"
+    r"|[Kk]illed|Terminated|Hangup|Exited|Watchdog"
 )
 _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
 
@@ -115,6 +122,8 @@ class FaultFinder:
         elif "exitcode: " in text:
             if child := _CHILD_FAILED.search(text):
                 self._keep("death", _death(f"local rank {child[2]}", int(child[1])))
+        elif ("return code = " in text or "died with " in text) and (child := _CHILD_ENDED.search(text.rstrip())):
+            self._keep("death", _death("a process that was started", int(child[1] or f"-{child[2]}")))
         elif self._message_left or _CHEAP.search(text):
             self._read_fault(text)
 
@@ -131,10 +140,11 @@ class FaultFinder:
             for sort, pattern in (("out_of_memory", _OUT_OF_MEMORY), ("not_finite", _NOT_FINITE)):
                 if pattern.search(text):
                     self._keep(sort, shown)
-            if raised and "SignalException" in raised[0]:
+            if raised and ("SignalException" in raised[0] or "KeyboardInterrupt" in raised[0]):
                 self._keep("interrupted", shown)
             nameless = said.startswith("Error: ")  # a launcher's, which often goes on: no exception has this name
-            self._keep("aftermath" if nameless or _AFTERMATH.search(text) else "root", shown)
+            follows = nameless or "KeyboardInterrupt" in self._first.get("interrupted", "")
+            self._keep("aftermath" if follows or _AFTERMATH.search(text) else "root", shown)
             self._message, self._message_left = shown, _MESSAGE_LINES
             self._refusal = said.startswith("engine: ") and self._first.get("root") == shown
         elif _NOT_FINITE.search(text) and _MEGATRON_CHECKS.search(text):

@@ -15,6 +15,7 @@ from parsers.values import FIELDS, INTEGERS, POWERS, UNITS, Convert, Place, comm
 
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,17}|(?=[eE]))?(?:[eE][-+]\d\d)?", re.ASCII)
 _DIGITS = re.compile(r"([eE]\\[-+])?([0-9]+)")  # in an escaped text
+_DECIMALS = re.compile(r"\.[0-9]{1,17}$")
 _COLOUR = re.compile(r"\[[\d;]+m")  # with other digits it may be one
 _LONGEST, _MORE = 30, 2
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}")
@@ -48,13 +49,15 @@ class Layout:
         fields, metrics = (",".join(entry[2] for entry in entries if entry[0] == kind) for kind in (False, True))
         self._groups = tuple(first + 1 + n for _, first, form in entries for n in range(form.count("%s")))
         self._template = f'{{{fields}{"," * bool(fields)}"metrics":{{{metrics}}}}}'
-        self.ends_in_value = at == len(text)
+        decimals = _DECIMALS.search(text)
+        self._point = len(decimals[0]) if decimals and at == len(text) else 0  # from the end: a cut number has fewer
+        self.ends_in_integer = at == len(text) and text[-1].isdigit() and not self._point
         self._match = re.compile(pattern + re.escape(text[at:]), re.ASCII).fullmatch
 
     def values(self, text: str) -> dict[str, Any] | None:
         """Return what `step_fields` returns of a line that is printed so; None for any other."""
         match = self._match(text)
-        if match is None:
+        if match is None or (self._point and text[-self._point] != "."):
             return None
         try:
             values: dict[str, Any] = _DECODER.decode(self._template % match.group(*self._groups))

@@ -17,7 +17,10 @@ _NO_STEP = '; no step was read: print [tprimat] step {"step": 0, "loss": …}, o
 _NO_TOTAL = '; whether that is all is unknown without train_iters: print [tprimat] effective {"train_iters": …}'
 
 
-_PRINTED = ("loss", "lr", "grad_norm", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes")
+_PRINTED = (
+    *("loss", "lr", "grad_norm", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes"),
+    *("loss_scale", "global_batch_size", "skipped", "nan"),
+)
 _FEW = 0.3  # of the steps
 
 
@@ -145,6 +148,9 @@ def _notes(ending: Ending, parsed: Parsed, status: Status) -> Iterator[str]:
         ceiling = parsed.train_iters is None or parsed.finished
         total = "" if ceiling else f" {parsed.train_iters}"
         yield f"all{total} iterations were done; {how} came after them: {why}"
+    ordered = sum("step:by_order" in step.flags for step in parsed.steps)
+    if ordered and (status == "completed" or parsed.steps[-1].numbered):  # else said above
+        yield f"the log does not show the numbers of {ordered} steps, which are counted in their order"
     yield from _lost(parsed.steps)
     bad = [step for step in parsed.steps if _not_finite(step)]
     if bad:
@@ -176,4 +182,5 @@ def _lost(steps: Sequence[Step]) -> Iterator[str]:
         wide = [gap for gap in begins if gap >= 2 * interval]  # in the order of their first places
         if wide:
             places = sum(between[gap] for gap in wide)
-            yield f"step lines are missing in {places} places, the first after iteration {begins[wide[0]]}"
+            where = "1 place" if places == 1 else f"{places} places, the first"
+            yield f"step lines are missing in {where} after iteration {begins[wide[0]]}"

@@ -16,14 +16,15 @@ from parsers.record import Step
 from parsers.scan import Scanner, Span
 from parsers.segment import Parsed, Segment, ends_a_run
 from parsers.text import body, colourless
-from parsers.unwrap import Unwrapper
+from parsers.unwrap import Unwrapper, mixed_line
 
-FIRST_WINDOW, WINDOW = 1 << 20, 8 << 20
+FIRST_WINDOW, WINDOW = 1 << 18, 8 << 20
 """So much of a log is looked at at once to find its dialect, until one makes steps."""
-_BLOCK = 1 << 20
+_BLOCK = _QUIET = 1 << 20
 _MANY_RUNS = 1000
 _CUT = "line {} has no end: the log may be cut there, and a last word was left out"
-_BROKEN = "lines are broken at {} characters, and were put together; what stood at a break may be missing"
+_BROKEN = "lines are broken at {} characters, as a terminal does it: what stood at a break may be missing"
+_MIXED = "line {} holds the beginning of another line: what stood there, and in others like it, may be missing"
 _MOST_WAITING = 10_000
 
 
@@ -267,24 +268,23 @@ class Parser:
 
     def feed_bytes(self, data: bytes) -> None:
         """Read the next bytes, cut anywhere."""
-        if self._settled and self._unwrapper is not None:
+        while data and not self._settled:
+            room = self._enough - self._size
+            self._window.append(data[:room])
+            self._size, data = self._size + len(data[:room]), data[room:]
+            if self._size >= self._enough:
+                self._look()
+        if data and self._unwrapper is not None:
             data = self._unwrapper.feed(data)
             self._quiet = 0 if self._reader.feed(data) else self._quiet + len(data)
-            if self._quiet > FIRST_WINDOW and not self._quiet > FIRST_WINDOW + len(data):
+            if self._quiet > _QUIET and not self._quiet > _QUIET + len(data):
                 self._look_again()
-            return
-        self._window.append(data)
-        self._size += len(data)
-        if self._size >= self._enough:
-            self._look()
 
     def finish(self) -> tuple[Parsed, ...]:
         """Return the runs of the log, which has ended: at least one."""
-        self._look()
-        if self._unwrapper is not None:
-            self._reader.feed(self._unwrapper.finish())
-            if self._unwrapper.width:
-                self._reader.notes += (_BROKEN.format(self._unwrapper.width),)
+        self._look(ended=True)
+        if self._unwrapper is not None and self._unwrapper.broken_at:
+            self._reader.notes += (_BROKEN.format(self._unwrapper.broken_at),)
         self._reader.finish()
         while self._look_again():
             self._reader.finish()
@@ -314,14 +314,16 @@ class Parser:
         self._reader.feed(rest)
         return True
 
-    def _look(self) -> None:
+    def _look(self, ended: bool = False) -> None:
         """Find the dialect in what was not looked at yet, until one makes steps there; then read on in it."""
         window = b"".join(self._window)
         self._window.clear()
         self._size, self._enough = 0, WINDOW
-        if self._unwrapper is None:
-            self._unwrapper = Unwrapper(window, _values_in)
-        window = self._unwrapper.feed(window)
+        first = self._unwrapper is None
+        self._unwrapper = self._unwrapper or Unwrapper(window, _values_in)
+        window = self._unwrapper.feed(window) + (self._unwrapper.finish() if ended else b"")
+        if first and (line := mixed_line(window)):
+            self._reader.notes += (_MIXED.format(line),)
         if self._forced:
             self._settled = True
         elif not self._settled:
@@ -338,8 +340,9 @@ def _values_in(text: bytes) -> int:
     reader = LogReader(detect(text, set())[0])
     reader.feed(text)
     reader.finish()
-    fields = sum(value is not None for run in reader.results() for step in run.steps for value in astuple(step))
-    return fields + sum(len(run.effective) + len(run.facts) for run in reader.results())
+    runs = reader.results()
+    fields = sum(value is not None for run in runs for step in run.steps for value in (*astuple(step), *step.metrics))
+    return fields + sum(len(entries) for run in runs for entries in (run.effective, run.facts, run.validations))
 
 
 def detect(window: bytes, signed: set[str]) -> tuple[tuple[str, ...], bool]:

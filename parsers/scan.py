@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ STDIN = Path("-")
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _LONGER = 3
+_WHOLE_WORD = re.compile(rb"(?:Interrupt|Error|Exception|Killed|Terminated|Aborted|\dms?)$")
 LINE_LIMIT = 64 * 1024
 """Longer lines are cut: no framework prints one that is longer and means something."""
 
@@ -60,7 +62,8 @@ class Scanner:
         rest, self._rest, self._too_long = self._rest, b"", False
         if rest:
             yield from self._scan(_without_cut_word(rest))
-            self.lines, self.cut = self.lines + 1, rest.rstrip()[-1:] not in (b"", b"}", b"]", b")", b"|")
+            self.lines, closed = self.lines + 1, rest.rstrip()[-1:] in (b"", b"}", b"]", b")", b"|", b"%")
+            self.cut = not closed and _WHOLE_WORD.search(rest[-20:]) is None
 
     def raw(self, start: int, end: int) -> str:
         """Return a piece as text. Where `plain`, colours that lost their ESC byte may be left in it."""
@@ -157,7 +160,7 @@ def _gaps(known: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
 
 def _without_cut_word(line: bytes) -> bytes:
     """Return a line without its last word: no line end closes it, so it was cut, perhaps inside a number."""
-    if not (line[-1:].isalnum() or line[-1:] in b".-+_"):
+    if not (line[-1:].isalnum() or line[-1:] in b".-+_") or _WHOLE_WORD.search(line[-20:]):
         return line
     cut = line.rfind(b" ") + 1
     return line[:cut] + b" " * (len(line) - cut)

@@ -243,6 +243,9 @@ class Segment:
         self._restart(done, line)
 
     def _restart(self, done: int, line: int) -> None:
+        last = self._restarts[-1] if self._restarts else None
+        if last is not None and last.steps == done and (not self.steps or self.steps[-1].line < last.line):
+            return  # another rank says so, too
         self._validations = [point for point in self._validations if point.step is None or point.step < done]
         self._points.clear()
         if not self.steps:
@@ -270,9 +273,13 @@ class Segment:
             return point  # steps without a line may lie before it
         return (
             point
-            if known or not self.steps or not self.steps[-1].numbered
+            if known or not self.steps or not self.steps[-1].numbered or self._is_late(point)
             else replace(point, step=self.steps[-1].step)
         )
+
+    def _is_late(self, point: Validation) -> bool:
+        """Return whether a point at the end of training stands behind a step that is not the last: that was lost."""
+        return point.split == "test" and self._train_iters not in (None, self.last_step + 1)
 
     def _take_fact(self, fact: Fact) -> None:
         if fact.name == "train_iters":
@@ -323,7 +330,7 @@ class Segment:
         dumped = self._dumped(stated, framework)
         damaged = {name: at for name, at in dumped.items() if _is_damaged(name, at.value)}
         dumped = {name: at for name, at in dumped.items() if name not in damaged}
-        planned = self._marked["effective"].get("train_iters")
+        planned = self._marked["effective"].get("train_iters", dumped.get("train_iters"))
         if planned is not None and self._train_iters is None:
             self._take_fact(Fact("train_iters", planned.value, planned.line))
         return Parsed(
@@ -373,19 +380,20 @@ class Segment:
         if not self.steps:
             yield "the log has no step lines"
         else:
-            yield from self._beginning(bool(dumped or self._marked["effective"]))
+            yield from self._beginning({*dumped, *self._marked["effective"]})
         for restart in self._restarts:
             yield f"resumed after iteration {restart.steps} (line {restart.line})"
         if self._contradicted:
             names = ", ".join(sorted(self._contradicted)[:8])
             yield f"the log dumps its arguments more than once, with other values; unknown therefore: {names}"
 
-    def _beginning(self, settings: bool) -> Iterator[str]:
-        """Yield what the log lacks at its beginning, where it is a run's tail. settings: whether any were read."""
+    def _beginning(self, settings: set[str]) -> Iterator[str]:
+        """Yield what the log lacks at its beginning, where it is a run's tail. settings: those that were read."""
         first, second = self.steps[0], self.steps[min(1, len(self.steps) - 1)]
         resumed = any(restart.line < first.line for restart in self._restarts)
-        if not settings:
-            yield "no settings were read: the log prints none, or what it begins with is missing"
+        if settings <= {"world_size"}:
+            but = "but world_size " if settings else ""
+            yield f"no settings {but}were read: the log prints none, or what it begins with is missing"
         if not resumed and first.iteration and first.step > max(1, second.step - first.step):
             yield f"the log begins at iteration {first.iteration}: what came before it is missing"
 

@@ -204,7 +204,7 @@ class _Runs:
         """Yield what a row says beside its step."""
         writer = self._writer
         point = {to: real(logged[tag]) for tag, to in writer.validations.items() if tag in logged}
-        if point:
+        if any(tag in logged and not tag.startswith("train/") for tag in writer.validations):
             loss, seconds = point.pop("loss", None), point.pop("seconds", None)
             at = count - writer.first if count >= writer.first else None
             yield Validation(line=place, step=at, iteration=count, loss=loss, seconds=seconds, metrics=point)

@@ -7,6 +7,7 @@ it is."""
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,12 +19,13 @@ Layer = Callable[[bytes], bytes]
 """Takes one wrapping off complete lines."""
 
 _MOST_LAYERS, _LOOKED_AT, _PART = 4, 1000, 50
-_IN_SEQUENCE, _FEW = 20, 3
+_IN_SEQUENCE, _FEW, _BEGINS = 20, 3, 4
 _MOST_HELD, _TRIED = 1 << 20, 1 << 18
 _NARROWEST, _WIDEST = 60, 400  # columns of a terminal
-_NEARLY = 0.9
 _STAMP = re.compile(rf"(?m)^(?:{STAMP})".encode())
-_JSON_LINE = re.compile(rb'\{"log": ?".{0,65536}\}\s{0,9}$')
+_JSON_LINE = re.compile(
+    rb'\{[^\n]{0,512}?"(?:log|message)": ?".{0,65536}\}\s{0,9}$|\{ ?"[^\n]{0,4096}?"log_history": ?\[ ?\{ ?"'
+)
 _HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,62}):(?: |$)")
 _DIGITS = re.compile(rb"\d{1,18}")
 # A word without a digit, a dot or a hyphen may be any: then all lines must begin with it, and few of them go on with a
@@ -35,35 +37,43 @@ _NO_HOST = re.compile(
     re.IGNORECASE,
 )
 _ALL, _MANY = 0.95, 10
+# What only begins lines stands right behind a word or a number: another process wrote into the line, or its end came
+# late. No colour stands before it.
+_MIXED = re.compile(
+    rb"[\[(WIE](?<=[\w.,)%}|][\[(WIE])(?<!\dm[\[(WIE])(?<!\\n[\[(WIE])"
+    rb"(?:(?<=\[)(?:(?:rank|default)\d{1,6}\]:|NeMo [IWE] 20|(?:INFO|WARNING|ERROR)[\]|]|\d{4}-\d\d-\d\d[ T]\d\d:)"
+    rb"|(?<=\()[A-Z]\w{1,40} pid=\d|(?<=W)ARNING: |(?<=[IWE])\d{4} \d\d:\d\d:\d\d\.\d)"
+)
 
 
 class Unwrapper:
-    """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers.
+    """Takes off what the first part of a log, `window`, shows it is wrapped in. Lines keep their numbers, but
+    for those of a document that is one line.
 
-    values_in: how many values are read of a text; lines that a terminal has broken at its width, inside of words, are
-    put together where that loses none. width: at which they were, 0 for none."""
+    broken_at: the width at which a terminal has broken its lines, 0 for none. values_in: how many values are read of a
+    text: they are put together where that loses none."""
 
     def __init__(self, window: bytes, values_in: Callable[[bytes], int] = lambda text: 0) -> None:
         encoding = encoding_of(window)
         self._decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
         window = window.decode(encoding, "replace").encode() if encoding else window
-        self.width = _width(_sample(window))
-        if self.width:
+        self._widths = _widths(_sample(window))
+        self.broken_at = max(self._widths, default=0)
+        if self._widths:
             part = window[: window.rfind(b"\n", 0, _TRIED) + 1] or window[:_TRIED]
-            broken = _breaks_words(part, self.width)
-            self.width *= broken and values_in(_joined(part, self.width)) > _NEARLY * values_in(part)
-        self._layers = _layers(_joined(window, self.width))
+            self._widths *= values_in(_joined(part, self._widths)) >= values_in(part)
+        self._layers = _layers(_joined(window, self._widths))
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
         """Return the next bytes of the log itself; where lines are wrapped, up to the last line end."""
         if self._decoder is not None:
             data = self._decoder.decode(data).encode("utf-8", "replace")
-        if not self._layers and not self.width:
+        if not self._layers and not self._widths:
             return data
         data = self._rest + data
         cut = data.rfind(b"\n") + 1
-        while self.width and cut and _is_row(data[data.rfind(b"\n", 0, cut - 1) + 1 : cut - 1], self.width):
+        while self._widths and cut and _is_row(data[data.rfind(b"\n", 0, cut - 1) + 1 : cut - 1], self._widths):
             cut = data.rfind(b"\n", 0, cut - 1) + 1
         cut = cut or (len(data) if len(data) > _MOST_HELD else 0)
         self._rest = data[cut:]
@@ -75,10 +85,16 @@ class Unwrapper:
         return self._unwrapped(rest)
 
     def _unwrapped(self, data: bytes) -> bytes:
-        data = _joined(data, self.width)
+        data = _joined(data, self._widths)
         for layer in self._layers:
             data = layer(data)
         return data
+
+
+def mixed_line(window: bytes) -> int:
+    """Return the number of the first line that holds the beginning of another one, 0 where none does."""
+    match = _MIXED.search(window, 0, _TRIED)
+    return window.count(b"\n", 0, match.start()) + 1 if match else 0
 
 
 def encoding_of(head: bytes) -> str | None:
@@ -93,42 +109,42 @@ def encoding_of(head: bytes) -> str | None:
     return None
 
 
-def _width(lines: Sequence[bytes]) -> int:
-    """Return the length of the longest lines, where several have it as if a terminal had broken them there; else 0."""
+def _widths(lines: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the length of the longest lines, where several have it and both end and go on in several ways: a terminal
+    breaks a line anywhere, while lines of one form, which may be as long as one another, end alike. Where none of them
+    ends in a blank those were trimmed, and a line that is shorter by one had it."""
     longest = max((_length(line) for line in lines if b"\r" not in line[:-1]), default=0)
-    rows = sum(_is_row(line, longest) for line in lines) if _NARROWEST <= longest <= _WIDEST else 0
-    return longest if rows >= _FEW else 0
-
-
-def _breaks_words(text: bytes, width: int) -> bool:
-    """Return whether lines of that length often end inside a word; one that begins as the one before is a new line."""
-    lines = text.split(b"\n")
-    rows = [(line, after) for line, after in pairwise(lines) if _is_row(line, width)]
-    ends = [line[-1:] + after[:1] if line[:4] != after[:4] else b"" for line, after in rows]
-    return bool(ends) and 4 * sum(end.isalpha() and end.islower() and len(end) == 2 for end in ends) >= len(ends)
+    if not _NARROWEST <= longest <= _WIDEST:
+        return ()
+    rows = [(line[-1:], after[:_BEGINS]) for line, after in pairwise(lines) if _is_row(line, (longest,))]
+    ends, begins = ({_DIGITS.sub(b"0", row[at]) for row in rows} for at in (0, 1))
+    if min(len(ends), len(begins)) < _FEW:
+        return ()
+    return (longest,) if b" " in ends else (longest, longest - 1)
 
 
 def _length(line: bytes) -> int:
     return len(line) if line.isascii() else len(line.decode("utf-8", "replace"))
 
 
-def _is_row(line: bytes, width: int) -> bool:
+def _is_row(line: bytes, widths: Sequence[int]) -> bool:
     """Return whether a line is as long as that, and no ruler."""
-    return len(line) >= width == _length(line) and len(set(line)) > _FEW
+    return bool(widths) and len(line) >= widths[-1] and _length(line) in widths and len(set(line)) > _FEW
 
 
-def _joined(data: bytes, width: int) -> bytes:
-    """Return lines without the breaks at `width`; behind a joined line are as many empty ones as it had breaks."""
-    if not width:
+def _joined(data: bytes, widths: Sequence[int]) -> bytes:
+    """Return lines without the breaks at these widths; behind a joined line are as many empty ones as it had breaks. A
+    line that begins as the one before it is no rest of that."""
+    if not widths:
         return data
-    lines: list[bytes] = []
-    before: list[bytes] = []
+    rows: list[list[bytes]] = [[]]
     for line in data.split(b"\n"):
-        before.append(line)
-        if not _is_row(line, width):
-            lines += [b"".join(before), *[b""] * (len(before) - 1)]
-            before = []
-    return b"\n".join(lines + before)
+        if rows[-1] and (not _is_row(rows[-1][-1], widths) or line[:_BEGINS] == rows[-1][0][:_BEGINS]):
+            rows.append([])
+        elif rows[-1]:
+            rows[-1][-1] += b" " * (widths[0] - _length(rows[-1][-1]))
+        rows[-1].append(line)
+    return b"\n".join(part for of in rows for part in (b"".join(of), *[b""] * (len(of) - 1)))
 
 
 def _layers(window: bytes) -> tuple[Layer, ...]:
@@ -192,10 +208,12 @@ def _is_host(word: bytes, lines: Sequence[bytes]) -> bool:
 
 
 def _from_json(data: bytes) -> bytes:
-    """Return the lines in those of Docker's json-file: {"log":"…\\n","stream":"stdout","time":"…"}."""
+    """Return the lines in those of Docker's json-file, {"log":"…\\n","stream":"stdout","time":"…"}, and of collectors,
+    {"@timestamp":"…","message":"…"}, and a trainer_state.json of one line as the Trainer writes it, an entry a line."""
     lines = []
     for line in data.split(b"\n"):
         entry = json_object(line.decode("utf-8", "replace")) if _JSON_LINE.match(line) else None
-        log = entry.get("log") if entry is not None else None
+        entry = entry or {}
+        log = json.dumps(entry, indent=2) if "log_history" in entry else entry.get("log", entry.get("message"))
         lines.append(log.removesuffix("\n").encode("utf-8", "replace") if isinstance(log, str) else line)
     return b"\n".join(lines)

@@ -20,7 +20,8 @@ UNREAD: Column = "", str
 FIELDS = frozenset(STEP_FIELDS)
 _LARGEST = 1e200  # a number that can still be converted; a larger one is no measurement
 _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
-_LIGHTNING = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
+_COMPUTED = {"bf16": "bfloat16", "bfloat16": "bfloat16", "32": "float32", "fp32": "float32"}
+_COMPUTED |= dict.fromkeys(("16", "fp16", "float16"), "float16")
 # Something stands behind a number: a quotation mark, a notebook's escape, the same process' warning (NeMo). Anything
 # else that follows at once may have cut it.
 _BEHIND = re.compile(r"[\s\\\"',]|\[NeMo ")
@@ -39,8 +40,8 @@ def number(text: str) -> float | None:
 
 def real(value: Any) -> float | None:
     """Return a number of a JSON file; None for what is none, or is beyond a float."""
-    if type(value) is float:
-        return value if abs(value) < _LARGEST else None
+    if type(value) is float or value is None:
+        return value if value is not None and abs(value) < _LARGEST else None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < _LARGEST else None
 
@@ -48,13 +49,16 @@ def real(value: Any) -> float | None:
 def as_count(value: Any) -> int | None:
     """Return a number of a file as a count, also where it stands there as 144.0; None where it is none, or so large
     that not every integer is a number of its kind."""
+    if type(value) is int:
+        return value if 0 <= value < 2**53 else None
     amount = real(value)
     return int(amount) if amount is not None and 0 <= amount < 2**53 and amount.is_integer() else None
 
 
 def compute_dtype(environment: Mapping[str, Any]) -> str | None:
-    """Return the type that Lightning's trainer computes in (32-true, bf16, bf16-mixed, 16 …); None without one."""
-    return _LIGHTNING.get(str(environment.get("precision")).partition("-")[0])
+    """Return the type that the trainer computes in, by Lightning (32-true, bf16-mixed, bfloat16, 16 …), Composer
+    (amp_bf16) or llm.c (BF16); None without one."""
+    return _COMPUTED.get(str(environment.get("precision")).lower().removeprefix("amp_").partition("-")[0])
 
 
 def integer(text: str) -> int | None:

@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "launch": ("tensorprimat.launch", "LAUNCH", "main", "run an experiment: model=llama platform=nvidia"),
     "check": ("tensorprimat.check", "CHECK", "main", "can it run here, and as requested? model=llama platform=nvidia"),
     "data": ("tensorprimat.data", "DATA", "main", "look into a corpus, or ahead: preview platform=cpu"),
-    "parse": ("parsers.cli", "PARSE", "main", "read training logs: LOG"),
+    "parse": ("tensorprimat.parse", "PARSE", "main", "read training logs: LOG"),
     "metrics": ("metrics.cli", "METRICS", "main", "figures of runs: RUN; cost, energy, check, flops"),
     "compare": ("compare.cli", "COMPARE", "main", "compare runs: RUN RUN -o DIR"),
     "models": ("tensorprimat.lists", "MODELS", "models", "the models of conf/model"),

@@ -98,6 +98,9 @@ class _Driver(Driver):
     def _made(self, line: int, values: Values) -> Iterable[Step]:
         """Return a step, and before it the reports that are steps too: the timer leaves out the first two."""
         done, before = values["iteration"], self._report
+        if not self._reports and (before is None or before["iteration"] != done):
+            self._last = done
+            return (Step(line=line, **values),)
         own: Values | None = before
         if before is None or before["iteration"] != done:
             own = next((report for _, report in self._reports if report["iteration"] == done), None)
@@ -161,6 +164,11 @@ DIALECT = Dialect(
         "samples/sec": ("samples_per_s_interval_mean", number),
     },
     memory_kind="allocated",
+    # A timer's line may end with each field; since it prints the memory, only with that.
+    complete=(
+        r"epoch=.{1,400}, MaxMemAllocated=[\d.]{1,20}GB\s*$|skipped=.{1,4000}\]\s*$"
+        r"|^(?!.{0,400}(?:epoch|skipped)=)"
+    ),
     means={" iter time (s): ": ("step_time_s",)},
     facts=(r"DeepSpeed info: version=(?P<framework_version>[^,\s]{1,40})",),
     # DeepSpeedConfig: world_size is the data-parallel size where the model is cut (config.py, __init__).

@@ -6,22 +6,29 @@ other: in the log of a node without the last rank. Which step's rate is printed 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from parsers.dialects import deepspeed, megatron
 from parsers.dialects.megatron_deepspeed import NodeDriver
 
+# Pipeline 0 is one stage, run without DeepSpeed's pipeline engine (megatron/initialize.py); one expert is the MLP.
+_MEANT: Mapping[tuple[str, Any], Any] = {
+    ("pipe_parallel_size", 0): 1,
+    **{("moe_num_experts", count): None for count in (0, 1)},
+    **{("precision", word): f"float{word[2:]}" for word in ("fp16", "fp32")},
+}
+
 
 class _Driver(NodeDriver):
     def value(self, name: str, printed: str) -> Any:
-        """Return 512 for "512.........................updated": dots fill up to where the value came from. Pipeline 0
-        is one stage, run without DeepSpeed's pipeline engine (megatron/initialize.py)."""
+        """Return 512 for "512.........................updated": dots fill up to where the value came from."""
         value = super().value(name, re.sub(r"\.{0,100}(?:updated|default)$", "", printed))
         if name == "optimizer":  # {'type': 'Adam', 'params': …}
             named = re.search(r"'type': '(\w{1,40})'", printed)
             return value if named is None else named[1].lower()
-        return 1 if (name, value) == ("pipe_parallel_size", 0) else value
+        return _MEANT.get((name, value), value)
 
 
 DIALECT = replace(

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from parsers.driver import Dialect, Driver, Event, Fact, NewRun, Resumed, Setting, Values
+from conf.vocabulary import vocabulary
+from parsers.driver import Cut, Dialect, Driver, Event, Fact, NewRun, Resumed, Setting, Values
 from parsers.record import Stall, Step, Validation
-from parsers.values import UNREAD, Place, count, gibibytes, number, whole
+from parsers.text import body
+from parsers.values import UNREAD, Place, count, gibibytes, literal, number, whole
 
 _PAIR = re.compile(r"[\"']([\w/() .-]{1,60})[\"']: (?!null|None)[\"']?([^,\"'{}]{1,60})")
 _BAR = re.compile(r"\| {0,12}(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
@@ -32,6 +34,11 @@ _SUMMARY: Mapping[str, str] = {
     **{f"train_{what}_per_second": f"train_{what}_per_s" for what in ("samples", "steps", "tokens")},
     "train_loss": "train_loss_mean",
 }
+# A dump of what the trainer was given, not its source; and a setting in it: key=value or "key": value.
+_DUMP = re.compile(r"(?<!=)(?<!= )\b(?:\w{0,40}TrainingArguments|[A-Z]{3,5}Config)\(|\[axolotl\..{1,200} config:\s*$")
+_GIVEN = re.compile(r"(?<![\w.'-])\"?(\w{2,40})\"?(?:=|: )[\"<]?(-?[\w.+-]{1,40})\"?(?=,|\)|: |\s*$)")
+_DUMP_LINES = 400
+_OF_AXOLOTL = ("micro_batch_size", "world_size")  # called as ours are
 _TOO_MANY = 10**12  # steps
 _TOTALS = 16
 _NEARLY = 1e-6
@@ -58,7 +65,7 @@ class _Run:
     sure: it is known; 0 at the start is. begun: the log has the run's start. at: the last step's epoch. epoch: of the
     last line. bar: the last one. redrawn: by total, where bars were first drawn twice; once: how many were drawn once.
     bunched: lines came without bars between them: they were kept back. span: the least and the most steps of an epoch,
-    as known steps show. every: how many steps lie between lines, by the same."""
+    as known steps show. every: how many steps lie between lines, by the same. lines: how many were read."""
 
     header: dict[str, Any] = field(default_factory=dict)
     last: int = 0
@@ -72,6 +79,7 @@ class _Run:
     once: int = 0
     span: _Span | None = None
     every: int | None = None
+    lines: int = 0
     tokens_per_step: float | None = None
     counts_padding: bool = False  # the tokens seen are those of whole batches: TRL's num_tokens are not
 
@@ -186,7 +194,7 @@ class _Driver(Driver):
         self._run = _Run()
         self._waiting: tuple[int, Values, _Bar | None] | None = None  # line, values, the bar before
         self._last = ""  # the last dictionary
-        self._in_state = False
+        self._in_state, self._dump_left = False, 0
         self._entry: tuple[int, int, list[str]] | None = None  # its line, how far it is indented, its lines
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
@@ -223,6 +231,10 @@ class _Driver(Driver):
 
     def read(self, line: int, text: str, match: re.Match[str] | None = None) -> Iterator[Event]:
         bar, pairs = _BAR.search(text), _pairs(text)
+        before = text.partition("{")[0] if pairs else ""
+        if " = " in before or "Saving model" in before:  # its line's end came late: its number may go on
+            events = super().other(line, before)
+            yield from (Cut(getattr(event, "name", "checkpoint"), None, line) for event in events)
         if bar is not None and (not pairs or _entry(text) != self._last):
             yield from self._drawn(line, _Bar(int(bar[1]), int(bar[2])))
         values = self.dialect.values(text)
@@ -284,9 +296,10 @@ class _Driver(Driver):
                 yield from self._release()
                 self._begin()
                 yield NewRun(line)
+                self._last = ""
             self._run.sure = self._run.begun = True
             self._run.header.pop("num_examples", None)
-        for event in (*self._resumed(line, text), *super().other(line, text)):
+        for event in (*self._resumed(line, text), *self._given(line, text), *super().other(line, text)):
             if isinstance(event, Resumed):
                 self._run.last = event.done
             if isinstance(event, (Setting, Fact)):
@@ -294,10 +307,29 @@ class _Driver(Driver):
             else:
                 yield event
 
+    def _given(self, line: int, text: str) -> Iterator[Event]:
+        """Yield what a line of a dump states. Behind a step a dump is of what comes next."""
+        if _DUMP.search(text):
+            self._dump_left = 0 if self._run.last else _DUMP_LINES
+        if not self._dump_left:
+            return
+        for name, printed in _GIVEN.findall(text):
+            setting = self.dialect.known.get(name) or (vocabulary()[name] if name in _OF_AXOLOTL else None)
+            word = printed.rpartition(".")[2].lower().removesuffix("_with_warmup")
+            if setting is not None and setting.name != "train_iters" and setting.accepts(value := literal(printed)):
+                yield Setting(setting.name, value, line)
+            elif name in ("bf16", "fp16") and word == "true":
+                yield Fact("precision", name, line)
+            elif name in ("lr_scheduler_type", "lr_scheduler") and word in ("linear", "cosine", "constant"):
+                yield Setting("lr_decay_style", word, line)
+        ends = text.rstrip().endswith(")") or body(text).rstrip() == "}"
+        self._dump_left = 0 if ends else self._dump_left - 1
+        self.wants = max(self.wants, int(self._dump_left > 0))
+
     def _noted(self, event: Setting | Fact) -> Iterator[Event]:
         """Keep what is stated of the run; the first counts of what later lines state of something else."""
         header = self._run.header
-        if event.name in _FIRST_COUNTS and event.name in header:
+        if event.name in _FIRST_COUNTS and header.get(event.name) not in (None, "trl", "transformers"):
             return
         header[event.name] = event.value
         if event.name == "train_iters" and event.value == header.get("global_step"):
@@ -358,13 +390,14 @@ class _Driver(Driver):
             run.last, run.sure = run.last + 1, False
         else:
             begun = run.sure if run.last else run.begun or known in (1, run.header.get("logging_steps"))
-            since = known - run.last if begun else 0
+            since, first = known - run.last if begun else 0, run.last <= 1 or not run.lines
             run.every = since if since > 0 and run.last and known % since == 0 else None
             run.last, run.sure = known, True
-            if since > 0:
+            if since > 0 and (first or known % since == 0):  # else a line was lost
                 values["interval_steps"] = since
             if since == 1:
                 values["flags"] = ()
+        run.lines += 1
         values["line"], values["step"] = line, run.last - 1
         return Step(**values)
 
@@ -476,7 +509,8 @@ _DUMPED = (  # in a dump of TrainingArguments, a YAML file that is printed, a co
     r"\blogging_first_step[\"']?[=: ] ?(?P<logging_first_step>[Tt]rue)",
     r"(?P<logging_first_step>--logging_first_step)(?![= ] {0,4}[Ff]alse)",
     r"\blogging_strategy[\"']?[=: ] ?[\"']?<?(?:IntervalStrategy\.)?(?P<logging_strategy>\w{2,5})",
-    r"resume_from_checkpoints?[\"']?[=: ] ?[\"']?(?!None|null|[Ff]alse)(?P<resumed_from>[^\s,\"']{1,200})",
+    r"resume_from_checkpoints?[\"']?[=: ] ?[\"']?(?!None|null|[Ff]alse|[\w.]{0,80}(?:checkpoint|ckpt)\w{0,9}[,)])"
+    r"(?P<resumed_from>[^\s,\"'()]{1,200})(?![^\s,\"'])",  # a traceback shows the call
 )
 _TRAINERS = (
     r"/(?P<trainer>axolotl|llamafactory|llmtuner|swift|trl|transformers)/[^\":]{0,99}?train[^\":]{0,80}(?:\",|:\d)",
@@ -498,7 +532,17 @@ DIALECT = Dialect(
     startup=(
         *(b"** Running training **", b"train_runtime", b"Num examples = ", b"Num Epochs = ", b"batch size per device"),
         *(b" train batch size (w. ", b"Gradient Accumulation steps", b"Total optimization steps"),
-        *(b"Batch size per device", b"Total batch size", b"[INFO:swift]", b"dist_world_size=", b'"global_step": '),
+        *(
+            b"TrainingArguments(",
+            b"Config(",
+            b"Num processes: ",
+            b". Max memory: ",
+            b"Batch size per device",
+            b"Total batch size",
+            b"[INFO:swift]",
+            b"dist_world_size=",
+            b'"global_step": ',
+        ),
         *(b"Number of trainable parameters", b"Continuing training from global step", _STATE.encode(), b"[axolotl."),
         *(b"logging_s", b"logging_first_step", b"resume_from_checkpoint", b'"current_steps": ', b".py:"),
         *(b"max_steps=", b"max_steps: ", b'"max_steps": ', b"'max_steps': ", b'.py", line '),
@@ -532,9 +576,13 @@ DIALECT = Dialect(
     settings=(
         *(rf"{text} = (?P<{name}>[\d,]{{1,20}})" for name, text in _SETTINGS.items()),
         r"dist_world_size=(?P<world_size>\d{1,6})",
+        r"\[INFO:swift\] rank: \d{1,6}, local_rank: \d{1,6}, world_size: (?P<world_size>\d{1,6}),",
+        r"^Num processes: (?P<world_size>\d{1,6})\s*$",  # accelerate/state.py
     ),
     facts=(
         *(rf"{text} = (?P<{name}>[\d,]{{1,40}})" for name, text in _FACTS.items()),
+        r"/\|    (?:GPU: )?(?P<device_name>[^.|]{2,60})\. (?:Num GPUs = \d{1,4}\. )?"
+        r"Max memory: (?P<device_memory_bytes>[\d.]{1,12}) GB\. Platform",  # Unsloth's, in GiB
         *(*_DUMPED, *_TRAINERS),
     ),
     conversions={

@@ -45,7 +45,7 @@ _VALIDATION = re.compile(
 )
 _VALIDATED = re.compile(r"([A-Za-z_][\w ]{0,40}?)[ _](value|PPL|ppl): ([^ |]{1,30})(?= {0,4}\||\s{1,8}[A-Za-z])")
 PARAMETERS = re.compile(
-    r"parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})"
+    r"parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}) ?, ?(\d{1,6})\): (\d{1,18})(?![\w(\[])"
 )
 _PEAK_MEMORY = re.compile(r"\[Rank (\d{1,6})\] \(after (\d{1,12}) iterations\) memory \((MB|GB)\) \|")
 _PEAKS = re.compile(r"(?:^|\|) {0,4}(?:mem-)?max[ -](allocated|reserved)(?:-gigabytes)?: {0,4}([^ |]{1,24})")
@@ -143,9 +143,9 @@ def _places(text: str) -> list[Place] | None:
     for part in text[at:end].split("|"):  # "name: value" or "name=value"
         name, colon, printed = part.partition(":")
         if not colon:
-            name, equals, printed = part.partition("=")
-            if not equals and _ANOTHER.search(part):
-                break  # another line, whose end came before this one's
+            name, _, printed = part.partition("=")
+        if (not (colon or printed) and _ANOTHER.search(part)) or "loss at " in part:
+            break  # another line, whose end came before this one's
         places += _put(_target(name), printed, at + len(part) - len(printed))
         at += len(part) + 1
     return places
@@ -252,11 +252,17 @@ class MegatronDriver(Driver):
             self._dump = self.wants = 0 if ended else _DUMP_GAP
         elif "checkpoint" in text:
             yield from self._checkpoint(line, text)
+        elif "elapsed" in text and "|" in text:
+            self.lost()
         else:
             for pattern, make in ((PARAMETERS, parameters), (_VALIDATION, _validation), (_PEAK_MEMORY, _peak_memory)):
                 if match := pattern.search(text):
                     yield from make(match, line)
             yield from super().other(line, text)
+
+    def lost(self) -> None:
+        """Take note of the rest of an iteration line: what the next one covers is not known."""
+        self._previous = None
 
     def _stalled(self) -> tuple[Stall, ...]:
         """Return a checkpoint that no timer followed."""
@@ -315,9 +321,9 @@ class MegatronDriver(Driver):
         if loaded is not None:
             yield Resumed(int(loaded[1]), line)
         elif saving is not None:
-            self._saving = int(saving[1]), _times(text)[:1]
+            self._saving = int(saving[1]), _times(text[: saving.start()])[-1:]
         elif saved is not None:
-            (iteration, begun_s), ended_s = self._saving, _times(text)[:1]
+            (iteration, begun_s), ended_s = self._saving, _times(text[: saved.start()])[-1:]
             known = iteration == int(saved[1]) and begun_s and ended_s
             seconds = ended_s[0] - begun_s[0] if known else None
             self.wants, self._saving = max(self.wants, _TIMERS), (-1, ())

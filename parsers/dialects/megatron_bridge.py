@@ -41,6 +41,7 @@ class _Driver(MegatronDriver):
         self._counted = 0
         self._numbered = False
         self._left = 0
+        self._complete = False  # the dump is of all that there is, once
         self._path: list[tuple[int, str]] = []
         self._entries: dict[str, tuple[Any, int]] = {}
 
@@ -55,6 +56,9 @@ class _Driver(MegatronDriver):
                 return
         if "training.config.ConfigContainer" in text or "Configuration Summary (Non-Default" in text:
             self._left, self._path = _GAP, []
+            self._complete = "ConfigContainer" in text
+            if self._complete:
+                self._entries.clear()
         elif self._left:
             self._dump_line(number, text)
         yield from super().feed(number, text)
@@ -64,6 +68,10 @@ class _Driver(MegatronDriver):
         yield from self._settled()
         for event in super().step(line, values, text):
             yield self._with_time(event) if isinstance(event, Step) else event
+
+    def lost(self) -> None:
+        super().lost()
+        self._timed.clear()
 
     def end(self) -> Iterator[Event]:
         yield from super().end()
@@ -103,6 +111,8 @@ class _Driver(MegatronDriver):
         else:
             self._left, indent = _GAP, len(entry[1])
             self._path = [*takewhile(lambda outer: outer[0] < indent, self._path)]
+            if self._complete and not self._path and any(name.startswith(f"{entry[2]}.") for name in self._entries):
+                self._entries.clear()  # printed anew, and its first line was lost
             if entry[3] is None:
                 self._path = [*self._path, (indent, entry[2])][:_DEEPEST]
             elif self._path and len(self._entries) < 10_000:

@@ -55,7 +55,7 @@ DIALECT = replace(
     looks_for="Megatron-DeepSpeed: 'samples per second: ' or 'samples_per_second=' in Megatron's iteration line",
     signs=(
         *(b"samples per second: ", b"samples_per_second=", b"| consumed_tokens=", b"DeepSpeed is enabled."),
-        b"| lm-loss: ",
+        *(b"| lm-loss: ", b"  deepspeed %b True" % (b"." * 39)),
         b"| consumed tokens:  ",  # to twelve places; swiss-ai's Megatron prints "| consumed tokens: 1.258B"
     ),
     marks=(*megatron.DIALECT.marks, *deepspeed.DIALECT.marks),

@@ -27,6 +27,8 @@ _FACTS = (
     *("lora_rank", "lora_alpha", "config_filename", "lowest_numerical_precision_linear"),
     *(f"lowest_numerical_precision_in_{part}" for part in ("linear", "attn", "comm")),  # from 6.1 on
 )
+_MOST_ACCURACIES = 8  # Mask R-CNN's has BBOX and SEGM; of Stable Diffusion's FID and CLIP the metadata has the name
+_PLACES = ("samples_count", "epoch_num")
 # training_policies: these are judged by their validation loss (log perplexity, cross entropy).
 _JUDGED_BY_LOSS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b", "deepseekv3_671b", "gpt_oss_20b")
 _MODELS = {
@@ -38,6 +40,7 @@ _RANKS_WITHIN_S = 600.0  # all ranks start in seconds, 8,192 in 5: one that come
 _RANKS_A_NODE = (2, 4, 8, 16)
 _NODES = re.compile(r"(\d{1,5})(?:x(.{1,200})| .{1,60} nodes$)")
 _GPU = re.compile(r"(?:^|[\s_x-]|[x_-](\d{1,2})x?)(MI\d{3}X|G?[BH]\d00)(?![A-Za-z0-9])")
+_DEVICES = re.compile(r"[A-Z]{1,2}\d{3,4}X?$|(?:[A-Z]|MI|G[BH])\d{2,4}X?(?![A-Za-z0-9])")
 _METRICS: Mapping[str, str] = {
     "reward": "reward",
     "policy_training_time": "policy_training_time_s",
@@ -52,9 +55,10 @@ class _Run:
     """Notes on one run, of the lines so far. block, evaluates: the samples that were done where the last block and the
     last evaluation began. by_samples: its `step` counts samples. from_start: samples_count of train_loss is that of the
     step's beginning. samples_per_s: of the last block. ranks: that have started, on so many nodes. restarts: it has
-    started again, and its next block says where."""
+    started again, and its next block says where. length: of a sample, in tokens."""
 
     batch: int | None = None
+    length = 0
     benchmark: str | None = None
     started = False
     started_ms: float | None = None
@@ -69,6 +73,11 @@ class _Run:
     first_rank_ms: float | None = None
     stopped = False
     restarts = False
+
+    def of_tokens(self, count: int | None) -> int | None:
+        """Return the samples of what gpt3, until 4.0, counts in tokens; None where these are no complete steps."""
+        of_a_step = (self.batch or 0) * self.length if self.benchmark == "gpt3" else 0
+        return count // self.length if count and of_a_step and count % of_a_step == 0 else None
 
     def step_of(self, iteration: int | None, samples: int | None) -> int | None:
         """Return the step, from 0. Submitters count `step` from 0 (NVIDIA's) or 1 (NeMo-RL): the samples decide."""
@@ -144,6 +153,8 @@ class _Driver(Driver):
         run, samples = self._run, as_count(about.get("samples_count"))
         if key == "global_batch_size":
             run.batch = as_count(value)
+        elif key == "max_sequence_length":
+            run.length = as_count(value) or 0
         elif key.startswith("submission_") and isinstance(value, str):
             yield from self._submission(line, key, value)
         elif key == "init_start":
@@ -225,23 +236,29 @@ class _Driver(Driver):
     def _evaluation(self, line: int, key: str, entry: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[Event]:
         run, now, value = self._run, real(entry.get("time_ms")), entry.get("value")
         if key == "eval_start":
-            run.evaluates, run.evaluates_ms = as_count(about.get("samples_count")), now
+            run.evaluates, run.evaluates_ms = _samples(run, about), now
         if key != "eval_accuracy" or value is None:
             return
         seconds = (now - run.evaluates_ms) / 1000 if now is not None and run.evaluates_ms is not None else None
-        values = {"eval_accuracy": value, **{name: about.get(name) for name in ("samples_count", "epoch_num")}}
+        named = value if isinstance(value, Mapping) else {str(about.get("metric", "eval_accuracy")): value}
+        values = {**dict([*named.items()][:_MOST_ACCURACIES]), **{name: about.get(name) for name in _PLACES}}
         metrics = {name: number for name, printed in values.items() if (number := real(printed)) is not None}
         if run.samples_per_s is not None:
             metrics["samples_per_s"] = run.samples_per_s
         yield Validation(
             line=line,
             # AMD's counts a batch less than the block and the evaluation around it
-            step=_evaluated_after(run, as_count(about.get("samples_count"))),
+            step=_evaluated_after(run, _samples(run, about)),
             iteration=as_count(about.get("step")),
-            loss=metrics.get("eval_accuracy") if run.benchmark in _JUDGED_BY_LOSS else None,
+            loss=real(value) if run.benchmark in _JUDGED_BY_LOSS else None,
             seconds=seconds if seconds is not None and seconds >= 0 else None,
             metrics=metrics,
         )
+
+
+def _samples(run: _Run, about: Mapping[str, Any]) -> int | None:
+    samples = as_count(about.get("samples_count"))
+    return run.of_tokens(as_count(about.get("epoch_num"))) if samples is None else samples
 
 
 def _evaluated_after(run: _Run, samples: int | None) -> int | None:
@@ -256,8 +273,8 @@ def _step(
     """Return the step that a point reports; None for a mean over a block, or a validation step."""
     iteration, samples = (as_count(about.get(name)) for name in ("step", "samples_count"))
     now = real(entry.get("time_ms"))
-    if samples is None and run.by_samples:
-        iteration, samples = None, iteration
+    if samples is None and (run.by_samples or run.of_tokens(iteration)):
+        iteration, samples = None, run.of_tokens(iteration) or iteration
     loss = stats.get("reduced_train_loss", stats.get("train_loss"))
     step = run.step_of(iteration, samples)
     of_a_step = "train_step_time" in stats and iteration is not None and "throughput" not in stats
@@ -306,10 +323,11 @@ def _digits(value: Any) -> int | None:
 
 
 def _platform(line: int, text: str) -> Iterator[Event]:
-    """Yield the nodes and devices that a name such as 16xXE9712x4GB200 states: 2xA5000 may be two of either."""
+    """Yield the nodes and devices that a name such as 16xXE9712x4GB200 states: 2xA5000 may be two of either, and
+    8xA100_80GB and 8xMI325X_EPYC are devices."""
     nodes, device = _NODES.match(text), _GPU.search(text)
     count = int(nodes[1]) if nodes else 0
-    bare = nodes is not None and nodes[2] is not None and re.fullmatch(r"[A-Z]{1,2}\d{3,4}X?", nodes[2])
+    bare = nodes is not None and nodes[2] is not None and _DEVICES.match(nodes[2])
     if count and (count == 1 or not bare):
         yield Fact("num_nodes", count, line)
         if device and device[1]:

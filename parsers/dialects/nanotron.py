@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from parsers.driver import Dialect, Driver, Event, Setting, Values
+from parsers.driver import Cut, Dialect, Driver, Event, Setting, Values
 from parsers.values import POWERS, human, literal, whole
 
 _human_ms = partial(human, shift=-3)
@@ -49,6 +49,13 @@ class _Driver(Driver):
     _rank = ""
     _path: tuple[str, ...] = ()
     _read = ""  # the last line of the Config
+
+    def step(self, line: int, values: Values, text: str) -> Iterable[Event]:
+        step = super().step(line, values, text)
+        if "Saving checkpoint at " not in text:
+            return step
+        # A line's end came late: its number may go on in the next one.
+        return (*step, *(tuple(super().other(line, text)) or (Cut("checkpoint", None, line),)))
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         prefix = _PREFIX.search(text)

@@ -46,12 +46,6 @@ FACTS = (
 )
 
 _HEAD = re.compile(r"Training epoch {1,12}(\d{1,12}), iteration {1,12}(\d{1,12})/(\d{1,12}) ?\|?")
-# Which of several is the run's need, and what it is a maximum of.
-_MEMORY: Mapping[str, str] = {
-    "max_memory_reserved_bytes": "reserved",
-    "peak_memory_usage_bytes": "reserved",
-    "max_memory_allocated_bytes": "allocated",
-}
 _MEANS = ("lr", "step_time_s", "loss", "grad_norm", "tokens_per_s_per_gpu", "tflops_per_gpu")
 _CUT = (":", "|", ".", "-", "+", "e", ",")
 _TAIL = re.compile(r"[\d.e+-]{1,12}")
@@ -103,7 +97,9 @@ class _Driver(NemoDriver):
         self._wrapped: _Lines = _Lines(self._head, self._is_complete)
         self._previous: Step | None = None
         self._open: Values | None = None  # the first step, while the log interval is not known
-        self._fields = 0
+        self._fields = self._most = 0
+        self._cut = False  # the last step line lacks its end
+        self._usual: int | None = None  # steps from line to line, the fewest so far
         self._val_loss: float | None = None
         self._stated: int | None = None  # the last total that was stated
 
@@ -122,7 +118,11 @@ class _Driver(NemoDriver):
         return super().other(line, text)
 
     def step(self, line: int, values: Values, text: str) -> Iterator[Event]:
-        self._fields = text.count("|")
+        if values["step"] == 0:
+            self._previous, self._val_loss, self._cut, self._most = None, None, False, 0  # every run has its own
+        self._fields, cut = text.count("|"), self._cut
+        self._most = max(self._fields, self._most)
+        self._cut = self._fields < self._most or " " in text.rstrip().rpartition(": ")[2]
         values["line"] = line
         before, metrics, head = self._previous, values["metrics"], _HEAD.search(text)
         # The printer's total - 1; that of an epoch where training has no max_steps.
@@ -132,7 +132,7 @@ class _Driver(NemoDriver):
             self._stated = total if goes_on else None  # what comes first may still be another run's
             yield Fact("train_iters", total, line)
         if metrics:
-            yield from self._validated(line, metrics)
+            yield from self._validated(line, metrics, cut)
         if self._open is not None:
             first, self._open = self._open, None
             before = self._settled(first, values["step"] - first["step"])
@@ -147,13 +147,15 @@ class _Driver(NemoDriver):
         else:
             yield self._settled(values, values["step"] - before.step)
 
-    def _validated(self, line: int, metrics: Values) -> Iterator[Event]:
+    def _validated(self, line: int, metrics: Values, cut: bool) -> Iterator[Event]:
         """Yield a validation. val_loss stays on the lines until the next: it is new where it changes, and came before
-        this step."""
+        this step. cut: the line before lacks its end, where it may have been new already."""
         loss, before = metrics.pop("val_loss", None), self._previous
         others = {name: metrics.pop(name) for name in tuple(metrics) if name.startswith("val_")}
         if loss is not None and loss != self._val_loss:
             self._val_loss = loss
+            if cut:
+                return
             step, iteration = (None, None) if before is None else (before.step, before.iteration)
             yield Validation(line=line, step=step, iteration=iteration, loss=loss, metrics=others)
 
@@ -164,7 +166,8 @@ class _Driver(NemoDriver):
             values["interval_steps"] = 1
         else:
             values["lr_used"] = values["consumed_samples"] = None
-        if gap is not None and gap > 1 and (values["iteration"] + 1) % gap == 0:
+        self._usual = min(gap or 1, self._usual or gap or 1)
+        if gap is not None and 1 < gap < 2 * self._usual and (values["iteration"] + 1) % gap == 0:
             values["interval_steps"] = gap
             values["flags"] = tuple(f"{name}:interval_mean" for name in _MEANS if values.get(name) is not None)
         self._previous = Step(**values)
@@ -195,11 +198,12 @@ def _settle(values: Values, text: str) -> Values | None:
         values["step"] = values["iteration"]
     # The parameter groups' rate, logged before the scheduler steps: the one that this step uses (nvidia.md, section 4).
     values["lr_used"] = values.get("lr")
-    # 0 bytes is what a stand-in for torch.cuda answers: no measurement.
+    # The run's need; max_memory_allocated stands beside it, and alone where a line was cut. 0 bytes is what a stand-in
+    # for torch.cuda answers: no measurement.
     metrics = values["metrics"]
-    measured = [(metrics[name], kind) for name, kind in _MEMORY.items() if metrics.get(name)] if metrics else []
+    measured = metrics.get("max_memory_reserved_bytes") or metrics.get("peak_memory_usage_bytes")
     if measured:
-        values["memory_bytes"], values["memory_kind"] = int(measured[0][0]), measured[0][1]
+        values["memory_bytes"], values["memory_kind"] = int(measured), "reserved"
     return values
 
 

@@ -23,11 +23,22 @@ from parsers.values import literal, real
 OVERRIDES = "Applying CLI overrides: {"
 # 'key': value, 'key': { …, or the end of that.
 _PAIR = re.compile(r"'([\w.]{1,80})': (?:(\{)|('[^']{0,300}'|[^\s,{}()'\[\]]{1,60})(?=[,}]))|\}")
+_RANKS = re.compile(r"\brank-\d{1,7}/(\d{1,7})\b")
 _DEEPEST = 20
 
 
 class OverridesDriver(Driver):
-    """Reads what the command line sets: of Megatron's arguments by their names, of sections with a dot."""
+    """Reads what the command line sets: of Megatron's arguments by their names, of sections with a dot; and how many
+    ranks there are, from the prefix."""
+
+    _ranks_known = False
+
+    def feed(self, number: int, text: str) -> Iterable[Event]:
+        events = super().feed(number, text)
+        if self._ranks_known or self.iteration is None or (ranks := _RANKS.search(text)) is None:
+            return events
+        self._ranks_known = True  # in a step's line, behind all that may state them otherwise
+        return (Setting("world_size", int(ranks[1]), number), *events)
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         path: tuple[str, ...] = ()
@@ -52,6 +63,8 @@ class _Driver(OverridesDriver, MegatronDriver):
 
     def feed(self, number: int, text: str) -> Iterable[Event]:
         events = super().feed(number, text)
+        if " arguments --" in text:
+            self._vendor_known = False  # every run has its own
         if self._vendor_known or not ("hip mem usage/" in text or "AMD Instinct" in text):
             return events
         self._vendor_known = True
@@ -66,8 +79,8 @@ DIALECT = replace(
     startup=(*megatron.DIALECT.startup, b"backend_version=", b"AMD Instinct", b"Final image: ", OVERRIDES.encode()),
     facts=(
         *megatron.DIALECT.facts,
-        r"\bbackend_version=(?!None)(?P<megatron_version>[\w.+-]{1,40})",
-        r"\bprimus_version=(?!None)(?P<framework_version>[\w.+-]{1,40})",
+        r"\bbackend_version=(?!None)(?P<megatron_version>[\w.+-]{1,40}),",
+        r"\bprimus_version=(?!None)(?P<framework_version>[\w.+-]{1,40}),",
         r"(?P<device_name>AMD Instinct MI\w{3,6})",
         r"\[container\] Final image: (?P<image_started>\S{1,300})",  # runner/primus-cli-container.sh
     ),

@@ -20,8 +20,15 @@ _BATCH = ("micro_batch_size", "num_micro_batches")
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]{1,100})\]")
 
 
-def _share_last(values: Values, text: str) -> Values:
-    """Put the share of the memory last: a record's id follows from its text, and there it has always stood."""
+def _share_last(values: Values, text: str) -> Values | None:
+    """Put the share of the memory last: a record's id follows from its text, and there it has always stood. A loss of
+    -1 is that of a rank without the pipeline's last stage (torchtitan/train.py). None for the rest of a validation's
+    line, with which a log begins."""
+    before = text.partition("step: ")[0]
+    if before and "validate ".endswith(before):
+        return None
+    if values.get("loss") == -1:
+        del values["loss"]
     share = values["metrics"].pop("memory_percent", None)
     if share is not None:
         values["metrics"]["memory_percent"] = share
@@ -36,6 +43,8 @@ class TorchTitanDriver(Driver):
 
     def other(self, line: int, text: str) -> Iterator[Event]:
         self._out_of_data |= "Ran out of data" in text
+        if "step: " in text and "validate" not in text:
+            self._before = None  # a broken step line: what the next one covers is not known
         if match := _SCHEDULE.search(text):
             self._pieces = int(match[1])
         for event in super().other(line, text):
@@ -79,7 +88,7 @@ def _sizes(text: str) -> dict[str, int]:
 DIALECT = Dialect(
     framework="torchtitan",
     looks_for="TorchTitan: lines 'step: 10  loss: …  memory: …GiB(…%)  tps: …'",
-    signs=(b"tps: ", b"wps: "),
+    signs=(b"tps: ", b"wps: ", b"Training starts at step ", b"torchtitan version: "),
     marks=(b"step: ", b"Finished saving the checkpoint"),
     startup=(
         *(b"raining starts at step", b"Training completed"),
@@ -106,6 +115,7 @@ DIALECT = Dialect(
     means={
         "tps: ": ("tokens_per_s_per_gpu", "tflops_per_gpu"),
         "wps: ": ("tokens_per_s_per_gpu", "tflops_per_gpu", "loss"),
+        "loss: ": (),  # cut before the rates
     },
     complete=r"mfu: {1,12}(?:[\d.]{1,12}%|N/A)",
     complete_by_length=True,  # a fork prints no mfu
@@ -119,13 +129,14 @@ DIALECT = Dialect(
         r"local batch size (?P<micro_batch_size>\d{1,9}), global batch size (?P<global_batch_size>\d{1,9}),"
         r" gradient accumulation steps (?P<num_micro_batches>\d{1,9}), sequence length (?P<seq_length>\d{1,9}),"
         r" total steps \d{1,12} \(warmup \d{1,12}\)",
+        r"global batch size (?P<global_batch_size>\d{1,9}), sequence length (?P<seq_length>\d{1,9}), total steps",
         r"total steps \d{1,12} \(warmup (?P<lr_warmup_iters>\d{1,12})\)",
     ),
     facts=(
         r"total steps (?P<train_iters>\d{1,12}) \(warmup",
         r"\b[A-Z]{2,8} capacity: (?P<device_name>.{1,80}) with (?P<device_memory_bytes>[\d.]{1,20})GiB memory",
         r"Model (?P<model>.{1,120}) size: (?P<parameters>[\d,]{1,24}) total parameters",
-        r"torchtitan version: (?!0\.0\.0\s)(?P<framework_version>\S{1,40})",
+        r"torchtitan version: (?!0\.0\.0\s)(?P<framework_version>[\w.+-]{1,40})(?!\S)",
         r"Peak FLOPS used for computing MFU: (?P<peak_flops_of_printed_mfu>\S{1,24})",
         r"Peak flops undefined for.{1,200}(?P<printed_mfu_against>fallback to A100)",
         r"(?P<completed>Training completed)",

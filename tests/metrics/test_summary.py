@@ -22,8 +22,9 @@ from conf.facts import hardware
 from metrics import METRICS, Quantity, find_warmup, shown, summarise, summary_json
 from metrics.cli import main
 from metrics.peak import peak_tflops
-from metrics.summary import NOT_OF_SPEED
-from parsers import Power, Reading, Record, Restart, Stall, Step, write
+from metrics.summary import NOT_OF_SPEED, with_impossible
+from parsers import Power, Reading, Record, Restart, Stall, Step, read, write
+from tensorprimat.cli import main as tprimat
 
 SETTINGS = {"seq_length": 100, "world_size": 4, "global_batch_size": 8}
 # The first steps of a NeMo run on 8 H100s, in s: compilation, then a steady pace.
@@ -426,3 +427,16 @@ def test_what_did_not_run_as_requested_is_shown(tmp_path: Path, capsys: pytest.C
     unlike = json.loads(capsys.readouterr().out)[0]["differences"]
     assert unlike[0] == {"setting": "lr", "requested": 0.1, "effective": 0.2}
     assert len(unlike) == 2
+
+
+def test_a_record_says_what_is_impossible_in_it_by_the_same_check(tmp_path: Path) -> None:
+    (note,) = with_impossible(made(60_000)).notes
+    assert note.startswith(TOO_FAST)
+    assert with_impossible(made(40_000)).notes == ()
+    lines = (ROOT / "tests" / "parsers" / "fixtures" / "lingua_tiny.log").read_text(encoding="utf-8")
+    for flops, words in (("1.97e+14", False), ("1.97e+16", True)):
+        log = tmp_path / "h100.log"
+        log.write_text(lines.replace("e+14 ", f"{flops[4:]} "), encoding="utf-8")
+        assert tprimat(["parse", str(log), "-o", str(tmp_path / flops)]) == 0
+        said = "impossible: tflops_per_gpu_framework of" in " ".join(read(tmp_path / flops).notes)
+        assert said is words

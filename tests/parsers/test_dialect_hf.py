@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import parse_text, steps_of
+from helpers import all_runs, parse_text, steps_of
 
+from conf.errors import InputError
 from parsers import Ending, judge
 from parsers.cli import discover, imported
 from parsers.record import numbered
@@ -141,6 +142,22 @@ def test_how_many_steps_the_first_line_covers() -> None:
     resumed = [header(), "  Continuing training from global step 20", *AWS[1:3]]
     for lines, expected in (drawn, [None, 16]), ([header(), *AWS[:2]], [16, 16]), (resumed, [12, 16]):
         assert [step.interval_steps for step in steps_of("hf", "\n".join(lines))] == expected
+
+
+def test_what_every_rank_and_a_traceback_say() -> None:
+    """Each rank names the checkpoint; a call in a traceback names none; LLaMA-Factory is built on TRL.
+    A log that ends without a line end has its last word, where that is a word."""
+    call = "    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)"
+    places = [f'  File "/a/{name}.py", line 5, in <module>' for name in ("trl/trainer/x", "llamafactory/train/y")]
+    rank = "  Continuing training from global step 20"
+    (run,) = all_runs("\n".join([header(), rank, rank, *AWS[1:3], *places, call, "KeyboardInterrupt"]).encode())
+    assert [restart.steps for restart in run.restarts] == [20] and run.facts["trainer"] == "llamafactory"
+    assert "resumed_from" not in run.facts and run.faults.interrupted == "KeyboardInterrupt"
+    assert not any("no end" in note for note in run.notes)
+    swift = "[INFO:swift] rank: 0, local_rank: 0, world_size: 16, local_world_size: 8"
+    (run,) = parse_text("\n".join([swift, header(), "resume_from_checkpoint=/a/checkpoint-20,", *AWS[1:3]]))
+    assert run.effective["world_size"].value == 16
+    assert run.facts["resumed_from"] == "/a/checkpoint-20"
 
 
 def log_of(rng: random.Random) -> tuple[str, dict[float, int]]:
@@ -342,3 +359,90 @@ def test_an_evaluations_examples_are_not_the_trainings_and_steps_without_a_line_
     (run,) = parse_text("\n".join((header(), AWS[0], examples, *points, SUMMARY)))
     assert run.facts["num_examples"] == 100_000
     assert [point.step for point in run.validations] == [15, None]
+
+
+STATED = {"lr": 2e-05, "micro_batch_size": 4, "num_micro_batches": 8, "seed": 42, "lr_decay_style": "cosine"}
+GIVEN = "bf16=True,gradient_accumulation_steps=8,learning_rate=2e-05,lr_scheduler_type={},max_steps=-1,"
+GIVEN += "per_device_train_batch_size=4,seed=42"
+AXOLOTL = {"bf16": True, "learning_rate": 2e-05, "lr_scheduler": "cosine", "micro_batch_size": 4, "sequence_len": 4096}
+AXOLOTL |= {"gradient_accumulation_steps": 8, "seed": 42, "fsdp_config": {"seed": [7]}, "world_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (f"parameters TrainingArguments({GIVEN.format('SchedulerType.COSINE').replace(',', ', ')})", {}),
+        ("parameters Seq2SeqTrainingArguments(\n" + GIVEN.format("cosine").replace(",", ",\n") + ",\n)\nseed=7,", {}),
+        ("SFTConfig(\n" + GIVEN.format("<SchedulerType.COSINE: 'cosine'>").replace(",", ",\n") + ",\n)", {}),
+        (
+            f"[INFO] [axolotl.cli.config.load_cfg:248] [PID:1] config:\n{json.dumps(AXOLOTL, indent=2)}",
+            {"world_size": 2},
+        ),
+    ],
+    ids=["one line", "many lines", "TRL", "axolotl"],
+)
+def test_a_dump_of_what_the_trainer_was_given_states_settings(text: str, more: dict[str, int]) -> None:
+    (run,) = parse_text("\n".join([text, header(batch=64, micro=8), *map(line, (0.1, 0.2)), text.replace("42", "43")]))
+    stated = {name: reading.value for name, reading in run.effective.items()}
+    assert stated == {**STATED, **more, "global_batch_size": 64}
+    assert run.facts["precision"] == "bf16"
+    (source,) = parse_text("\n".join([f"args = TrainingArguments(\n{GIVEN}\n)", *map(line, (0.1, 0.2))]))
+    assert source.effective == {}
+
+
+def test_a_state_of_one_line_is_read_as_one_of_many(tmp_path: Path) -> None:
+    entries = [{"epoch": at / 30, "learning_rate": 1e-05, "loss": 2.5 - at / 30, "step": at} for at in (10, 20, 30)]
+    state = {"best_metric": None, "global_step": 30, "log_history": entries, "logging_steps": 10, "max_steps": 30}
+    for name, text in (("a", json.dumps(state, indent=2)), ("b", json.dumps(state))):
+        path = tmp_path / name / "trainer_state.json"
+        path.parent.mkdir()
+        path.write_text(text)
+    both = [imported(tmp_path / name / "trainer_state.json") for name in "ab"]
+    assert both[0].steps == both[1].steps != ()
+    assert [record.status for record in both] == ["completed", "completed"]
+    assert [log.dialect for log in discover([tmp_path / "b"])[0]] == ["hf"]
+
+
+TORCHS = 'Traceback (most recent call last):\n  File "/x/torch/cuda/__init__.py", line 1\nRuntimeError: no device\n'
+
+
+def test_a_folder_whose_only_log_crashed_before_its_first_step_has_a_failed_run(tmp_path: Path) -> None:
+    (tmp_path / "job.e").write_text(TORCHS)
+    assert [log.path.name for log in discover([tmp_path])[0]] == ["job.e"]
+    assert imported(tmp_path / "job.e").cause == "RuntimeError: no device"
+    (tmp_path / "train.log").write_text(f"{header()}\n{TORCHS}")
+    assert [log.path.name for log in discover([tmp_path])[0]] == ["train.log"]
+    (tmp_path / "other.log").write_text("\n".join([header(), *AWS]))
+    assert [log.path.name for log in discover([tmp_path])[0]] == ["other.log"]
+    (tmp_path / "job.e").write_text(TORCHS.replace("torch", "pip"))
+    with pytest.raises(InputError, match="not a training log"):
+        imported(tmp_path / "job.e")
+
+
+LAUNCH = "[2026-05-01 10:00:00,1] [ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = "
+ENDS = {
+    "Killed": ("killed", "Killed"),
+    f"{bar(16)}Killed": ("killed", bar(16).strip() + "Killed"),
+    f"{LAUNCH}-9": ("failed", "a process that was started died by SIGKILL"),
+    f"ValueError: bad\n{LAUNCH}1": ("failed", "ValueError: bad"),
+    f"subprocess.CalledProcessError: Command '{['x' * 900]}' died with <Signals.SIGKILL: 9>.": (
+        "failed",
+        "a process that was started died by SIGKILL",
+    ),
+    "Killed workers: 3": ("unknown", None),
+}
+
+
+@pytest.mark.parametrize("end", ENDS, ids=range(len(ENDS)))
+def test_a_launchers_last_words_are_the_cause(end: str) -> None:
+    (run,) = parse_text("\n".join([header(), *AWS, end]))
+    outcome = judge(Ending(), run)
+    assert (outcome.status, outcome.cause) == ENDS[end]
+
+
+def test_unsloth_names_its_device() -> None:
+    for text in ("NVIDIA A100-SXM4-80GB. Num GPUs = 1. Max memory: 79.5 GB.", "GPU: Tesla T4. Max memory: 14.5 GB."):
+        (run,) = parse_text("\n".join([f"   \\\\   /|    {text} Platform: Linux.", *map(line, (0.1, 0.2))]))
+        name, _, rest = text.removeprefix("GPU: ").partition(". ")
+        assert run.facts["device_name"] == name
+        assert run.facts["device_memory_bytes"] == (79.5 if "79.5" in rest else 14.5) * 2**30

@@ -15,7 +15,7 @@ from parsers import Parser, Record
 from parsers.cli import imported_all, rows
 from parsers.driver import Fact, NewRun, Setting
 from parsers.reader import FIRST_WINDOW, WINDOW
-from parsers.record import Validation
+from parsers.record import Step, Validation
 
 Stated = (Fact, Setting)
 
@@ -54,6 +54,16 @@ def test_a_step_by_the_samples_before_it_or_in_place_of_its_number() -> None:
         read_back = steps_of("mllog", "\n".join([point("global_batch_size", 8), *lines]))
         assert [step.step for step in read_back] == expected
         assert None not in [step.loss for step in read_back]
+
+
+def test_gpt3_counts_tokens_until_4_0() -> None:
+    lines = [point("submission_benchmark", "gpt3"), point("global_batch_size", 8), point("max_sequence_length", 2048)]
+    lines += [point("tracked_stats", {"reduced_train_loss": 2.5}, step=k * 8 * 2048) for k in (1, 2)]
+    lines += [point("eval_accuracy", 2.75, epoch_num=2 * 8 * 2048), point("eval_accuracy", 2.75, epoch_num=2048)]
+    events = list(read("mllog", "\n".join(lines)))
+    steps = [(event.step, event.consumed_samples) for event in events if isinstance(event, Step)]
+    assert steps == [(0, 8), (1, 16)]
+    assert [event.step for event in events if isinstance(event, Validation)] == [1, None]
 
 
 def test_run_stop_judges_and_max_steps_is_a_ceiling(tmp_path: Path) -> None:
@@ -107,6 +117,8 @@ def test_the_throughput_of_its_blocks_is_the_speed_where_no_step_is_timed(tmp_pa
         ("2xA5000", None, None, None),
         ("1xXE7745x4H200-NVL-141GB", 1, 4, None),  # another card than the H200 of conf/hardware
         ("8xH100", None, None, None),
+        ("8xA100_80GB-methods", None, None, None),  # one node
+        ("8xMI325X_EPYC_9575F_pytorch", None, None, "mi325x"),
         ("2xD74H-7U", 2, None, None),
         ("8xSUBMISSION_PLATFORM_PLACEHOLDER", 8, None, None),
     ],
@@ -244,3 +256,17 @@ def test_nothing_makes_it_raise() -> None:
         point("run_stop", [], status=["success"], samples_count={}) + point("eval_start", 0, samples_count=-1),
     ):
         assert steps_of("mllog", text) == []
+
+
+def test_an_evaluation_of_several_accuracies_names_each(tmp_path: Path) -> None:
+    lines = [
+        point("eval_accuracy", {"BBOX": 0.375, "SEGM": 0.325}, 4_000, epoch_num=13),
+        point("eval_accuracy", 88.5, 5_000, samples_count=8, metric="FID"),
+        point("eval_accuracy", 0.125, 6_000, samples_count=8, metric="CLIP"),
+    ]
+    (record,) = written(*lines, path=tmp_path / "a.log")
+    assert [dict(point.metrics) for point in record.validations] == [
+        {"BBOX": 0.375, "SEGM": 0.325, "epoch_num": 13},
+        {"FID": 88.5, "samples_count": 8},
+        {"CLIP": 0.125, "samples_count": 8},
+    ]

@@ -100,6 +100,7 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         "\n".join([titan(1), titan(1), titan(10), titan(10), titan(20)]),
         [{"interval_steps": interval} for interval in (1, 1, 9, 9, 10)],
     ),
+    "a rank without the last stage": ("torchtitan", titan(9).replace("3.12459", "-1.00000"), [{"loss": None}]),
     "a log that begins in the middle": ("torchtitan", titan(12510), [{"interval_steps": None}]),
     "a log that begins after a checkpoint": (
         "torchtitan",
@@ -122,7 +123,7 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
         [
             {"step": 0, "interval_steps": 1, "flags": ()},
             {"step": 1, "interval_steps": 1, "flags": ()},
-            {"step": 95, "interval_steps": 94, "flags": (LOSS_MEAN,)},
+            {"step": 95, "interval_steps": None, "flags": (LOSS_MEAN,)},
         ],
     ),
     "where nothing shows the step it is the order": (
@@ -234,6 +235,12 @@ def test_settings_and_facts() -> None:
                 "train_iters": 50,
                 "lr_warmup_iters": 5,
             },
+        ),
+        (
+            "torchtitan",  # of January 2025
+            "Training starts at step 1, with local batch size 8, global batch size 16, sequence length 2048, "
+            "total steps 10 (warmup 2)",
+            {"global_batch_size": 16, "seq_length": 2048, "train_iters": 10, "lr_warmup_iters": 2},
         ),
         (
             "torchtitan",  # how many pieces is not said

@@ -279,6 +279,15 @@ def test_what_each_program_logs(framework: str, tmp_path: Path) -> None:
     assert {name: getattr(run.steps[0], name) for name in says} == says
 
 
+def test_a_loss_of_training_alone_is_no_validation(tmp_path: Path) -> None:
+    """nanoGPT logs both where it evaluates; its forks log the first of each iteration."""
+    rows = [
+        {"_step": n, "iter": n, "train/loss": 8.5, "lr": 3e-4, **({} if n else {"val/loss": 8.75})} for n in range(3)
+    ]
+    (history := tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(point.step, point.loss) for point in only(history).validations] == [(0, 8.75)]
+
+
 def test_calls_of_a_logger_are_no_steps(tmp_path: Path) -> None:
     """W&B's _step of Hugging Face counts calls, but in releases of before May 2021, which log no global_step at all."""
     (path := tmp_path / "chart.csv").write_text(

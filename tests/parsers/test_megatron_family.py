@@ -47,7 +47,12 @@ def test_the_unit_behind_primus_gb_follows_from_the_full_memory(total: str, unit
 
 def test_a_memory_of_no_known_size_has_no_unit() -> None:
     (run,) = parse_text((FIXTURES / "primus_l.log").read_text().splitlines()[-2].replace("191.98", "100.00"))
+    assert run.effective["world_size"].value == 8  # by the prefix rank-7/8, where no dump states it
     assert run.steps[0].memory_bytes is None
+
+
+def test_torchtitan_before_its_first_step() -> None:
+    assert parse_text("[rank0]:Training starts at step 1, with total steps 10 (warmup 2)")[0].framework == "torchtitan"
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -135,15 +135,23 @@ def test_what_shell_slurm_lsf_and_nccl_say_of_the_end() -> None:
     shell, lsf = "/a/b.sh: line 149: 179417 Killed      torchrun train.py", "TERM_OWNER: job killed by owner."
     slurm = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-03-14T04:10:00 DUE TO TIME LIMIT ***"
     step = "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2026-03-14T04:10:00 ***"
+    hangup = "/a/b.sh: line 149: 179417 Hangup      torchrun train.py"
     exited = "Subject: Job 3329260: <gpt3> in cluster <summit> Exited"
     late = "[rank2]:[E ProcessGroupNCCL.cpp:754] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(…)"
+    watchdog = "[rank0]:[rank0]:[E128 13:23:00.7 ProcessGroupNCCL.cpp:1897] [PG ID 0 PG GUID 0(default_pg) Rank 0] "
+    watchdog += "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access"
     launcher = "Error: environment generator script not found at:"
-    for said, status in ((shell, "killed"), (lsf, "killed"), (slurm, "killed"), (step, "failed"), (exited, "failed")):
+    killed = ((said, "killed") for said in (shell, hangup, lsf, slurm))
+    for said, status in (*killed, (step, "failed"), (exited, "failed")):
         outcome = judge(Ending(), read(*steps(1), said, step))
         assert (outcome.status, outcome.cause) == (status, said)
         assert judge(Ending(), read(*steps(1), "ValueError: real", said)).cause == "ValueError: real"
     assert judge(Ending(), read(*steps(1), f"evaluating 1080/12{slurm}")).cause == slurm
-    for said in (late, launcher):
+    stopped = read(
+        *steps(1), "Traceback (most recent call last):", "KeyboardInterrupt", "RuntimeError: a worker is gone"
+    )
+    assert (judge(Ending(), stopped).status, judge(Ending(), stopped).cause) == ("killed", "KeyboardInterrupt")
+    for said in (late, watchdog, launcher):
         assert judge(Ending(), read(*steps(1), said)).cause == said
         assert judge(Ending(), read(*steps(1), said, "ValueError: real")).cause == "ValueError: real"
 

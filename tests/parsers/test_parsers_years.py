@@ -116,6 +116,7 @@ MDS_SETTINGS = {
 }
 NEOX = "NeoXArgs.from_ymls() ['a.yml']\n" + dump(
     *("pipe_parallel_size=0", "num_layers=6", "optimizer={'type': 'Adam', 'params': {'lr': 0.1}}"),
+    *("precision=fp16", "moe_num_experts=8", "moe_top_k=2"),
     end="........updated",
 )
 PIPE = "steps: 1 loss: 9.5000 iter time (s): 1.500 samples/sec: 8.000\n"
@@ -166,7 +167,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[list[dict[str, Any]]]]] = 
     "GPT-NeoX without pipeline, its first node": (
         NEOX + PIPE,
         "gpt_neox",
-        {"pipeline_model_parallel_size": 1, "num_layers": 6, "optimizer": "adam"},
+        {"pipeline_model_parallel_size": 1, "num_layers": 6, "optimizer": "adam", "params_dtype": "float16"}
+        | {"num_experts": 8, "moe_router_topk": 2},
+        [[{"step": 0, "loss": 9.5}]],
+    ),
+    "GPT-NeoX with one expert, which is none": (
+        NEOX.replace(" 8..", " 1..") + PIPE,
+        "gpt_neox",
+        {"num_experts": None},
         [[{"step": 0, "loss": 9.5}]],
     ),
     "DeepSpeed of 2022 counts micro-steps": (
@@ -282,6 +290,16 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[list[dict[str, Any]]]]] = 
         [[{"step": 0, "loss": 3.12459}]],
     ),
 }
+
+
+def test_megatron_deepspeed_that_died_before_its_first_step() -> None:
+    died = dump("deepspeed=True", "num_layers=28", width=48) + "AssertionError: 28 is not divisible by 8\n"
+    assert parse_text(died)[0].framework == "megatron_deepspeed"
+    assert parse_text(died.replace("True", "False"))[0].framework == "megatron"
+
+
+def test_the_steps_of_a_node_are_all_where_its_arguments_say_so() -> None:
+    assert [parse_text(MDS_NODE + dump(f"train_iters={n}") + PIPE)[0].train_iters for n in (1, 9)] == [1, 9]
 
 
 def stated(run: Parsed, name: str) -> Any:

@@ -11,7 +11,7 @@ from helpers import FIXTURES
 
 from parsers import Ending, judge
 from parsers.faults import FaultFinder
-from parsers.unwrap import Unwrapper
+from parsers.unwrap import Unwrapper, mixed_line
 
 
 def _benchmark() -> ModuleType:
@@ -61,6 +61,7 @@ def test_what_only_some_lines_bear_is_taken_off_those() -> None:
 def test_layers_come_off_one_by_one() -> None:
     line = '{"log":"2026-11-22T10:00:00.5Z stdout F node1: 0: loss é\\n","stream":"stdout","time":"2026"}\n'
     assert unwrapped(line * 4) == "0: loss é\n" * 4
+    assert unwrapped('{"@timestamp": "2026", "message": "node1: loss: 2.5"}\n' * 4) == "loss: 2.5\n" * 4
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         assert unwrapped(("a line é\r\n" * 9).encode(encoding)).lstrip("\ufeff") == "a line é\r\n" * 9
 
@@ -72,11 +73,8 @@ def test_a_cause_behind_any_prefix(prefix: str) -> None:
     assert "CUDA out of memory" in (finder.faults().out_of_memory or "")
 
 
-CUT = ("cut at the end", "cut at the start", "the last lines")
-
-
-@pytest.mark.parametrize("mutation", CUT)
-def test_a_cut_log_says_what_is_missing(mutation: str) -> None:
+@pytest.mark.parametrize("mutation", MUTATIONS.PLACED)
+def test_what_a_damaged_log_says_is_right(mutation: str) -> None:
     for dialect in MUTATIONS.LOGS:
         assert MUTATIONS.tried(dialect, mutation, 3).word in ("same", "less"), dialect
 
@@ -108,3 +106,29 @@ def test_a_log_that_a_terminal_has_broken_is_put_together() -> None:
     assert [step.metrics for step in parsed.steps] == [step.metrics for step in clean.steps]
     assert parsed.facts == clean.facts
     assert any("broken at 80 characters" in note for note in parsed.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "lr: 0.5[rank3]:[W1122 10:00:00 x",
+            "loss: 2.5(Worker pid=7, ip=10.0.0.1) hello",
+            "a fewWARNING: NCCL is slow",
+        ),
+        *("steps: 8I1121 17:29:23.920936 139 x.py:2] b", "zero False[2026-11-21 03:35:01,100] [INFO] b"),
+    ],
+)
+def test_a_line_that_holds_the_beginning_of_another(text: str) -> None:
+    assert mixed_line(f"a\n{text}\n".encode()) == 2
+    assert not mixed_line(
+        text.replace("(", "\x1b[36m(").replace("[", ": [").replace("W", " W").replace("I", " I").encode()
+    )
+
+
+def test_lines_that_happen_to_be_as_long_as_one_another_are_not_broken() -> None:
+    steps = (f"step {n:3} {'x' * 70} loss: {n % 7}.5{end}\nanother {end}\n" for n, end in enumerate("0123456789" * 3))
+    runs = (f"command: {'--option=value ' * 5}{end}\nand more\n" for end in "abcdefgh")
+    text = f"cut off {'1' * 65}'\ncut off {'1' * 64}0,\n"
+    for log in ("".join(steps), "".join(runs), text * 20):
+        assert unwrapped(log) == log
