@@ -325,9 +325,9 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     groups = [group for group in comparison.groups if group.label in comparison.group_figures or not made]
     ran = [_ran_on(comparison, group) for group in groups]
     if len(groups) > _COLUMNS:
-        for one in made:
-            named_ = [(charts.titled(group), *facts) for group, facts in zip(groups, ran, strict=True)]
-            yield replace(one, rows=[[name, *row[1:]] for name, row in zip(named_, one.rows, strict=True)])
+        first = made[0] if made else Table("What ran", ["group"], [[""]] * len(groups), in_section=True)
+        named_ = [(charts.titled(group), *facts) for group, facts in zip(groups, ran, strict=True)]
+        yield replace(first, rows=[[name, *row[1:]] for name, row in zip(named_, first.rows, strict=True)])
     else:
         first = made[0] if made else Table("What ran", ["figure", *[""] * len(groups)], [], in_section=True)
         ratios = first.heads[1 + len(groups) :]

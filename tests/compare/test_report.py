@@ -299,6 +299,8 @@ def test_rehearsed_runs_have_curves_and_no_speed() -> None:
     assert "Loss at equal tokens" in page.text
     assert "Step time" not in page.text
     assert html.count("one run, <span") == 2
+    many = made_files(*(replace(made(f"g{i}", over={"lr": i}), provenance="rehearsed") for i in (1, 2, 3, 4)))
+    assert many["compare.html"].count("one run, <span") == 4, "what ran stands there without any figure"
     measured = made_files(made("c", over={"lr": 1}), *toys)["compare.html"]
     assert (measured.count("one run, <span"), measured.count("0 of 1 runs")) == (1, 0)
 
