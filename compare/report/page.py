@@ -39,6 +39,7 @@ from compare.report.blocks import (
 from compare.report.reproduce import reproduced
 from conf.arguments import program
 from conf.errors import listed, some
+from conf.vocabulary import RANKS
 from metrics import Quantity, shown
 from metrics.bill import TRILLION
 from metrics.repeats import ENOUGH, gathered
@@ -64,6 +65,7 @@ _NARROW = 2  # groups of which two tables stand beside each other
 _FAST, _SLOW = 16, 4  # of more groups than a page has room for, those that it shows
 _MOST_GROUPS = 24
 REASONS = 5  # above the fold
+_ROWS = 12  # of differences that are not folded
 _VALUES = 8  # of a setting, of many groups
 _LAST_LINES = 10
 _MANY = 50  # runs of which compare.csv alone has every figure
@@ -216,9 +218,12 @@ def _no_number(comparison: Comparison) -> tuple[Line, ...]:
         why = f", for {count} reasons; the weightiest is {text}" if count > 1 else f": {text}"
         first = f"No ratio is given{why}."
     by = gathered((step.because, step.group) for step in comparison.reruns)
+    changes = "; ".join(f"{why} ({some(labels)})" for why, labels in by.items())
+    below = f"What would change it, by the commands below: {changes}." if len(by) <= _NARROW else ""
     return (
-        first,
-        *(f"What would change it, by the commands below: {why} ({some(labels)})." for why, labels in by.items()),
+        (first, below or "What would change it: the commands below, a block for each kind of group.")
+        if by
+        else (first,)
     )
 
 
@@ -311,7 +316,7 @@ def _reasons(comparison: Comparison, more: str = "") -> Iterator[Block]:
 
 
 def _reason(reason: Reason) -> Line:
-    effect = f" Known to matter: {reason.effect}" if reason.effect else ""
+    effect = f". Known to matter: {reason.effect}" if reason.effect else ""
     rank: Line = (Tag(reason.rank, _WEIGHT[reason.rank]), " ") if reason.settings else ()
     return (*rank, reason.text, effect)
 
@@ -327,7 +332,8 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     if len(groups) > _COLUMNS:
         first = made[0] if made else Table("What ran", ["group"], [[""]] * len(groups), in_section=True)
         named_ = [(charts.titled(group), *facts) for group, facts in zip(groups, ran, strict=True)]
-        yield replace(first, rows=[[name, *row[1:]] for name, row in zip(named_, first.rows, strict=True)])
+        rows = [[name, *row[1:]] for name, row in zip(named_, first.rows, strict=True)]
+        yield replace(first, rows=rows, grey=grey)
     else:
         first = made[0] if made else Table("What ran", ["figure", *[""] * len(groups)], [], in_section=True)
         ratios = first.heads[1 + len(groups) :]
@@ -418,7 +424,8 @@ def _audit_section(comparison: Comparison) -> Section:
     """Return the reasons, what differs, then everything, folded."""
     rows = comparison.audit.rows
     # What no group reports may differ, and nobody sees it.
-    differing = [row for state in _ORDER for row in rows if row.state == state and any(row.values.values())]
+    ranked = sorted(rows, key=lambda row: RANKS.index(row.rank))
+    differing = [row for state in _ORDER for row in ranked if row.state == state and any(row.values.values())]
     differing += [row for row in rows if row.state not in (*_ORDER, "identical", "unknown")]
     silent = [row for row in rows if row.state in (*_ORDER, "unknown") and row not in differing]
     blocks: list[Block] = [*_reasons(comparison), *_question(comparison)]
@@ -426,7 +433,10 @@ def _audit_section(comparison: Comparison) -> Section:
     trained = [(name, next(iter(alike[name].values.values()))) for name in _TRAINED if name in alike]
     if texts := [f"{name} {listed(values)}" for name, values in trained if values and values != (None,)]:
         blocks.append(Paragraph(f"Trained by all: {listed(texts)}."))
-    blocks += [*_settings("Differences", differing), *_checks(comparison.audit.checks)]
+    blocks += _settings("Differences", differing[:_ROWS])
+    if more := differing[_ROWS:]:
+        blocks.append(Details(f"{len(more)} more differences", _settings("More differences", more)))
+    blocks += _checks(comparison.audit.checks)
     blocks += _deviations(comparison.audit.deviations)
     if silent:
         unknown = _settings("Not reported by every group", sorted(silent, key=lambda row: not row.decides))
