@@ -26,10 +26,10 @@ _STAMP = re.compile(rf"(?m)^(?:{STAMP})".encode())
 _JSON_LINE = re.compile(
     rb'\{[^\n]{0,512}?"(?:log|message)": ?".{0,65536}\}\s{0,9}$|\{ ?"[^\n]{0,4096}?"log_history": ?\[ ?\{ ?"'
 )
-_HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,62}):(?: |$)")
+_HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,62}(?: [A-Za-z][\w./@-]{0,59})?):(?: |$)")  # syslog: "node017 train: "
 _DIGITS = re.compile(rb"\d{1,18}")
 # A word without a digit, a dot or a hyphen may be any: then all lines must begin with it, and few of them go on with a
-# number ("step: 10").
+# number ("step: 10"). Two words may be any, too.
 _WORD = re.compile(rb"[A-Za-z_]{1,63}$")
 _NUMBER_BEHIND = re.compile(rb"[^:]{1,63}: {1,20}[-+\d.]")
 _NO_HOST = re.compile(
@@ -192,16 +192,22 @@ def _hosts(lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
     hosts = [shape for shape in counted if _is_host(shape, lines)]
     if not hosts:
         return None
-    shapes = b"|".join(re.escape(shape).replace(b"0", rb"\d{1,18}") for shape in hosts[:_PART])
-    pattern = re.compile(rb"(?m)^(?:" + shapes + rb"):(?: |$)")
+    pattern = re.compile(rb"(?m)^(?:" + b"|".join(map(_pattern, hosts[:_PART])) + rb"):(?: |$)")
     return pattern if _most(lines, pattern.match) else None
+
+
+def _pattern(shape: bytes) -> bytes:
+    return re.escape(shape).replace(b"0", rb"\d{1,18}")
 
 
 def _is_host(word: bytes, lines: Sequence[bytes]) -> bool:
     if word.isdigit() or _NO_HOST.match(word):
         return False
-    if _WORD.match(word) is None:
-        return True
+    host, blank, _ = word.partition(b" ")
+    sure = _WORD.match(host) is None
+    if sure or blank:
+        begins = re.compile(_pattern(word) + rb":").match
+        return sure and (not blank or sum(begins(line) is not None for line in lines) >= _ALL * len(lines))
     own = [line for line in lines if line.startswith(word + b":")]
     numbers = sum(_NUMBER_BEHIND.match(line) is not None for line in own)
     return len(own) >= max(_MANY, _ALL * len(lines)) and 2 * numbers < len(own)

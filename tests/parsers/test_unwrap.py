@@ -55,6 +55,8 @@ def test_what_is_no_wrapping_stays(text: str) -> None:
 def test_what_only_some_lines_bear_is_taken_off_those() -> None:
     assert unwrapped("a\n" + "node17: c\nnode18: \nnode18:\nnode17:  f\n" + "node17: d: e") == "a\nc\n\n\n f\nd: e"
     assert unwrapped("frontier: a\n" * 40 + "Error: b") == "a\n" * 40 + "Error: b"
+    assert unwrapped("Nov 22 10:00:00 node017 train: loss: 2.5\n" * 9) == "loss: 2.5\n" * 9  # syslog
+    assert unwrapped(kept := "".join(f"iter {n}: loss\nstep 1 loss: 2.5\n" for n in range(9))) == kept
     assert unwrapped("x\n" * 500 + "Nov 22 10:00:00 c\n" * 30) == "x\n" * 500 + "c\n" * 30
 
 
