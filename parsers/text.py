@@ -26,6 +26,7 @@ STAMP = (
     rf"{_DAY}T{_CLOCK}{_ZONE} (?:std(?:out|err) [FP](?: |$)|{_PROGRAM})?"  # docker logs -t, kubectl; CRI; journald
     rf"|(?:[A-Z][a-z]{{2}} )?{_DAY} {_CLOCK} [A-Z]{{3,4}} {_PROGRAM}"  # journalctl -o short-full
     rf"|[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?:{_PROGRAM})?"  # ts of moreutils; syslog, journald
+    r"|[A-Za-z][\w.-]{0,60}[-_]\d{1,4} {2,40}\| "  # docker compose: train-1  |
     rf"|<\d{{1,3}}>1 {_DAY}T{_CLOCK}{_ZONE} [\w.-]{{1,63}} \S{{1,60}} \S{{1,20}} \S{{1,60}} - "  # RFC 5424
 )
 

@@ -23,8 +23,8 @@ _NONFINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _COMPUTED = {"bf16": "bfloat16", "bfloat16": "bfloat16", "32": "float32", "fp32": "float32"}
 _COMPUTED |= dict.fromkeys(("16", "fp16", "float16"), "float16")
 # Something stands behind a number: a quotation mark, a notebook's escape, the same process' warning (NeMo). Anything
-# else that follows at once may have cut it.
-_BEHIND = re.compile(r"[\s\\\"',]|\[NeMo ")
+# else that follows at once may have cut it, also between thousands.
+_BEHIND = re.compile(r"[\s\\\"']|,(?![\w\[.])|\[NeMo ")
 
 
 def number(text: str) -> float | None:

@@ -38,7 +38,7 @@ DIALECT = Dialect(
         *(b"otal parameters", b"emory used", b"emory Used"),
     ),
     head=r"\biter \d{1,10}(?: \|)? step (\d{1,9})(?::| \|)(?=.{1,120}\((?:optimizer\.|opt\.)?step\))",
-    fields=r"(loss|loss train|iter time):? (\d[\d.]{0,20}|nan|inf)",
+    fields=r"(loss|loss train|iter time):? (\d[\d.]{0,20}(?=[ ,m]|$)|nan|inf)",
     columns={
         "loss": ("loss", number),
         "loss train": ("loss", number),

@@ -38,7 +38,7 @@ DIALECT = Dialect(
     head=r"\bs(?:tep {1,6}|:)(\d{1,9})(?:/(\d{1,9}))?"
     r"(?= \| (?:train )?loss [^|]{1,40}\| norm|: train loss \S{1,20} (?:norm|\()| trl:)",
     first=0,
-    fields=rf"(?<![\w.-]){_NAME}(?:[a-z]{{2,4}}[ :]{{1,10}})?{_NUMBER}",
+    fields=rf"(?<![\w.-]){_NAME}(?:[a-z]{{2,4}}[ :]{{1,10}})?{_NUMBER}(?=[ )|%m]|$)",
     columns={
         "loss": ("loss", number),
         "trl": ("loss", number),

@@ -61,7 +61,8 @@ DIALECT = Dialect(
     head=r"(?<![a-z_])[Ss]tep (\d{5,9})(?:/(\d{5,9})(?= \()|/\d{5,9})?"
     r"(?= {1,4}(?:\([\d.]{1,8}%\) {1,4})?\| (?:Training )?loss: )",
     first=0,
-    fields=r"(\(|[A-Za-z_][\w/ ]{0,15}(?=: ))(?:: {1,4})?(-?[\d.,]{1,20}|nan|inf)",  # the first is the share done
+    fields=r"(\(|[A-Za-z_][\w/ ]{0,15}(?=: ))(?:: {1,4})?(-?[\d.,]{1,20}(?=ms?\b|[ %|)]|$)|nan|inf)",
+    # (the first is the share done; what is cut lacks its unit)
     columns={
         "loss": ("loss_running_mean", number),
         "Training loss": ("loss", number),

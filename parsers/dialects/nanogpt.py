@@ -49,7 +49,7 @@ DIALECT = Dialect(
     startup=(b" = ", b"tokens per iteration", b"number of parameters: "),
     head=r"\biter (\d{1,9}): (?=loss \S{1,16}, time )",
     first=0,
-    fields=r"(loss|time|mfu) ([\d.]{1,16}|nan|inf)",
+    fields=r"(loss|time|mfu) ([\d.]{1,16}(?=ms|%|,)|nan|inf)",  # what is cut lacks its unit
     columns={
         "loss": ("loss", number),
         "time": ("step_time_s", milliseconds),

@@ -66,7 +66,9 @@ def test_layers_come_off_one_by_one() -> None:
         assert unwrapped(("a line é\r\n" * 9).encode(encoding)).lstrip("\ufeff") == "a line é\r\n" * 9
 
 
-@pytest.mark.parametrize("prefix", ["> 0: ", "[1,0]<stderr>:", "(W pid=7, ip=10.0.0.1) ", "Nov 22 10:00:00 n1 t[7]: "])
+@pytest.mark.parametrize(
+    "prefix", ["> 0: ", "[1,0]<stderr>:", "(W pid=7, ip=10.0.0.1) ", "Nov 22 10:00:00 n1 t[7]: ", "train-1  | "]
+)
 def test_a_cause_behind_any_prefix(prefix: str) -> None:
     finder = FaultFinder()
     finder.feed(f"{prefix}torch.OutOfMemoryError: CUDA out of memory.")
