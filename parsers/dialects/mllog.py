@@ -55,13 +55,14 @@ class _Run:
     """Notes on one run, of the lines so far. block, evaluates: the samples that were done where the last block and the
     last evaluation began. by_samples: its `step` counts samples. from_start: samples_count of train_loss is that of the
     step's beginning. samples_per_s: of the last block. ranks: that have started, on so many nodes. restarts: it has
-    started again, and its next block says where. length: of a sample, in tokens."""
+    started again, at again_ms, and its next block or step says where. length: of a sample, in tokens."""
 
     batch: int | None = None
     length = 0
     benchmark: str | None = None
     started = False
     started_ms: float | None = None
+    again_ms: float | None = None
     block: int | None = None
     by_samples = False
     from_start = False
@@ -129,6 +130,7 @@ class _Driver(Driver):
         events: tuple[Event, ...] = ()
         if before is None or before.step != step.step:
             events = () if before is None else (before,)
+            events += tuple(self._from_here(line)) if run.restarts and step.step == 0 else ()
         else:  # of two lines that report a step the first counts, the other adds
             first = {name: value for name, value in asdict(before).items() if value is not None}
             first["metrics"] = {**step.metrics, **before.metrics}
@@ -202,9 +204,16 @@ class _Driver(Driver):
             yield Setting("world_size", run.ranks, line)
         run.ranks, run.first_rank_ms = 0, None
         run.restarts, run.started = run.started, True
-        if now is not None and run.started_ms is None:
-            run.started_ms = now
-            yield Fact("mlperf_run_start_unix_s", now / 1000, line)
+        run.again_ms = now
+        if run.started_ms is None:
+            yield from self._from_here(line)
+
+    def _from_here(self, line: int) -> Iterator[Event]:
+        """Count the time from the last run_start, the first one or one that begins at the first step again."""
+        run = self._run
+        run.started_ms, run.restarts = run.again_ms, False
+        if run.started_ms is not None:
+            yield Fact("mlperf_run_start_unix_s", run.started_ms / 1000, line)
 
     def _block(self, line: int, samples: int | None, about: Mapping[str, Any]) -> Iterator[Event]:
         run, step = self._run, as_count(about.get("step"))

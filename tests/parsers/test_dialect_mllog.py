@@ -179,6 +179,17 @@ def test_what_a_restart_redoes_counts_once(tmp_path: Path) -> None:
     assert record.environment["mlperf_time_to_train_s"] == 8.0
 
 
+def test_an_attempt_that_begins_anew_is_timed_by_itself(tmp_path: Path) -> None:
+    def attempt(at: int) -> list[str]:
+        losses = [point("train_loss", 9.5 - n - at / 1e6, at + n, samples_count=8 * n) for n in range(3)]
+        return [point("global_batch_size", 8, at), point("run_start", None, at), *losses]
+
+    lines = [*attempt(1_000), *attempt(50_000), point("run_stop", None, 52_000, status="success", samples_count=24)]
+    first, second = written(*lines, path=tmp_path / "anew.log")
+    assert [r.environment.get("mlperf_run_start_unix_s") for r in (first, second)] == [1.0, 50.0]
+    assert [r.environment.get("mlperf_time_to_train_s") for r in (first, second)] == [None, 2.0]
+
+
 def test_accuracy_is_a_loss_in_some_benchmarks_only() -> None:
     for benchmark, loss in (("gpt3", 2.69), ("deepseekv3_671b", 2.69), ("gpt-oss-20b", 2.69), ("bert", None)):
         text = f"{point('submission_benchmark', benchmark)}\n{point('eval_accuracy', 2.69)}"
