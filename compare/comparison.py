@@ -26,6 +26,7 @@ from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of, pri
 from metrics.published import Beside, beside
 from metrics.quantity import IMPOSSIBLE
 from metrics.repeats import gathered
+from metrics.summary import STATED
 from metrics.terms import EXAMPLE, read_prices
 from parsers import Run
 from parsers.find import NO_RUN, copies
@@ -36,6 +37,8 @@ SCHEMA_VERSION = 1
 TOTAL = "tokens_per_s"
 _MUCH = 32 << 20  # bytes of steps from which a second process is worth its start
 _CHUNK = 8
+_OF_RATE = ("speed", "utilisation", "energy", "cost")  # parts whose figures follow from tokens/s, but for these:
+_TO_TARGET = ("time_to_train_s", "cost_to_target")
 _KIND = ("platform", "hardware", "framework", "image")
 Figures: TypeAlias = Mapping[str, Quantity]  # by metric
 Numbers: TypeAlias = Mapping[str, Figures]  # by run path or group label
@@ -137,7 +140,8 @@ def compare_groups(
     }
     how = standing(audited, groups)
     counting = [g for g in groups if g.usable] if how != "side by side" and base.usable else []
-    options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in counting]
+    sold = [g for g in counting if not any(_stated(numbers[run.path]) for run in g.usable)]
+    options = [option_of(g.label, [r.record for r in g.usable], [numbers[r.path] for r in g.usable]) for g in sold]
     return Comparison(
         groups=tuple(groups),
         baseline=base.label,
@@ -265,6 +269,8 @@ def _ratios(groups: Sequence[Group], base: Group, numbers: Numbers, difference: 
         if figure.better is None or all(q.value is None for q in every):
             continue
         guess = next((q for q in every if q.source == "assumed"), None)
+        stated = figure.part in _OF_RATE and figure.metric not in _TO_TARGET
+        stated = stated and any(_stated(numbers[run.path]) for side in (group_, base) for run in side.usable)
         if ours is None or theirs is None:
             word = next(q.missing for q in every if q.value is None)
             result = Ratio(f"{word} of {group_.label if ours is None else base.label}")
@@ -272,10 +278,16 @@ def _ratios(groups: Sequence[Group], base: Group, numbers: Numbers, difference: 
             result = Ratio("no ratio: not above zero in every run")
         elif guess is not None:  # no word about what nobody measured or stated
             result = Ratio(f"assumed: {guess.note}" if guess.note else "assumed")
+        elif stated:
+            result = Ratio(f"{STATED}, which stacks count in unlike ways, some up to 5 % too high")
         else:
             result = ratio_of(ours, theirs, figure.better, difference)
         known = {**asdict(result), "word": worded(figure, result.word)}
         yield Compared(group=group_.label, baseline=base.label, metric=figure.metric, **known)
+
+
+def _stated(figures: Figures) -> bool:
+    return STATED in figures[TOTAL].note
 
 
 def _known(quantities: Sequence[Quantity]) -> list[float] | None:

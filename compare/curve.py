@@ -169,23 +169,23 @@ def compare_rates(first: Traced, other: Traced) -> Finding:
     printers = {(run.run.record.framework, run.run.record.dialects) for run in (first, other)}
     alike = len(printers) == 1 and first.run.record.framework is not None and len(a.offsets) > 1
     ways = [(i, j) for i, j in product(a.offsets, b.offsets) if i == j or not alike]
-    compared = [(step, count) for step, count in (_first_apart(a, b, i, j) for i, j in ways) if count]
+    compared = [(step, count, way) for way in ways for step, count in [_first_apart(a, b, *way)] if count]
     if not compared:
         return Finding("unknown", f"{first.name} and {other.name} report no rate of the same step")
-    parting = [step for step, _ in compared if step is not None]
+    parting = [(step, way) for step, _, way in compared if step is not None]
     if len(parting) == len(compared):
-        step = max(parting)
+        step, way = max(parting)
         texts = []
-        for run in (first, other):
-            rate = dict(zip(run.curve.steps, run.curve.rates, strict=True)).get(step - run.curve.offsets[0])
-            texts.append(f"{run.name} {'?' if rate is None else format(rate, '.10g')}")
+        for run, offset in zip((first, other), way, strict=True):
+            rate = dict(zip(run.curve.steps, run.curve.rates, strict=True))[step - offset]
+            texts.append(f"{run.name} {rate:.10g}")
         return Finding("apart", f"{'; '.join(texts)} at step {step}", step)
     if parting:
         what = "they agree only if one prints the rate of the step, the other of the next"
         return Finding("unknown", f"which step's rate is printed is not known ({first.name}, {other.name}); {what}")
     digits = min((d for d in (a.digits, b.digits) if d), default=None)
     to = "to 1e-12" if digits is None else f"to the {digits} digits printed"
-    return Finding("equal", f"{to}, over {max(count for _, count in compared)} steps")
+    return Finding("equal", f"{to}, over {max(count for _, count, _ in compared)} steps")
 
 
 def _first_apart(a: Curve, b: Curve, i: int, j: int) -> tuple[int | None, int]:

@@ -33,6 +33,8 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "reserved": ("reserved", "max_memory_reserved_bytes"),
     "allocated": ("allocated", "max_memory_allocated_bytes"),
 }
+STATED = "by the samples/s that the log states"
+"""In the note of a speed that no step was timed for: what a stack leaves out of its own figure, only it knows."""
 _TOTALS = ("hip_memory_total_bytes", "rocm_memory_total_bytes")
 _GIB_BY_GB = 2**30 / 1e9
 _DISAGREEMENT = 0.05  # between counter and integrated power: above it one of them is wrong, as Zeus reports
@@ -123,7 +125,7 @@ def _tail(times: StepTimes) -> float | None:
 def _tokens_per_s(basis: Basis) -> Quantity:
     rate = _token_rate(basis)
     if rate is not None:
-        return Quantity.of(rate, "tokens/s", basis.times.clock)
+        return Quantity.of(rate, "tokens/s", basis.times.clock, STATED if basis.times.samples is None else "")
     printed, gpus = _printed(basis, "tokens_per_s_per_gpu"), count(basis.record, "world_size")
     return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
 
@@ -131,7 +133,8 @@ def _tokens_per_s(basis: Basis) -> Quantity:
 def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     rate, gpus = _token_rate(basis), count(basis.record, "world_size")
     if rate is not None and gpus is not None:
-        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.times.clock, _left_out(basis))
+        note = STATED if basis.times.samples is None else _left_out(basis)
+        return Quantity.of(rate / gpus, "tokens/s/GPU", basis.times.clock, note)
     printed = None if basis.times.ends else _printed(basis, "tokens_per_s_per_gpu")
     return Quantity.of(printed, "tokens/s/GPU", "log" if printed else basis.times.clock)
 

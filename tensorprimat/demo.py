@@ -32,7 +32,7 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {  # of the printed table: title, an
     "tokens_per_s_per_gpu": ("tokens/s/GPU", 1.0),
     "cost_to_target": ("cost to the target, USD", 1.0),
 }
-_NOTE = """Times are published; each record has its source. Ratios, tokens/s and cost are worked out from them here,
+_NOTE = """Times and samples/s are published; each record has its source. Ratios, tokens/s and cost are worked out here,
 hold for these systems, and are not verified by MLCommons. Prices are examples: give your own."""
 DEMO = Command(
     name="demo",

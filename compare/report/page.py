@@ -43,6 +43,8 @@ from conf.vocabulary import RANKS
 from metrics import Quantity, shown
 from metrics.bill import TRILLION
 from metrics.repeats import ENOUGH, gathered
+from metrics.rules import gpus_of
+from metrics.summary import STATED
 
 TONES: Mapping[str, Tone] = {
     **dict.fromkeys(("comparable", "ok", "faster", "cheaper", "better"), "good"),
@@ -154,18 +156,21 @@ def _part(comparison: Comparison) -> tuple[Comparison, list[str]]:
 def headline(comparison: Comparison) -> tuple[Line, ...]:
     """Return a sentence for each of the first groups: how fast, how sure, on which conditions, at which cost; or why
     there is no number."""
-    known = _ratios(comparison, next(iter(_decides(comparison)), SPEED))
+    lead = next(iter(_decides(comparison)), SPEED)
+    known = _ratios(comparison, lead)
     if not known:
         return _no_number(comparison)
     # At example prices there is no cost: of what is assumed there are no ratios.
-    costs = {item.group: (pointer, item) for pointer, item in _ratios(comparison, COST)}
+    paid, of_what = ("cost_to_target", "the run") if lead == "time_to_train_s" else (COST, "a token")
+    costs = {item.group: (pointer, item) for pointer, item in _ratios(comparison, paid)}
     provided = f"; on these conditions: {some(comparison.conditions, REASONS, '; ')}"
     sentences: list[Line] = []
     for pointer, item in known[:_SENTENCES]:
+        ours, theirs = _sized(comparison, item.group, lead), _sized(comparison, item.baseline, lead)
         text = {
-            "same": f"{item.group} is as fast as {item.baseline}",
-            "undecided": f"Undecided whether {item.group} is faster than {item.baseline}",
-        }.get(item.word, f"{item.group} is {item.word} than {item.baseline}")
+            "same": f"{ours} is as fast as {theirs}",
+            "undecided": f"Undecided whether {ours} is faster than {theirs}",
+        }.get(item.word, f"{ours} is {item.word} than {theirs}")
         ratio, interval = ratio_lines(item.ratio, item.interval, pointer)
         sure: Line = ("95 % interval ", *interval) if interval else (item.reason,)
         cost: Line = ()
@@ -173,27 +178,38 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
             pointer, cheap = costs[item.group]
             times, between = ratio_lines(cheap.ratio, cheap.interval, pointer)
             within: Line = (" (", *between, ")") if between else ()
-            cost = ("; a token costs ", *times, " times as much", *within, " at your prices")
+            cost = (f"; {of_what} costs ", *times, " times as much", *within, " at your prices")
         conditions = "; on the same conditions" if sentences else provided
         on: Line = (Tag(conditions, "quiet"),) if comparison.conditions else ()
         title = TITLES[item.metric]
         said: Line = (f"{text}: ", *ratio, f" times its {title} (", *sure, ")")
         if not interval:
-            of = f" times the {title} of {item.baseline} ({item.reason}, so undecided)"
-            said = (f"{item.group} has ", *ratio, of)
+            of = f" times the {title} of {theirs} ({item.reason}, so undecided)"
+            said = (f"{ours} has ", *ratio, of)
         sentences.append((*said, *cost, *on, "."))
     if (more := len(known) - _SENTENCES) > 0:
         sentences.append(f"{'1 more group is' if more == 1 else f'{more} more groups are'} in the table.")
     return tuple(sentences)
 
 
+def _sized(comparison: Comparison, label: str, metric: str) -> str:
+    """Return a group with its GPUs where a figure of the whole machine is of unlike or unknown machines."""
+    sides = counted(comparison.groups)
+    gpus = {side.label: gpus_of(side.usable[0].record) for side in sides}
+    if metric == SPEED or (None not in gpus.values() and len({*gpus.values()}) == 1):
+        return label
+    return f"{label} on {gpus[label] or 'an unknown number of'} GPU{'' if gpus[label] == 1 else 's'}"
+
+
 def _decides(comparison: Comparison) -> list[str]:
-    """Return the metrics that decide: first one with a ratio, that was measured or printed rather than worked out."""
+    """Return the metrics that decide: first MLPerf's own, else one with a ratio, that was measured or printed rather
+    than worked out."""
     metrics = [one.metric for one in comparison.decides if _asked(comparison, one.metric)]
     rated = [metric for metric in metrics if _ratios(comparison, metric)]
     sources = {one.metric: {q.source for q in one.figures.values()} for one in comparison.decides}
     sure = [metric for metric in rated if sources[metric] <= {"measured", "log"}]
-    return [*dict.fromkeys((*sure[:1], *rated[:1], *metrics))]
+    own = [metric for metric in rated if metric == "time_to_train_s"]  # which counts convergence, too
+    return [*dict.fromkeys((*own, *sure[:1], *rated[:1], *metrics))]
 
 
 def _ratios(comparison: Comparison, metric: str) -> list[tuple[str, Compared]]:
@@ -343,7 +359,8 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     of = comparison.references
     published = gathered((line, g.label) for g in groups if g.label in of for line in of[g.label].lines)
     lines = [f"{listed(labels)}: {line}" for line, labels in published.items()]
-    yield from bullets([*_how_ratios(comparison, metrics), *lines])
+    none = [line for line in _how_ratios(comparison, metrics, none=True) if STATED in line]
+    yield from bullets([*_how_ratios(comparison, metrics), *none, *lines])
 
 
 def _ran_on(comparison: Comparison, group: Group) -> tuple[Line, ...]:
@@ -379,7 +396,8 @@ def _figures(
     shown_bars = bars if pair and drawn else [""] * len(bars)
     ratios = {key: _ratio(*entry, bar) for (key, entry), bar in zip(entries.items(), shown_bars, strict=True)}
     units = {name: _common_unit(of[group.label][name] for group in groups) for name in known}
-    titles = [named(TITLES[name], units[name]) for name in known]
+    tokens = f" for {comparison.terms.tokens:.3g} tokens".replace("e+", "e")
+    titles = [named(f"{TITLES[name]}{tokens if name == 'training_days' else ''}", units[name]) for name in known]
 
     def value(group: Group, name: str) -> Measured:
         below = () if pair else ratios.get((group.label, name), ())

@@ -117,6 +117,15 @@ def test_another_schedule_is_apart_however_it_is_printed() -> None:
     assert next((c.state, c.step) for c in result.checks if c.name == "lr_used") == ("apart", 1)
 
 
+def test_rates_that_part_in_the_last_step_are_both_said() -> None:
+    def last(i: int) -> dict[str, Any]:
+        return {"lr": 0.5 if i == 29 else printed(rate(i)), "step_time_s": 1.0}
+
+    result = audited(only_printed(0), run("x", 30, last, TP2, framework="trainer0"))
+    found = next(c for c in result.checks if c.name == "lr_used")
+    assert found.state == "apart" and "?" not in found.reason and " 0.5 at step" in found.reason
+
+
 def test_a_rate_that_is_compared_or_declared_decides_nothing() -> None:
     over = {"lr": 3e-4, "lr_warmup_init": 5e-5}
     other = {"lr": 6e-4, "lr_warmup_init": 1e-4}

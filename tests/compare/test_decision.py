@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from compare import Question, compare, find_runs
 from compare.cli import main
+from compare.report.blocks import text_of
+from compare.report.page import headline
 from compare.statistics import ratio_of
 from conf import load_experiment
 from conf.errors import InputError
 from conf.vocabulary import RANKS, meant, requested, vocabulary
 from parsers import Record
+from parsers.record import Validation
 
 A, B = made("a"), made("b", over=TP2)
 OVERLAP, RATE = made("b", over={**TP2, "overlap_grad_reduce": 2}), made("b", over={**TP2, "lr": 0.004})
@@ -137,6 +140,25 @@ def test_two_results_of_a_benchmark_did_the_same_work_by_its_rules() -> None:
     assert compared(pair[0], broken).audit.verdict.texts[0].startswith("weight_decay: ")
     open_ = replace(pair[1], environment={**pair[1].environment, "mlperf_submission_division": "open"})
     assert compared(pair[0], open_).audit.verdict.word == "not comparable"
+
+
+def test_a_ratio_of_unlike_machines_names_their_gpus_and_of_what_a_stack_counts_its_own_way_there_is_none() -> None:
+    points = tuple(Validation(line=n, metrics={"samples_per_s": 2.0}) for n in (1, 2))
+    small, large = (
+        replace(result_of(name, "h200", seconds, world_size=gpus), validations=points, platform=name)
+        for name, seconds, gpus in (("amd", 1700.0, 8), ("nvidia", 850.0, 16))
+    )
+    result = compared(small, large)
+    ratios = {item.metric: item for item in result.ratios}
+    assert ratios["time_to_train_s"].ratio == pytest.approx(0.5)
+    speed = ratios["tokens_per_s_per_gpu"]
+    assert speed.ratio is None and "the samples/s that the log states" in speed.reason
+    first = text_of(headline(result)[0])
+    assert first.startswith(
+        "nvidia h200 on 16 GPUs has 0.500 times the time to train of amd h200 on 8 GPUs (one run each"
+    )
+    alike = compared(small, replace(large, effective={**large.effective, "world_size": small.effective["world_size"]}))
+    assert text_of(headline(alike)[0]).startswith("nvidia h200 has 0.500 times the time to train of amd h200 (one run")
 
 
 def test_the_question_is_what_varies() -> None:
