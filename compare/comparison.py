@@ -119,14 +119,7 @@ def compare_groups(
 ) -> Comparison:
     """Compare as `compare` does, of runs that are grouped already."""
     runs = [run for group_ in groups for run in group_.runs]
-    problems, named, labels = [*copies(runs)], question.baseline, [g.label for g in groups]
-    if named is not None and named not in labels:
-        hint = closest(named, labels) or "beside a candidate it may be a filter, too"
-        problems.append(Problem("baseline", "no such group", named, listed(labels), hint))
-    if problems:
-        raise InputError(*problems)
-    _refuse_other_benchmarks(runs)
-    base = next((g for g in groups if g.usable), groups[0]) if named is None else groups[labels.index(named)]
+    base = _baseline(groups, runs, question.baseline)
     on = terms or Terms(tokens=TRILLION, prices=read_prices(EXAMPLE))
     numbers, curves = _trace(runs, on, progress)
     if numbers and (unknown := {f.metric for f in FIGURES}.difference(*numbers.values())):
@@ -159,6 +152,19 @@ def compare_groups(
         title=title(groups),
         references={g.label: beside(g.shown[0].record, pooled[g.label]) for g in groups if g.label in pooled},
     )
+
+
+def _baseline(groups: Sequence[Group], runs: Sequence[Run], named: str | None) -> Group:
+    """Return the group that is called so, else the first that counts. InputError: there is none, a run stands twice,
+    or benchmarks differ."""
+    problems, labels = [*copies(runs)], [group_.label for group_ in groups]
+    if named is not None and named not in labels:
+        hint = closest(named, labels) or "beside a candidate it may be a filter, too"
+        problems.append(Problem("baseline", "no such group", named, listed(labels), hint))
+    if problems:
+        raise InputError(*problems)
+    _refuse_other_benchmarks(runs)
+    return next((g for g in groups if g.usable), groups[0]) if named is None else groups[labels.index(named)]
 
 
 def _refuse_other_benchmarks(runs: Sequence[Run]) -> None:

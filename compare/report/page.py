@@ -172,7 +172,6 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
             "undecided": f"Undecided whether {ours} is faster than {theirs}",
         }.get(item.word, f"{ours} is {item.word} than {theirs}")
         ratio, interval = ratio_lines(item.ratio, item.interval, pointer)
-        sure: Line = ("95 % interval ", *interval) if interval else (item.reason,)
         cost: Line = ()
         if item.group in costs:
             pointer, cheap = costs[item.group]
@@ -182,7 +181,7 @@ def headline(comparison: Comparison) -> tuple[Line, ...]:
         conditions = "; on the same conditions" if sentences else provided
         on: Line = (Tag(conditions, "quiet"),) if comparison.conditions else ()
         title = TITLES[item.metric]
-        said: Line = (f"{text}: ", *ratio, f" times its {title} (", *sure, ")")
+        said: Line = (f"{text}: ", *ratio, f" times its {title} (95 % interval ", *interval, ")")
         if not interval:
             of = f" times the {title} of {theirs} ({item.reason}, so undecided)"
             said = (f"{ours} has ", *ratio, of)
