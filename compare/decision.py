@@ -27,6 +27,7 @@ from metrics.rules import by_rules, gpus_of
 from parsers import Record
 from parsers.assemble import same
 from parsers.find import MODEL, value_of
+from parsers.given import typed
 
 Standing = Literal["ratio", "conditional", "side by side"]
 """ratio: it stands. conditional: nothing breaks, and it stands on conditions. side by side: figures, and no ratio."""
@@ -107,7 +108,7 @@ def reruns(audit: Audit, groups: Sequence[Group], baseline: str) -> tuple[Rerun,
     counting = {side.label for side in sides}
     if audit.verdict.word in ("comparable", "nothing to compare") or len(sides) < 2:
         missing = [group for group in groups if group.label not in counting and len(sides) < 2]
-        return tuple(Rerun(group.label, _launch(group, {}), "no run of it counts") for group in missing)
+        return tuple(_missing(group) for group in missing)
     rows = [row for row in audit.rows if row.decides and row.setting != CLOCK]
 
     def unlike(side: Group, other: Group) -> list[Row]:
@@ -130,6 +131,21 @@ def reruns(audit: Audit, groups: Sequence[Group], baseline: str) -> tuple[Rerun,
     return tuple(steps)
 
 
+def _missing(group: Group) -> Rerun:
+    """Return what makes a group count: of a log from elsewhere that does not tell, whoever knows how it ended."""
+    record = group.runs[0].record
+    if record.provenance == "imported" and {run.record.status for run in group.runs} == {"unknown"}:
+        return Rerun(group.label, _stating(record, "status=completed"), "how it ended, if it did and you know it")
+    return Rerun(group.label, _launch(group, {}), "a run that counts")
+
+
+def _stating(record: Record, *stated: str) -> str:
+    """Return the command that states more of a log, beside all that was given already."""
+    given = (f"{name}={value}" for name, value in typed(record.given).items())
+    words = [shlex.quote(word) for word in (record.log or "LOG", "--save", *given)]
+    return " ".join([program("parse"), *words, *stated])
+
+
 def _step(audit: Audit, side: Group, model: Group, unlike: Sequence[Row], shared: Sequence[str]) -> Iterator[Rerun]:
     """Yield what makes one group like the model. shared: what every such group needs."""
     ids, record = {run.record.id for run in side.usable}, side.runs[0].record
@@ -147,8 +163,8 @@ def _step(audit: Audit, side: Group, model: Group, unlike: Sequence[Row], shared
     elif silent:
         kinds = [(name, vocabulary()[name].kind) for name in silent if name in vocabulary()]
         stated = [f"{kind}={kind.upper()}" if kind in _CHOSEN else f"{name}=…" for name, kind in kinds]
-        words = [program("parse"), shlex.quote(record.log or "LOG"), "--save", *[*dict.fromkeys(stated)][:_STATED]]
-        yield Rerun(side.label, " ".join(words), f"{some(silent)}, where you know it")
+        command = _stating(record, *[*dict.fromkeys(stated)][:_STATED])
+        yield Rerun(side.label, command, f"{some(silent)}, where you know it")
 
 
 def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:

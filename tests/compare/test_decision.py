@@ -184,6 +184,10 @@ def test_the_shortest_list_of_reruns() -> None:
     silent_log = replace(silent(B, "clip_grad", "norm_epsilon"), provenance="imported", requested={}, log="b.log")
     (step,) = compared(A, silent_log).reruns
     assert step.command == "python -m parsers b.log --save model=MODEL clip_grad=…"
+    (step,) = compared(A, replace(silent_log, given={"hardware": "h100"})).reruns
+    assert "b.log --save hardware=h100 model=MODEL" in step.command, "what was given is not lost"
+    (step,) = compared(A, replace(silent_log, status="unknown")).reruns
+    assert step.command == "python -m parsers b.log --save status=completed" and "you know it" in step.because
     assert compared(A, B).reruns == ()
 
 
