@@ -124,15 +124,15 @@ def test_a_log_that_is_read_while_it_grows_ends_as_the_complete_one(path: Path) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
-def test_ten_megabytes_in_one_line_take_no_longer_than_in_many(dialect: str) -> None:
+def test_megabytes_in_one_line_take_no_longer_than_in_many(dialect: str) -> None:
     """The line is cut, and no pattern is worse than linear in what is left of it."""
     marks = load(dialect).marks
     piece = b" ".join((*marks, b"a.b_c: 1.5/2 | x=3 (", b"[" * 40, b"9" * 40)) * 20
-    line = piece * (10_000_000 // len(piece) + 1)
-    for data in (line, line.replace(b" ", b"\r"), b"a" * 10_000_000, b" " * 10_000_000):
+    line = piece * (3_000_000 // len(piece) + 1)
+    for data in (line, line.replace(b" ", b"\r"), b"a" * 3_000_000, b" " * 3_000_000):
         began = time.process_time()
         parse_all([data + b"\n"], dialect)
-        assert time.process_time() - began < 30
+        assert time.process_time() - began < 10
 
 
 LAYOUTS = yaml.safe_load((Path(__file__).parents[2] / "benchmarks" / "step_lines.yaml").read_text())
