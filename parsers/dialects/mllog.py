@@ -94,6 +94,7 @@ class _Driver(Driver):
     """Holds a step until a line of another: several lines may add to one."""
 
     _waiting: Step | None = None
+    _described_nodes = _described_gpus = 0
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
@@ -102,7 +103,7 @@ class _Driver(Driver):
     def feed(self, number: int, text: str) -> Iterable[Event]:
         _, mark, rest = text.partition(":::MLLOG ")
         if not mark:
-            return _system(number, text)
+            return self._system(number, text)
         entry = json_object(rest) or {}
         key, about = entry.get("key"), entry.get("metadata")
         if key in ("train_loss", "tracked_stats"):
@@ -110,6 +111,14 @@ class _Driver(Driver):
         if not isinstance(key, str):
             return ()
         return (*self.end(), *self._point(number, key, entry, about if isinstance(about, dict) else {}))
+
+    def _system(self, line: int, text: str) -> Iterator[Event]:
+        for event in _system(line, text):
+            if isinstance(event, Fact) and event.name == "num_nodes":
+                self._described_nodes = event.value
+            elif isinstance(event, Setting):
+                self._described_gpus = event.value
+            yield event
 
     def end(self) -> Iterable[Event]:
         waiting, self._waiting = self._waiting, None
@@ -187,6 +196,8 @@ class _Driver(Driver):
             for event in _platform(line, value):
                 if isinstance(event, Fact) and event.name == "num_nodes":
                     self._run.nodes = event.value
+                    if self._described_gpus and event.value != self._described_nodes:  # one of the nodes was described
+                        yield Setting("world_size", event.value * self._described_gpus // self._described_nodes, line)
                 yield event
         elif key == "submission_org" and (maker := maker_of(value.replace("-", " "))):
             yield Fact("vendor", maker, line)

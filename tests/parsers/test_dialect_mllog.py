@@ -140,6 +140,7 @@ def test_devices_are_counted_where_the_log_agrees_with_itself(tmp_path: Path) ->
         ([system % (8, "NVIDIA B200"), platform, *16 * ranks], 16),
         ([system % (1, "No devices were found"), *ranks], None),
         ([system % (4, "NVIDIA B200"), platform], None),
+        ([system % (8, "NVIDIA B200"), point("submission_platform", "8xSOME_SYSTEM")], None),  # 2 nodes, or 8
         ([platform, *11 * ranks], 16),  # some of the lines were lost
         (ranks, None),  # one speaks for all
         ([*8 * ranks, *(8 * [point("init_start", None, 900_000)])], 8),  # a second attempt
