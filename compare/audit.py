@@ -62,6 +62,8 @@ _OFTEN_VARIED = (LAYOUT, "image", "precision")
 _A_SEED = (SEED, TOKENS)  # differ between the repeats of one experiment, and were planned: there a run that died counts
 _OF_NO_RANK = ("figures", "steps")
 _ESTIMATED = "estimated: does not count"
+ACCEPTED = "accepted: "
+"""How the reason begins that a user gives by accept.KEY=REASON."""
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
 _OF_LOSS = ("model", "optimizer", "data")
 
@@ -455,7 +457,7 @@ def _accepted(item: _Item, name: str, reasons: Mapping[str, str]) -> _Item:
     reason = reasons.get(name) or ("" if name in _OF_NO_RANK else reasons.get(item.rank))
     if not reason or not item.decides:
         return item
-    text = f"accepted: {reason}"
+    text = f"{ACCEPTED}{reason}"
     if isinstance(item, Deviation):
         return replace(item, declared=text, decides=False)
     return replace(item, state="declared", reason=f"{text} ({item.reason})" if item.reason else text, decides=False)

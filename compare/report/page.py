@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from compare.audit import Check, Deviation, Reason, Row
+from compare.audit import ACCEPTED, Check, Deviation, Reason, Row
 from compare.comparison import TOTAL, Compared, Comparison
 from compare.decision import about
 from compare.figures import COST, FIGURES, SPEED, TITLES
@@ -59,6 +59,7 @@ _ASIDE = {
     "conditional": "nothing breaks it: the ratio stands, on conditions",
     "side by side": "side by side, without a ratio",
 }
+_ACCEPTED = "what breaks it was accepted: the ratio stands on that condition"
 _MEANING = {"breaks": "the work is another", "shifts": "the same work is done otherwise", "bookkeeping": "no effect"}
 _WEIGHT: Mapping[str, Tone] = {"breaks": "bad", "shifts": "open", "bookkeeping": "quiet"}
 _SIDE_BY_SIDE = 6  # groups that a table of settings has columns for
@@ -124,6 +125,9 @@ def summary(comparison: Comparison) -> Report:
 def _report(comparison: Comparison, top: Sequence[Block], *sections: Section) -> Report:
     word = comparison.audit.verdict.word
     aside = _ASIDE[comparison.standing] if comparison.ratios or _grey(comparison) else ""
+    items: list[Row | Check] = [*comparison.audit.rows, *comparison.audit.checks]
+    taken = any((i.state, i.rank) == ("declared", "breaks") and i.reason.startswith(ACCEPTED) for i in items)
+    aside = _ACCEPTED if aside and taken and comparison.standing == "conditional" else aside
     tone = TONES.get(word, "plain")
     tone = "open" if comparison.standing == "conditional" and tone == "bad" else tone
     return Report(comparison.title, word, tone, headline(comparison), sections, aside, tuple(top))
@@ -358,7 +362,7 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     of = comparison.references
     published = gathered((line, g.label) for g in groups if g.label in of for line in of[g.label].lines)
     lines = [f"{listed(labels)}: {line}" for line, labels in published.items()]
-    none = [line for line in _how_ratios(comparison, metrics, none=True) if STATED in line]
+    none = [line for line in _how_ratios(comparison, metrics, none=True) if f": {STATED}" in line]
     yield from bullets([*_how_ratios(comparison, metrics), *none, *lines])
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from compare import Question, compare, find_runs
 from compare.cli import main
 from compare.report.blocks import text_of
-from compare.report.page import headline
+from compare.report.page import headline, summary
 from compare.statistics import ratio_of
 from conf import load_experiment
 from conf.errors import InputError
@@ -99,6 +99,12 @@ def test_a_ratio_stands_alone_on_conditions_or_not_at_all() -> None:
         )
         ranks = [RANKS.index(reason.rank) for reason in result.audit.verdict.reasons]
         assert ranks == sorted(ranks), case
+
+
+def test_what_a_user_accepted_is_not_said_to_break_nothing() -> None:
+    taken, shifted = compared(A, RATE, accept={"breaks": "a try"}), compared(A, OVERLAP, accept={"shifts": "a try"})
+    assert summary(taken).aside == "what breaks it was accepted: the ratio stands on that condition"
+    assert summary(shifted).aside == "nothing breaks it: the ratio stands, on conditions"
 
 
 def test_a_conditional_ratio_is_the_ratio() -> None:
