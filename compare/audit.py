@@ -44,6 +44,7 @@ from conf.errors import InputError, Problem, closest, listed, some
 from conf.mlperf import Benchmark, benchmark_of
 from conf.vocabulary import OFF, RANKS, Rank, meant, shown_in, vocabulary
 from metrics.repeats import SEED, gathered
+from metrics.rules import gpus_of
 from parsers import Declaration, Record, Run
 from parsers.assemble import differences, same
 from parsers.storage import STEPS_FILE
@@ -263,6 +264,9 @@ def _setting_rows(
             follows = _follows(row, [_row(of, values[of], varied, sides) for of in vocabulary()[name].fixed_by])
             if why := tokens or follows or _no_effect(name, values) or _by_rules(benchmark, row):
                 row = replace(row, state="allowed", reason=why, decides=False)
+            if benchmark and name == "world_size" and (silent := [s.label for s in sides if not _gpus(s)]):
+                why = f"on how many GPUs {some(silent)} trained is not reported, and the time to train follows from it"
+                row = replace(row, state="unknown", reason=why, decides=True, rank="breaks")
         if row.state != "unexplained" and (reason := _not_rehearsed(sides, name)):
             row = replace(row, state="not rehearsed", reason=reason, decides=False)
         records = [(side.label, run.record) for side in sides for run in side.usable]
@@ -274,6 +278,11 @@ def _setting_rows(
             nobody: Values = {side.label: None for side in sides}
             why = _not_rehearsed(sides, topic)
             yield Row(topic, "rehearsal", "not rehearsed", nobody, why, decides=False, rank="shifts")
+
+
+def _gpus(side: Group) -> bool:
+    """Return whether the number of GPUs of all runs is known, or sure enough to be assumed."""
+    return all(gpus_of(run.record) for run in side.usable)
 
 
 def benchmark_of_all(sides: Sides) -> Benchmark | None:

@@ -129,19 +129,25 @@ def result_of(name: str, hardware: str, seconds: float, **settings: Any) -> Reco
 
 
 def test_two_results_of_a_benchmark_did_the_same_work_by_its_rules() -> None:
-    pair = result_of("a", "mi300x", 1700.0, seed=1, lr=4e-4), result_of("b", "h100", 1770.0, seed=2, lr=5e-4)
+    pair = (
+        result_of("a", "mi300x", 1700.0, seed=1, lr=4e-4),
+        result_of("b", "h100", 1770.0, seed=2, lr=5e-4, world_size=8),
+    )
     result = compared(*pair)
     assert (result.audit.verdict.word, result.standing) == ("comparable", "conditional")
     ratio = next(r for r in result.ratios if r.metric == "time_to_train_s")
     assert ratio.ratio == pytest.approx(1770 / 1700)
     assert "rules for llama2_70b_lora (closed division, rounds 4.0" in result.conditions[0]
-    assert result.conditions[-1] == "GPUs: mi300x: 8 (assumed); h100: an unknown number"
-    assert result.title == ("llama2_70b_lora of MLPerf, 1 node, one run each, 2023-11-14: 8 × mi300x against h100")
+    assert result.conditions[-1] == "GPUs: mi300x: 8 (assumed); h100: 8"
+    assert result.title == ("llama2_70b_lora of MLPerf, 1 node, one run each, 2023-11-14: 8 × mi300x against 8 × h100")
     assert [one.metric for one in result.decides] == ["time_to_train_s", "cost_to_target"]
     one, two = (
         replace(pair[0], id=org, environment={**pair[0].environment, "mlperf_submission_org": org}) for org in "xy"
     )
     assert [group.label for group in compared(one, two).groups] == ["x", "y"], "another system, and no repeat"
+    unsized = compared(pair[0], result_of("b", "h100", 1770.0))  # a node of H100 has 4 or 8
+    assert (unsized.audit.verdict.word, unsized.standing) == ("cannot tell", "side by side")
+    assert "on how many GPUs h100 trained is not reported" in unsized.audit.verdict.texts[0]
     broken = result_of("b", "h100", 1770.0, weight_decay=0.1)  # fixed, and another
     assert compared(pair[0], broken).audit.verdict.texts[0].startswith("weight_decay: ")
     open_ = replace(pair[1], environment={**pair[1].environment, "mlperf_submission_division": "open"})
