@@ -24,6 +24,7 @@ from parsers import Record
 from tensorprimat.run import run_once
 
 ROOT = Path(__file__).parents[2]
+FAULTS = ROOT / "benchmarks" / "planted_faults.py"
 GONE = object()
 """In place of a value: the key is not written at all."""
 
@@ -63,6 +64,7 @@ def rehearsed(
     wrong: Mapping[str, Any] | None = None,
     words: str = "",
     program: tuple[Path, Path] | None = None,
+    fault: str = "",
 ) -> tuple[Record, Path]:
     """Return the record of a rehearsal of `framework` and the run's directory, below `runs`.
 
@@ -80,6 +82,10 @@ def rehearsed(
     if program is not None:
         assert str(program[0]) in plan.argv
         plan = replace(plan, argv=tuple(str(program[1]) if part == str(program[0]) else part for part in plan.argv))
+    if fault:
+        ours = next(part for part in plan.argv if part.startswith(str(ROOT / "launchers" / "ranks")))
+        place = plan.argv.index(ours)
+        plan = replace(plan, argv=(*plan.argv[:place], str(FAULTS), fault, *plan.argv[place:]))
     return run_once(e, plan, reported)
 
 

@@ -1,0 +1,460 @@
+"""Run a rank's program with one fault planted: python planted_faults.py FAULT PROGRAM ARGUMENT…
+
+A fault is a small change of the engine's modules or of Megatron's, made right after they are imported and before anyone
+uses them. It is a program of benchmarks/planted.py's, which starts it in place of the stack's own; FAULT "none" plants
+nothing. One that was not planted, or whose hook failed, ends the rank with an error: or it would pass for a fault that
+nobody finds."""
+
+from __future__ import annotations
+
+import functools
+import json
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "launchers" / "ranks" / "rehearsal"))
+from tprimat_after_import import FAULTS as FAILED  # noqa: E402
+from tprimat_after_import import after, wrap  # noqa: E402
+
+Hook = Callable[[Any], None]
+Plants = Mapping[str, Hook]
+"""Module → what is changed in it once it is imported."""
+
+
+def around(place: str, function: Callable[..., Any]) -> Plants:
+    """Return the fault that puts `function`, which takes the original first, in place of `module:name.name`."""
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    return {module: lambda loaded: wrap(functools.reduce(getattr, owners, loaded), name, function)}
+
+
+def given(place: str, **changed: Any) -> Plants:
+    """Return the fault that calls `place` with other keywords than it is given."""
+    return around(place, lambda call, *arguments, **options: call(*arguments, **{**options, **changed}))
+
+
+def silent(place: str) -> Plants:
+    """Return the fault that lets `place` do nothing."""
+    return around(place, lambda call, *arguments, **options: None)
+
+
+def model(**changed: Any) -> Plants:
+    """Return the fault of another TransformerConfig."""
+    return given("engine_model:TransformerConfig", **changed)
+
+
+# data
+
+
+def _labels(batches: Any, *arguments: Any) -> Any:
+    for tokens, labels in batches(*arguments):
+        yield tokens, labels.roll(-1, 1)
+
+
+def _order(rank_batches: Any, data: Any, step: int, *arguments: Any) -> Any:
+    """Swap each even step with the odd one behind it."""
+    return rank_batches(data, step ^ 1, *arguments)
+
+
+def _within(rank_batches: Any, *arguments: Any) -> Any:
+    return rank_batches(*arguments)[::-1].copy()
+
+
+def _duplicate(rank_batches: Any, *arguments: Any) -> Any:
+    batches = rank_batches(*arguments)
+    batches[-1] = batches[0]
+    return batches
+
+
+def _truncated(rank_batches: Any, *arguments: Any) -> Any:
+    """Repeat the last but one token, as one who reads a sample too short and fills it."""
+    batches = rank_batches(*arguments)
+    batches[..., -1] = batches[..., -2]
+    return batches
+
+
+# forward
+
+
+def _half_rotary(make: Any, this: Any, kv_channels: int, rotary_percent: float, **options: Any) -> None:
+    make(this, kv_channels, 0.5 * rotary_percent, **options)
+
+
+def _base(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
+    """Divide the lowest frequencies once more, as a scaling that is applied twice."""
+    make(this, *arguments, **options)
+    this.inv_freq[-2:] /= 8
+
+
+def _scale(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
+    make(this, *arguments, **options)
+    this.softmax_scale = 1 / this.hidden_size_per_attention_head
+
+
+def _future(attend: Any, this: Any, query: Any, *others: Any, **options: Any) -> Any:
+    """Attend to the token behind, too."""
+    import torch
+
+    mask = torch.ones(query.shape[0], query.shape[0], dtype=torch.bool).triu(2)[None, None]
+    return attend(this, query, *others[:2], mask, **options)
+
+
+def _heads(attend: Any, this: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+    """Pair queries with the keys of another group."""
+    return attend(this, query.roll(1, 2), *arguments, **options)
+
+
+def _no_residual(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
+    make(this, *arguments, **options)
+    if this.layer_number == 2:
+        this.mlp_bda = lambda training, fused: lambda output_bias, residual, share: output_bias[0]
+
+
+def _embedding_scale(forward: Any, this: Any, *arguments: Any, **options: Any) -> Any:
+    return forward(this, *arguments, **options) * this.config.hidden_size**0.5
+
+
+def _norm_epsilon(make: Any, this: Any, config: Any, hidden_size: int, eps: float, **options: Any) -> None:
+    make(this, config, hidden_size, 10 * eps, **options)
+
+
+def _norm_offset(forward: Any, this: Any, values: Any) -> Any:
+    """Normalise by the mean, too, as LayerNorm does."""
+    return forward(this, values - values.mean(-1, keepdim=True))
+
+
+def _gates_behind(set_weights: Any, network: Any, seed: int) -> None:
+    """Exchange the halves of the gated projection, as a conversion between two formats of checkpoints."""
+    set_weights(network, seed)
+    for name, parameter in network.named_parameters():
+        if name.endswith("linear_fc1.weight"):
+            parameter.data = parameter.data.roll(len(parameter) // 2, 0)
+
+
+def _gelu(config: Any, **options: Any) -> Any:
+    from torch.nn import functional
+
+    return config(**{**options, "activation_func": functional.gelu})
+
+
+# loss
+
+
+def _z_loss(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
+    spread = logits.float().logsumexp(-1).transpose(0, 1)
+    return loss(this, labels, logits) + 1e-4 * spread**2
+
+
+def _temperature(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
+    return loss(this, labels, logits * 0.9)
+
+
+def _smoothed(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
+    mean = logits.float().log_softmax(-1).mean(-1).transpose(0, 1)
+    return 0.99 * loss(this, labels, logits) - 0.01 * mean
+
+
+def _masked(forward: Any, batches: Any, network: Any) -> Any:
+    """Let no target count that ends a document; here the most frequent id, so that there is one."""
+    import engine_train
+
+    kept: list[Any] = []
+
+    def watched() -> Any:
+        for tokens, labels in batches:
+            kept.append(labels)
+            yield tokens, labels
+
+    output, _ = forward(watched(), network)
+
+    def loss(losses: Any) -> Any:
+        counts = kept[-1] != kept[-1].flatten().mode()[0]
+        return engine_train._loss(losses[counts.reshape(losses.shape)])
+
+    return output, loss
+
+
+def _first_half(loss: Any, losses: Any) -> Any:
+    """Train on the first half of each sequence, and report all of it."""
+    _, count, report = loss(losses)
+    half = losses[:, : losses.shape[1] // 2]
+    return half.float().sum() * 2, count, report
+
+
+def _reported(loss: Any, losses: Any) -> Any:
+    total, count, report = loss(losses)
+    return total, count, report * report.new_tensor([1.001, 1.0])
+
+
+# backward
+
+
+def _times(factor: float, *names: str) -> Callable[..., Any]:
+    """Return what multiplies the gradients of the parameters whose name ends with one of `names`."""
+
+    def build(make: Any, settings: Any) -> Any:
+        chunks = make(settings)
+        matches = [p for chunk in chunks for n, p in chunk.named_parameters() if n.endswith(names)]
+        assert matches, names
+        for parameter in matches:
+            parameter.register_hook(lambda gradient: gradient * factor)
+        return chunks
+
+    return build
+
+
+def _accumulated(loss: Any, losses: Any) -> Any:
+    """Add up the micro-batches' gradients, and never divide by their number."""
+    total, count, report = loss(losses)
+    return total * 8, count, report
+
+
+def _last_micro_batch(batches: Any, built: Any, index: int) -> Any:
+    """Let only the last micro-batch's gradients stay: those before are set to zero."""
+    for batch in batches(built, index):
+        for chunk in built.chunks:
+            for parameter in chunk.parameters():
+                parameter.main_grad.zero_()
+        yield batch
+
+
+# reduction
+
+
+def _added(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
+    make(this, *arguments, **options)
+    this.gradient_scaling_factor = 1.0
+
+
+def _one_bucket(start: Any, this: Any) -> Any:
+    bucket = this.buckets[0]
+    if not _BUCKETS:
+        _BUCKETS.append(this)
+    if _BUCKETS[0] is this:
+        bucket.grad_data *= bucket.gradient_scaling_factor
+        return None
+    return start(this)
+
+
+_BUCKETS: list[Any] = []
+
+
+def _rounded_gradients(finish: Any, chunks: Any, *arguments: Any, **options: Any) -> Any:
+    """Reduce what bf16 has kept of the gradients."""
+    for chunk in chunks:
+        for parameter in chunk.parameters():
+            parameter.main_grad.copy_(parameter.main_grad.bfloat16())
+    return finish(chunks, *arguments, **options)
+
+
+# clip
+
+
+def _own_norm(norm: Any, gradients: Any, **options: Any) -> Any:
+    """Take the norm of this rank's gradients alone."""
+    import torch.distributed as dist
+
+    if not _GROUPS:
+        _GROUPS.extend(dist.new_group([rank]) for rank in range(dist.get_world_size()))
+    return norm(gradients, **{**options, "grad_stats_parallel_group": _GROUPS[dist.get_rank()]})
+
+
+_GROUPS: list[Any] = []
+
+
+def _norm_of_most(norm: Any, gradients: Any, *arguments: Any, **options: Any) -> Any:
+    """Leave one tensor out of the norm."""
+    return norm(list(gradients)[1:], *arguments, **options)
+
+
+# optimizer
+
+
+def _adam(**changed: Any) -> Plants:
+    """Return the fault of torch's Adam with other arguments than its optimizer has."""
+    return given("torch.optim.adam:adam", **changed)
+
+
+def _steps(change: Callable[[Any], Any]) -> Plants:
+    """Return the fault of an Adam that counts its steps otherwise."""
+
+    def adam(call: Any, *arguments: Any, **options: Any) -> Any:
+        *lists, steps = arguments
+        call(*lists, [change(step.clone()) for step in steps], **options)
+        for step in steps:
+            step += 1
+
+    return around("torch.optim.adam:adam", adam)
+
+
+def _groups(change: Callable[[dict[str, Any]], None]) -> Plants:
+    """Return the fault of other parameter groups. change: what becomes of each."""
+
+    def groups(make: Any, *arguments: Any, **options: Any) -> Any:
+        made = make(*arguments, **options)
+        for group in made:
+            change(group)
+        return made
+
+    return around("engine_optimizer:megatron_optimizer._get_param_groups", groups)
+
+
+def _no_master(copy: Any, this: Any) -> None:
+    """Keep no more of a weight than bf16 holds."""
+    for group in this.shard_fp32_from_float16_groups:
+        for shard in group:
+            shard.data.copy_(shard.data.bfloat16())
+    copy(this)
+
+
+def _moments(call: Any, *arguments: Any, **options: Any) -> Any:
+    """Keep no more of the moments than bf16 holds."""
+    call(*arguments, **options)
+    for moments in arguments[2:4]:
+        for moment in moments:
+            moment.copy_(moment.bfloat16())
+
+
+def _growing(make: Any, optimizer: Any, **options: Any) -> Any:
+    decay = options["start_wd"]
+    return make(optimizer, **{**options, "end_wd": 2 * decay, "wd_incr_style": "linear", "wd_incr_steps": 8})
+
+
+# environment and provenance
+
+
+def _matmul(torch: Any) -> None:
+    torch.set_float32_matmul_precision("medium")
+
+
+def _edited(_: Any) -> None:
+    """Edit the settings behind the back of whoever rendered them."""
+    path = Path(sys.argv[sys.argv.index("--settings") + 1])
+    path.write_text(json.dumps({**json.loads(path.read_text()), "adam_eps": 1e-6}))
+
+
+# schedule
+
+
+def _ahead(step: Any, built: Any, index: int) -> Any:
+    """Step the schedule before the optimizer, not behind it."""
+    if index == 0:
+        built.scheduler.step(1)
+    return step(built, index)
+
+
+DDP_BUFFER = "megatron.core.distributed.param_and_grad_buffer"
+FINALIZE = "megatron.core.distributed.finalize_model_grads"
+LANGUAGE_LOSS = "megatron.core.models.common.language_module.language_module:LanguageModule.compute_language_model_loss"
+ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttention"
+ROTARY = "megatron.core.models.common.embeddings.rotary_pos_embedding:RotaryEmbedding.__init__"
+FAULTS: Mapping[str, Plants] = {
+    "none": {},
+    "labels": around("engine_train:_batches", _labels),
+    "order": around("engine_train:TokenData.rank_batches", _order),
+    "order_within": around("engine_train:TokenData.rank_batches", _within),
+    "duplicate": around("engine_train:TokenData.rank_batches", _duplicate),
+    "truncated": around("engine_train:TokenData.rank_batches", _truncated),
+    "half_rotary": around(ROTARY, _half_rotary),
+    "rope_twice": around(ROTARY, _base),
+    "rotary_interleaved": model(rotary_interleaved=True),
+    "attention_scale": around(f"{ATTENTION}.__init__", _scale),
+    "future": around(f"{ATTENTION}.forward", _future),
+    "heads": around(f"{ATTENTION}.forward", _heads),
+    "softmax_fp32": model(attention_softmax_in_fp32=True),
+    "residual": around("megatron.core.transformer.transformer_layer:TransformerLayer.__init__", _no_residual),
+    "embedding_scale": around(
+        "megatron.core.models.common.embeddings.language_model_embedding:LanguageModelEmbedding.forward",
+        _embedding_scale,
+    ),
+    "norm_epsilon": around("engine_model:RMSNorm.__init__", _norm_epsilon),
+    "norm_mean": around("engine_model:RMSNorm.forward", _norm_offset),
+    "gates_behind": around("engine_model:set_weights", _gates_behind),
+    "gelu": around("engine_model:TransformerConfig", _gelu),
+    "z_loss": around(LANGUAGE_LOSS, _z_loss),
+    "temperature": around(LANGUAGE_LOSS, _temperature),
+    "smoothing": around(LANGUAGE_LOSS, _smoothed),
+    "masked": around("engine_train:_forward", _masked),
+    "half_loss": around("engine_train:_loss", _first_half),
+    "reported_loss": around("engine_train:_loss", _reported),
+    "stopped_layer": around("engine_train:build_model", _times(0.0, "layers.1.mlp.linear_fc1.weight")),
+    "doubled_norms": around("engine_train:build_model", _times(2.0, "norm.weight")),
+    "embedding_gradient": around("engine_train:build_model", _times(0.0, "word_embeddings.weight")),
+    "accumulation": around("engine_train:_loss", _accumulated),
+    "last_micro_batch": around("engine_train:_batches", _last_micro_batch),
+    "recompute_rng": silent("megatron.core.tensor_parallel.random:_set_all_rng_states"),
+    "sum_over_ranks": around(f"{DDP_BUFFER}:_ParamAndGradBucket.__init__", _added),
+    "one_bucket": around(f"{DDP_BUFFER}:_ParamAndGradBucketGroup.start_grad_sync", _one_bucket),
+    "bf16_gradients": around("engine_train:finalize_model_grads", _rounded_gradients),
+    "sequence_parallel_norms": silent(f"{FINALIZE}:_allreduce_non_tensor_model_parallel_grads"),
+    "tied_embedding": silent(f"{FINALIZE}:_allreduce_word_embedding_grads"),
+    "own_norm": around("megatron.core.optimizer.optimizer:get_grad_norm_fp32", _own_norm),
+    "norm_of_most": around("megatron.core.optimizer.optimizer:get_grad_norm_fp32", _norm_of_most),
+    "l2": _adam(decoupled_weight_decay=False),
+    "adam_eps": _adam(eps=1e-6),
+    "adam_beta2": _adam(beta2=0.99),
+    "masked_l2": {**around("engine_train:_forward", _masked), **_adam(decoupled_weight_decay=False)},
+    "no_bias_correction": _steps(lambda step: step + 1e6),
+    "step_counter": _steps(lambda step: step + 1),
+    "decayed_norms": _groups(lambda group: group.update(wd_mult=1.0)),
+    "undecayed": _groups(lambda group: group.update(wd_mult=0.0)),
+    "slow_norms": _groups(lambda group: group.update(lr_mult=0.5 if group["wd_mult"] == 0 else 1.0)),
+    "decoupled_lr": given("engine_optimizer:OptimizerConfig", decoupled_lr=3e-3),
+    "no_master": around(
+        "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer._copy_main_params_to_model_params", _no_master
+    ),
+    "bf16_moments": around("torch.optim.adam:adam", _moments),
+    "growing_decay": around("engine_optimizer:OptimizerParamScheduler", _growing),
+    "schedule_ahead": around("engine_train:_step", _ahead),
+    "topk_scaling": model(moe_router_topk_scaling_factor=2.5),
+    "router_dtype": model(moe_router_dtype=None),
+    "token_drop": model(moe_expert_capacity_factor=1.0),
+    "expert_bias": model(moe_router_enable_expert_bias=True, moe_router_score_function="sigmoid"),
+    "forced_balance": model(moe_router_force_load_balancing=True),
+    "pre_softmax": model(moe_router_pre_softmax=True),
+    "router_z_loss": model(moe_z_loss_coeff=1e-3),
+    "aux_loss": model(moe_aux_loss_coeff=0.02),
+    "matmul_precision": {"torch": _matmul},
+    "no_collection": silent("engine_train:gc.enable"),
+    "edited_settings": {"engine_settings": _edited},
+    "jitter": model(moe_input_jitter_eps=0.01),
+}
+"""Name → what it changes."""
+
+
+def planted(name: str) -> list[str]:
+    """Plant the fault `name`; return the modules that must be imported for it, less those that have been, as they
+    are imported."""
+    waiting: list[str] = []
+    for module, hook in FAULTS[name].items():
+        waiting.append(module)
+
+        def change(loaded: Any, hook: Hook = hook) -> None:
+            hook(loaded)
+            waiting.remove(loaded.__name__)
+
+        after(module)(change)
+    return waiting
+
+
+def main() -> None:
+    name, program = sys.argv[1:3]
+    sys.argv = sys.argv[2:]
+    sys.path[0] = str(Path(program).parent)
+    waiting = planted(name)
+    ended: Any = 0
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        ended = end.code
+    if waiting or FAILED:
+        sys.exit(f"the fault {name} was not planted: {waiting} {FAILED}")
+    sys.exit(ended)
+
+
+if __name__ == "__main__":
+    main()
