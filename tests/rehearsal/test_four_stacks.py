@@ -1,7 +1,7 @@
 """One Experiment on NeMo, Megatron-Bridge, Primus and the embedded engine: the same settings, rates, tokens and losses.
 
 Every number is compared without a tolerance where it is read at full precision. A tolerance would hide the smaller of
-the settings that the second half breaks one at a time."""
+the settings that test_planted.py breaks one at a time."""
 
 from __future__ import annotations
 
