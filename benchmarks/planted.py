@@ -42,7 +42,7 @@ from tests.rehearsal.stacks import rehearsed  # noqa: E402
 CASES = Path(__file__).with_suffix(".yaml")
 ENGINE = "megatron"
 PLATFORMS = {"planted": "platform=amd", "reference": "platform=nvidia"}
-"""What the engine is rehearsed for on each side, so that there are two: nothing else of it differs."""
+"""The platform that the engine is rehearsed for on each side, so that there are two: nothing else of it differs."""
 ERROR = -1
 """In place of an exit code: the fault could not be planted, or its reference did not run."""
 NOT_PLANTED = re.compile(r"the fault \w+ was not planted.*")
@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `compare` says of two runs. found: settings and checks by which it is found; said: the sentences; part:
+    """An answer of `compare` about two runs. found: settings and checks by which it is found; said: the sentences; part:
     where the runs part, in the order of a step."""
 
     code: int
