@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of `compare` about two runs. found: settings and checks by which it is found; said: the sentences; part:
+    """An answer of `compare` about runs. found: settings and checks by which it is found; said: the sentences; part:
     where the runs part, in the order of a step."""
 
     code: int
