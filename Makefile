@@ -49,8 +49,8 @@ demo: $(VENV)/.embedded
 	  '  python launch.py model=llama platform=amd repeat=3' \
 	  '  python -m compare runs/llama31_8b-nvidia runs/llama31_8b-amd -o compare'
 
-# two at a time: much of it waits for processes
-PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+# long files first (tests/conftest.py); three at a time on two cores: half of it waits for processes
+PYTEST := $(VENV)/bin/python -m pytest --dist loadfile --no-loadscope-reorder -n 3
 
 test: $(VENV)/.dev npm
 	$(PYTEST) --durations=25
@@ -122,11 +122,11 @@ bridge-recipes: $(BRIDGE_RECIPES)/.installed
 # where the packages cannot be had, the tests are skipped by name
 test-nvidia: $(VENV)/.dev
 	-$(MAKE) nemo bridge
-	$(PYTEST) -rs -m nvidia tests/nvidia
+	$(PYTEST) -n 2 -rs -m nvidia tests/nvidia
 
 rehearse: $(VENV)/.dev
 	-$(MAKE) nemo bridge
-	$(PYTEST) -rs -m nvidia tests/rehearsal
+	$(PYTEST) -n 2 -rs -m nvidia tests/rehearsal
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,8 +29,23 @@ settings.load_profile("untimed")
 os.environ[MARK] = str(os.getpid())  # inherited by whatever a test starts, in any session or group
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker file after file, and tests/engine as one: its trainings are shared by its files."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/engine" if nodeid.startswith("tests/engine/") else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that train are skipped by name where the embedded extra is not installed."""
+    """Files with long tests come first, so that no worker begins one when the others have ended. Tests that train are
+    skipped by name where the embedded extra is not installed."""
+    long = {item.path for item in items if "engine" in item.keywords or "long" in item.keywords}
+    items.sort(key=lambda item: item.path not in long)
     try:
         version("megatron-core"), version("torch")
     except PackageNotFoundError as missing:

@@ -92,6 +92,8 @@ _QUICK: list[Changes] = [
     *({**IN_BFLOAT16[name], **BFLOAT16} for name in IN_BFLOAT16 if name in ALWAYS),
     {**DROPOUT, **CP2, **SHORT},
     {**EXPERTS, **MIXTURE["EP2"]},
+    {**DEEPSEEK_LIKE, **EP2},
+    {**LLAMA_LIKE, **VP2},
 ]
 _SLOW: list[Changes] = [
     *(DENSE[name] for name in DENSE if name not in ALWAYS),
@@ -99,6 +101,7 @@ _SLOW: list[Changes] = [
     *({**IN_BFLOAT16[name], **BFLOAT16} for name in IN_BFLOAT16 if name not in ALWAYS),
     *({**base, **layout} for base, layouts in VARIANTS.values() for layout in layouts.values()),
 ]
+_SLOW = [changes for changes in _SLOW if changes not in _QUICK]  # no slow one is trained for a quick one
 TOGETHER = (_SINGLE, _QUICK, _SLOW)
 """Runs that share one set of processes for each world size: starting takes longer than they do. TP2+SP alone is not
 among them, nor is the single process: those go through torchrun and the engine itself."""
