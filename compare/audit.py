@@ -30,6 +30,7 @@ from compare.groups import (
     FACTS,
     LAYOUT,
     METHOD,
+    OURS,
     RARE,
     RECIPE,
     TOKENS,
@@ -44,6 +45,7 @@ from compare.groups import (
     rank_of,
 )
 from compare.losses import compare_losses
+from compare.rehearsed import compare_series, trained
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
 from conf.mlperf import Benchmark, benchmark_of
@@ -187,8 +189,8 @@ def _checks(
     sides: Sides, runs: Sequence[Traced], checksums: Finding, states: Mapping[str, str], baseline: str | None
 ) -> Iterator[Check]:
     """Yield every check over all runs that count. states: of the settings; a difference that follows from what is
-    varied or declared, or that the rules of a benchmark allow, does not decide. What is not known decides nothing: the
-    settings behind it do."""
+    varied or declared, or that the rules of a benchmark allow, does not decide. What is not known decides nothing, the
+    settings behind it do, but of rehearsals."""
     benchmark = benchmark_of_all(sides)
     # The speed and the losses of a completed run without any step are not known. A result of MLPerf is its time.
     empty = [one.run for one in runs if not (one.curve.steps or one.run.record.provenance == "rehearsed")]
@@ -197,27 +199,44 @@ def _checks(
         more = f"; and so for {len(empty) - 1:,} more" if len(empty) > 1 else ""
         reason = f"{file} {'has no step with a number' if file.exists() else 'is missing'}{more}"
         yield _check("steps", "unknown", reason, None, decides=True)
-    # Rates are compared with the surest: exact ones, then those used, then any.
-    quality = [(c.digits is None, c.offsets == (0,), sum(map(math.isfinite, c.rates))) for c in (r.curve for r in runs)]
-    rates = compare_with(runs[quality.index(max(quality))], runs, compare_rates)
-    losses = compare_losses([side.label for side in sides], runs, baseline)
-    kinds = {name: setting.kind for name, setting in vocabulary().items()}
-    schedule, count = shown_in("lr_used"), shown_in("tokens_seen")
-    of_loss = [name for name in states if kinds.get(name) in _OF_LOSS and name not in schedule]
-    either: tuple[CheckState, ...] = ("varied", "declared")
-    for name, result, behind, excuses in (
-        ("lr_used", rates, schedule, either),
-        ("tokens_seen", compare_with(runs[0], runs, compare_tokens), count, either),
-        ("tokens_checksum", checksums, (TOKENS, SEED, *count), either[:1]),
-        ("loss", losses, (*of_loss, *schedule, *count, SEED), either[:1]),
-    ):
+    strict = _is_strict(sides, runs)
+    for name, result, behind, excuses in _findings(sides, runs, checksums, [*states], baseline):
         because = ((state, f"{key} is {state}") for state in excuses for key in behind if states.get(key) == state)
         by_rules: tuple[CheckState, str] = ("varied", f"by the rules of {benchmark.name}" if benchmark else "")
         state, why = next(because, by_rules)
         if result.state != "apart" or not why:
-            yield _check(name, result.state, result.reason, result.step, decides=result.state == "apart")
+            decides = result.state == "apart" or (strict and result.state == "unknown")
+            yield _check(name, result.state, result.reason, result.step, decides=decides)
         else:
             yield _check(name, state, f"{why}: {result.reason}", result.step, decides=False)
+
+
+def _is_strict(sides: Sides, runs: Sequence[Traced]) -> bool:
+    """Return whether a check that cannot be made leaves the comparison open: of rehearsals that made steps."""
+    return bool(sides) and sides[0].among == "rehearsed" and trained(runs)
+
+
+def _findings(
+    sides: Sides, runs: Sequence[Traced], checksums: Finding, states: Sequence[str], baseline: str | None
+) -> Iterator[tuple[str, Finding, Sequence[str], tuple[CheckState, ...]]]:
+    """Yield each check of the curves by name, what it has found, the settings behind it, and the states of these that
+    excuse it."""
+    # Rates are compared with the surest: exact ones, then those used, then any.
+    quality = [(c.digits is None, c.offsets == (0,), sum(map(math.isfinite, c.rates))) for c in (r.curve for r in runs)]
+    rates = compare_with(runs[quality.index(max(quality))], runs, compare_rates)
+    kinds = {name: setting.kind for name, setting in vocabulary().items()}
+    schedule, count = shown_in("lr_used"), shown_in("tokens_seen")
+    of_loss = [name for name in states if kinds.get(name) in _OF_LOSS and name not in schedule]
+    behind = (*of_loss, *schedule, *count, SEED)
+    either: tuple[CheckState, ...] = ("varied", "declared")
+    yield "lr_used", rates, schedule, either
+    yield "tokens_seen", compare_with(runs[0], runs, compare_tokens), count, either
+    yield "tokens_checksum", checksums, (TOKENS, SEED, *count), either[:1]
+    if _is_strict(sides, runs):
+        yield "loss", compare_series(runs, "loss"), behind, either[:1]
+    else:
+        losses = compare_losses([side.label for side in sides], runs, baseline)
+        yield "loss", losses, behind, either[:1]
 
 
 def _check(name: str, state: CheckState, reason: str, step: int | None, decides: bool) -> Check:
@@ -230,6 +249,7 @@ def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], che
     for name in (*FACTS, LAYOUT, *(name for name, setting in vocabulary().items() if setting.dump)):
         runs = {side.label: side.runs if name in _A_SEED else side.usable for side in sides}
         values[name] = {label: _distinct([_ran(run, name, curves) for run in same]) for label, same in runs.items()}
+    yield from _ours(sides)
     for name in FACTS:
         if name not in RARE or any(values[name].values()):
             row = _row(name, values[name], varied, sides)
@@ -244,6 +264,15 @@ def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], che
     tokens = _row(TOKENS, values[TOKENS], varied, sides)
     yield from _setting_rows(values, varied, sides, tokens.state == "identical" or checksums.state == "equal")
     yield from _variable_rows(sides, varied)
+
+
+def _ours(sides: Sides) -> Iterator[Row]:
+    """Yield with which version of ours each group was rehearsed, which decides what its record says."""
+    known = {side.label: _distinct([_fact_or_unset(run.record, OURS) for run in side.usable]) for side in sides}
+    if sides[0].among == "rehearsed" and any(known.values()):
+        row = _row(OURS, known, frozenset(), sides)
+        what = "two versions of TensorPrimat made the records: rehearse all with one"
+        yield replace(row, reason=what) if row.state == "unexplained" else row
 
 
 def _variable_rows(sides: Sides, varied: frozenset[str]) -> Iterator[Row]:
@@ -522,18 +551,23 @@ def _verdict(
     unknown = gathered(((row.reason, row.rank), row.setting) for row in rows if row.decides and row.state == "unknown")
     open_ = [_reason(f"{some(names)}: unknown, {reason}", *names) for (reason, _), names in unknown.items()]
     open_ += [_of_check(check) for check in checks if check.decides and check.state == "unknown"]
+    if sides and (lost := _lost(groups, sides)):
+        open_ += [_reason(f"no completed run: {some(lost)}", "run")]
     if wrong:
         return Verdict("not comparable", _ranked([*wrong, *open_]))
     labels = {side.label for side in sides}
     left_out = [group for group in groups if group.label not in labels]
     not_counted = gathered((_why_not(group), group.label) for group in left_out)
     beside = tuple(Reason(f"{reason}: {some(names)}", "bookkeeping") for reason, names in not_counted.items())
+    beside += tuple(Reason(text, "bookkeeping") for group in groups for text in _older(group))
     if not sides or (len(sides) == 1 and any(_why_not(group) != _ESTIMATED for group in left_out)):
         return Verdict("cannot tell", beside or (Reason("no completed run", "breaks"),))
     if len(sides) == 1:
         return Verdict("nothing to compare", (Reason("one group of runs only", "bookkeeping"), *beside))
     if open_:
-        return Verdict("cannot tell", _ranked(open_))
+        return Verdict(
+            "cannot tell", (*_ranked(open_), *(reason for reason in beside if sides[0].among == "rehearsed"))
+        )
     apart = (_of_check(check) for check in checks if check.state == "declared")
     if sides[0].among == "planned":
         return Verdict("comparable", (Reason(PLANNED, "bookkeeping"), *beside))
@@ -571,6 +605,22 @@ def follows(name: str, others: Collection[str]) -> bool:
     """Return whether a setting is what it is because of one of `others`."""
     row = vocabulary().get(name)
     return row is not None and not {*row.follows, row.only_if}.isdisjoint({*others} - {name})
+
+
+def _lost(groups: Sequence[Group], sides: Sides) -> list[str]:
+    """Return the labels of groups that were to be compared and have no completed run: rehearsals, and the runs of a
+    stack of which none completed. One layout of several that fails is no reason to tell nothing of the others."""
+    known, stacks = {side.label for side in sides}, {side.runs[0].record.framework for side in sides}
+    wanted = {"figures": "measured"}.get(sides[0].among, sides[0].among)
+    failed = [group for group in groups if group.label not in known and group.runs[0].record.provenance == wanted]
+    return [g.label for g in failed if wanted == "rehearsed" or g.runs[0].record.framework not in stacks]
+
+
+def _older(group: Group) -> Iterator[str]:
+    """Yield which attempts do not count."""
+    for run in group.older:
+        when, what = run.record.started_at or "an unknown time", run.record.status
+        yield f"{run.path} of {when[:16]} ({what}) does not count: {group.label} was rehearsed again"
 
 
 def _why_not(group: Group) -> str:

@@ -17,6 +17,7 @@ from conf.vocabulary import Rank, meant, short_names, vocabulary
 from metrics.peak import device_of, hardware_of
 from metrics.repeats import SEED, SUBMITTED, distinct_names, experiment_key, gathered, options_of, requested_of
 from parsers import Record, Run
+from parsers.assemble import same
 
 LAYOUT = "layout"
 """A kind of settings, and the name under which a layout was requested (identical, max_performance …)."""
@@ -25,6 +26,8 @@ PARAMETERS = ("parameters", "parameters_decayed", "parameters_undecayed")  # of 
 DIGEST = "image_digest"
 BENCHMARK = "mlperf_submission_benchmark"
 METHOD, RECIPE = "method", "recipe"
+OURS = "launcher_commit"
+"""Which version of ours made a record."""
 ENVIRONMENT = "environment"
 """All variables that were set for a run's speed, of which environment.NAME is one."""
 # Facts that a request, a probe, a runtime or one stack alone reports: no settings of ours.
@@ -48,6 +51,7 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
 }
 BEST = "max_performance"
 _HOW = ("training", "optimizer")  # kinds of which some settings are how the work is done
+_OF_REQUEST = ("platform", "hardware", "framework", "image", "method")
 _READABLE = 60  # characters of a label
 
 
@@ -62,11 +66,12 @@ _COUNT: Mapping[Among, Collection[str]] = {
 
 class Group(Struct, frozen=True, dict=True):
     """Repeats of one experiment: all requested alike but the seed; a plan is a group of its own. among: of what it
-    counts."""
+    counts. older: rehearsals in whose place one of `runs` stands."""
 
     label: str
     runs: tuple[Run, ...]
     among: Among = "figures"
+    older: tuple[Run, ...] = ()
 
     @cached_property
     def usable(self) -> tuple[Run, ...]:
@@ -102,10 +107,42 @@ def counted(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 def group(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """Return the groups, in the order of their first runs."""
-    members = gathered((_key(run, place), run) for place, run in enumerate(runs))
+    """Return the groups, in the order of their first runs. Of rehearsals of one request the newest stands, whatever
+    came of it."""
+    newest = [_newest(run, runs) for run in runs]
+    standing = [run for run, stands in zip(runs, newest, strict=True) if stands is run]
+    members = gathered((_key(run, place), run) for place, run in enumerate(standing))
     labels = _labels([same[0].record for same in members.values()])
-    return tuple(Group(label, tuple(same)) for label, same in zip(labels, members.values(), strict=True))
+    older = gathered((id(stands), run) for run, stands in zip(runs, newest, strict=True) if stands is not run)
+    return tuple(
+        Group(label, tuple(same), older=tuple(old for run in same for old in older.get(id(run), ())))
+        for label, same in zip(labels, members.values(), strict=True)
+    )
+
+
+def _newest(run: Run, runs: Sequence[Run]) -> Run:
+    """Return the run that stands in place of `run`: of a rehearsal the last one of its request, else itself."""
+    if run.record.provenance != "rehearsed":
+        return run
+    again = (other for other in runs if other is run or _replaces(other.record, run.record))
+    return max(again, key=lambda other: other.record.started_at or "")
+
+
+def _replaces(newer: Record, older: Record) -> bool:
+    """Return whether a rehearsal was started after another one, of the same request: of the run that it stands for, and
+    not of the toy, which one that could not begin never had."""
+    if newer.provenance != "rehearsed" or (newer.started_at or "") <= (older.started_at or ""):
+        return False
+    facts = [
+        (*(getattr(r, name) for name in _OF_REQUEST), seed_of(r), r.recipe and r.recipe.name, options_of(r))
+        for r in (newer, older)
+    ]
+    known = [(r.framework_version, r.environment.get("rehearse")) for r in (newer, older)]
+    if facts[0] != facts[1] or any(None not in pair and pair[0] != pair[1] for pair in zip(*known, strict=True)):
+        return False
+    first, second = ({**r.requested, **{name: one["asked"] for name, one in r.shrunk.items()}} for r in (newer, older))
+    names = (first.keys() & second.keys()) - newer.not_rehearsed.keys() - older.not_rehearsed.keys()
+    return bool(names) and all(same(first[name], second[name]) for name in names)
 
 
 def _key(run: Run, place: int) -> tuple[str, ...]:

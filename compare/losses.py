@@ -4,7 +4,7 @@ The tokens that all runs saw are cut into eight blocks, the first of which, wher
 run's value is its mean loss in a block, a seed's that of its runs. Groups whose means stay in the band that another
 seed's losses stay in are equal: two seeds on one side give a band, and a wide one; three on each a usable one. Without
 any, the spread is not known: then only what is far off is called apart, a block whose means differ by more than five
-times the scatter from step to step, and by more than 1 %. Rehearsals from equal weights may differ by rounding alone.
+times the scatter from step to step, and by more than 1 %. Rehearsals are compared step by step (compare/rehearsed.py).
 
 The band: the spread s is that between the seeds of a group, pooled over groups and blocks, with d degrees of freedom,
 one a seed beyond the first of its group. A group is apart where its mean leaves ±k s sqrt(1/n + 1/m) around the
@@ -28,7 +28,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from compare.curve import Finding, Traced
-from conf.vocabulary import short_names
 from metrics import shown
 from metrics.repeats import gathered
 
@@ -37,7 +36,6 @@ RISK = 0.04
 _ROTATIONS = 5_000
 BLOCKS, _LEFT_OUT, _FEWEST = 8, 1, 4
 FAR, FAR_SHARE = 5.0, 0.01
-_ROUNDING = 1e-5  # the smallest wrong setting that was tried, a weight decay, is 2e-5 of a loss away
 
 
 def compare_losses(labels: Sequence[str], runs: Sequence[Traced], baseline: str | None) -> Finding:
@@ -54,8 +52,6 @@ def compare_losses(labels: Sequence[str], runs: Sequence[Traced], baseline: str 
         return Finding("equal", f"bit-equal over {len(steps)} steps, seed by seed")
     if len(labels) < 2:
         return Finding("unknown", "one group of runs only")
-    if _from_equal_weights(runs) and (gap := _gap(runs, steps, series)):
-        return gap
     blocks = cuts(len(steps))
     begins = [steps[first] for first, _ in blocks]
     means = _by_seed(runs, [[statistics.fmean(values[a:b]) for a, b in blocks] for values in series])
@@ -158,28 +154,6 @@ def _bit_equal(runs: Sequence[Traced], series: Sequence[Sequence[float]], sides:
         len({label for label, _ in same}) == sides and len(same) > 1 and all(values == same[0][1] for _, values in same)
         for same in by_seed.values()
     )
-
-
-def _from_equal_weights(runs: Sequence[Traced]) -> bool:
-    """Return whether all are rehearsals of one layout and seed that began with the same weights: then no rounding is
-    left that could part them by more than _ROUNDING, and a loss that parts shows another setting."""
-    records = [run.run.record for run in runs]
-    if any(record.provenance != "rehearsed" or record.environment.get("equal_init") is None for record in records):
-        return False
-    layout = (*short_names(), "num_micro_batches")
-    kept = [[record.environment["equal_init"], *(record.setting(name) for name in layout)] for record in records]
-    return all(values == kept[0] for values in kept)
-
-
-def _gap(runs: Sequence[Traced], steps: Sequence[int], series: Sequence[Sequence[float]]) -> Finding | None:
-    """Return the first step at which one is further from the first run than rounding."""
-    for place, step in enumerate(steps):
-        first = series[0][place]
-        for run, values in zip(runs[1:], series[1:], strict=True):
-            if abs(values[place] - first) > _ROUNDING * abs(first):
-                what = f"{run.name} is {shown(values[place] - first, 3)} nats/token from {runs[0].name} at step {step}"
-                return Finding("apart", f"{what}, though both are rehearsed from the same weights", step)
-    return None
 
 
 def _scatter(values: Sequence[float]) -> float:

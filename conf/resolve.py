@@ -181,6 +181,8 @@ def _made(r: Request, source: str | None, reasons: tuple[str, ...]) -> Experimen
     sizes |= {"data_parallel_size": dp, "num_micro_batches": micro_batches, "world_size": r.world_size}
     layout = Layout(**sizes, source=source)
     kept = {field.name: getattr(r, field.name) for field in fields(Common)}
+    if r.equal_init is None:  # losses of toys with weights of their own show little
+        kept["equal_init"] = r.rehearse == "train"
     return Experiment(
         **kept,
         name=r.name or f"{r.model.name}-{'rehearsal' if r.rehearse else r.platform.name}",

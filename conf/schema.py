@@ -339,7 +339,7 @@ class Common:
     resume: bool
     rehearse: Literal["train", "layout"] | None
     probe: bool
-    equal_init: bool
+    equal_init: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

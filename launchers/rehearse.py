@@ -190,7 +190,7 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
     if e.rehearse == "layout":
         yield "layout: one process plays a rank, nothing is sent: it ends before the first step and has no loss"
     if e.rehearse == "train" and not e.equal_init:
-        yield "each stack draws its own first weights: without equal_init=true two losses may differ (with experts, do)"
+        yield "each stack draws its own first weights: with equal_init=false losses differ, and nobody can tell why"
     if e.cluster.container != "none" or e.image is not None:
         yield f"the stack installed on this machine is rehearsed, not that of image {e.image}"
     if e.precision.fp8:

@@ -157,7 +157,7 @@ def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
         **image,
         notes=notes,
         **_requested(e, plan),
-        environment={**facts, "launcher_commit": commit},
+        environment={**facts, "launcher_commit": commit, **({"rehearse": e.rehearse} if e.rehearse else {})},
         log="train.log",
     )
 

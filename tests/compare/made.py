@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,21 @@ def made(name: str, seconds: float = 2.0, over: Mapping[str, Any] | None = None,
         steps=steps,
     )
     return replace(record, **known)
+
+
+def toy(name: str, over: dict[str, Any] | None = None, **known: Any) -> Record:
+    """Return a rehearsal from equal weights that reports all that a comparison needs."""
+    record = made(name, over={"params_dtype": "float32", **(over or {})}, provenance="rehearsed", **known)
+    facts = {"equal_init": 1, "host": "box", "torch": "2.13", "launcher_commit": "a" * 40}
+    return each(
+        replace(record, environment={**facts, **known.get("environment", {})}),
+        lambda s: replace(s, lr_used=1e-3, grad_norm=2.5, metrics={"tokens_checksum": 5.0}),
+    )
+
+
+def each(record: Record, change: Callable[[Step], Step]) -> Record:
+    """Return `record` with every step changed."""
+    return replace(record, steps=tuple(map(change, record.steps)))
 
 
 def ran(record: Record, **effective: Any) -> Record:

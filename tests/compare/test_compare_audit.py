@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made import TP2, compared, made, ran, silent, without
+from made import TP2, compared, made, ran, silent, toy, without
 from msgspec.structs import replace
 
 from compare import Run
@@ -190,7 +190,7 @@ def test_a_key_that_was_never_read_is_not_effective() -> None:
 
 
 def rehearsed(name: str, over: dict[str, Any] | None = None, **known: Any) -> Record:
-    return made(name, over=over, provenance="rehearsed", environment={"stand_in": "cpu"}, **known)
+    return toy(name, over, **known)
 
 
 def test_rehearsals_are_audited_among_themselves() -> None:

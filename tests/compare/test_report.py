@@ -17,7 +17,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made import SCHEMA, TP2, compared, made, ran, repeats, silent, vendor_run, without_steps
+from made import SCHEMA, TP2, compared, made, ran, repeats, silent, toy, vendor_run, without_steps
 from msgspec.structs import replace
 
 from compare import Run, compare
@@ -294,7 +294,7 @@ def test_an_estimate_stands_beside_and_says_so() -> None:
 
 
 def test_rehearsed_runs_have_curves_and_no_speed() -> None:
-    toys = [replace(made(name, over=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
+    toys = [toy(name, more) for name, more in (("a", {}), ("b", TP2))]
     html = made_files(*toys)["compare.html"]
     page = read(html)
     assert page.numbers == []
@@ -397,7 +397,7 @@ def test_too_few_and_undecided_runs_want_repeats() -> None:
 
 def test_one_group_a_rehearsal_and_no_completed_run() -> None:
     assert next_of([made("a")]) == ["Name the runs of another group as well: of another platform, layout or image."]
-    toys = [replace(made(name, over=more), provenance="rehearsed") for name, more in (("a", {}), ("b", TP2))]
+    toys = [toy(name, more) for name, more in (("a", {}), ("b", TP2))]
     assert next_of(toys) == ["Run it for real, without rehearse=: a rehearsal has no speed."]
     dead = [made("a", status="failed"), made("b", over=TP2, status="failed")]
     assert next_of(dead) == [] and {step.because for step in compared(*dead).reruns} == {"a run that counts"}

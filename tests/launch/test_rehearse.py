@@ -105,8 +105,10 @@ def test_fp8_runs_as_bf16_and_says_so() -> None:
     assert "fp8" in scope.not_rehearsed and "fp8" not in scope.shrunk
     assert any("fp8" in note for note in scope.notes)
     own = ["own first weights" in note for note in scope.notes]
-    same = prepared(rehearsal("train", "nemo", "equal_init=true"), 0)[1].notes
-    assert any(own) and not any("own first weights" in note for note in same)
+    assert not any(own), "it begins with equal weights unless told otherwise"
+    without = prepared(rehearsal("train", "nemo", "equal_init=false"), 0)[1].notes
+    assert any("own first weights" in note for note in without)
+    assert not prepared(rehearsal("layout", "nemo", *PIPELINED), PLENTY)[0].equal_init
 
 
 def test_what_is_not_the_real_thing_is_said_beforehand() -> None:
@@ -118,7 +120,7 @@ def test_what_is_not_the_real_thing_is_said_beforehand() -> None:
 
 
 def test_the_plan_puts_the_folder_in_front_of_what_is_inherited() -> None:
-    plan = make_plan(prepared(rehearsal("train", "nemo", "equal_init=true"), 0)[0], HOST)
+    plan = make_plan(prepared(rehearsal("train", "nemo"), 0)[0], HOST)
     assert {n: v for n, v in plan.env.items() if n.startswith("TPRIMAT_")} == {
         "TPRIMAT_REHEARSE": "train",
         "TPRIMAT_PROBE": "probe",

@@ -29,7 +29,7 @@ GONE = object()
 """In place of a value: the key is not written at all."""
 
 SAME = (
-    *("rehearse=train", "model=llama", "layout=data_parallel", "gpus_per_node=1", "equal_init=true"),
+    *("rehearse=train", "model=llama", "layout=data_parallel", "gpus_per_node=1"),
     *("training.train_iters=8", "optimizer.lr_warmup_iters=3"),
 )
 """One experiment for all stacks: Llama 3.1 with its RoPE scaling, a toy of it."""

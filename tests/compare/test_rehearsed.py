@@ -1,0 +1,155 @@
+"""Test how strictly rehearsals are compared: bit for bit in one layout, within measured rounding in two; what cannot be
+tested is never comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from made import TP2, compared, each, made, toy
+from msgspec.structs import replace
+
+from compare.audit import Audit, Check
+from compare.rehearsed import MARGIN, ROUNDING, SIZES
+from conf.vocabulary import vocabulary
+from parsers import Record
+
+YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
+NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
+
+
+def off(record: Record, share: float, what: str = "loss", first: int = 0) -> Record:
+    """Return `record` whose loss or gradient norm is off by a share, from a step on."""
+    return each(record, lambda s: s if s.step < first else replace(s, **{what: getattr(s, what) * (1 + share)}))
+
+
+def audited(*records: Record, **question: Any) -> Audit:
+    return compared(*records, **question).audit
+
+
+def check(of: Audit, name: str) -> Check:
+    return next(one for one in of.checks if one.name == name)
+
+
+@pytest.mark.parametrize("what", ["loss"])
+def test_in_one_layout_anything_but_the_same_numbers_is_not_comparable(what: str) -> None:
+    same = audited(toy("a", **NEMO), toy("b", **PRIMUS))
+    assert (same.verdict.word, check(same, what).reason) == (YES, "bit-equal over 12 steps, seed by seed")
+    apart = audited(toy("a", **NEMO), off(toy("b", **PRIMUS), 1e-6, what, 3))
+    assert (apart.verdict.word, check(apart, what).step) == (NO, 3)
+    assert "from the same weights in one layout" in check(apart, what).reason
+
+
+def test_between_layouts_the_band_is_that_of_measured_rounding_and_is_shown() -> None:
+    measured = next(
+        one.largest[0] for one in ROUNDING if (one.precision, one.differs, one.what) == ("float32", "TP", "loss")
+    )
+    inside = audited(toy("a"), off(toy("b", TP2 | {"data_parallel_size": 2}), measured))
+    assert inside.verdict.word == YES
+    assert "of rounding between TP (4 × measured, benchmarks/rounding.py)" in check(inside, "loss").reason
+    outside = audited(toy("a"), off(toy("b", TP2 | {"data_parallel_size": 2}), 2 * MARGIN * measured))
+    assert (outside.verdict.word, check(outside, "loss").state) == (NO, "apart")
+
+
+def test_every_band_that_may_be_looked_up_was_measured() -> None:
+    settings = [name for names in SIZES.values() for name in names]
+    assert {*settings} <= vocabulary().keys()
+    measured = {(one.precision, one.differs, one.what) for one in ROUNDING}
+    assert measured == {
+        (precision, differs, what)
+        for precision in ("float32", "bfloat16")
+        for differs in {*SIZES} - {"CP"}
+        for what in ("loss", "grad_norm")
+    }
+    assert all(list(one.largest) == sorted(one.largest) for one in ROUNDING)
+
+
+CANNOT: dict[str, tuple[Callable[[Record], Record], str]] = {
+    "other weights": (
+        lambda r: off(replace(r, environment={"launcher_commit": "a" * 40}), 0.03),
+        "begin with equal ones",
+    ),
+    "no loss": (lambda r: each(r, lambda s: replace(s, loss=None)), "reports no loss"),
+    "no checksums": (lambda r: each(r, lambda s: replace(s, metrics={})), "report no checksums of the same step"),
+    "no rates": (lambda r: each(r, lambda s: replace(s, lr_used=None)), "reports no learning rate"),
+    "another torch": (
+        lambda r: off(replace(r, environment={**r.environment, "torch": "2.9"}), 1e-9),
+        "rehearse both on one",
+    ),
+    "fewer steps": (lambda r: replace(r, steps=r.steps[:-1]), "do not report it of the same steps"),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT)
+def test_what_cannot_be_tested_is_not_known(case: str) -> None:
+    change, reason = CANNOT[case]
+    verdict = audited(toy("a", **NEMO), change(toy("b", **PRIMUS))).verdict
+    assert verdict.word in ((OPEN, NO) if case == "fewer steps" else (OPEN,))
+    assert any(reason in text for text in verdict.texts), verdict.texts
+
+
+def test_a_measured_run_needs_none_of_it() -> None:
+    pair = (made("a", **NEMO), made("b", **PRIMUS))
+    assert audited(*pair).verdict.word == YES
+    assert audited(*(each(one, lambda s: replace(s, loss=None)) for one in pair)).verdict.word == YES
+
+
+def test_ranks_that_were_played_have_no_loss_and_are_compared_by_their_settings() -> None:
+    played = [
+        replace(toy(name, **known), steps=(), not_rehearsed={"loss": "no step is made"})
+        for name, known in (("a", NEMO), ("b", PRIMUS))
+    ]
+    assert audited(*played).verdict.word == YES
+
+
+def test_records_of_two_versions_of_ours_are_compared_where_the_user_accepts_it() -> None:
+    facts = {"equal_init": 1, "launcher_commit": "b" * 40}
+    pair = (toy("a", **NEMO), replace(toy("b", **PRIMUS), environment=facts))
+    refused = audited(*pair).verdict
+    assert refused.word == NO and "two versions of TensorPrimat made the records" in refused.texts[0]
+    assert audited(*pair, accept={"launcher_commit": "only the docs changed"}).verdict.word == YES
+
+
+# the newest decides
+
+
+def started(record: Record, hour: int, **known: Any) -> Record:
+    return replace(record, id=f"{record.id}{hour}", started_at=f"2026-11-23T{hour:02}:00:00+00:00", **known)
+
+
+def test_an_older_success_does_not_stand_for_a_newer_failure() -> None:
+    nemo, old = started(toy("a", **NEMO), 9), started(toy("b", **PRIMUS), 10)
+    assert audited(nemo, old).verdict.word == YES
+    failed = started(toy("b", **PRIMUS), 11, status="failed", steps=())
+    verdict = audited(nemo, old, failed).verdict
+    assert (verdict.word, verdict.texts[0]) == (OPEN, "no completed run: primus")
+    assert any("was rehearsed again" in text for text in verdict.texts)
+    again = started(toy("b", **PRIMUS), 12)
+    assert audited(nemo, failed, again).verdict.word == YES
+
+
+def test_one_that_could_not_begin_has_the_request_and_not_the_toy() -> None:
+    """Its record has the sizes that were requested, the toy's has its own and what was requested beside them."""
+    nemo = started(toy("a", **NEMO), 9)
+    small = started(toy("b", **PRIMUS, shrunk={"num_layers": {"asked": 32, "ran": 1}}), 10)
+    failed = started(toy("b", {"num_layers": 32}, **PRIMUS, not_rehearsed={}), 11, status="failed", steps=())
+    assert audited(nemo, small, failed).verdict.word == OPEN
+    fixed = replace(small, started_at="2026-11-23T12:00:00+00:00")
+    assert audited(nemo, failed, fixed).verdict.word == YES
+
+
+def test_a_stack_without_a_completed_run_leaves_it_open() -> None:
+    two = toy("a", **NEMO), toy("b", **PRIMUS)
+    lost = replace(toy("c", framework="megatron_bridge"), status="failed", steps=())
+    verdict = audited(*two, lost).verdict
+    assert (verdict.word, verdict.texts[0]) == (OPEN, "no completed run: megatron_bridge")
+
+
+def test_two_seeds_are_no_two_attempts() -> None:
+    runs = [
+        started(toy(name, {"seed": seed}, **of), 9 + seed)
+        for name, of in (("a", NEMO), ("b", PRIMUS))
+        for seed in (1, 2)
+    ]
+    assert [len(group.runs) for group in compared(*runs).groups] == [2, 2]
