@@ -107,7 +107,9 @@ def with_recipe(config: Mapping[str, Any], fitting: Sequence[Recipe], reasons: l
     if is_here or not theirs or not _for_elsewhere(config):
         return []
     best = max(theirs, key=lambda r: (-names.index(r.framework), [int(n) for n in re.findall(r"\d+", r.release)]))
+    others = sorted({r.release for r in theirs if r.framework == best.framework} - {best.release})
     why = f"has a recipe for this case; planned for where platform={platform['name']} has it, as it is not here"
+    why += f"; {listed(others)} has one, too (framework.release={others[-1]})" if others else ""
     reasons.append(f"framework {best.framework}: {best.release} {why}")
     return _stack(best.framework, best.release)
 

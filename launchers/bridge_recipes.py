@@ -1,5 +1,6 @@
-"""NVIDIA's performance recipes of Megatron-Bridge as recipes of ours: megatron.bridge.perf_recipes of a checkout, each
-built by its own function (launchers/ranks/bridge_recipes.py), and the figures of docs/performance-summary.md."""
+"""NVIDIA's performance recipes of Megatron-Bridge as recipes of ours: megatron.bridge.perf_recipes of a checkout or,
+before 0.6.0, its scripts/performance, each built by its own code (launchers/ranks/bridge_recipes.py), and the figures
+of docs/performance-summary.md."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from conf.vocabulary import vocabulary
 from launchers.frameworks import Framework
 from launchers.rank_modules import FOLDER
 
-TREE = "src/megatron/bridge/perf_recipes/environment.py"
+TREES = ("src/megatron/bridge/perf_recipes/environment.py", "scripts/performance/run_script.py")
+"""Where the recipes are: in the package or, before 0.6.0, in scripts that none has."""
 REPOSITORY = "NVIDIA-NeMo/Megatron-Bridge"
 PRECISIONS = {"bf16": "bf16", "fp8cs": "fp8_current", "fp8mx": "mxfp8"}
 """The word in a recipe's name → conf/precision."""
@@ -40,7 +42,8 @@ _TIMEOUT_S = 1800
 
 def read(stack: Framework, checkout: Path, python: str, release: str, hub: Hub) -> Iterator[Recipe | Problem]:
     """Yield every pre-training recipe of `checkout` for `stack`, built by `python`, or why it cannot be one."""
-    request = _request(stack, release, hub)
+    in_package, scripts = (checkout / tree for tree in TREES)
+    request = {**_request(stack, release, hub), "scripts": None if in_package.is_file() else str(scripts.parent)}
     roots = [checkout / "src", checkout / "3rdparty" / "Megatron-LM"]
     path = os.pathsep.join([*map(str, roots), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     argv = [python, "-B", str(FOLDER / "bridge_recipes.py")]
@@ -113,7 +116,7 @@ def _recipe(row: Mapping[str, Any], release: str, tree: str, stack: Framework) -
         more={"precision": row["factory"], **_states(row["settings"])},
         environment=row["environment"],
         published=(),
-        note="; ".join(filter(None, (note, *ignored))) or None,
+        note="; ".join(filter(None, (note, row["note"], *ignored))) or None,
     )
 
 
@@ -148,34 +151,36 @@ _COLUMNS = {
 _PRECISION_WORDS = {"BF16": "bf16", "FP8": "fp8_current", "FP8-CS": "fp8_current", "MXFP8": "mxfp8"}
 
 
-def _figures(checkout: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield (line, its row by column, the model in its heading) of the first container's tables of pre-training."""
+def _figures(checkout: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (line, its row by column) of the first container's tables of pre-training: of a model each, with a row for
+    a system, or of a system, with a row for a model."""
     try:
         lines = (checkout / _FIGURES).read_text(encoding="utf-8").splitlines()
     except OSError:
         return
-    containers, model, columns = 0, "", list[str]()
+    containers, heading, columns = 0, dict[str, str](), list[str]()
     for number, line in enumerate(lines, 1):
         containers += bool(re.match(r"## .*Container", line))
         if containers > 1 or re.match(r"### (?!Pre-Training)", line) or line.startswith("## Archive"):
             return
-        if line.startswith("#### Model:"):
-            model, columns = re.sub(r"\W|_", "", line.partition(":")[2]).lower(), []
+        if of := re.match(r"#### (Model|System):(.*)", line):
+            heading, columns = {of[1]: of[2]}, []
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and columns and "---" not in line:
-            yield f"{_FIGURES}:{number}", dict(zip(columns, cells, strict=False)), model
+            yield f"{_FIGURES}:{number}", {**heading, **dict(zip(columns, cells, strict=False))}
         columns = columns or (cells if line.startswith("|") else [])
 
 
-def _published(recipe: Recipe, figures: list[tuple[str, dict[str, Any], str]], tree: str) -> tuple[dict[str, Any], ...]:
+def _published(recipe: Recipe, figures: list[tuple[str, dict[str, str]]], tree: str) -> tuple[dict[str, Any], ...]:
     """Return the figures that are published for just what `recipe` runs."""
     stated = {"gpus": recipe.gpus, **recipe.experiment}
     made = []
-    for line, row, model in figures:
-        same = model == recipe.name.partition("_pretrain_")[0].replace("_", "")
-        same &= row["System"].lower().removeprefix("dgx-") in recipe.hardware
+    for line, row in figures:
+        same = re.sub(r"\W|_", "", row["Model"]).lower() == recipe.name.partition("_pretrain_")[0].replace("_", "")
+        same &= row["System"].strip().lower().removeprefix("dgx-") in recipe.hardware
         same &= _PRECISION_WORDS.get(row["Precision"]) == recipe.precision and recipe.variant is None
-        if same and all(_number(row[column]) in (stated[of], stated[of] or 1) for column, of in _COLUMNS.items()):
+        same &= bool(_number(row.get("FSDP", "0"))) == recipe.settings["ddp.use_megatron_fsdp"]
+        if same and all((_number(row[column]) or 1) == (stated[of] or 1) for column, of in _COLUMNS.items()):
             speed, rate = _number(row["Tokens / sec / GPU"]), _number(row["Model TFLOP / sec / GPU"])
             made.append({"tokens_per_s_per_gpu": speed, "tflops_per_gpu": rate, "source": f"{tree} {line}"})
     return tuple(made)

@@ -207,7 +207,7 @@ def _import(arguments: Arguments) -> int:
 def _stack(checkout: Path) -> Framework:
     """Return the framework whose source tree is at `checkout`. InputError: it is none's."""
     known = {name: framework_of(name) for name in frameworks()}
-    trees = {one.recipe_tree: one for one in known.values() if one.recipe_tree}
+    trees = {tree: one for one in known.values() for tree in one.recipe_trees}
     for tree, framework in trees.items():
         if (checkout / tree).is_file():
             return framework
@@ -227,13 +227,15 @@ def _release(framework: Framework, checkout: Path) -> str:
 
 
 def changes(folder: str, now: Mapping[str, Recipe]) -> Changes:
-    """Return how the recipes `now` differ from those in `folder`; of a new release, from those of the newest other one
-    of its framework."""
+    """Return how the recipes `now` differ from those in `folder`; of a new release, from those of the newest one before
+    it of its framework."""
+
+    def numbers(folder: str) -> list[int]:
+        return [*map(int, re.findall(r"\d+", folder))]
+
     stack = folder.partition("-")[0]
-    folders = sorted(
-        (path.name for path in kept.RECIPES.glob(f"{stack}-*")), key=lambda name: [*map(int, re.findall(r"\d+", name))]
-    )
-    compared = folder if folder in folders else next(reversed(folders), None)
+    upto = [path.name for path in kept.RECIPES.glob(f"{stack}-*") if numbers(path.name) <= numbers(folder)]
+    compared = max(upto, key=numbers, default=None)
     before = {r.name: r for r in (recipes(compared) if compared else ())}
     unlike = {name: _unlike(before[name], now[name], compared == folder) for name in now if name in before}
     return Changes(

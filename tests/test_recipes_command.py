@@ -43,7 +43,7 @@ class Made(Framework):
     """A stack whose checkout has the recipes that a test puts here."""
 
     name = "made"
-    recipe_tree = "made/recipes.py"
+    recipe_trees = ("made/recipes.py",)
     found: tuple[Recipe | Problem, ...] = (
         THEIRS,
         OTHER,

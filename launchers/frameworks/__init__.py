@@ -24,8 +24,8 @@ class Framework:
     leave a run of it; the others are started by programs of ours. takes_environment: the tuned variables of the GPU's
     vendor are exported (conf/tables/VENDOR_env.yaml). environment_table: a further table there, of variables that it
     needs on any machine. vendors: whose devices it runs on, None among them: on a CPU, too; None: on any. own_stand_in:
-    it does without an accelerator by itself where it is rehearsed: nothing is put in front. recipe_tree: a file of
-    the source tree that the vendor's recipes are read from, by which that tree is known."""
+    it does without an accelerator by itself where it is rehearsed: nothing is put in front. recipe_trees: files of
+    the source tree that the vendor's recipes are read from, one a layout of it, by which that tree is known."""
 
     name: str
     takes_options: bool = False
@@ -34,7 +34,7 @@ class Framework:
     environment_table: str | None = None
     vendors: tuple[str | None, ...] | None = None
     own_stand_in: bool = False
-    recipe_tree: str | None = None
+    recipe_trees: tuple[str, ...] = ()
 
     @property
     def table(self) -> Table:

@@ -22,7 +22,7 @@ from launchers.nvidia import RANKS, RecipeStack
 class MegatronBridge(RecipeStack):
     name = "megatron_bridge"
     program = RANKS / "bridge_ranks.py"
-    recipe_tree = bridge_recipes.TREE
+    recipe_trees = bridge_recipes.TREES
 
     def read_recipes(self, checkout: Path, python: str, release: str) -> Iterator[Recipe | Problem]:
         return bridge_recipes.read(self, checkout, python, release, hub_answer)

@@ -38,7 +38,7 @@ class Nemo(RecipeStack):
     name = "nemo"
     program = RANKS / "nemo_ranks.py"
     lists_on_one_line = True  # one entry a layer is no reading matter
-    recipe_tree = TREE
+    recipe_trees = (TREE,)
 
     def read_recipes(self, checkout: Path, python: str, release: str) -> Iterator[Recipe | Problem]:
         """Yield NVIDIA's performance scripts' rows as recipes."""

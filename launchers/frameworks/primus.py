@@ -41,7 +41,7 @@ class Primus(Framework):
     takes_options = True
     bundles = True
     environment_table = "amd_env"  # beside a recipe's own environment, too: AMD documents three variables of thirty
-    recipe_tree = primus_recipes.TREE
+    recipe_trees = (primus_recipes.TREE,)
 
     def read_recipes(self, checkout: Path, python: str, release: str) -> Iterator[Recipe | Problem]:
         return primus_recipes.read(checkout.resolve(), python, release, self.table)

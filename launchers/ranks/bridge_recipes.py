@@ -4,10 +4,11 @@ of them runs. Started by the interpreter that has Bridge, with a request (JSON) 
     hub      {id, revisions, config} of each model, as in a settings file: no network
     bases    beginning of a recipe's name → family.function of megatron.bridge.recipes that it is said relative to
     paths    attribute paths whose values are wanted, whether or not they differ from the base's
+    scripts  the folder scripts/performance of a release whose package has no recipes, else null
 
-Of each recipe: name, model, gpus, hardware, precision, variant (of its name), where (file:line below the checkout's
-src), base, settings (path → value that differs from the base's, and those of `paths`), factory (the name of that of
-its mixed_precision), environment, configured (canonical settings under Bridge's own rules at the recipe's
+Of each recipe: name, model, gpus, hardware, precision, variant, where (file:line in the repository), base, settings
+(path → value that differs from the base's, and those of `paths`), factory (the name of that of its
+mixed_precision), environment, note, configured (canonical settings under Bridge's own rules at the recipe's
 size), or `problem`: why it cannot be said so. Exit code 2: this environment has no such Bridge."""
 
 from __future__ import annotations
@@ -15,27 +16,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import inspect
 import json
 import os
-import pkgutil
-import re
 import sys
 import tempfile
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import bridge_ranks
+from bridge_published import Published, published
 from rank_program import Refused, say, stop
 from vendor_ranks import NAMED, imported, plain_names, tprimat_standin
 
-NAME = re.compile(
-    r"(?P<model>\w+?)_pretrain_(?P<gpus>\d+)gpu_(?P<hardware>[a-z]+\d+)_(?P<precision>bf16|fp8cs|fp8sc|fp8mx|nvfp4)"
-    r"(?:_(?P<variant>\w+))?_config"
-)
+_STATED = ("name", "model", "gpus", "hardware", "precision", "variant", "where")
+_APEX = "fused_weight_gradient_mlp_cuda"
 
 
 def described(value: Any) -> Any:
@@ -90,13 +87,15 @@ def is_written(value: Any) -> bool:
 
 def differing(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield (attribute path, value of `one`, value of `other`) where two objects differ, both described. A constant of
-    Bridge's is one value. An attribute that is no field of its class is left out: nobody reads it (`unread`)."""
-    if not (dataclasses.is_dataclass(one) and type(one) is type(other)) or _is_named(one) or _is_named(other):
+    Bridge's is one value; of a class and one derived from it, the fields that both have are compared. An attribute that
+    is no field of its class is left out: nobody reads it (`unread`)."""
+    alike = dataclasses.is_dataclass(one) and (isinstance(one, type(other)) or isinstance(other, type(one)))
+    if not alike or _is_named(one) or _is_named(other):
         first, second = described(one), described(other)
         if first != second or isinstance(first, bool) is not isinstance(second, bool):  # to Python, True is 1
             yield path, first, second
         return
-    for field in dataclasses.fields(one):
+    for field in dataclasses.fields(one if isinstance(other, type(one)) else other):
         below = f"{path}.{field.name}" if path else field.name
         yield from differing(getattr(one, field.name), getattr(other, field.name), below)
 
@@ -109,68 +108,62 @@ def unread(config: Any) -> Iterator[str]:
             yield from (f"{part}.{name}={extra}" for name, extra in vars(value).items() if name not in known)
 
 
-def functions() -> dict[str, Any]:
-    """Return every pre-training recipe of megatron.bridge.perf_recipes by its name."""
-    packages = importlib.import_module("megatron.bridge.perf_recipes")
-    found: dict[str, Any] = {}
-    for part in pkgutil.iter_modules(packages.__path__):
-        if part.ispkg:
-            module = importlib.import_module(f"{packages.__name__}.{part.name}")
-            found |= {name: value for name, value in vars(module).items() if NAME.fullmatch(name)}
-    return dict(sorted(found.items()))
-
-
 def recipes(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what every pre-training recipe of megatron.bridge.perf_recipes is, by name."""
-    for name, function in functions().items():
-        stated = NAME.fullmatch(name).groupdict()  # type: ignore[union-attr]
-        row = {"name": name, **stated, "gpus": int(stated["gpus"]), "where": _where(function)}
-        base = request["bases"].get(stated["model"])
+    """Yield what every pre-training recipe is, by name."""
+    for recipe in published(request["scripts"]).values():
+        row = {name: getattr(recipe, name) for name in _STATED}
+        base = request["bases"].get(recipe.model)
         if base is None:
-            yield row | {"problem": f"no model of ours is {stated['model']}"}
+            yield row | {"problem": f"no model of ours is {recipe.model}"}
             continue
         try:
-            yield row | _built(function, base, request, row["gpus"])
+            yield row | _built(recipe, base, request)
         except Refused as refused:
             yield row | {"problem": "; ".join(problem.what for problem in refused.problems)}
 
 
-def _where(function: Any) -> str:
-    file = inspect.getsourcefile(function) or ""
-    return f"src/{file.partition('/src/')[2]}:{inspect.getsourcelines(function)[1]}"
-
-
-def _built(function: Any, base: str, request: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+def _built(recipe: Published, base: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe relative to `base`.
     Raises Refused: a value of it has no form in a settings file, or Bridge's own rules refuse it."""
-    config, plain = function(), base_of(base)
+    config, plain = recipe.make(), base_of(base)
     factory = precision_of(config.mixed_precision)
     plain.mixed_precision = factory_of(factory)()
     settings = {path: value for path, value, _ in differing(config, plain)}
     paths = (path for path in request["paths"] if path != "env_vars" and _has(config, path))
     wanted = {path: described(_at(config, path)) for path in paths}
-    environment = {name: str(value) for name, value in config.env_vars.items()}
+    environment = {name: str(value) for name, value in recipe.environment(config).items()}
     below = tuple(f"{path}." for path, value in wanted.items() if isinstance(value, dict))
     settings = {path: value for path, value in settings.items() if path != "env_vars" and not path.startswith(below)}
-    settings = dict(sorted((settings | wanted).items()))
+    left_open = {path for path, _, _ in differing(config, _with_apex(recipe.make))}
+    settings = {path: value for path, value in sorted((settings | wanted).items()) if path not in left_open}
     if unwritten := [path for path, value in settings.items() if not is_written(value)]:
         raise Refused.of(", ".join(unwritten), "a settings file has no form for it", str(settings[unwritten[0]]))
-    made = {"base": base, "settings": settings, "factory": factory, "environment": environment}
+    made = {"base": base, "settings": settings, "factory": factory, "environment": environment, "note": recipe.note()}
     made["unread"] = sorted({*unread(config)} - {*unread(plain)})
-    return made | {"configured": _configured(function, gpus)}
+    return made | {"configured": _configured(recipe, environment)}
 
 
-def _configured(function: Any, gpus: int) -> dict[str, Any]:
-    """Return what Bridge's own rules make of a new object, as rank 0 of `gpus`, in its environment.
+def _with_apex(make: Callable[[], Any]) -> Any:
+    """Return the object of an environment that has APEX's extension, by which Bridge's classes choose a default
+    (B3 utils/fusions.py:31): what a recipe leaves to that is nobody's value."""
+    sys.modules[_APEX] = types.ModuleType(_APEX)
+    try:
+        return make()
+    finally:
+        del sys.modules[_APEX]
+
+
+def _configured(recipe: Published, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what Bridge's own rules make of a new object, as rank 0 of all its GPUs, in its environment.
     Raises Refused: they refuse it."""
-    bridge_config, config, before = importlib.import_module("bridge_config"), function(), dict(os.environ)
+    bridge_config, config, before = importlib.import_module("bridge_config"), recipe.make(), dict(os.environ)
     config.dataset.path_to_cache = "index"  # every run here has one, and gpt-oss requires it
     config.dataset.seq_length = config.model.seq_length  # as the vendor's launcher does: gpt-oss 20B states it once
     if not bridge_config.HAS_TRANSFORMER_ENGINE:  # whose absence is refused; none of them is a setting of ours
         config.model.apply_rope_fusion = config.model.moe_permute_fusion = False
-    run = {"world_size": gpus, "recipe": function.__name__, "data": "mock", "set": {}}
+    run = {"world_size": recipe.gpus, "recipe": recipe.name, "data": "mock", "set": {}}
     try:
-        os.environ.update({name: str(value) for name, value in config.env_vars.items()})
+        os.environ.update(environment)
         values: dict[str, Any] = bridge_config.configured(config, run | {"set_without_transformer_engine": {}})
     finally:
         os.environ.clear()

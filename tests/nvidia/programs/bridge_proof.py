@@ -1,10 +1,12 @@
-"""Build each recipe twice, by Megatron-Bridge's own function and as our ranks' program does from a plan, and print in
+"""Build each recipe twice, by Megatron-Bridge's own code and as our ranks' program does from a plan, and print in
 which attributes the two objects differ, and what Bridge's own rules make of ours. stdin: JSON lines {name, settings:
-the plan's settings.yaml, environment: the plan's, hub: the hub's answer about the vendor's model}. Started by the
-interpreter that has Bridge."""
+the plan's settings.yaml, environment: the plan's, hub: the hub's answer about the vendor's model, kept: null, or
+{base, factory, settings} of the recipe's file, which then stands for the vendor's own code}. The argument is the folder
+scripts/performance of a release whose package has no recipes. Started by the interpreter that has Bridge."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -14,15 +16,30 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "launchers" / "ranks"))
+import bridge_published
 import bridge_ranks
 import bridge_recipes
+import vendor_ranks
 from rank_program import Refused, plain
 from vendor_ranks import tprimat_standin
 
 
+@functools.cache
+def known() -> dict[str, Any]:
+    return bridge_published.published(sys.argv[1] if sys.argv[1:] else None)
+
+
+def from_file(base: str, factory: str, settings: dict[str, Any]) -> Any:
+    """Return the vendor's object as the recipe's file has it."""
+    config = bridge_recipes.base_of(base)
+    config.mixed_precision = bridge_recipes.factory_of(factory)()
+    assert not list(vendor_ranks.assign(config, settings, vendor_ranks.plain_names))
+    return config
+
+
 def built(line: dict[str, Any], folder: str) -> dict[str, Any]:
     bridge_ranks.seed_cache(folder, line["hub"])
-    vendor = bridge_recipes.functions()[line["name"]]()
+    vendor = from_file(**line["kept"]) if line["kept"] else known()[line["name"]].make()
     # as on a machine with TransformerEngine, which the plan is for
     settings = line["settings"] | {"set_without_transformer_engine": {}}
     bridge_ranks.seed_cache(folder, settings["hugging_face"])
