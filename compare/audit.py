@@ -25,6 +25,7 @@ from compare.curve import (
 )
 from compare.groups import (
     CLOCK,
+    CODE,
     DIGEST,
     ENVIRONMENT,
     FACTS,
@@ -43,8 +44,10 @@ from compare.groups import (
     expand,
     fact,
     rank_of,
+    variables_of,
 )
 from compare.losses import compare_losses
+from compare.objects import AS_NAMED, MEANING, changes_numbers, process_of, strays
 from compare.rehearsed import compare_series, trained
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
@@ -255,6 +258,7 @@ def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], che
             row = _row(name, values[name], varied, sides)
             timers = name == CLOCK and row.state == "unexplained" and not row.reason
             yield _timers(row, sides, curves) if timers else row
+    yield from _code_rows(sides, varied)
     if any(values[LAYOUT].values()):  # no log reports it, and alone it decides nothing, for its sizes have rows
         first = next(iter(values[LAYOUT].values()))
         alike = all(_alike(first, value) for value in values[LAYOUT].values())
@@ -275,14 +279,39 @@ def _ours(sides: Sides) -> Iterator[Row]:
         yield replace(row, reason=what) if row.state == "unexplained" else row
 
 
+def _code_rows(sides: Sides, varied: frozenset[str]) -> Iterator[Row]:
+    """Yield in what each group was not what it was named: a dirty checkout, changed files, folders in front. It decides
+    whatever is compared, and where both have it: nobody knows what ran. Then the versions of the stack's packages."""
+    of_runs = {side.label: [strays(run.record) for run in side.usable] for side in sides}
+    for name, meaning in MEANING.items():
+        found = {k: tuple(dict.fromkeys(v for run in runs for v in run.get(name, ()))) for k, runs in of_runs.items()}
+        if any(found.values()):
+            values = {label: texts or (AS_NAMED,) for label, texts in found.items()}
+            yield Row(name, "fact", "unexplained", values, meaning, decides=True, rank=rank_of(name))
+    processes = {side.label: [process_of(run.record).commits for run in side.usable] for side in sides}
+    shared = set.intersection(*(set(commits) for runs in processes.values() for commits in runs))
+    for package in sorted(shared):
+        name = f"{CODE}.{package}"
+        ran = {label: _distinct([commits[package] for commits in runs]) for label, runs in processes.items()}
+        yield _row(name, ran, varied | {name} if "framework_version" in varied else varied, sides)
+
+
 def _variable_rows(sides: Sides, varied: frozenset[str]) -> Iterator[Row]:
-    """Yield every variable of the environment that was set for a run's speed. One that a user has set is always
-    named."""
+    """Yield every variable of the environment that was set for a run's speed, or that its ranks had. One that a user
+    has set, or that changes numbers, is always named."""
     records = [run.record for side in sides for run in side.usable]
     own = {declared.key for record in records for declared in record.declared}
-    for name in (f"{ENVIRONMENT}.{name}" for name in sorted({*chain(*(record.variables or {} for record in records))})):
-        ran = {side.label: [_fact_or_unset(run.record, name) for run in side.usable] for side in sides}
-        excused = ENVIRONMENT in varied and name not in own
+    planned = {*chain(*(record.variables or {} for record in records))}
+
+    def ran_with(record: Record, name: str) -> Any:
+        """Return its value; a variable that no plan has is known where somebody looked."""
+        unseen = name not in planned and (record.read_back is None or record.read_back.process is None)
+        return UNSET if unseen else _fact_or_unset(record, f"{ENVIRONMENT}.{name}")
+
+    for bare in sorted({*chain(*(variables_of(record) or {} for record in records))}):
+        name = f"{ENVIRONMENT}.{bare}"
+        ran = {side.label: [ran_with(run.record, bare) for run in side.usable] for side in sides}
+        excused = ENVIRONMENT in varied and name not in own and not changes_numbers(bare)
         values = {label: _distinct(known) for label, known in ran.items()}
         yield _row(name, values, varied | {name} if excused else varied, sides)
 

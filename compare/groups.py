@@ -30,6 +30,8 @@ OURS = "launcher_commit"
 """Which version of ours made a record."""
 ENVIRONMENT = "environment"
 """All variables that were set for a run's speed, of which environment.NAME is one."""
+CODE = "code"
+"""The packages of a stack as they ran, of which code.NAME is one."""
 # Facts that a request, a probe, a runtime or one stack alone reports: no settings of ours.
 RARE = (METHOD, RECIPE, *PARAMETERS, "mock_data", DIGEST, BENCHMARK, "mlperf_submission_division")
 CLOCK = "clock"
@@ -38,7 +40,9 @@ _MACHINE = ("platform", "hardware", DEVICE, "framework", "framework_version", "i
 # Facts of the record beside the settings of the vocabulary; not knowing them decides nothing.
 FACTS = (*_MACHINE, TOKENS, *RARE)
 # What else decides: facts and checks of the curves. What is not here is of the work itself, and breaks.
-_RANKS: Mapping[str, Rank] = dict.fromkeys((*_MACHINE, DIGEST, LAYOUT, RECIPE, ENVIRONMENT, "rehearsal"), "shifts")
+_RANKS: Mapping[str, Rank] = dict.fromkeys(
+    (*_MACHINE, DIGEST, LAYOUT, RECIPE, ENVIRONMENT, CODE, "rehearsal"), "shifts"
+)
 _SIDES = ("platform", "hardware", "framework")
 _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "platform": ("hardware", "framework", "framework_version", "image", RECIPE),
@@ -239,8 +243,18 @@ def fact(record: Record, name: str) -> Any:
     if name == RECIPE:
         return record.recipe and f"{record.recipe.name} of {record.recipe.framework} {record.recipe.release}"
     if name.startswith(f"{ENVIRONMENT}."):
-        return None if record.variables is None else record.variables.get(name.partition(".")[2], "not set")
+        known = variables_of(record)
+        return None if known is None else known.get(name.partition(".")[2], "not set")
     return getattr(record, name) if name in Record.__struct_fields__ else record.environment.get(name)
+
+
+def variables_of(record: Record) -> Mapping[str, str] | None:
+    """Return the variables of the environment that were set for a run's speed, and those that its ranks had; None where
+    neither is known."""
+    process = record.read_back.process if record.read_back else None
+    if record.variables is None and process is None:
+        return None
+    return {**(record.variables or {}), **(process.variables if process else {})}
 
 
 def choose(groups: Sequence[Group], named: Sequence[str] | None = None) -> Varied:

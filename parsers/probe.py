@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from conf.frameworks import facts
 from conf.vocabulary import vocabulary
 from parsers.assemble import differences, same, unreported
+from parsers.objects import merged_objects, merged_process
+from parsers.read_back import Object, Process, ReadBack
 from parsers.record import Reading, Record, Step
 from parsers.text import json_object, writable
 
@@ -80,6 +82,8 @@ class RankFile(Struct, frozen=True, kw_only=True):
     steps: tuple[ProbedStep, ...] = ()
     never_read: Mapping[str, tuple[str, ...]] | None = None
     faults: tuple[str, ...] = ()
+    objects: Mapping[str, Object] | None = None
+    process: Process | None = None
     probe_time_total_s: float | None = None
     file: str = ""
 
@@ -164,15 +168,26 @@ def with_files(
     counted = writable(_counted(files, effective, notes))
     if times := [file.probe_time_total_s for file in files if file.probe_time_total_s is not None]:
         counted["probe_time_s"] = max(times)
+    read_back = replace(record.read_back or ReadBack(), **_of_the_stack(files, notes))
     kept = (note for note in record.notes if not note.startswith(UNREPORTED))
     return replace(
         record,
+        read_back=None if read_back == ReadBack() else read_back,
         effective=effective,
         differences=differences(record.requested, effective),
         environment={**record.environment, **counted, "probe_never_read": _never_read(files, record)},
         steps=steps,
         notes=(*kept, *unreported(record.requested, effective), *notes),
     )
+
+
+def _of_the_stack(files: Sequence[RankFile], notes: list[str]) -> dict[str, Any]:
+    """Return the parts of read_back that are of the stack itself: its objects, its code."""
+    apart: list[str] = []
+    objects = merged_objects([(file.rank, file.objects) for file in files], apart)
+    process = merged_process([(file.rank, file.process) for file in files], apart)
+    notes += apart
+    return {"objects": objects, "process": process}
 
 
 def _never_read(files: Sequence[RankFile], record: Record) -> list[str] | None:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta, Struct
 
+from parsers.read_back import ReadBack
+
 SCHEMA_VERSION = 2
 LARGEST = 2**63 - 1
 """No integer of ours is larger: numpy and other readers of our files have 64 bits."""
@@ -197,7 +199,8 @@ class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag
     vendor. variables: those of the environment that were set for the run's speed; null: not known.
 
     not_rehearsed: setting or topic to the reason why a rehearsal says nothing of it. shrunk: setting to what the
-    experiment requested and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran."""
+    experiment requested and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran.
+    read_back: of a rehearsal, what the probe read of its tensors, batches, optimizer, objects and process."""
 
     id: str
     name: str
@@ -239,6 +242,7 @@ class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag
     stalls: tuple[Stall, ...] = ()
     restarts: tuple[Restart, ...] = ()
     power: tuple[Power, ...] = ()
+    read_back: ReadBack | None = None
 
 
 class Record(RunFile, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -79,8 +80,8 @@ def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tupl
             ending, notes = _execute(e, plan, path, go_on)
         except OSError as error:
             fault = f"{error.strerror or error}: {error.filename or path}"
-            return _close(about, e, path / plan.log, None, fault), path
-        return _close(replace(about, notes=(*about.notes, *notes)), e, path / plan.log, ending), path
+            return _close(about, e, plan, path, fault), path
+        return _close(replace(about, notes=(*about.notes, *notes)), e, plan, path, ending), path
 
 
 def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
@@ -218,9 +219,10 @@ def _not_requested(e: Experiment) -> dict[str, Any]:
     return {name: values[0] for name, values in known.items() if all(value == values[0] for value in values)}
 
 
-def _close(about: Record, e: Experiment, log: Path, ending: runner.Ending | None, fault: str | None = None) -> Record:
-    """Read the log, judge, summarise, write. fault: an error of the system, which ended the run or its log."""
-    path = log.parent
+def _close(about: Record, e: Experiment, plan: Plan, path: Path, ended: runner.Ending | str) -> Record:
+    """Read the log, judge, summarise, write. ended: how, or an error of the system, which ended the run or its log."""
+    log, fault = path / plan.log, ended if isinstance(ended, str) else None
+    ending = None if isinstance(ended, str) else ended
     parsed = parsers.parse(log if log.exists() else ())
     seen = Ending(**{name: getattr(ending, name) for name in Ending.__slots__}) if ending else Ending()
     outcome = parsers.judge(seen, parsed) if fault is None else Outcome("failed", fault)
@@ -240,10 +242,19 @@ def _close(about: Record, e: Experiment, log: Path, ending: runner.Ending | None
         files, wrong = read_files(path / FOLDER)
         if (path / FOLDER).is_dir():
             record = with_files(record, files, wrong, rehearse.played(e) if e.rehearse == "layout" else None)
-        record = against_count(record, e, files)
+        record = with_edited(against_count(record, e, files), plan)
     record = replace(record, summary=summary_json(record))
     _keep(record, path)
     return record
+
+
+def with_edited(record: Record, plan: Plan) -> Record:
+    """Return `record` with the rendered files that were no longer as `plan` has them when the ranks began."""
+    process = record.read_back.process if record.read_back else None
+    planned = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in plan.files.items()}
+    ran = process.files if process else {}
+    edited = sorted(name for name, digest in ran.items() if planned.get(name, digest) != digest)
+    return replace(record, environment={**record.environment, "edited_files": edited}) if edited else record
 
 
 def with_own_power(record: Record, path: Path) -> Record:

@@ -36,6 +36,7 @@ from compare.report.blocks import (
     ratio_lines,
     table,
 )
+from compare.report.fields import fields_block
 from compare.report.reproduce import reproduced
 from conf.arguments import program
 from conf.errors import listed, some
@@ -501,6 +502,7 @@ def _audit_section(comparison: Comparison) -> Section:
         kinds = gathered((row.kind, row) for row in rows)
         every = [table_ for kind, same in kinds.items() for table_ in _settings(f"Kind: {kind}", same)]
         blocks.append(Details(f"All {len(rows)} settings", every))
+    blocks += fields_block(comparison.objects)
     return Section("Audit", blocks, "audit")
 
 

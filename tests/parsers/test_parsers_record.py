@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from conf.errors import InputError
 from parsers import Declaration, Ending, Reading, Record, Step, assemble, differences, judge, parse, read, write
+from parsers.read_back import Batch, Object, Optimizer, Process, ReadBack, Tensor
 from parsers.record import Difference, RunFile
 from parsers.storage import dumps, run_file, upgrade
 
@@ -40,6 +41,13 @@ FULL = replace(
     environment={"host": "box"},
     summary={"tokens_per_s": {"value": 1.0, "unit": "tokens/s", "source": "log", "interval": None}},
     steps=(Step(step=0, line=3, iteration=1, loss=2.5, nonfinite=("grad_norm",)),),
+    read_back=ReadBack(
+        first_weights={"w": Tensor(shape=(2, 3), dtype="bfloat16", checksum=2**52 - 1, norm=1.5)},
+        batches=(Batch(step=0, tokens=7, masked=3),),
+        optimizer=Optimizer(kind="torch.optim.adamw.AdamW", arguments={"fused": None}, weight_decays=(0.1,)),
+        objects={"DDP": Object(kind="m.DDP", fields={"overlap": True}, defaults={"overlap": False})},
+        process=Process(commits={"megatron": "abc-dirty"}),
+    ),
 )
 
 ENTRY: dict[str, Any] = json.loads(dumps(run_file(FULL)))

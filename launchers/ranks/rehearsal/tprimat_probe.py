@@ -25,6 +25,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import tprimat_objects
 import tprimat_settings
 from tprimat_after_import import FAULTS, after, wrap
 from tprimat_parameters import full_numel, global_name
@@ -87,6 +88,10 @@ class Probe:
         self.unread: dict[str, list[str]] = {}  # who takes names silently → the names that nothing has read
         self.unread_sources: list[Callable[[], None]] = []
         self.arguments: Any = None  # Primus'
+        self.stack: dict[str, Any] = {}  # its own objects, which are no part of Megatron-Core, by a short name
+        self.strategy: Any = None  # NeMo's
+        self.rendered = tprimat_objects.rendered(folder.parent)
+        self.ran: dict[str, Any] | None = None
         self.failed = self.busy = False
         self.frequencies: list[float] | None = None
         self.description: dict[str, Any] | None = None
@@ -126,11 +131,16 @@ class Probe:
 
         def make_and_keep(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
             make(this, *arguments, **options)
+            if name == "GPTModel" and not self.made[name]:  # half of what decides a forward pass is no config's
+                self.guarded(self.keep_given, name, type(this), arguments, options)
             self.made[name].append(this)
             if hasattr(self, f"on_{name}"):
                 self.guarded(getattr(self, f"on_{name}"), this)
 
         wrap(getattr(module, name), "__init__", make_and_keep)
+
+    def keep_given(self, name: str, kind: type, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        self.stack[name] = tprimat_objects.given(kind, arguments, options)
 
     @property
     def schedule(self) -> Any:
@@ -224,6 +234,8 @@ class Probe:
     def finish(self) -> None:
         """Write the file, for the last time. Never raises."""
         if self.models or self.steps or self.faults:
+            if os.environ.get("LOCAL_RANK", "0") == "0":  # the others of this node run the same code
+                self.ran = self.guarded(tprimat_objects.process, self.rendered)
             self.guarded(self._write)
 
     def _write(self) -> None:
@@ -235,6 +247,7 @@ class Probe:
         rank = int(os.environ.get("RANK", "0"))
         faults = self.faults + [f"hook {hook} of {module}: {error}" for module, hook, error in FAULTS]
         head = {"version": VERSION, "rank": rank, "faults": faults, "never_read": self.unread, "steps": self.steps}
+        head |= {"process": self.ran} if self.ran else {}
         path = self.folder / f"rank{rank}.json"
         part = path.with_name(f".{path.name}.{self.process}")
         try:
@@ -262,7 +275,9 @@ def described(probe: Probe) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in (_built, _rope, _batches, _data):
         settings |= probe.guarded(part, probe) or {}
+    told = _REHEARSES or os.environ.get("RANK", "0") == "0"  # a large run has thousands of ranks
     return {
+        "objects": probe.guarded(objects, probe) if told else None,
         "ranks": probe.guarded(ranks),
         "settings": settings,
         "chunks": [probe.guarded(chunk, model, probe) for model in probe.models],
@@ -273,6 +288,25 @@ def described(probe: Probe) -> dict[str, Any]:
         "tokens_unknown": probe.tokens.unknown,
         "versions": {name: str(v) for name in _VERSIONS if (v := getattr(sys.modules.get(name), "__version__", None))},
     }
+
+
+def objects(probe: Probe) -> dict[str, Any]:
+    """Return the configuration objects of the stack, by a short name (tprimat_objects.py)."""
+    made = probe.made
+    found = {"TransformerConfig": probe.models[0].config} if probe.models else {}
+    if wrapped := made["DistributedDataParallel"]:
+        found["DistributedDataParallelConfig"] = wrapped[0].ddp_config
+    if probe.optimizers:
+        found["OptimizerConfig"] = probe.optimizers[0].config
+    if trained := _trained(probe):
+        found["GPTDatasetConfig"] = trained[-1].config
+    if probe.schedule is not None:
+        found[type(probe.schedule).__name__] = probe.schedule
+    if probe.arguments is not None:
+        found["primus"] = probe.arguments
+    if (trainer := getattr(probe.strategy, "trainer", None)) is not None:
+        found["Trainer"] = tprimat_objects.lightning(trainer)
+    return tprimat_objects.described({**found, **probe.stack})
 
 
 def ranks() -> dict[str, Any]:
@@ -395,9 +429,14 @@ def _batches(probe: Probe) -> dict[str, Any]:
     }
 
 
+def _trained(probe: Probe) -> list[Any]:
+    """Return the parts of the training data."""
+    return [d for d in probe.made["MegatronDataset"] if getattr(d.index_split, "name", None) == "train"]
+
+
 def _data(probe: Probe) -> dict[str, Any]:
     """Read the training data's first part. A blend of several is named by none."""
-    trained = [d for d in probe.made["MegatronDataset"] if getattr(d.index_split, "name", None) == "train"]
+    trained = _trained(probe)
     if not trained:
         return {}
     config = trained[-1].config
@@ -520,6 +559,8 @@ def _extra_keywords(probe: Probe, module: Any) -> None:
 
     def make_and_list(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
         probe.unread["MegatronStrategy"] = sorted(options.keys() - known)
+        probe.strategy = this
+        probe.guarded(probe.keep_given, "MegatronStrategy", type(this), arguments, options)
         make(this, *arguments, **options)
 
     wrap(module.MegatronStrategy, "__init__", make_and_list)
@@ -533,6 +574,7 @@ def _extra_attributes(probe: Probe, module: Any) -> None:
             probe.unread["ConfigContainer"] = sorted(_not_fields(config))
 
         probe.guarded(inert_attributes)
+        probe.stack["ConfigContainer"] = config
         return run(config, *arguments, **options)
 
     wrap(module, "pretrain", list_and_run)

@@ -1,0 +1,401 @@
+"""Read what a rank is made of, as plain values: the stack's own configuration objects, with each class's defaults, and
+the code and the variables that it really runs with. Standard library alone.
+
+Objects are read, never called. Code: of each package of the stack the version or the commit, the imported files that
+are not as the package's own RECORD or the commit has them, and the folders in front of all packages (PYTHONPATH) that
+modules came from."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import inspect
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MOST_FIELDS, MOST_ITEMS, DEEPEST, LONGEST = 4000, 64, 4, 400
+_SECRET = re.compile(
+    r"(?i)secret|passw|passphrase|credential|api_?key|(?:access|private|auth)_?key|(?:^|_)(?:token|key)$"
+)
+_STEERS = re.compile(
+    r"(?:NVTE|NCCL|RCCL|MSCCL|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|CUBLAS|CUBLASLT|CUDNN|HIPBLASLT|ROCBLAS|MIOPEN|"
+    r"HSA|UCX|NVSHMEM|AITER|CK|TE|PRIMUS_TURBO)_|.*TF32|CUDA_DEVICE_MAX_CONNECTIONS$|CUDA_LAUNCH_BLOCKING$|"
+    r"GPU_MAX_HW_QUEUES$|AMD_LOG_LEVEL$|PYTHONHASHSEED$|LD_PRELOAD$"
+)
+_PLACES = re.compile(r"(?:_DIR|_PATH|_FILE|_HOME|_ROOT)$")
+PACKAGES = {
+    "megatron.core": "megatron-core",
+    "megatron.bridge": "megatron-bridge",
+    "nemo": "nemo-toolkit",
+    "transformer_engine": "transformer-engine",
+    "torch.optim": "torch",
+    "torch.nn": "torch",
+    "megatron": None,
+    "primus": None,
+}
+"""Modules of the stacks, and which distribution they are of: by the first name that one begins with."""
+_HOMES = ("nemo", "megatron.bridge", "primus")
+"""The packages that a stack is named after: Megatron may lie in the same checkout."""
+_GIT_S = 5.0  # a file system that hangs is no reason to hang
+
+
+# Objects.
+
+
+def described(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return of each object, by its short name, its class, its fields and its class's defaults. An object inside
+    another that stands here by itself is left out there."""
+    own = {id(value) for value in found.values()}
+    return {
+        name: {
+            "kind": _kind(value),
+            "fields": dict(_limited(_fields(value, own - {id(value)}))),
+            "defaults": dict(_limited(_defaults(value))),
+        }
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+class Named(NamedTuple):
+    """An object by values of ours in place of its attributes, which may be anything."""
+
+    kind: type
+    values: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+
+
+def given(kind: type, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Named:
+    """Return an object of the class `kind` by the arguments that it is made with, given or by default."""
+    signature = inspect.signature(kind)
+    bound = signature.bind_partial(*arguments, **options)
+    defaults = {n: p.default for n, p in signature.parameters.items() if p.default is not inspect.Parameter.empty}
+    plain = {
+        n: v for n, v in bound.arguments.items() if signature.parameters[n].kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    return Named(kind, {**defaults, **plain}, defaults)
+
+
+def lightning(trainer: Any) -> Named:
+    """Return Lightning's trainer by its plain attributes, with those of its callbacks and of its data module."""
+    parts = {"": trainer, "data.": getattr(trainer, "datamodule", None)}
+    parts |= {f"callbacks.{type(callback).__name__}.": callback for callback in getattr(trainer, "callbacks", ())}
+    values = {f"{path}{n}": v for path, part in parts.items() if part is not None for n, v in _plain_attributes(part)}
+    return Named(type(trainer), {**values, "callbacks": [path[10:-1] for path in parts if path[10:]]}, {})
+
+
+def _plain_attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    members = vars(value).items()
+    return ((n, v) for n, v in members if not n.startswith("_") and isinstance(v, bool | int | float | str | None))
+
+
+def _kind(value: Any) -> str:
+    kind = value.kind if isinstance(value, Named) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _members(value: Any) -> Mapping[str, Any]:
+    """Return the fields of a dataclass, and the public attributes of any object."""
+    if isinstance(value, Named):
+        return value.values
+    attributes = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+    if not is_dataclass(value):
+        return attributes
+    return {**{f.name: getattr(value, f.name, None) for f in fields(value)}, **attributes}
+
+
+def _fields(value: Any, elsewhere: set[int], path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for name, item in _members(value).items():
+        if id(item) in elsewhere or name.startswith("_"):
+            continue
+        nested = is_dataclass(item) and not isinstance(item, type) and not isinstance(value, Named)
+        if _SECRET.search(name):
+            yield f"{path}{name}", None if item is None else "<hidden>"
+        elif nested and depth < DEEPEST:
+            yield from _fields(item, elsewhere, f"{path}{name}.", depth + 1)
+        else:
+            yield f"{path}{name}", json_value(item)
+
+
+def _defaults(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the default of each field that has one. A factory is called only where it makes an empty container."""
+    if isinstance(value, Named):
+        yield from ((name, json_value(item)) for name, item in value.defaults.items())
+        return
+    for field in fields(value) if is_dataclass(value) else ():
+        if field.default is not MISSING:
+            yield field.name, json_value(field.default)
+        elif field.default_factory in (list, dict, set, tuple):
+            yield field.name, json_value(field.default_factory())
+
+
+def _limited(pairs: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for count, pair in enumerate(pairs):
+        if count == MOST_FIELDS:
+            return
+        yield pair
+
+
+def json_value(value: Any, depth: int = 0) -> Any:
+    """Return `value` as JSON can hold it: an enum, a dtype, a function or a class by its name, of any other object the
+    name of its type. Never its str or repr, which may wait for a device, or hold an address."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, int | float):
+        return value if math.isfinite(value) and abs(value) < 2**53 else str(value)
+    if isinstance(value, str | os.PathLike):
+        return str(os.fspath(value))[:LONGEST]
+    if type(value).__name__ in ("dtype", "device"):
+        return str(value).removeprefix("torch.")
+    if depth < DEEPEST and isinstance(value, Mapping) and len(value) <= MOST_ITEMS:
+        named = {str(key)[:LONGEST]: item for key, item in value.items()}
+        return {k: "<hidden>" if _SECRET.search(k) else json_value(item, depth + 1) for k, item in named.items()}
+    if depth < DEEPEST and isinstance(value, list | tuple | set | frozenset) and len(value) <= MOST_ITEMS:
+        items = [json_value(item, depth + 1) for item in value]
+        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+    return _named(value)
+
+
+def _named(value: Any) -> str:
+    function = getattr(value, "func", None)
+    if function is not None and hasattr(value, "keywords"):  # functools.partial
+        return f"partial {_named(function)}"
+    name = getattr(value, "__qualname__", None) or getattr(value, "name", None) or getattr(value, "__name__", None)
+    return name[:LONGEST] if isinstance(name, str) else f"<{type(value).__name__}>"
+
+
+# Code and environment.
+
+
+def variables() -> dict[str, str]:
+    """Return the variables that steer numerics and communication, without secrets and without places of files."""
+    known = {name: value for name, value in os.environ.items() if _STEERS.match(name) and not _PLACES.search(name)}
+    return {n: v[:LONGEST] for n, v in sorted(known.items()) if not _SECRET.search(n) and "://" not in v}
+
+
+def rendered(folder: Path, plan: str = "plan.json") -> dict[str, str]:
+    """Return the SHA-256 of each file of the plan in `folder` as it is now; of one that is gone, nothing."""
+    try:
+        names = json.loads((folder / plan).read_text(encoding="utf-8"))["files"]
+        return {name: _sha256(folder / name).hexdigest() for name in names if (folder / name).is_file()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def process(files: Mapping[str, str]) -> dict[str, Any]:
+    """Return what this process runs; files: of each rendered file the SHA-256 at the start."""
+    code = Code()
+    return {
+        "commits": code.commits,
+        "changed": code.changed[:MOST_ITEMS],
+        "ahead": code.ahead[:MOST_ITEMS],
+        "variables": variables(),
+        "files": dict(files),
+    }
+
+
+class Code:
+    """The modules of the stack that this process has imported, and where each came from. commits: by package, or by
+    the checkout that several lie in."""
+
+    def __init__(self) -> None:
+        self.commits: dict[str, str] = {}
+        self.changed: list[str] = []
+        self.ahead: list[str] = []
+        self.installed: dict[str, _Installed | None] = {}
+        self.homes = [home for name in _HOMES if (home := self._home(name))]
+        checkouts: dict[Path, list[Path]] = {}
+        strays: dict[str, list[str]] = {}
+        for name, file in _imported():
+            package = next((p for p in PACKAGES if name == p or name.startswith(f"{p}.")), None)
+            installed = self._installed(PACKAGES[package]) if package else None
+            if installed is not None and installed.owns(file):
+                self.commits.setdefault(installed.name, installed.version)
+                if why := installed.why_changed(file):
+                    self.changed.append(f"{installed.name}: {why}")
+            elif any(home in file.parents for home in self.homes):
+                if (repository := next(_repositories(file), None)) is not None:
+                    checkouts.setdefault(repository, []).append(file)
+            elif package or _is_ahead(file):
+                strays.setdefault(str(_root(name, file)), []).append(name)
+        self.ahead = [f"{folder}: {_some(names)}" for folder, names in sorted(strays.items())]
+        for repository, files in checkouts.items():
+            self._checkout(repository, files)
+
+    def _home(self, package: str) -> Path | None:
+        """Return the folder of the checkout that a stack was imported from; None where it is installed, or is not
+        there, or is a copy without history in front of an installed one."""
+        module = sys.modules.get(package)
+        file = _file(module)
+        if module is None or file is None:
+            return None
+        installed, history = self._installed(PACKAGES[package]), [*_repositories(file)]
+        if installed is not None and (installed.owns(file) or not history):
+            return None
+        return history[-1] if history else _root(package, file.parent)
+
+    def _installed(self, name: str | None) -> _Installed | None:
+        if name is not None and name not in self.installed:
+            try:
+                self.installed[name] = _Installed(distribution(name))
+            except PackageNotFoundError:
+                self.installed[name] = None
+        return None if name is None else self.installed[name]
+
+    def _checkout(self, repository: Path, files: list[Path]) -> None:
+        """Keep the commit of a checkout, and what of it is not as committed."""
+        outer = [*_repositories(repository / "file")][-1]
+        name = repository.name if outer == repository else f"{outer.name}/{repository.relative_to(outer)}"
+        commit = _git(repository, "describe", "--always", "--tags")
+        if not commit:
+            return
+        edited = _git(repository, "diff", "HEAD", "--name-only", "--ignore-submodules=dirty").splitlines()
+        relative = {str(file.relative_to(repository)) for file in files if file.suffix == ".py"}
+        own = relative - {*_git(repository, "ls-files", "--", *sorted(relative)).splitlines()}
+        if own:
+            own -= {*_git(repository, "check-ignore", "--", *sorted(own)).splitlines()}
+        self.commits[name] = f"{commit}-dirty" if edited or own else commit
+        self.changed += [f"{name}: {path}" for path in edited]
+        self.changed += [f"{name}: {path}, which is not committed" for path in sorted(own)]
+
+
+class _Installed:
+    """A distribution, and the hashes that its RECORD has of its files."""
+
+    def __init__(self, found: Distribution) -> None:
+        self.name, self.version = found.metadata["Name"], found.version
+        self.folder = Path(str(found.locate_file(""))).resolve()
+        lines = (found.read_text("RECORD") or "").splitlines()
+        rows = (row for row in csv.reader(lines) if len(row) >= 2 and row[0].endswith(".py"))
+        self.hashes = {row[0]: row[1] for row in rows}
+
+    def owns(self, file: Path) -> bool:
+        """Return whether a file lies where the distribution does; of an editable one there are none."""
+        return self.folder in file.parents and bool(self.hashes)
+
+    def why_changed(self, file: Path) -> str:
+        """Return the file where it is not as it was installed; empty where it is, and where nobody knows."""
+        path = file.relative_to(self.folder).as_posix()
+        if file.suffix != ".py":
+            return ""
+        if path not in self.hashes:
+            return f"{path}, which is not of the package"
+        kind, _, value = self.hashes[path].partition("=")
+        if kind != "sha256":
+            return ""
+        here = base64.urlsafe_b64encode(_sha256(file).digest()).decode().rstrip("=")
+        return "" if here == value else path
+
+
+def _imported() -> Iterator[tuple[str, Path]]:
+    """Yield name and file of each module that may be of a stack, or lies in front of all packages."""
+    for name, module in [*sys.modules.items()]:
+        file = _file(module)
+        if file is not None and (name.startswith(tuple(PACKAGES)) or _is_ahead(file)):
+            yield name, file
+
+
+def _file(module: Any) -> Path | None:
+    """Return where a module was loaded from: for a namespace, a hollow one, or one of ours, nowhere."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or getattr(module, "__spec__", None) is None:
+        return None
+    path = Path(file)
+    return None if path.parent in _OURS or not path.is_file() else _resolved(path)
+
+
+_FOLDERS: dict[Path, Path] = {}
+
+
+def _resolved(path: Path) -> Path:
+    """Return the real path. Of a folder it is found out once: a stack imports thousands of files."""
+    if path.parent not in _FOLDERS:
+        _FOLDERS[path.parent] = path.parent.resolve()
+    return _FOLDERS[path.parent] / path.name
+
+
+_HERE = Path(__file__).resolve().parent
+_OURS = {_HERE, _HERE.parent, Path(__file__).parent, Path(__file__).parent.parent}
+_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+
+
+def _is_ahead(file: Path) -> bool:
+    """Return whether a module's file lies below an entry of sys.path that comes before the standard library's."""
+    return any(entry in file.parents for entry in _front())
+
+
+def _front() -> list[Path]:
+    if _FRONT and _FRONT[0][0] == sys.path:
+        return _FRONT[0][1]
+    entries: list[Path] = []
+    for entry in map(Path, sys.path):
+        if entry.resolve() == _LIBRARY or entry.suffix == ".zip":
+            break
+        resolved = entry.resolve()
+        entries += [] if resolved in _OURS or not resolved.is_dir() else [resolved]
+    _FRONT[:] = [([*sys.path], entries)]
+    return entries
+
+
+_FRONT: list[tuple[list[str], list[Path]]] = []
+
+
+def _root(name: str, file: Path) -> Path:
+    """Return the folder that a module was found in, by its name: a.b in FOLDER/a/b.py."""
+    depth = name.count(".") + (file.name == "__init__.py")
+    return file.parents[min(depth, len(file.parents) - 1)]
+
+
+def _repositories(file: Path) -> Iterator[Path]:
+    """Yield the checkout that a file lies in, then those that this one is a submodule of."""
+    for folder in file.parents:
+        if (folder / ".git").exists():
+            yield folder
+            if (folder / ".git").is_dir():
+                return
+
+
+def _git(repository: Path, *words: str) -> str:
+    """Return what git prints, empty where it fails. It writes nothing, and runs nothing that the checkout names."""
+    options = (
+        "-c",
+        "safe.directory=*",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        "core.quotepath=false",
+        "-c",
+        "diff.external=",
+    )
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_EXTERNAL_DIFF": ""}
+    argv = ("git", *options, "-C", str(repository), *words)
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=_GIT_S, env=env, check=False
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode in (0, 1) else ""
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(sorted(names)[:most]) + more
+
+
+def _sha256(path: Path) -> Any:
+    return hashlib.sha256(path.read_bytes())

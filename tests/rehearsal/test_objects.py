@@ -1,0 +1,221 @@
+"""Test what the ranks read of configuration objects and of the code that really runs. No vendor is needed for it: the
+packages and checkouts are made here."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "launchers" / "ranks" / "rehearsal"
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import tprimat_objects
+
+    yield tprimat_objects
+    del sys.modules["tprimat_objects"]
+
+
+class Kind(enum.Enum):
+    flash = 1
+
+
+@dataclass
+class Inner:
+    lr: float = 0.1
+
+
+@dataclass
+class Config:
+    hidden_size: int
+    activation: Any = None
+    kernel: Kind = Kind.flash
+    modules: list[str] = field(default_factory=list)
+    wandb_api_key: str | None = None
+    inner: Inner = field(default_factory=Inner)
+    tokenizer: Any = None
+    limit: float = float("inf")
+
+
+def test_an_object_is_read_whole_and_as_plain_values(read: Any) -> None:
+    config = Config(64, functools.partial(hashlib.sha256), wandb_api_key="abc", tokenizer=object())
+    config.added_later = True  # type: ignore[attr-defined]
+    own = read.described({"Config": config, "Inner": config.inner})
+    assert json.loads(json.dumps(own)) == own
+    fields = own["Config"]["fields"]
+    assert own["Config"]["kind"].endswith("test_objects.Config") and own["Inner"]["fields"] == {"lr": 0.1}
+    assert "inner.lr" not in fields, "it stands by itself"
+    assert fields == {
+        "hidden_size": 64,
+        "activation": "partial openssl_sha256",
+        "kernel": "flash",
+        "modules": [],
+        "wandb_api_key": "<hidden>",
+        "tokenizer": "<object>",
+        "limit": "inf",
+        "added_later": True,
+    }
+    defaults = own["Config"]["defaults"]
+    assert (defaults["kernel"], defaults["modules"], "hidden_size" in defaults) == ("flash", [], False)
+    assert read.described({"Config": config})["Config"]["fields"]["inner.lr"] == 0.1
+
+
+def test_an_object_by_the_arguments_that_it_is_made_with(read: Any) -> None:
+    class Model:
+        def __init__(self, config: Any, rotary_percent: float = 1.0, **others: Any) -> None: ...
+
+    config = Config(64)
+    made = read.given(Model, (config,), {"rotary_percent": 0.5, "unknown": 1})
+    described = read.described({"GPTModel": made, "Config": config})["GPTModel"]
+    assert (described["fields"], described["defaults"]) == ({"rotary_percent": 0.5}, {"rotary_percent": 1.0})
+
+
+def test_variables_that_steer_numerics_and_communication(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"NVTE_FLASH_ATTN": "0", "NVIDIA_TF32_OVERRIDE": "1", "PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True"}
+    others = {
+        "TORCHELASTIC_RUN_ID": "1",
+        "NCCL_NET_TOKEN": "s3cret",
+        "TORCH_HOME": "/x",
+        "NCCL_X": "http://a:b@c",
+        "LANG": "C",
+    }
+    for name, value in {**wanted, **others}.items():
+        monkeypatch.setenv(name, value)
+    found = read.variables()
+    assert {name: found.get(name) for name in (*wanted, *others)} == {**wanted, **dict.fromkeys(others)}
+
+
+PROGRAM = """
+import json, os, sys
+sys.path.append(os.environ["OURS"])
+import nemo, megatron.core.utils
+import tprimat_objects
+print(json.dumps(tprimat_objects.process({})))
+"""
+HISTORY = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+
+
+def install(site: Path, distribution: str, version: str, files: dict[str, str]) -> None:
+    """Install a distribution as pip does, as far as anybody looks."""
+    info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    record = []
+    for name, text in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        record.append(f"{name},sha256={digest},{len(text)}")
+    (info / "RECORD").write_text("\n".join(record))
+
+
+def commit(folder: Path) -> None:
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "all")):
+        subprocess.run(("git", *HISTORY, "-C", str(folder), *words), check=True, capture_output=True)
+
+
+MEGATRON = {"megatron/core/__init__.py": "", "megatron/core/utils.py": "ONE = 1\n"}
+NEMO = {"nemo/__init__.py": "__version__ = '2'\n"}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Return a folder of installed packages: NeMo and Megatron-Core."""
+    site = tmp_path / "site"
+    install(site, "megatron-core", "0.15.3", MEGATRON)
+    install(site, "nemo-toolkit", "2.7.3", NEMO)
+    return site
+
+
+def ran(site: Path, *front: Path, python_path: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return what a process reads of itself. site: behind the standard library; front: on PYTHONPATH."""
+    program = f"import sys\nsys.path.append({str(site)!r})\n{PROGRAM}"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, front)), "OURS": str(FOLDER)}
+    argv = (sys.executable, "-S", "-P", "-c", program)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, env=env)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return {name: found[name] for name in ("commits", "changed", "ahead")}
+
+
+CLEAN = {"commits": {"nemo-toolkit": "2.7.3", "megatron-core": "0.15.3"}, "changed": [], "ahead": []}
+
+
+def test_a_clean_stack_is_what_it_is_named(site: Path) -> None:
+    assert ran(site) == CLEAN
+
+
+def test_a_changed_file_of_an_installed_package_is_named(site: Path) -> None:
+    (site / "megatron/core/utils.py").write_text("ONE = 2\n")
+    (site / "megatron/core/unused.py").write_text("not imported\n")
+    assert ran(site) == {**CLEAN, "changed": ["megatron-core: megatron/core/utils.py"]}
+
+
+def test_a_patched_copy_in_front_of_the_packages_is_named(site: Path, tmp_path: Path) -> None:
+    patched = tmp_path / "patched"
+    for name, text in MEGATRON.items():
+        (patched / name).parent.mkdir(parents=True, exist_ok=True)
+        (patched / name).write_text(text.replace("1", "3"))
+    found = ran(site, patched)
+    assert found["commits"] == {"nemo-toolkit": "2.7.3"}
+    assert found["ahead"] == [f"{patched}: megatron.core, megatron.core.utils"]
+    commit(patched)
+    assert ran(site, patched)["ahead"] == found["ahead"], "a history of its own names no release of the stack"
+
+
+def test_whatever_else_came_from_in_front_is_named(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "nemo_patch.py").write_text("")
+    install(site, "loader", "1", {})
+    (site / "nemo" / "__init__.py").write_text("import nemo_patch\n")
+    found = ran(site, tmp_path / "mine")
+    assert found["ahead"] == [f"{tmp_path / 'mine'}: nemo_patch"]
+
+
+def test_a_checkout_is_named_by_its_commit_and_a_dirty_one_is_said(site: Path, tmp_path: Path) -> None:
+    checkout, own = tmp_path / "NeMo", tmp_path / "own"
+    for folder, files in ((checkout, NEMO), (own, MEGATRON)):
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        commit(folder)
+    lm = checkout / "3rdparty" / "Megatron-LM"
+    add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(own), str(lm.relative_to(checkout)))
+    subprocess.run(("git", "-C", str(checkout), *add), check=True, capture_output=True)
+    commit(checkout)
+    front = (checkout, lm)
+    clean = ran(site, *front)
+    assert {*clean["commits"]} == {"NeMo", "NeMo/3rdparty/Megatron-LM"}
+    assert (clean["changed"], clean["ahead"]) == ([], [])
+    assert not any("dirty" in name for name in clean["commits"].values())
+    (lm / "megatron/core/utils.py").write_text("ONE = 2\n")
+    dirty = ran(site, *front)
+    lm_name = "NeMo/3rdparty/Megatron-LM"
+    assert dirty["commits"] == {"NeMo": clean["commits"]["NeMo"], lm_name: f"{clean['commits'][lm_name]}-dirty"}
+    assert dirty["changed"] == [f"{lm_name}: megatron/core/utils.py"]
+    (lm / "megatron/core/utils.py").write_text("ONE = 1\n")
+    (checkout / "README").write_text("not imported, and of no commit")
+    assert ran(site, *front) == clean
+    (checkout / "nemo" / "__init__.py").write_text("import nemo.extra\n")
+    (checkout / "nemo" / "extra.py").write_text("")
+    assert ran(site, *front)["changed"] == ["NeMo: nemo/__init__.py", "NeMo: nemo/extra.py, which is not committed"]
+
+
+def test_rendered_files_are_hashed_as_they_are_when_the_rank_starts(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"files": {"settings.yaml": "a: 1\n", "gone.sh": ""}}))
+    (tmp_path / "settings.yaml").write_text("a: 2\n")
+    assert read.rendered(tmp_path) == {"settings.yaml": hashlib.sha256(b"a: 2\n").hexdigest()}
+    assert read.rendered(tmp_path / "none") == {}
