@@ -39,17 +39,6 @@ def hidden_by() -> tuple[str, ...]:
     return tuple(dict.fromkeys(variable for name in accelerators() for variable in vendor_of(name).visibility))
 
 
-def available_memory_bytes() -> int:
-    """Return the bytes of `host_memory_bytes` that are not in use now: caches of files give way."""
-    import psutil
-
-    free, (limit, used, stat) = int(psutil.virtual_memory().available), map(cgroup_memory, ("max", "current", "stat"))
-    if not limit.isdigit() or not used:
-        return free
-    cached = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file "))
-    return min(free, int(limit) - int(used) + cached)
-
-
 def host_memory_bytes() -> int:
     """Return the bytes that processes can use: physical memory, or the container's limit where that is smaller."""
     import psutil

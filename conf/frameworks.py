@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,20 @@ def versions(distributions: Sequence[str], python: str | None) -> Mapping[str, s
     path = sys.path if python in (None, sys.executable) else _path_of(str(python))
     known = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in distributions}
     return {name: package.version if package else None for name, package in known.items()}
+
+
+def is_module(distribution: str, python: str | None) -> bool:
+    """Return whether the interpreter `python` (None: this one) can import it all the same: a source tree on its path,
+    as in containers that build Megatron from source, has no metadata. Nothing is imported."""
+    path: Sequence[str] | None = sys.path if python in (None, sys.executable) else _path_of(str(python))
+    name = ""
+    for part in distribution.split("-"):
+        name = f"{name}.{part}".removeprefix(".")
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return False
+        path = list(spec.submodule_search_locations or ())
+    return True
 
 
 def _installed(name: str, known: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, str | None]:

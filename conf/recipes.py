@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +48,29 @@ class Recipe:
     environment: Mapping[str, str] | None
     published: tuple[Mapping[str, Any], ...]
     note: str | None
+
+    def stated(self, name: str) -> Any:
+        """Return the value of the setting whose path ends with `name`; None where the recipe has none."""
+        return next((value for path, value in self.settings.items() if path.rpartition(".")[2] == name), None)
+
+    def chunks(self, layers: int, count: int) -> tuple[int, ...] | None:
+        """Return the layers of each of `count` chunks of the pipeline where the recipe deals them out unevenly: by
+        Megatron's pipeline_model_parallel_layout (core/transformer/pipeline_parallel_layer_layout.py), or with the
+        embedding or the loss counted as a layer (core/transformer/transformer_block.py)."""
+        layout = self.stated("pipeline_model_parallel_layout")
+        if isinstance(layout, str):  # Et*4|(t*4|)*14tmL
+            for repeated in (r"\(([^()]*)\)\*(\d+)", r"(\w)\*(\d+)"):
+                layout = re.sub(repeated, lambda match: match[1] * int(match[2]), layout)
+            layout = layout.split("|")
+        if layout:
+            return tuple(sum(part in ("t", "decoder") for part in chunk) for chunk in layout)
+        first, last = (bool(self.stated(f"account_for_{end}_in_pipeline_split")) for end in ("embedding", "loss"))
+        if not (first or last) or (layers + first + last) % count:
+            return None
+        each = [(layers + first + last) // count] * count
+        each[0] -= first
+        each[-1] -= last
+        return tuple(each)
 
     def __str__(self) -> str:
         count = "any number of" if self.gpus is None else f"{self.gpus} ×"

@@ -71,6 +71,17 @@ class Experiment(Common):
         """Return whose GPUs it runs on; None on a CPU, as every rehearsal is."""
         return None if self.rehearse else self.platform.vendor
 
+    def sizes(self) -> Sizes:
+        """Return the sizes of the layout, with what a recipe says of experts and stages."""
+        sizes = Sizes.of(self.layout)
+        if self.recipe is None:
+            return sizes
+        layers, count = self.model.num_layers, sizes.pp * sizes.vp
+        chunks = self.recipe.chunks(layers, count)
+        if chunks and (len(chunks), sum(chunks)) != (count, layers):  # of another model or layout than the recipe's
+            chunks = None
+        return sizes._replace(etp=self.recipe.stated("expert_tensor_parallel_size"), chunks=chunks)
+
     def not_counted(self) -> str | None:
         """Return why the model states of a rank cannot be counted here, None where they can: a recipe may share them
         out in a way of its own."""

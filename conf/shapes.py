@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
@@ -42,19 +43,32 @@ class Role(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes of a layout, in ranks; of virtual stages (vp), chunks of layers, dealt in turn."""
+    """The sizes of a layout, in ranks; of virtual stages (vp), chunks of layers, dealt in turn. etp: over how many
+    ranks experts are cut, None as tp. chunks: the layers of each chunk where they are not all of one size."""
 
     tp: int = 1
     pp: int = 1
     ep: int = 1
     vp: int = 1
     cp: int = 1
+    etp: int | None = None
+    chunks: tuple[int, ...] | None = None
+
+    @property
+    def expert_tp(self) -> int:
+        return self.etp or self.tp
+
+    def first_layers(self, model: Model) -> list[int]:
+        """Return the number of the first layer of each chunk, and behind them that of all layers."""
+        count = self.pp * self.vp
+        return [0, *accumulate(self.chunks or (model.num_layers // count,) * count)]
 
     @classmethod
     def of(cls, layout: Any) -> Sizes:
         """Return the sizes of a Layout or LayoutChoice; what is None is 1."""
         names = ("tensor_model", "pipeline_model", "expert_model", "virtual_pipeline_model", "context")
-        return cls(*(getattr(layout, f"{name}_parallel_size") or 1 for name in names))
+        tp, pp, ep, vp, cp = (getattr(layout, f"{name}_parallel_size") or 1 for name in names)
+        return cls(tp, pp, ep, vp, cp)
 
 
 class Place(NamedTuple):
@@ -101,10 +115,10 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
     embedding = Role(EMBEDDING, "embedding", (model.padded_vocab_size, h), 0)
     if stage == 0 or (last and (tied or mtp)):
         yield Module("", (embedding,))
-    per_chunk = model.num_layers // (sizes.pp * sizes.vp)
+    first = sizes.first_layers(model)
     kinds = {moe: layer(model, moe, local) for moe in {None, model.moe}}
     for chunk in range(stage, sizes.pp * sizes.vp, sizes.pp):
-        for number in range(chunk * per_chunk, (chunk + 1) * per_chunk):
+        for number in range(first[chunk], first[chunk + 1]):
             moe = model.moe if number >= model.dense_layers else None
             yield Module(f"decoder.layers.{number}.", kinds[moe], moe is not None)
     if last:
@@ -126,7 +140,7 @@ def on_rank(model: Model, sizes: Sizes, place: Place, *, local: bool = False, fu
     for prefix, roles, routed in modules(model, sizes, place.pipeline, local):
         shapes |= {f"{prefix}{role.name}": role.on_rank(sizes.tp) for role in roles}
         if routed and model.moe:
-            cut = {role.name: role.on_rank(sizes.tp) for role in expert(model, model.moe)}
+            cut = {role.name: role.on_rank(sizes.expert_tp) for role in expert(model, model.moe)}
             experts = model.moe.num_experts // sizes.ep
             if fused:  # each expert transposed, side by side; there are no biases
                 fc1, fc2 = cut["linear_fc1.weight"], cut["linear_fc2.weight"]
@@ -207,11 +221,18 @@ def tensor_widths(model: Model) -> dict[str, int]:
     return widths | {"padded_vocab_size": model.padded_vocab_size}
 
 
+_OF_EXPERTS = ("moe_ffn_hidden_size",)
+
+
 def _check_divides(model: Model, sizes: Sizes) -> None:
-    tp, pp, ep, vp, _ = sizes
-    checked = [(name, n, tp) for name, n in tensor_widths(model).items()]
+    tp, pp, ep, vp = sizes[:4]
+    checked = [(name, n, sizes.expert_tp if name in _OF_EXPERTS else tp) for name, n in tensor_widths(model).items()]
     experts = model.moe.num_experts if model.moe else 1
-    checked += [("num_layers", model.num_layers, pp * vp), ("num_experts", experts, ep)]
+    checked += [("num_experts", experts, ep)]
+    if sizes.chunks is None:
+        checked += [("num_layers", model.num_layers, pp * vp)]
+    elif (len(sizes.chunks), sum(sizes.chunks)) != (pp * vp, model.num_layers):
+        raise ValueError(f"{model.num_layers} layers in {pp * vp} chunks are not {sizes.chunks}")
     broken = [f"{name} {n} / {size}" for name, n, size in checked if size < 1 or n % size]
     if broken:
         raise ValueError(f"TP {tp} × PP {pp * vp} × EP {ep} does not divide {model.name}: {', '.join(broken)}")
@@ -289,7 +310,7 @@ def per_stage(model: Model, sizes: Sizes) -> tuple[RankParameters, ...]:
     down-projections (TransformerEngine's) are on every rank, experts are cut by EP and then by TP; see `on_rank`.
     ValueError: sizes that do not divide the model."""
     moe, counts = model.moe, []
-    one = sum(prod(role.on_rank(sizes.tp)) for role in expert(model, moe)) if moe else 0
+    one = sum(prod(role.on_rank(sizes.expert_tp)) for role in expert(model, moe)) if moe else 0
     for stage in range(max(1, sizes.pp)):
         parts = list(modules(model, sizes, stage))
         dense = sum(prod(role.on_rank(sizes.tp)) for module in parts for role in module.roles)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from importlib.util import find_spec
 
 from conf import devices
 from conf.check import wrong
 from conf.errors import ConfigError, Problem
-from conf.frameworks import plain_release, versions
+from conf.frameworks import is_module, plain_release, versions
 from conf.load import hardware_named
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
@@ -73,7 +71,7 @@ def _packages(e: Experiment) -> Iterator[Problem]:
         return
     yield from _release(e, installed.get(e.framework.distributions[-1]) if installed else None)
     missing = [name for name, version in installed.items() if version is None]
-    if missing := [name for name in missing if python is not None or not _is_module(name)]:
+    if missing := [name for name in missing if not is_module(name, python)]:
         what = f"{' and '.join(missing)} missing in {python or sys.executable}"
         yield Problem("framework", what, hint=e.framework.install)
 
@@ -84,10 +82,3 @@ def _release(e: Experiment, installed: str | None) -> Iterator[Problem]:
         what = f"recipe {e.recipe.name} is of another release than the installed {e.framework.label}"
         hint = "framework.python= of that release; without framework.release= a recipe of the installed one is taken"
         yield wrong(e, "framework.release", what, installed, hint)
-
-
-def _is_module(distribution: str) -> bool:
-    """Return whether there is a module without a distribution, as in containers that build Megatron from source."""
-    with suppress(ModuleNotFoundError):
-        return find_spec(distribution.replace("-", ".")) is not None
-    return False

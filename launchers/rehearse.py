@@ -1,6 +1,6 @@
 """rehearse=train|layout: what of an Experiment a CPU can run with the real stack, and what it cannot show. Pure. train
-runs a toy by the ordinary plan. layout keeps width, layout and world, cuts layers to the memory that is there, and
-starts one process for each of two ranks, which play them (launchers/ranks/rehearsal)."""
+runs a toy by the ordinary plan. layout keeps every size, and starts one process for each of two ranks, which play them
+in memory that nothing writes (launchers/ranks/rehearsal)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ from launchers.plan import Plan, Scope
 FOLDER = Path(__file__).parent / "ranks" / "rehearsal"
 TABLE = Path(__file__).parent / "settings" / "not_rehearsed.yaml"
 PROBE = "probe"  # in the run's directory, where parsers/probe.py looks
-# Measured in NeMo, Bridge and Primus, ranks of 175 and 393 million parameters: 10.2 to 10.3 bytes of each (weights in
-# bf16, gradients and main weights in fp32; no step, so no moments), 0.9 to 1.1 GB for the process. In fp32 it is 4 + 4.
-BYTES_PER_PARAMETER = 10.5
-PROCESS_BYTES = 1_200_000_000
-GB = 1e9
 _STILL_SO = ("platform ", "hardware ", "framework ")  # reasons of an experiment that hold of its toy
 NOT_REQUESTED = (None, False, 1)
 HALVINGS, PROCESSES = 2, 4  # two cores hold no more
@@ -39,13 +34,12 @@ CORPUS_HIDDEN = 64  # beside the full vocabulary of a corpus of the user's own
 _Part = TypeVar("_Part", Model, MLA, MoE, Training)
 
 
-def prepared(e: Experiment, memory_bytes: float) -> tuple[Experiment, Scope]:
+def prepared(e: Experiment) -> tuple[Experiment, Scope]:
     """Return what runs in place of `e`, and what is said of it; `e` itself where no rehearsal is requested.
-    memory_bytes: that a process may use, for rehearse=layout. ConfigError: a rank of rehearse=layout does not fit, even
-    with the fewest layers."""
+    ConfigError: as in_layout."""
     if e.rehearse is None:
         return e, Scope()
-    small = toy(e) if e.rehearse == "train" else in_layout(e, memory_bytes)
+    small = toy(e) if e.rehearse == "train" else in_layout(e)
     small, reasons = _on_a_cpu(framework_of(e.framework.name).rehearsed(small)), not_rehearsed(e)
     if e.rehearse == "train":  # how the full layout came about is no reason of the toy's
         small = replace(small, reasons=tuple(why for why in e.reasons if why.startswith(_STILL_SO)))
@@ -94,27 +88,15 @@ def _on_a_cpu(e: Experiment) -> Experiment:
     )
 
 
-def in_layout(e: Experiment, memory_bytes: float) -> Experiment:
-    """Return `e` at full width, layout and world, with as many layers as fit into `memory_bytes`, and no corpus.
-    ConfigError: not even one layer for each stage fits."""
-    unit = Sizes.of(e.layout).pp * Sizes.of(e.layout).vp
-    uneven = f"{e.model.num_layers} layers do not divide by {unit}" if e.model.num_layers % unit else None
-    if why := e.not_counted() or uneven:
-        what = f"the parameters of a rank cannot be checked: {why}"
-        raise ConfigError(Problem("rehearse", what, "layout", "null, train"))
-    counts = range(e.model.num_layers, 0, -unit)
-    kept = next((cut for n in counts if rank_bytes(cut := _with_layers(e, n)) <= memory_bytes), None)
-    if kept is None:
-        raise ConfigError(_too_large(e, _with_layers(e, unit), memory_bytes))
-    limit, training = kept.model.num_layers // unit, kept.training
-    recomputed = None if training.recompute_num_layers is None else min(training.recompute_num_layers, limit)
-    training = replace(training, recompute_num_layers=recomputed, save_interval=None)
-    return replace(kept, training=training, data=Data(name="mock", path=None, split="1,1,1"))
-
-
-def rank_bytes(e: Experiment) -> int:
-    """Return the host memory in bytes that the larger of the two played ranks of `e` takes before its first step."""
-    return PROCESS_BYTES + round(BYTES_PER_PARAMETER * max(rank.total for rank in parameters(e).values()))
+def in_layout(e: Experiment) -> Experiment:
+    """Return `e` at full size, without a corpus. ConfigError: nobody says which layers a rank of it holds."""
+    try:
+        parameters(e)
+    except ValueError as error:
+        what = f"the parameters of a rank cannot be checked: {error}"
+        raise ConfigError(Problem("rehearse", what, "layout", "null, train", "rehearse=train")) from error
+    training = replace(e.training, save_interval=None)
+    return replace(e, training=training, data=Data(name="mock", path=None, split="1,1,1"))
 
 
 def played(e: Experiment) -> tuple[int, ...]:
@@ -126,7 +108,7 @@ def played(e: Experiment) -> tuple[int, ...]:
 
 def parameters(e: Experiment) -> dict[int, RankParameters]:
     """Return the parameters that each played rank must have, by our own count."""
-    stages = per_stage(e.model, Sizes.of(e.layout))
+    stages = per_stage(e.model, e.sizes())
     return dict(zip(played(e), (stages[0], stages[-1]), strict=False))
 
 
@@ -159,23 +141,6 @@ def _variables(e: Experiment) -> Iterator[tuple[str, str, str]]:
         yield "TPRIMAT_EQUAL_INIT", str(e.training.seed), "equal_init: weights from their names and the seed"
 
 
-def _with_layers(e: Experiment, layers: int) -> Experiment:
-    moe = e.model.moe
-    if moe is not None:
-        moe = replace(moe, moe_first_dense_layers=min(moe.moe_first_dense_layers, layers - 1))
-    return replace(e, model=replace(e.model, num_layers=layers, moe=moe))
-
-
-def _too_large(e: Experiment, least: Experiment, memory_bytes: float) -> Problem:
-    size = max(parameters(least).values(), key=lambda one: one.total).total
-    what = (
-        f"a rank of {e.layout} holds {size:,} parameters with {least.model.num_layers} of {e.model.num_layers} layers: "
-        f"{rank_bytes(least) / GB:,.1f} GB, and it may take {memory_bytes / GB:,.1f} GB of what is free here"
-    )
-    hint = "a machine with that much memory, more TP or EP, fewer virtual stages; or rehearse=train"
-    return Problem("rehearse", what, "layout", hint=hint)
-
-
 def _unnamed(e: Experiment) -> dict[str, Any]:
     """Return the parts of the model that the vocabulary has no name for, by their path, and the numbers of runs."""
     named = {setting.request for setting in vocabulary().values()}
@@ -200,8 +165,6 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
         if (full or 1) > 1 and (ran or 1) == 1:
             why = "gloo refuses TP with EP" if short == "TP" and small.layout.expert_model_parallel_size > 1 else _ROOM
             yield f"{short} {full} is not rehearsed: {why}"
-    if small.model.num_layers < e.model.num_layers and e.rehearse == "layout":
-        yield f"{small.model.num_layers} of {e.model.num_layers} layers are built: more do not fit into this memory"
 
 
 _ROOM = "four processes hold no more; rehearse=layout shows all of it"
@@ -290,7 +253,7 @@ def _optimizer(e: Experiment, steps: int) -> Optimizer:
 
 
 def _model(e: Experiment, layout: Layout) -> Model:
-    m, (cut, stages, experts, chunks, _) = e.model, Sizes.of(layout)
+    m, (cut, stages, experts, chunks, *_) = e.model, Sizes.of(layout)
     groups = min(m.num_query_groups, 4 if m.num_query_groups == m.num_attention_heads else 2)
     groups -= groups % cut
     layers = min(m.num_layers, 2 * stages)

@@ -56,7 +56,18 @@ IMPORT = Command(
     examples=("/path/to/Primus", "/path/to/Megatron-Bridge python=.venv-bridge/bin/python --check"),
     more="Exit codes: 0 written to conf/recipes, 1 something changed (--check), 2 no such checkout, a recipe is gone.",
 )
-PARTS = {one.name.split()[1]: one for one in (LIST, SHOW, IMPORT)}
+REHEARSE = Command(
+    name="recipes rehearse",
+    summary="Play two ranks of each recipe on this CPU, with the vendor's own stack: which still build, and why not.",
+    words="NAME…",
+    words_help="recipes by their vendor's name; without one, all that the keys leave",
+    keys=(*LIST.keys, Key("runs_dir", "where the records are: what completed there is not run again", default="runs")),
+    switches={**JSON, "--classify": "start nothing: what would be run, what is refused, which are the same here"},
+    examples=("framework=nemo", "framework=megatron_bridge model=llama31_405b --classify"),
+    more="Exit codes: 0 all completed, 1 not all, 2 no such recipe. NEMO_PYTHON, BRIDGE_PYTHON and PRIMUS_PATH name\n"
+    "the stacks; of Bridge in a checkout PYTHONPATH has src and 3rdparty/Megatron-LM.",
+)
+PARTS = {one.name.split()[1]: one for one in (LIST, SHOW, IMPORT, REHEARSE)}
 COMMAND = Command(
     name="recipes",
     summary="The recipes that vendors publish, as data in conf/recipes.",
@@ -76,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = PARTS[called].parse(rest[:-1])
     if called == "list":
         return _list(arguments)
+    if called == "rehearse":
+        return _rehearse(arguments)
     if len(arguments.words) != 1:
         raise InputError(
             Problem(f"recipes {called}", f"takes one {PARTS[called].words}", f"{len(arguments.words)} given")
@@ -84,18 +97,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list(arguments: Arguments) -> int:
-    wanted = {key: value for key, value in arguments.values.items() if value is not None}
-    fitting = [r for r in recipes() if all(_fits(r, *one) for one in wanted.items())]
-    rows = [
-        _row(r) for r in sorted(fitting, key=lambda r: (r.model, r.hardware, r.gpus or 0, r.precision, r.framework))
-    ]
-    if arguments.switches:
-        print(json.dumps(rows, indent=1))
-    elif rows:
-        print(table(rows, ("release", "source")))
-    else:
-        raise InputError(Problem("recipes list", "no recipe is so", listed([f"{k}={v}" for k, v in wanted.items()])))
+    rows = [_row(r) for r in _chosen(arguments)]
+    print(json.dumps(rows, indent=1) if arguments.switches else table(rows, ("release", "source")))
     return 0
+
+
+def _chosen(arguments: Arguments) -> list[Recipe]:
+    """Return the recipes that the keys and words of a command leave. InputError: none."""
+    known = (key.name for key in LIST.keys)
+    wanted = {key: arguments[key] for key in known if arguments[key] is not None}
+    fitting = [r for r in recipes() if all(_fits(r, *one) for one in wanted.items())]
+    named = [r for r in fitting if not arguments.words or r.name in arguments.words]
+    if not named:
+        asked = listed([*arguments.words, *(f"{key}={value}" for key, value in wanted.items())])
+        raise InputError(Problem("recipes", "no recipe is so", asked, hint="recipes list has all"))
+    return sorted(named, key=lambda r: (r.model, r.hardware, r.gpus or 0, r.precision, r.framework))
+
+
+def _rehearse(arguments: Arguments) -> int:
+    from tensorprimat.rehearse_recipes import COMPLETED, rehearsed
+
+    wanted = [(recipe, _request(recipe)) for recipe in _chosen(arguments)]
+    rows = []
+    for row in rehearsed(wanted, Path(arguments["runs_dir"]), start="--classify" not in arguments.switches):
+        rows.append(asdict(row))
+        print(f"{len(rows)} of {len(wanted)}: {row}", file=sys.stderr, flush=True)
+    print(json.dumps(rows, indent=1) if arguments.switches & {*JSON} else table(rows, ("run",)))
+    return int(any(row["state"] != COMPLETED for row in rows))
 
 
 def _fits(recipe: Recipe, key: str, value: str) -> bool:

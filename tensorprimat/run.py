@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 import parsers
-from conf import devices, shapes
+from conf import shapes
 from conf.arguments import program
 from conf.compose import SECRET
 from conf.errors import ConfigError, InputError, Problem, listed, some
@@ -49,7 +49,6 @@ _OLDER = {("enable_cuda_graph", str(on)): ("cuda_graph_impl", impl) for on, impl
 _FORMS = ("dtype", "enum", "function")  # of a value in launchers/settings and in recipes
 _PLAIN_EVERY_S = 2.0  # between two lines of progress where there is no terminal
 _OnStep = Callable[[int, float | None, float | None], None]
-SHARE_OF_FREE_MEMORY = 0.5  # a rank of rehearse=layout is not alone on the machine, and peaks above its mean
 
 
 def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tuple[Record, Path]:
@@ -108,12 +107,11 @@ def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
 
 
 def rehearsal(e: Experiment) -> tuple[Experiment, Scope]:
-    """Return what is run in place of `e` on this machine: itself where it is no rehearsal. ConfigError: no rank of
-    rehearse=layout fits."""
+    """Return what is run in place of `e` on this machine: itself where it is no rehearsal. ConfigError: as
+    rehearse.prepared."""
     if not e.rehearse:
         return e, NO_REHEARSAL
-    memory_bytes = SHARE_OF_FREE_MEMORY * devices.available_memory_bytes() if e.rehearse == "layout" else 0
-    small, rehearsed = rehearse.prepared(e, memory_bytes)
+    small, rehearsed = rehearse.prepared(e)
     # Primus' torchrun meets at a fixed port, where a colleague's rehearsal on this machine may be already.
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -328,7 +326,7 @@ def against_count(record: Record, e: Experiment, files: Iterable[RankFile]) -> R
 
 def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterator[str]:
     """Yield a sentence for each rank whose parameters differ, or are missing."""
-    sizes = shapes.Sizes.of(e.layout)
+    sizes = e.sizes()
     by_rank = {file.rank: file for file in files if file.parameters is not None}
     wanted = rehearse.played(e) if e.rehearse == "layout" else range(e.layout.world_size if e.rehearse else 0)
     yield from (f"rank {rank} reported no parameters" for rank in wanted if rank not in by_rank)

@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from conf import devices
 from conf.load import load
 from conf.resolve import Experiment
 from conf.shapes import Place, Shape, Sizes, on_rank
-from launchers import make_plan, rehearse, run_dir
+from launchers import make_plan, run_dir
 from launchers.plan import Host
 from launchers.rehearse import FOLDER, in_layout, not_rehearsed, played, prepared
 from launchers.runner import environment
@@ -22,7 +21,6 @@ from parsers.probe import Chunk, Parameter, RankFile
 from tensorprimat import run
 
 HOST = Host(python="python", cpu_count=2)
-PLENTY = 10**15
 PIPELINED = ("nodes=8", "layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=8")
 
 
@@ -47,13 +45,13 @@ def test_a_rehearsal_is_none_of_the_runs_that_are_measured() -> None:
 
 def test_two_experiments_with_one_toy_are_two_runs() -> None:
     pair = [rehearsal("train", "nemo", f"training.global_batch_size={batch}") for batch in (128, 256)]
-    (first, scope), (second, of_other) = (prepared(e, 0) for e in pair)
+    (first, scope), (second, of_other) = (prepared(e) for e in pair)
     assert replace(first, reasons=()) == replace(second, reasons=())
     assert run_dir.run_id(scope.requested, None) != run_dir.run_id(of_other.requested, None)  # type: ignore[arg-type]
 
 
 def test_what_was_shrunk_is_listed_with_both_values() -> None:
-    e, scope = prepared(rehearsal("train", "nemo", "model=deepseek_v3", "layout=data_parallel", "repeat=3"), 0)
+    e, scope = prepared(rehearsal("train", "nemo", "model=deepseek_v3", "layout=data_parallel", "repeat=3"))
     assert scope.shrunk["num_layers"] == {"asked": 61, "ran": 2}
     assert scope.shrunk["model.moe.moe_router_num_groups"] == {"asked": 8, "ran": 2}, "without a canonical name"
     assert scope.shrunk["repeat"] == {"asked": 3, "ran": 1}
@@ -83,7 +81,7 @@ def test_what_a_cpu_shows_nothing_of_is_listed_where_it_is_requested() -> None:
 def test_an_option_that_needs_its_kernel_is_left_out_and_reported() -> None:
     given = {"tp_comm_overlap": "true", "enable_primus_turbo": "true", "log_throughput": "true"}
     options = [f"framework.options.{name}={value}" for name, value in given.items()]
-    e, scope = prepared(rehearsal("train", "primus", "layout=data_parallel", *options), 0)
+    e, scope = prepared(rehearsal("train", "primus", "layout=data_parallel", *options))
     assert set(e.framework.options) == {"enable_primus_turbo", "log_throughput"}
     assert {"tp_comm_overlap", "enable_primus_turbo"} <= scope.not_rehearsed.keys()
     assert "log_throughput" not in scope.not_rehearsed
@@ -100,27 +98,27 @@ def test_interpreters_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_fp8_runs_as_bf16_and_says_so() -> None:
-    e, scope = prepared(rehearsal("train", "megatron_bridge", "layout=data_parallel", "precision=fp8"), 0)
+    e, scope = prepared(rehearsal("train", "megatron_bridge", "layout=data_parallel", "precision=fp8"))
     assert (e.precision.fp8, e.precision.params_dtype) == (None, "bfloat16")
     assert "fp8" in scope.not_rehearsed and "fp8" not in scope.shrunk
     assert any("fp8" in note for note in scope.notes)
     own = ["own first weights" in note for note in scope.notes]
     assert not any(own), "it begins with equal weights unless told otherwise"
-    without = prepared(rehearsal("train", "nemo", "equal_init=false"), 0)[1].notes
+    without = prepared(rehearsal("train", "nemo", "equal_init=false"))[1].notes
     assert any("own first weights" in note for note in without)
-    assert not prepared(rehearsal("layout", "nemo", *PIPELINED), PLENTY)[0].equal_init
+    assert not prepared(rehearsal("layout", "nemo", *PIPELINED))[0].equal_init
 
 
 def test_what_is_not_the_real_thing_is_said_beforehand() -> None:
-    _, scope = prepared(rehearsal("train", "nemo", "layout.context_parallel_size=2", "gpus_per_node=8"), 0)
+    _, scope = prepared(rehearsal("train", "nemo", "layout.context_parallel_size=2", "gpus_per_node=8"))
     assert any("not CP's" in note for note in scope.notes)
     sizes = ("nodes=8", "layout.tensor_model_parallel_size=4", "layout.pipeline_model_parallel_size=8")
-    _, scope = prepared(rehearsal("train", "nemo", *sizes), 0)
+    _, scope = prepared(rehearsal("train", "nemo", *sizes))
     assert "DP 2 is not rehearsed: four processes hold no more; rehearse=layout shows all of it" in scope.notes
 
 
 def test_the_plan_puts_the_folder_in_front_of_what_is_inherited() -> None:
-    plan = make_plan(prepared(rehearsal("train", "nemo"), 0)[0], HOST)
+    plan = make_plan(prepared(rehearsal("train", "nemo"))[0], HOST)
     assert {n: v for n, v in plan.env.items() if n.startswith("TPRIMAT_")} == {
         "TPRIMAT_REHEARSE": "train",
         "TPRIMAT_PROBE": "probe",
@@ -135,13 +133,13 @@ def test_the_plan_puts_the_folder_in_front_of_what_is_inherited() -> None:
 
 
 def test_the_engine_has_a_stand_in_of_its_own() -> None:
-    plan = make_plan(prepared(rehearsal("train", "megatron"), 0)[0], HOST)
+    plan = make_plan(prepared(rehearsal("train", "megatron"))[0], HOST)
     assert "TPRIMAT_REHEARSE" not in plan.env and plan.env["TPRIMAT_REHEARSED"] == "train"
     assert json.loads(plan.files["settings.json"])["device"] == "cpu"
 
 
 def test_a_layout_is_played_rank_after_rank_by_single_processes() -> None:
-    e, scope = prepared(rehearsal("layout", "nemo", *PIPELINED), PLENTY)
+    e, scope = prepared(rehearsal("layout", "nemo", *PIPELINED))
     plan = make_plan(e, HOST)
     assert played(e) == (0, 56), "the first tensor rank of the last stage"
     commands = [*plan.setup, plan.argv]
@@ -154,26 +152,8 @@ def test_a_layout_is_played_rank_after_rank_by_single_processes() -> None:
 
 
 def test_one_stage_is_played_by_one_rank() -> None:
-    e = in_layout(rehearsal("layout", "nemo"), PLENTY)
+    e = in_layout(rehearsal("layout", "nemo"))
     assert played(e) == (0,) and make_plan(e, HOST).setup == ()
-
-
-def test_layers_are_cut_to_the_memory_and_nothing_else() -> None:
-    e = rehearsal("layout", "nemo", "model=llama31_405b", *PIPELINED[:2], "layout.pipeline_model_parallel_size=2")
-    small, scope = prepared(e, 16 * 10**9)
-    assert 0 < small.model.num_layers < 126 and small.model.num_layers % 2 == 0
-    assert (
-        rehearse.rank_bytes(small)
-        <= 16 * 10**9
-        < rehearse.rank_bytes(rehearse._with_layers(e, small.model.num_layers + 2))
-    )
-    assert scope.shrunk["num_layers"] == {"asked": 126, "ran": small.model.num_layers}
-    assert (small.model.hidden_size, small.layout) == (16384, e.layout)
-    assert any("more do not fit" in note for note in scope.notes)
-
-
-def test_free_memory_is_some_of_what_there_is() -> None:
-    assert 0 < devices.available_memory_bytes() <= devices.host_memory_bytes()
 
 
 QKV = "decoder.layers.1.self_attention.linear_qkv.weight"
@@ -181,9 +161,9 @@ DONE = Record(id="a", name="a", provenance="rehearsed", status="completed")
 
 
 def toy_of(*overrides: str) -> Experiment:
-    return prepared(
-        load(["rehearse=train", "framework=nemo", "layout=data_parallel", "gpus_per_node=1", *overrides]), 0
-    )[0]
+    return prepared(load(["rehearse=train", "framework=nemo", "layout=data_parallel", "gpus_per_node=1", *overrides]))[
+        0
+    ]
 
 
 def file_of(shapes: Mapping[str, Shape] | None, rank: int = 0, **places: int) -> RankFile:

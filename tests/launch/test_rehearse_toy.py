@@ -17,7 +17,7 @@ from conf.facts import layout_rows
 from conf.freeze import freeze
 from conf.resolve import Experiment, resolve
 from conf.schema import Common, Hardware, LayoutChoice, Request
-from launchers.rehearse import PROCESSES, in_layout, rank_bytes, toy
+from launchers.rehearse import PROCESSES, in_layout, toy
 
 pytestmark = pytest.mark.long
 
@@ -166,18 +166,12 @@ def experiments(draw: st.DrawFn) -> Experiment:
 
 
 @settings(max_examples=50, deadline=None)
-@given(experiments(), st.floats(2e9, 100e9))
-def test_any_experiment_has_a_toy_and_a_layout_to_play(e: Experiment, memory_bytes: float) -> None:
+@given(experiments())
+def test_any_experiment_has_a_toy_and_a_layout_to_play(e: Experiment) -> None:
     check(e)
-    try:
-        played = in_layout(replace(e, rehearse="layout"), memory_bytes)
-    except ConfigError:
-        return
+    played = in_layout(replace(e, rehearse="layout"))
     valid(played)
-    assert rank_bytes(played) <= memory_bytes
-    assert played.layout == e.layout and replace(played.model, num_layers=1, moe=None) == replace(
-        e.model, num_layers=1, moe=None
-    ), "the true width, layout and world"
+    assert (played.layout, played.model) == (e.layout, e.model), "at full size"
 
 
 def test_what_a_toy_is() -> None:

@@ -75,7 +75,7 @@ def rehearsed(
         python += (f"framework.release={os.environ['PRIMUS_RELEASE']}",)
     port = f"cluster.master_port={free_port()}"
     e, reported = prepared(
-        load_experiment(f"framework={framework}", f"runs_dir={runs}", "name=t", port, *SAME, *python, *overrides), 2**40
+        load_experiment(f"framework={framework}", f"runs_dir={runs}", "name=t", port, *SAME, *python, *overrides)
     )
     plan = make_plan(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))
     plan = planted(plan, wrong or {}, words)

@@ -34,7 +34,7 @@ BIN = FOLDER / "bin"
 
 
 def rehearsed(*given: str) -> Plan:
-    e, _ = prepared(load_experiment(*REHEARSED, *given), memory_bytes=2**40)
+    e, _ = prepared(load_experiment(*REHEARSED, *given))
     return make_plan(e, HOST)
 
 

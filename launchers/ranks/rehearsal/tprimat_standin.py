@@ -20,6 +20,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import mmap
 import os
 import sys
 import time
@@ -454,6 +455,9 @@ def _built_helpers(make: Any) -> None:
 
     folder = Path(datasets.__file__).parent
     if (folder / "Makefile").exists() or not any(folder.glob("helpers_cpp*.so")):
+        # its Makefile asks the python3 and python3-config on PATH, which may be of another Python than this one
+        places = (Path(__file__).parent / "bin", Path(sys.executable).parent, os.environ.get("PATH", ""))
+        os.environ["PATH"] = os.pathsep.join(map(str, places))
         make()
 
 
@@ -737,6 +741,48 @@ def _play(torch: types.ModuleType) -> None:
     torch.distributed.broadcast_object_list = as_it_is
     for name in _FILLERS:
         setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+    untouched_mode(torch)().__enter__()
+
+
+_LARGE_BYTES = 1 << 20
+_MADE = frozenset({"empty", "zeros", "ones", "full", "rand", "randn", "empty_like", "zeros_like", "ones_like"})
+_COPIED = frozenset({"clone", "float", "bfloat16", "half", "to", "contiguous"})
+_WRITTEN = frozenset(
+    {*_FILLERS, "copy_", "zero_", "fill_", "clamp_", "erfinv_", "add_", "sub_", "mul_", "div_", "__setitem__"}
+)
+
+
+def untouched_mode(torch: Any) -> Any:
+    """Return the mode in which large tensors cost no memory, so that a rank of any size fits: they lie in pages that
+    nothing ever writes, which read as zeros and which the system does not keep. Nothing reads the values: a rank ends
+    before its first forward pass."""
+
+    def is_large(tensor: Any) -> bool:
+        return isinstance(tensor, torch.Tensor) and tensor.nbytes > _LARGE_BYTES and not tensor.is_meta
+
+    def untouched(like: Any) -> Any:
+        kinds = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        pages = torch.frombuffer(mmap.mmap(-1, like.nbytes, flags=kinds), dtype=like.dtype)
+        return pages.as_strided(like.shape, like.contiguous().stride()).requires_grad_(like.requires_grad)
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            options, name = dict(kwargs or {}), getattr(function, "__name__", "")
+            if name in _MADE and "out" not in options and str(options.get("device")) != "meta":
+                like = function(*args, **{**options, "device": "meta"})
+                return untouched(like) if like.nbytes > _LARGE_BYTES else function(*args, **options)
+            if not (args and is_large(args[0])):
+                return function(*args, **options)
+            if name in _WRITTEN:
+                return None if name == "__setitem__" else args[0]
+            if name in _COPIED:
+                one = torch.empty_like(args[0], device="meta")
+                kept = (value for value in args[1:] if not isinstance(value, (str, int, torch.device)))
+                other = function(one, *kept, **{key: value for key, value in options.items() if key != "device"})
+                return args[0] if other is one else untouched(other)
+            return function(*args, **options)
+
+    return Mode
 
 
 def _end_at_the_first_forward(schedules: Any) -> None:
