@@ -539,6 +539,8 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
     "megatron.core.inference.": ("triton",),
     # of Megatron-Core 0.19, for dropless experts with CUDA graphs
     "megatron.core.transformer.moe.ops.": ("triton",),
+    # of Primus v26.5's, for kernels that a batch does not change
+    "megatron.core.transformer.custom_layers.": ("triton",),
     "nemo.": ("modelopt",),
     # v25.9 imports it whatever it trains
     "primus.": ("transformer_engine",),
