@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from conf.frameworks import facts
 from conf.vocabulary import vocabulary
+from parsers import readings
 from parsers.assemble import differences, same, unreported
 from parsers.objects import merged_objects, merged_process
-from parsers.read_back import Object, Process, ReadBack
+from parsers.read_back import Batch, Object, Process, ReadBack
 from parsers.record import Reading, Record, Step
 from parsers.text import json_object, writable
 
@@ -48,7 +49,9 @@ class Parameter(Struct, frozen=True, array_like=True):
 class ProbedStep(Struct, frozen=True):
     """One optimizer step. groups: a list of each parameter group, the learning rate first. forwards, samples: of this
     rank, since the step before. tokens_checksum: the sum of the hashes of its samples, modulo 2**52. loss_sum: of the
-    mean losses of its `losses` micro-batches."""
+    mean losses of its `losses` micro-batches. grad_norm: before clipping, as the stack's clip worked it out.
+    gradient_squares: sums of squares of what the rank steps, before clipping and after. given, targets: of the first
+    and of the last stage."""
 
     groups: tuple[tuple[Any, ...], ...] = ()
     forwards: _Count | None = None
@@ -56,11 +59,21 @@ class ProbedStep(Struct, frozen=True):
     tokens_checksum: _Count | None = None
     loss_sum: float | None = None
     losses: _Count | None = None
+    grad_norm: float | None = None
+    gradient_squares: tuple[float | None, float | None] | None = None
+    given: readings.Given | None = None
+    targets: readings.Given | None = None
 
     @property
     def rates(self) -> tuple[float | None, ...]:
         """Return each parameter group's learning rate."""
         return tuple(group[0] if group and type(group[0]) in (int, float) else None for group in self.groups)
+
+    @property
+    def weight_decay(self) -> float | None:
+        """Return that of the first group which decays, 0 where none does; None: not known."""
+        decays = [group[1] if len(group) > 1 and type(group[1]) in (int, float) else None for group in self.groups]
+        return None if None in decays or not decays else next((float(decay) for decay in decays if decay), 0.0)
 
 
 class Chunk(Struct, frozen=True):
@@ -70,7 +83,7 @@ class Chunk(Struct, frozen=True):
     layers: tuple[_Count, ...] = ()
 
 
-class RankFile(Struct, frozen=True, kw_only=True):
+class RankFile(readings.Tensors, frozen=True, kw_only=True):
     """A rank's file. ranks: "world", and its index among those that split the same thing. never_read: by taker, names
     that were set and that it never looked at. probe_time_total_s: what the probe took of the rank's time, all in all.
     file: its path in the run directory."""
@@ -168,7 +181,7 @@ def with_files(
     counted = writable(_counted(files, effective, notes))
     if times := [file.probe_time_total_s for file in files if file.probe_time_total_s is not None]:
         counted["probe_time_s"] = max(times)
-    read_back = replace(record.read_back or ReadBack(), **_of_the_stack(files, notes))
+    read_back = replace(_read_back(files, notes), **_of_the_stack(files, notes))
     kept = (note for note in record.notes if not note.startswith(UNREPORTED))
     return replace(
         record,
@@ -264,18 +277,47 @@ def _all_stages(files: Iterable[RankFile], effective: Mapping[str, Reading]) -> 
 
 
 def _steps(record: Record, files: Sequence[RankFile], notes: list[str]) -> Sequence[Step]:
-    """Return the record's steps with the rate that each used, the checksum of its tokens, and its loss where known."""
-    rates, tokens, losses = _rates(files, notes), _tokens(files), _losses(files)
+    """Return the record's steps with the rate that each used, the checksum of its tokens, its loss where known, and in
+    a rehearsal the norm of its gradients."""
+    rates, losses, norms = _rates(files, notes), _losses(files), _norms(files, notes)
+    metrics: dict[str, Mapping[int, float]] = {
+        "tokens_checksum": _tokens(files),
+        "weight_decay": _weight_decays(files),
+        "clip_coefficient": _clips(files),
+    }
     first = record.restarts[-1].steps if record.restarts else 0
     steps = []
     for step in record.steps:
         n = step.step - first
         if n in rates:
             step = replace(step, lr_used=rates[n])
-        if n in tokens:
-            step = replace(step, metrics={**step.metrics, "tokens_checksum": float(tokens[n])})
+        if n in norms:
+            step = replace(step, grad_norm=norms[n])
+        if known := {name: float(values[n]) for name, values in metrics.items() if n in values}:
+            step = replace(step, metrics={**step.metrics, **known})
         steps.append(_with_loss(step, losses.get(n), losses.get(n - 1)))
     return tuple(steps)
+
+
+def _norms(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
+    """Return the norm of the gradients before clipping by step, as all ranks have it."""
+    of_ranks = _in_all([file for file in files if file.steps], lambda step: step.grad_norm)
+    norms = {n: readings.agreed(values) for n, values in of_ranks.items()}
+    if wrong := [n for n, norm in norms.items() if norm is None and None not in of_ranks[n]]:
+        notes.append(f"probe: ranks disagree on the gradient norm of {len(wrong)} steps, from step {min(wrong)} on")
+    return {n: norm for n, norm in norms.items() if norm is not None}
+
+
+def _weight_decays(files: Sequence[RankFile]) -> dict[int, float]:
+    of_ranks = _in_all([file for file in files if file.steps], lambda step: step.weight_decay)
+    decays = {n: readings.agreed(values) for n, values in of_ranks.items()}
+    return {n: decay for n, decay in decays.items() if decay is not None}
+
+
+def _clips(files: Sequence[RankFile]) -> dict[int, float]:
+    of_ranks = _in_all([file for file in files if file.steps], lambda step: step.gradient_squares)
+    coefficients = {n: readings.clip_coefficient(values) for n, values in of_ranks.items()}
+    return {n: coefficient for n, coefficient in coefficients.items() if coefficient is not None}
 
 
 def _with_loss(step: Step, loss: float | None, before: float | None) -> Step:
@@ -294,11 +336,7 @@ def _losses(files: Sequence[RankFile]) -> dict[int, float]:
     """Return the mean loss of the global batch by step, from 0, of the last stage's ranks: summed so that their order
     does not matter. Not where labels are masked: then it is no plain mean, and not what the log says."""
     last_stage = [file for file in files if file.places.get("tensor") == 0 and any(step.losses for step in file.steps)]
-    seeing = {(file.places.get("data"), file.places.get("context")): file for file in reversed(last_stage)}
-    sizes = [file.size(f"{kind}_parallel_size") or 0 for file in last_stage[-1:] for kind in ("data", "context")]
-    if not seeing or len(seeing) != math.prod(sizes):
-        return {}
-    by_step = _in_all(seeing.values(), lambda step: (step.loss_sum, step.losses))
+    by_step = _in_all(_one_each(last_stage), lambda step: (step.loss_sum, step.losses))
     complete = {n: losses for n, losses in by_step.items() if all(loss is not None and count for loss, count in losses)}
     return {n: math.fsum(loss for loss, _ in of) / sum(count for _, count in of) for n, of in complete.items()}
 
@@ -316,6 +354,39 @@ def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
     if apart:
         notes.append(f"probe: parameter groups step at different rates, from step {min(apart)} on; the first's is kept")
     return {number: rate for number, rate in rates.items() if number not in wrong}
+
+
+def _read_back(files: Sequence[RankFile], notes: list[str]) -> ReadBack:
+    """Return the numbers that were read of the complete toy; of a real run there are none."""
+    decays = [decay for _, decay in sorted(_weight_decays(files).items())]
+    return ReadBack(
+        drawn=readings.tensors(files, "drawn", notes),
+        first_weights=readings.tensors(files, "first_weights", notes),
+        first_gradients=readings.tensors(files, "first_gradients", notes),
+        last_weights=readings.tensors(files, "last_weights", notes),
+        batches=_batches(files),
+        optimizer=readings.optimizer(files, decays, notes),
+    )
+
+
+def _batches(files: Sequence[RankFile]) -> tuple[Batch, ...]:
+    """Return what the models were given, by step, of steps that all ranks which see it report."""
+    first = [file for file in files if file.places.get("tensor") == 0]
+    inputs = _one_each([file for file in first if any(step.given for step in file.steps)])
+    last = _one_each([file for file in first if any(step.targets for step in file.steps)])
+    given = _in_all(inputs, lambda step: step.given or readings.Given())
+    targets = _in_all(last, lambda step: step.targets or readings.Given())
+    size = next((file.size("global_batch_size") for file in first), None) or 0
+    return tuple(
+        readings.batch(n, given.get(n, ()), targets.get(n, ()), size) for n in sorted({*given, *targets}) if n < 2**53
+    )
+
+
+def _one_each(files: Sequence[RankFile]) -> list[RankFile]:
+    """Return one file of each part of the batch; none where a part has none."""
+    seeing = {(file.places.get("data"), file.places.get("context")): file for file in reversed(files)}
+    sizes = [file.size(f"{kind}_parallel_size") or 0 for file in files[-1:] for kind in ("data", "context")]
+    return [*seeing.values()] if seeing and len(seeing) == math.prod(sizes) else []
 
 
 def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
@@ -336,6 +407,8 @@ def _tokens(files: Sequence[RankFile]) -> dict[int, int]:
 def _in_all(files: Iterable[RankFile], value: Callable[[ProbedStep], Any]) -> dict[int, list[Any]]:
     """Return value(step) of each file by the number of the step, for those that all files have."""
     of_ranks = [_by_number(file, value) for file in files]
+    if not of_ranks:
+        return {}
     return {n: [of_rank[n] for of_rank in of_ranks] for n in set.intersection(*map(set, of_ranks))}
 
 

@@ -158,6 +158,13 @@ def test_one_that_is_not_installed_is_a_record_and_the_rest_run(
     speeds = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
     assert {step[name] for step in steps for name in speeds} == {None}
     assert all(step["loss"] and step["lr_used"] for step in steps)
+    read = trained["read_back"]
+    assert len(read["first_weights"]) == len(read["first_gradients"]) == len(read["last_weights"]) > 10
+    assert steps[0]["grad_norm"] == pytest.approx(
+        sum(t["norm"] ** 2 for t in read["first_gradients"].values()) ** 0.5, rel=1e-5
+    )
+    assert [batch["tokens"] for batch in read["batches"]] == [step["metrics"]["tokens_checksum"] for step in steps]
+    assert read["optimizer"]["weight_decays"] == [trained["requested"]["weight_decay"]] * len(steps)
     measured = {name for name, q in trained["summary"].items() if q["value"] is not None}
     assert not measured & {"tokens_per_s", "step_time_s", "mfu", "memory_bytes"}
 

@@ -28,6 +28,7 @@ BARE = Record(
     notes=("requested, and not reported by the log: data", "kept"),
     steps=tuple(Step(step=k, line=k + 1, iteration=k + 1, lr_used=9.0) for k in range(3)),
 )
+PART = ["w", [2, 4], "float32", [0, 0, 8], 8, 0.5, 2.0, -1.0, 1.0, 77]
 MATRIX, NORM, EXPERT = ["w", [2, 4], 16, True], ["n", [4], 4, False], ["e0", [3], 3, True]
 
 
@@ -43,6 +44,8 @@ def rank_file(rank: int = 0, **changes: Any) -> dict[str, Any]:
         "never_read": {"primus": ["lr_warmup_itres", "save_interval"]},
         "faults": [],
         "probe_time_total_s": 0.25 + rank,
+        "first_weights": [PART],
+        "optimizer": {"kind": "AdamW", "arguments": {"eps": 1e-8}, "groups": [{"lr": 0.1}], "state": {"m": "float32"}},
     }
     file["settings"].update(changes.pop("settings", {}))
     return {**file, **changes}
@@ -239,7 +242,7 @@ _HUGE = {"settings": {"pipeline_model_parallel_size": 2**40}, "chunks": [{"param
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
 @given(
     st.dictionaries(st.sampled_from([*rank_file()]), _VALUES, max_size=3),
-    st.sampled_from(["settings", "chunks", "steps", "ranks"]),
+    st.sampled_from(["settings", "chunks", "steps", "ranks", "first_weights", "optimizer"]),
     _VALUES,
 )
 @example(_HUGE, "ranks", 2**52)  # sizes that no memory can count up, and a product beyond 64 bits
@@ -252,6 +255,8 @@ def test_whatever_a_file_holds_the_record_can_be_written_and_read(
         inner[next(iter(inner))] = value
     elif isinstance(inner, list) and inner and isinstance(inner[0], dict) and inner[0]:
         inner[0][next(iter(inner[0]))] = value
+    elif inside == "first_weights" and isinstance(inner, list):
+        second["first_weights"] = [[*PART[:5], value, *PART[6:]], [*PART[:3], [1, 0, 2**52], 2**52, 1e308, *PART[6:]]]
     probe = left(tmp_path, rank_file())
     (probe / "rank1.json").write_text(json.dumps(second))
     record = with_probe(BARE, probe)

@@ -15,6 +15,8 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 VARIABLE = "TPRIMAT_EQUAL_INIT"
@@ -25,6 +27,8 @@ _GROUPED = r"\.experts\.(linear_fc[12])\.(weight|bias)(\d+)$"
 _FUSED = (".experts.weight1", ".experts.weight2")
 """GroupedMLP: all experts of this rank in one matrix, each transposed."""
 
+BEFORE: list[Callable[[Any], object]] = []
+"""Called with each GPTModel before its own first weights are overwritten."""
 _EXPERTS_CUT = {"linear_fc1.weight": 0, "linear_fc1.bias": 0, "linear_fc2.weight": 1}
 
 
@@ -95,6 +99,8 @@ def install() -> None:
 
     def make_equal(make: Any, self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
+        for read in BEFORE:
+            read(self)
         set_weights(self, seed)
         if os.environ.get("RANK", "0") == "0":
             print(f"[tprimat] facts {json.dumps({'equal_init': seed})}", flush=True)

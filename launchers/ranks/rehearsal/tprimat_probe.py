@@ -29,6 +29,7 @@ import tprimat_objects
 import tprimat_settings
 from tprimat_after_import import FAULTS, after, wrap
 from tprimat_parameters import full_numel, global_name
+from tprimat_readings import READS, Readings
 from tprimat_settings import first_group, megatron_schedule, nemo_schedule, process_groups, stated_aux_loss
 
 VARIABLE = "TPRIMAT_PROBE"
@@ -104,6 +105,7 @@ class Probe:
         self.watches: list[Any] = []
         self.first_optimizer: int | None = None
         self.seconds = self.seconds_before = self.since = 0.0
+        self.readings = Readings(self) if READS else None
 
     def guarded(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function does; whatever it raises is kept, and the run goes on. A forked child is not this
@@ -149,6 +151,8 @@ class Probe:
         return made[-1] if made else None
 
     def on_GPTModel(self, model: Any) -> None:  # noqa: N802
+        if self.readings is not None:
+            self.readings.watch(model)
         if len(self.models) == 1 or model.post_process:  # a virtual stage's chunks see the same micro-batches
             self.watches.append(model.register_forward_hook(self._forward, with_kwargs=True))
 
@@ -176,6 +180,8 @@ class Probe:
             self.first_optimizer = id(optimizer)
         if id(optimizer) == self.first_optimizer:
             self._next_step()
+        if self.readings is not None:
+            self.readings.stepping(optimizer)
         if self.steps:
             for group in optimizer.param_groups:
                 values = [*map(group.get, ("lr", "weight_decay")), *group.get("betas", (None, None)), group.get("eps")]
@@ -196,6 +202,8 @@ class Probe:
         if done < STEPS_KEPT:
             row = {"forwards": len(given) or None, "samples": None, "tokens_checksum": None, "loss_sum": None}
             self.steps.append({**row, "losses": None, "probe_time_s": None, "groups": []})
+            if self.readings is not None:
+                self.readings.end_batch(self.steps[-1])
             if given or done <= STEPS_READ:
                 self.guarded(self.end_of_batch, given)
         if done == STEPS_READ:
@@ -233,6 +241,8 @@ class Probe:
 
     def finish(self) -> None:
         """Write the file, for the last time. Never raises."""
+        if self.readings is not None:
+            self.guarded(self.readings.read_last)
         if self.models or self.steps or self.faults:
             if os.environ.get("LOCAL_RANK", "0") == "0":  # the others of this node run the same code
                 self.ran = self.guarded(tprimat_objects.process, self.rendered)
@@ -251,7 +261,8 @@ class Probe:
         path = self.folder / f"rank{rank}.json"
         part = path.with_name(f".{path.name}.{self.process}")
         try:
-            text = json.dumps({**head, **(self.description or {})}, default=plain)
+            read = {} if self.readings is None else self.readings.content
+            text = json.dumps({**head, **(self.description or {}), **read}, default=plain)
             self.folder.mkdir(parents=True, exist_ok=True)
             with part.open("w", encoding="utf-8") as file:
                 file.write(text[:-1])

@@ -1,0 +1,224 @@
+"""The numbers of a toy that its ranks read: parts make up the complete tensor, whatever cuts it, and NeMo, Bridge and
+the engine read the same ones."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from stacks import ROOT, rehearsed
+from test_probe_files import BARE, left, rank_file, row
+
+from parsers import Record
+from parsers.probe import with_probe
+from parsers.read_back import Batch, ReadBack, Tensor
+from parsers.readings import Tensors, tensors
+
+FOLDER = ROOT / "launchers" / "ranks" / "rehearsal"
+
+
+@pytest.fixture(scope="module")
+def here() -> Any:
+    """Return the program of the ranks, loaded in this process."""
+    sys.path.append(str(FOLDER))
+    return importlib.import_module("tprimat_readings")
+
+
+def joined(rows: Sequence[Any]) -> Tensor:
+    """Return the tensor that these rows make, through JSON."""
+    notes: list[str] = []
+    files = [msgspec.convert(json.loads(json.dumps({"drawn": [row]})), Tensors) for row in rows]
+    (tensor,) = tensors(files, "drawn", notes).values()
+    assert notes == []
+    return tensor
+
+
+CUTS: dict[str, tuple[int | None, int, bool, list[int]]] = {
+    "rows": (0, 4, False, [0]),
+    "gated rows": (0, 3, True, [0]),
+    "columns": (1, 2, False, [0]),
+    "nothing, sharded": (None, 1, False, [0, 7, 50]),
+    "gated rows, sharded": (0, 2, True, [0, 5, 31]),
+    "columns, sharded": (1, 4, False, [0, 1, 13]),
+}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", CUTS)
+def test_parts_are_the_complete_tensor_however_it_is_cut(name: str, here: Any) -> None:
+    """Cut as Megatron cuts weights, by torch's own chunks; a distributed optimizer cuts each part again."""
+    torch = pytest.importorskip("torch")
+    whole = torch.randn(12, 8, generator=torch.Generator().manual_seed(5))
+    dim, size, gated, starts = CUTS[name]
+    halves = whole.chunk(2) if gated else (whole,)
+    cut = [[half.chunk(size, dim or 0)[rank] for half in halves] for rank in range(size)]
+    rows = []
+    for rank, pieces in enumerate(cut):
+        shard = torch.nn.Parameter(torch.cat(pieces))
+        for start, end in pairwise([*starts, shard.numel()]):
+            part = here.Part("w", shard, here.Split(size, rank, dim), gated, start, end)
+            rows.append(part.row(part.weight))
+    complete = here.Part("w", torch.nn.Parameter(whole), here.Split(1, 0, None), gated, 0, whole.numel())
+    (tensor, expected) = joined(rows[::-1]), joined([complete.row(complete.weight)])
+    assert (tensor.checksum, tensor.least, tensor.most) == (expected.checksum, expected.least, expected.most)
+    numbers = torch.linalg.vector_norm(whole.double()), whole.double().mean(), whole.double().std(correction=0)
+    for read in (tensor, expected):
+        assert (read.norm, read.mean, read.std) == pytest.approx(tuple(map(float, numbers)), rel=1e-14)
+
+
+@pytest.mark.engine
+def test_a_checksum_sees_every_bit_and_every_place(here: Any) -> None:
+    np = pytest.importorskip("numpy")
+    values = np.arange(1, 100_001, dtype=np.float32)
+    places = np.arange(values.size, dtype=np.uint64)
+    first = here.checksum(values, places)
+    swapped, nudged, zero = values.copy(), values.copy(), values.copy()
+    swapped[[3, 70_000]] = swapped[[70_000, 3]]
+    nudged[99_999] = np.nextafter(nudged[99_999], np.float32(0))
+    zero[0] = 0.0
+    others = {here.checksum(changed, places) for changed in (swapped, nudged, zero)}
+    assert len(others | {first}) == 4
+    zero[0] = -0.0
+    assert here.checksum(zero, places) in others, "both zeros are one number"
+
+
+def part(name: str, checksum: int, which: tuple[int, int, int] = (0, 0, 2), mean: float | None = 1.0) -> list[Any]:
+    return [name, [2, 2], "float32", which, 2, mean, 0.0, 1.0, 1.0, checksum]
+
+
+def test_what_is_not_complete_or_not_agreed_on_is_absent_and_said(tmp_path: Path) -> None:
+    first = [part("whole", 2**52 - 1), part("whole", 5, (1, 0, 2)), part("apart", 1), part("half", 1)]
+    first += [part("nan", 7, mean=None), part("nan", 1, (1, 0, 2))]
+    second = [*first[:2], part("apart", 2), part("half", 1)]
+    steps = {"grad_norm": 2.0, "gradient_squares": [16.0, 4.0]}
+    files = [
+        rank_file(rank, first_gradients=read, steps=[{**row(0.1), **steps}], places={"world": 2, "data": rank})
+        for rank, read in enumerate((first, second))
+    ]
+    files[1]["steps"].append({**row(0.1), "grad_norm": 2.0})
+    files[0]["steps"].append({**row(0.1), "grad_norm": 3.0})
+    record = with_probe(BARE, left(tmp_path, *files))
+    assert record.read_back is not None
+    assert record.read_back.first_gradients == {
+        "whole": Tensor(shape=(2, 2), dtype="float32", checksum=4, norm=2.0, mean=1.0, std=0.0, least=1.0, most=1.0),
+        "nan": Tensor(shape=(2, 2), dtype="float32", checksum=8),
+    }
+    assert [note for note in record.notes if "probe" in note] == [
+        "probe: ranks disagree on the gradient norm of 1 steps, from step 1 on",
+        "probe: ranks disagree on the first gradients of apart",
+        "probe: the first gradients were not read in full of half",
+    ]
+    assert [(step.grad_norm, step.metrics.get("clip_coefficient")) for step in record.steps] == [
+        (2.0, 0.5),
+        (None, None),
+        (None, None),
+    ]
+
+
+def test_batches_add_up_over_replicas_and_weight_decay_is_that_of_the_group_which_decays(tmp_path: Path) -> None:
+    given = {"samples": 4, "tokens": 2**52 - 1, "position_ids": 3, "attention_mask": None}
+    targets = {"samples": 4, "labels": 6, "loss_mask": 8, "masked": 2}
+    step = {**row(0.1), "groups": [[0.1, 0.0], [0.1, 0.25]], "given": given, "targets": targets}
+    stepped = {"kind": "torch.optim.adamw.AdamW", "arguments": {"eps": 1e-8}, "state": {"exp_avg": "float32"}}
+    sizes = {"data_parallel_size": 2, "context_parallel_size": 1, "global_batch_size": 8}
+    files = [
+        rank_file(rank, steps=[step], settings=sizes, places={"world": 2, "data": rank}, optimizer=stepped)
+        for rank in range(2)
+    ]
+    record = with_probe(BARE, left(tmp_path, *files))
+    assert record.read_back is not None and record.read_back.optimizer is not None
+    expected = Batch(step=0, tokens=2**52 - 2, labels=12, loss_mask=16, position_ids=6, masked=4)
+    assert record.read_back.batches == (expected,)
+    assert record.read_back.optimizer.weight_decays == (0.25,)
+    assert record.steps[0].metrics["weight_decay"] == 0.25
+    (tmp_path / "probe" / "rank1.json").unlink()
+    alone = with_probe(BARE, tmp_path / "probe").read_back
+    assert alone is not None and alone.batches == (), "half of a batch is no batch"
+
+
+LAYOUTS = {
+    "1 rank": (),
+    "DP2": ("gpus_per_node=2",),
+    "TP2": ("layout=tp2", "gpus_per_node=2"),
+    "PP2": ("layout=pp2", "gpus_per_node=2"),
+}
+STACKS = ("megatron", "nemo", "megatron_bridge")
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Record]]:
+    """Return what each stack reads in each layout of one model of four layers."""
+    runs = tmp_path_factory.mktemp("readings")
+    return {
+        layout: {stack: rehearsed(runs / layout / stack, stack, "model.num_layers=4", *words)[0] for stack in STACKS}
+        for layout, words in LAYOUTS.items()
+    }
+
+
+def back(record: Record) -> ReadBack:
+    assert (record.status, record.cause) == ("completed", None)
+    assert [note for note in record.notes if "probe" in note] == []
+    assert record.read_back is not None
+    return record.read_back
+
+
+@pytest.mark.nvidia
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_stacks_read_the_same_bits_in_one_layout(layout: str, read: dict[str, dict[str, Record]]) -> None:
+    """Weights before the first step and after the last, gradients, their norms, the clip, inputs and targets."""
+    engine = read[layout]["megatron"]
+    for stack, record in read[layout].items():
+        own, reference = back(record), back(engine)
+        for kind in ("first_weights", "first_gradients", "last_weights"):
+            read_here, read_there = getattr(own, kind), getattr(reference, kind)
+            assert (stack, kind, checksums(read_here)) == (stack, kind, checksums(read_there))
+        assert (stack, own.batches, norms(record)) == (stack, reference.batches, norms(engine))
+        coefficients = [min(1.0, record.setting("clip_grad") / (norm or 0.0)) for norm in norms(record)]
+        assert [step.metrics["clip_coefficient"] for step in record.steps] == pytest.approx(coefficients, rel=1e-5)
+        assert {batch.masked for batch in own.batches} == {0}
+        assert own.optimizer is not None and own.optimizer.kind == "torch.optim.adamw.AdamW"
+        assert own.optimizer.weight_decays == (record.setting("weight_decay"),) * len(record.steps)
+        assert own.optimizer.arguments["eps"] == record.setting("adam_eps")
+        assert own.optimizer.state == dict.fromkeys(("step", "exp_avg", "exp_avg_sq", "master"), "float32")
+
+
+@pytest.mark.nvidia
+def test_layouts_read_one_model_whose_gradients_differ_by_rounding(read: dict[str, dict[str, Record]]) -> None:
+    """In bf16: of 8 bits, in sums of another order."""
+    reference = read["1 rank"]["megatron"]
+    for layout, records in read.items():
+        for stack, record in records.items():
+            own, one = back(record), back(reference)
+            assert (layout, stack, checksums(own.first_weights)) == (layout, stack, checksums(one.first_weights))
+            expected = {name: tensor.norm for name, tensor in one.first_gradients.items()}
+            assert {n: t.norm for n, t in own.first_gradients.items()} == pytest.approx(expected, rel=5e-3)
+            inputs = [(batch.tokens, batch.labels, batch.loss_mask) for batch in own.batches]
+            assert inputs == [(batch.tokens, batch.labels, batch.loss_mask) for batch in one.batches]
+
+
+@pytest.mark.nvidia
+def test_the_norm_is_that_of_all_gradients_and_the_first_weights_are_drawn(read: dict[str, dict[str, Record]]) -> None:
+    for records in read.values():
+        for stack, record in records.items():
+            own = back(record)
+            squares = sum(tensor.norm**2 for tensor in own.first_gradients.values() if tensor.norm is not None)
+            assert record.steps[0].grad_norm == pytest.approx(squares**0.5, rel=1e-6)
+            assert (stack, own.drawn.keys()) == (stack, own.first_weights.keys() if stack != "megatron" else set())
+            for name, tensor in own.drawn.items():
+                assert tensor.std is not None
+                assert tensor.std == pytest.approx(own.first_weights[name].std, rel=0.05), "one init method, two draws"
+
+
+def checksums(tensors: dict[str, Tensor]) -> dict[str, int | None]:
+    return {name: tensor.checksum for name, tensor in tensors.items()}
+
+
+def norms(record: Record) -> list[float | None]:
+    return [step.grad_norm for step in record.steps]
