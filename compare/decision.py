@@ -14,12 +14,13 @@ from msgspec import UNSET, Struct
 from compare.audit import ACCEPTED, Audit, Check, Deviation, Row, benchmark_of_all, differs, follows, sentence
 from compare.curve import MEASURED
 from compare.figures import COST, SPEED
-from compare.groups import BEST, CLOCK, LAYOUT, METHOD, Group, counted, hardware_spelled, rank_of
+from compare.groups import CLOCK, LAYOUT, METHOD, Group, counted, hardware_spelled, rank_of
 from compare.objects import object_rows, speed_switches, spelled
 from conf.arguments import program
 from conf.compose import choices, compose, read_choice
 from conf.errors import UserError, listed, some
 from conf.facts import hardware, precision_of
+from conf.schema import BEST
 from conf.vocabulary import meant, vocabulary
 from metrics import Quantity
 from metrics.peak import device_of, hardware_of

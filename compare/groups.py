@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from compare.statistics import OF_INTEREST
 from conf.errors import InputError, Problem, closest, listed
 from conf.facts import LayoutRow
+from conf.schema import BEST
 from conf.vocabulary import Rank, meant, short_names, vocabulary
 from metrics.peak import device_of, hardware_of
 from metrics.repeats import SEED, SUBMITTED, distinct_names, experiment_key, gathered, options_of, requested_of
@@ -53,7 +54,6 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "precision": (ENVIRONMENT,),
     "image": (DIGEST,),
 }
-BEST = "max_performance"
 _HOW = ("training", "optimizer")  # kinds of which some settings are how the work is done
 _OF_REQUEST = ("platform", "hardware", "framework", "image", "method")
 _READABLE = 60  # characters of a label

@@ -67,7 +67,9 @@ def summary(e: Experiment) -> str:
     stack = " ".join(filter(None, (e.framework.label or e.framework.name, e.framework.release)))
     data = f"data {e.data.path if e.data.name == 'prefix' else e.data.name}"
     savers = [f"recompute {t.recompute_granularity}" if t.recompute_granularity else "no recompute"]
-    savers += ["distributed optimizer" if t.use_distributed_optimizer else "the complete optimizer on every rank"]
+    shared = e.recipe.more.get("model_states") if e.recipe else None
+    every = shared or "the complete optimizer on every rank"
+    savers += ["distributed optimizer" if t.use_distributed_optimizer else every]
     overlap = [name for name in ("overlap_grad_reduce", "overlap_param_gather") if getattr(t, name)]
     rows = {
         "method": _METHODS[e.method] + "; each vendor's own global batch" * (e.batch == "vendor"),

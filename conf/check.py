@@ -12,7 +12,7 @@ from typing import Any
 
 from conf.errors import Problem, listed
 from conf.freeze import MOST, MOST_LAYERS
-from conf.schema import Model, Request
+from conf.schema import BEST, IDENTICAL, Model, Request
 from conf.shapes import Sizes, tensor_widths
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, leaves, requested, vocabulary
@@ -95,7 +95,7 @@ def _groups(r: Request, s: Sizes) -> Iterator[Problem]:
 
 def _pipeline(r: Request, s: Sizes) -> Iterator[Problem]:
     layers, stages = r.model.num_layers, s.pp * s.vp
-    if layers % stages and r.method == "identical":  # a recipe brings the shares of its stages with it
+    if layers % stages and r.method == IDENTICAL:  # a recipe brings the shares of its stages with it
         virtual = f" × VP {s.vp}" if s.vp > 1 else ""
         what = f"{r.model.name} has {layers} layers, which PP {s.pp}{virtual} does not divide"
         valid = nearest(s.pp, [pp for pp in divisors(layers) if layers % (pp * s.vp) == 0])
@@ -166,7 +166,7 @@ def _experts(r: Request, s: Sizes) -> Iterator[Problem]:
     elif moe.num_experts % s.ep:
         valid = listed(nearest(s.ep, divisors(moe.num_experts)))
         yield wrong(r, EXPERT, f"{moe.num_experts} experts do not divide by EP {s.ep}", valid)
-    least = 1 if r.method == "max_performance" else s.tp  # a recipe may not split its experts' matrices
+    least = 1 if r.method == BEST else s.tp  # a recipe may not split its experts' matrices
     if r.world_size % (least * s.pp * s.ep):
         what = f"TP {least} × EP {s.ep} × PP {s.pp} does not divide {r.world_size} GPUs"
         fitting = [n for n in divisors(moe.num_experts if moe else 1) if r.world_size % (least * s.pp * n) == 0]
@@ -180,7 +180,7 @@ def _experts_with_tensor(r: Request, s: Sizes) -> Iterator[Problem]:
     if not r.layout.sequence_parallel:
         what = f"experts with TP {s.tp} need sequence parallel: without it every TP rank would route the same tokens"
         yield Problem("layout.sequence_parallel", what, "false", "true", "layout.sequence_parallel=true, or TP 1")
-    if r.model.add_bias_linear and r.method == "identical":  # a recipe may split no expert
+    if r.model.add_bias_linear and r.method == IDENTICAL:  # a recipe may split no expert
         what = f"{r.model.name}'s experts have biases, which Megatron-Core does not split over TP"
         yield wrong(r, TENSOR, what, "1", f"TP 1 and up to EP {r.model.moe.num_experts}")
     if s.ep > 1 and r.hardware.vendor is None:
@@ -221,7 +221,7 @@ def _recompute(r: Request, s: Sizes) -> Iterator[Problem]:
 
 
 def _overlap(r: Request, s: Sizes) -> Iterator[Problem]:
-    for name in ("use_distributed_optimizer", "overlap_grad_reduce") if r.method == "identical" else ():
+    for name in ("use_distributed_optimizer", "overlap_grad_reduce") if r.method == IDENTICAL else ():
         if r.training.overlap_param_gather and not getattr(r.training, name):
             need = f"training.{name}=true"
             yield Problem("training.overlap_param_gather", f"needs {need}", "true", hint=need)

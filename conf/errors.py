@@ -95,7 +95,8 @@ def object_of(package: str, name: str, attribute: str, kind: type[_Object]) -> _
 
 def closest(name: str, choices: Iterable[str]) -> str:
     """Return a `try:` text naming the nearest of `choices`, or an empty string."""
-    match = get_close_matches(name, list(choices), n=1)
+    known = list(choices)
+    match = get_close_matches(name, known, n=1) or [one for one in known if len(name) > 2 and one.startswith(name)]
     return f"did you mean {match[0]}?" if match else ""
 
 

@@ -30,13 +30,11 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRow:
-    """One layout that somebody publishes, or ours that serves both sides. None in hardware or precision: any."""
+    """One layout that serves both sides: any GPU, in any precision."""
 
     table: str
     model: str
-    hardware: str | None
     gpus: int
-    precision: str | None
     tensor_model_parallel_size: int
     pipeline_model_parallel_size: int
     virtual_pipeline_model_parallel_size: int | None
@@ -54,7 +52,7 @@ class LayoutRow:
     note: str
 
     def __str__(self) -> str:
-        return f"{self.model} on {self.gpus} × {self.hardware or 'any GPU'} in {self.precision or 'any precision'}"
+        return f"{self.model} on {self.gpus} GPUs"
 
 
 def read_lines(path: Path, kind: type[_Row]) -> tuple[_Row, ...]:
@@ -153,29 +151,22 @@ def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
     return tuple(rows.values())
 
 
-def find_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> LayoutRow | None:
-    """Return the row of `table` for this case; one that names the hardware and the precision beats one for any."""
-    fits = (
-        row
-        for row in layout_rows()
-        if (row.table, row.model, row.gpus) == (table, model, gpus)
-        and row.hardware in (None, hardware)
-        and row.precision in (None, precision)
-    )
-    return max(fits, key=lambda row: (row.hardware is not None, row.precision is not None), default=None)
+def find_row(table: str, model: str, gpus: int) -> LayoutRow | None:
+    """Return the row of `table` for this model and number of GPUs, None if there is none."""
+    case = (table, model, gpus)
+    return next((row for row in layout_rows() if (row.table, row.model, row.gpus) == case), None)
 
 
-def no_row(table: str, model: str, hardware: str, gpus: int, precision: str) -> Problem:
+def no_row(table: str, model: str, gpus: int) -> Problem:
     """Return the problem of a case that `table` has no row for; it names the nearest ones."""
 
-    def distance(row: LayoutRow) -> tuple[bool, float, bool, bool]:
-        factor = abs(log2(row.gpus / gpus)) if gpus > 0 else inf
-        return row.model != model, factor, row.hardware not in (None, hardware), row.precision not in (None, precision)
+    def distance(row: LayoutRow) -> tuple[bool, float]:
+        return row.model != model, abs(log2(row.gpus / gpus)) if gpus > 0 else inf
 
     return Problem(
         where="layout",
         what=f"no row for this case in table {table} of conf/tables/layouts.csv",
-        found=f"{model} on {gpus} × {hardware} in {precision}",
+        found=f"{model} on {gpus} GPUs",
         allowed=listed(sorted((row for row in layout_rows() if row.table == table), key=distance)[:_NEAREST]),
         hint="layout=data_parallel, or layout.tensor_model_parallel_size=2 layout.pipeline_model_parallel_size=1",
     )

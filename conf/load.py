@@ -16,12 +16,11 @@ from conf.facts import check_hardware, find_row, hardware, named_by_driver
 from conf.freeze import frozen
 from conf.recipes import Case, fitting
 from conf.resolve import Declared, Experiment, resolve
-from conf.schema import Data, Model, Request
+from conf.schema import BEST, IDENTICAL, METHODS, Data, Model, Request
 from conf.vendors import CPU, accelerators
 from conf.vocabulary import requested
 
 _Made = TypeVar("_Made")
-METHODS = ("identical", "max_performance")
 SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
 
 
@@ -66,7 +65,7 @@ def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
 def _of_a_recipe(overrides: Sequence[str], reasons: list[str]) -> list[str]:
     """Return the framework and release that have the vendor's recipe for it, where the user does not say which."""
     config = compose(overrides)
-    if config["method"] == "identical" or _chosen(overrides, "framework.release") is not None:
+    if config["method"] == IDENTICAL or _chosen(overrides, "framework.release") is not None:
         return []
     r = _request(config)
     case = Case(None, None, r.model.name, r.hardware.name, r.world_size, r.precision.name)
@@ -80,7 +79,7 @@ def spelled_out(overrides: Iterable[str]) -> list[str]:
     for text in overrides:
         value = text.partition("=")[2]
         path = _key(text) == "data" and "/" in value
-        older = _key(text) == "layout" and value == METHODS[1]
+        older = _key(text) == "layout" and value == BEST
         spelled += ["data=prefix", f"data.path={value}"] if path else [f"method={value}"] if older else [text]
     return spelled
 
@@ -193,7 +192,7 @@ def _small_model(overrides: Sequence[str], reasons: list[str]) -> Iterator[str]:
         return
     request = _request(compose(overrides))
     model, hardware, gpus = request.model.name, request.hardware.name, request.world_size
-    if request.layout.table and find_row(request.layout.table, model, hardware, gpus, request.precision.name):
+    if request.layout.table and find_row(request.layout.table, model, gpus):
         return
     reasons.append(f"model llama_tiny: no layout of {model} for {gpus} × {hardware} is known")
     yield "model=llama_tiny"

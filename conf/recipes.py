@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, log2
 from pathlib import Path
 from typing import Any
 
+from conf.compose import choices, read_choice
 from conf.errors import ConfigError, Problem, listed
 from conf.facts import hardware
 from conf.freeze import frozen
@@ -19,7 +20,12 @@ from conf.vocabulary import read_yaml
 RECIPES = Path(__file__).parent / "recipes"
 GLOBAL_BATCH, MICRO_BATCH = "training.global_batch_size", "training.micro_batch_size"
 OF_THE_WORK = (GLOBAL_BATCH, "training.seq_length")  # in a recipe's `experiment`, and not taken from it
-_NEAREST = 4
+_MOST_NEAREST = 4
+# Models that are one size in these differ in what a recipe is given anyway: RoPE, the length, the initial scale.
+_SIZES = (
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
+    *("vocab_size", "moe", "mla"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +95,13 @@ class Case:
     gpus: int
     precision: str
 
-    def fits(self, recipe: Recipe) -> bool:
-        """Return whether `recipe` is published for this case."""
+    def fits(self, recipe: Recipe, kin: bool = False) -> bool:
+        """Return whether `recipe` is published for this case. kin: or for other GPUs of its architecture."""
         return (
             self.framework in (None, recipe.framework)
             and self.release in (None, recipe.release)
             and (self.model, self.precision) == (recipe.model, recipe.precision)
-            and self.hardware in recipe.hardware
+            and (self.hardware in recipe.hardware or (kin and of_one_architecture(recipe, self.hardware)))
             and recipe.gpus in (None, self.gpus)
         )
 
@@ -123,9 +129,19 @@ def read_recipe(path: Path) -> Recipe:
     return recipe
 
 
+def of_one_architecture(recipe: Recipe, name: str) -> bool:
+    """Return whether the hardware `name` has the architecture of the GPUs that `recipe` is published for."""
+    architectures = {device.architecture for one in (name, *recipe.hardware) if (device := hardware(one))}
+    return len(architectures) == 1 and None not in architectures
+
+
 def fitting(case: Case, name: str | None = None) -> list[Recipe]:
-    """Return the recipes of `case`: those called `name`, else those without a variant."""
-    return [r for r in recipes(model=case.model) if case.fits(r) and (r.name == name if name else r.variant is None)]
+    """Return the recipes of `case`: those called `name`, for other GPUs of its architecture, too; else those without a
+    variant."""
+    known = recipes(model=case.model)
+    if name:
+        return [r for r in known if r.name == name and case.fits(r, kin=True)]
+    return [r for r in known if r.variant is None and case.fits(r)]
 
 
 def find_recipe(case: Case, name: str | None = None) -> Recipe | None:
@@ -140,25 +156,57 @@ def find_recipe(case: Case, name: str | None = None) -> Recipe | None:
 
 
 def no_recipe(case: Case, name: str | None = None) -> Problem:
-    """Return the problem of a case that no recipe is published for; it names the nearest ones."""
-
-    def vendor(name: str) -> str | None:
-        return device.vendor if (device := hardware(name)) else None
-
-    def distance(r: Recipe) -> tuple[Any, ...]:
-        factor = abs(log2(r.gpus / case.gpus)) if r.gpus and case.gpus > 0 else 0.0 if case.gpus > 0 else inf
-        other_stack = case.framework not in (None, r.framework), case.release not in (None, r.release)
-        other_gpu = case.hardware not in r.hardware, vendor(r.hardware[0]) != vendor(case.hardware)
-        other_precision = r.precision != case.precision, r.precision
-        return (r.model != case.model, *other_gpu, *other_stack, factor, *other_precision, r.name)
-
-    of_model = [r for r in recipes() if r.model == case.model] or [r for r in recipes() if case.hardware in r.hardware]
+    """Return the problem of a case that no recipe is published for; it names the nearest ones. The stack is part of it
+    where another one, or another release, has a recipe."""
+    nearest = _nearest(case)
     what = "no recipe is published for this case"
     if name:
         named = [r for r in recipes() if r.name == name]
         what = f"{name} is published for another case" if named else "no recipe has this name"
-        of_model = named or of_model
-    stack = f", framework={case.framework} framework.release={case.release}" if case.framework else ""
-    nearest = listed([str(r) for r in sorted(of_model, key=distance)[:_NEAREST]])
+        nearest = named or nearest
+    anywhere = replace(case, framework=None, release=None)
+    stack = any(anywhere.fits(r) for r in recipes(model=case.model))
+    found = f"{case}, framework={case.framework} framework.release={case.release}" if stack else str(case)
     hint = "one of these, or method=identical; `tprimat recipes list` has all"
-    return Problem("recipe" if name else "method", what, f"{case}{stack}", nearest, hint)
+    if nearest and not name:
+        hint = f"{_how_to_take(nearest[0], anywhere)}{hint}"
+    return Problem("recipe" if name else "method", what, found, listed([*map(str, nearest[:_MOST_NEAREST])]), hint)
+
+
+def _nearest(case: Case) -> list[Recipe]:
+    """Return the recipes of this model and vendor, else of a model of its sizes, else of this hardware, the nearest
+    first."""
+
+    def of_vendor(r: Recipe) -> bool:
+        devices = hardware(r.hardware[0]), hardware(case.hardware)
+        return len({device.vendor for device in devices if device}) == 1
+
+    def distance(r: Recipe) -> tuple[Any, ...]:
+        factor = abs(log2(r.gpus / case.gpus)) if r.gpus and case.gpus > 0 else 0.0 if case.gpus > 0 else inf
+        other_stack = case.framework not in (None, r.framework), case.release not in (None, r.release)
+        other_gpu = case.hardware not in r.hardware, not of_one_architecture(r, case.hardware)
+        other_precision = r.precision != case.precision, r.precision
+        return (*other_gpu, *other_stack, factor, *other_precision, r.name)
+
+    theirs = [r for r in recipes() if of_vendor(r)]
+    known = [r for r in theirs if r.model == case.model]
+    if not known and (sizes := _sizes(case.model)):
+        known = [r for r in theirs if _sizes(r.model) == sizes]
+    return sorted(known or [r for r in theirs if case.hardware in r.hardware], key=distance)
+
+
+def _how_to_take(r: Recipe, case: Case) -> str:
+    """Return what to type for a recipe that needs to be asked for, in words that others follow; empty for any other."""
+    if case.fits(r, kin=True):
+        published = "" if case.fits(r) else f", which is published for {' and '.join(r.hardware)}"
+        return f"recipe={r.name} runs it on {case.hardware}{published}; else "
+    if r.model != case.model and _sizes(r.model) == _sizes(case.model):
+        return f"model={r.model} is of the same sizes, and another model; else "
+    return ""
+
+
+@cache
+def _sizes(model: str) -> tuple[Any, ...] | None:
+    """Return the sizes that `model` has, None where there is no such file."""
+    known = read_choice("model", model).get("model") if model in choices("model") else None
+    return known and tuple(repr(known.get(key)) for key in _SIZES)

@@ -12,7 +12,7 @@ from conf.check import data_parallel_size, problems, warnings
 from conf.errors import ConfigError, Problem
 from conf.facts import LayoutRow, find_row, no_row
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, OF_THE_WORK, Case, Recipe, find_recipe, no_recipe
-from conf.schema import Common, LayoutChoice, Request
+from conf.schema import BEST, IDENTICAL, Common, LayoutChoice, Request
 from conf.shapes import Sizes
 from conf.vocabulary import follow, short_names
 
@@ -96,10 +96,10 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     requested layout, or everything that is wrong with layout, batch and schedule."""
     if wrong := list(_misplaced(request)):
         raise ConfigError(*wrong)
-    if request.method == "max_performance":
+    if request.method == BEST:
         return _with_recipe(request, reasons)
     choice = _explicit(request.layout)
-    case = (request.model.name, request.hardware.name, request.world_size, request.precision.name)
+    case = request.model.name, request.world_size
     row = find_row(choice.table, *case) if choice.table else None
     r = _filled_in(replace(request, layout=choice), row)
     missing = [no_row(choice.table, *case)] if choice.table and row is None else []
@@ -115,7 +115,7 @@ def _with_recipe(request: Request, reasons: tuple[str, ...]) -> Experiment:
     case = Case(*stack, request.model.name, request.hardware.name, request.world_size, request.precision.name)
     recipe = find_recipe(case, request.recipe)
     if recipe is None:
-        raise ConfigError(no_recipe(case, request.recipe))
+        raise ConfigError(no_recipe(case, request.recipe), *problems(_filled_in(request, None), layout=False))
     r = _filled_in(_with_values(request, recipe.experiment), None)
     own_batch, own_micro = recipe.experiment[GLOBAL_BATCH], recipe.experiment[MICRO_BATCH]
     if request.batch == "vendor":
@@ -123,7 +123,9 @@ def _with_recipe(request: Request, reasons: tuple[str, ...]) -> Experiment:
     if request.training.micro_batch_size is None:
         r = replace(r, training=replace(r.training, micro_batch_size=_micro_batch(r)))
     if wrong := problems(r):
-        raise ConfigError(*wrong, Problem("recipe", f"this is {recipe} [{recipe.source}]"))
+        own = replace(r, training=replace(r.training, global_batch_size=own_batch, micro_batch_size=own_micro))
+        hint = f"batch=vendor: it is published with a batch of {own_batch}" if not problems(own) else ""
+        raise ConfigError(*wrong, Problem("recipe", f"this is {recipe} [{recipe.source}]", hint=hint))
     why: list[str] = []
     if (micro := r.training.micro_batch_size) != own_micro:
         largest = f"the largest that divides a batch of {r.training.global_batch_size} here"
@@ -145,7 +147,7 @@ def _with_values(request: Request, values: Mapping[str, Any]) -> Request:
             raise ConfigError(Problem("conf/recipes", what, key, allowed))
         if key not in OF_THE_WORK and (group == "precision" or follow(request, key) is None):
             request = replace(request, **{group: replace(getattr(request, group), **{name: value})})
-    return replace(request, layout=replace(request.layout, name="max_performance", table=None))
+    return replace(request, layout=replace(request.layout, name=BEST, table=None))
 
 
 def _micro_batch(r: Request) -> int:
@@ -159,7 +161,7 @@ def _micro_batch(r: Request) -> int:
 
 def _misplaced(r: Request) -> Iterator[Problem]:
     """Yield what contradicts the method."""
-    if r.method == "identical":
+    if r.method == IDENTICAL:
         if r.recipe is not None:
             what = "method=identical runs nobody's recipe"
             yield Problem("recipe", what, r.recipe, "null", "method=max_performance")
@@ -176,7 +178,11 @@ def _misplaced(r: Request) -> Iterator[Problem]:
 
 
 def _by_recipe(request: Request, r: Request, recipe: Recipe) -> Iterator[Declared]:
-    """Yield what `recipe` changes of the work itself: what is computed, and the batch where each keeps its own."""
+    """Yield what `recipe` changes of the work itself (what is computed, and the batch where each keeps its own), and
+    that it is another GPU's."""
+    if request.hardware.name not in recipe.hardware:
+        theirs = f"published for {' and '.join(recipe.hardware)}, run on {request.hardware.name} as requested (recipe=)"
+        yield Declared("recipe", recipe.name, theirs)
     if r.training.global_batch_size != request.training.global_batch_size:
         yield Declared("global_batch_size", r.training.global_batch_size, f"batch=vendor: {recipe.name}")
     name = "accumulate_allreduce_grads_in_fp32"
@@ -263,9 +269,8 @@ def _reasons(stated: Request, r: Request, row: LayoutRow | None) -> Iterator[str
     if row is not None:
         kept = (f for f in row.__slots__ if hasattr(training, f) and getattr(row, f) is not None)
         changed = ", ".join(f for f in kept if getattr(row, f) != getattr(training, f))
-        vendors = row.note.partition(";")[0]
-        note = vendors if row.hardware else "one for all GPUs, chosen to fit the smallest of them"
+        note = "one for all GPUs, chosen to fit the smallest of them"
         note += f", but changed: {changed}" if changed else ""
         yield f"layout {row.table}: {note} [{row.source}]"
-    elif stated.method == "identical" and stated.layout.sequence_parallel is None and sizes.tp > 1:
+    elif stated.method == IDENTICAL and stated.layout.sequence_parallel is None and sizes.tp > 1:
         yield "sequence parallel on: TP > 1, and nothing said otherwise"

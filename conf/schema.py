@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
+
+Method = Literal["identical", "max_performance"]
+IDENTICAL, BEST = METHODS = get_args(Method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +329,7 @@ class Common:
     cluster: Cluster
     price: Price
     grid: Grid
-    method: Literal["identical", "max_performance"]
+    method: Method
     batch: Literal["identical", "vendor"]
     environment: Mapping[str, Any]
     nodes: int

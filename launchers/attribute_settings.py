@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from conf import resolve, schema
-from conf.errors import Problem
-from conf.recipes import Recipe
+from conf.errors import Problem, closest
+from conf.recipes import Recipe, recipes
 from conf.resolve import Declared, Experiment
 from conf.vocabulary import Write, follow, read_yaml, vocabulary, written
 
@@ -24,7 +24,8 @@ _CONSTANTS = (
     *("always", "always_if_there", "switches", "switches_if_there"),
     *("without_accelerator", "without_transformer_engine"),
 )
-_FORMS = ("enum", "dtype", "function", "object")  # of a value that is no plain one: launchers/ranks/vendor_ranks.py
+FORMS = ("enum", "dtype", "function", "constant", "object", "mapping")  # as KINDS in launchers/ranks/vendor_ranks.py
+COMPUTED = "what is computed, the same on every stack"
 # What a vendor's recipe decides where it says anything of it; all else of an experiment is the work itself.
 _OF_RECIPES = (
     *("layout.", "precision.", "training.micro_batch_size", "training.recompute_", "training.overlap_"),
@@ -55,12 +56,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """The settings of a stack. settings: by canonical name. parts: what more of the Experiment is written. always: path
-    → value, whatever is requested; switches: where no recipe decides them. The others are for some releases only, for a
+    → value, whatever is requested, and computed: what those of the work itself begin with; switches: where no recipe
+    decides them. The others are for some releases only, for a
     machine without an accelerator, and for an environment without TransformerEngine, which only the ranks see. more:
     what only this stack's module reads."""
 
     settings: Mapping[str, Row]
     parts: tuple[Row, ...]
+    computed: tuple[str, ...]
     always: Mapping[str, Any]
     always_if_there: Mapping[str, Any]
     switches: Mapping[str, Any]
@@ -101,7 +104,8 @@ def table(framework: str) -> Table:
     if wrong := wrong | {row.of for row in rows if {*row.of.split(".")} - fields}:
         raise ValueError(f"no such setting, conversion or field of conf/schema.py: {', '.join(map(str, wrong))}")
     constants = {part: raw.pop(part, None) or {} for part in _CONSTANTS}
-    return Table(settings=settings, parts=parts, **constants, more=raw)
+    computed = tuple(raw.pop("computed", ()))
+    return Table(settings=settings, parts=parts, computed=computed, **constants, more=raw)
 
 
 def _part(of: str, switch: bool = False, **entry: Any) -> Row:
@@ -135,7 +139,8 @@ def _assigned(e: Experiment, settings: Table) -> Iterator[_Assigned]:
     if e.accelerator is None:
         constants += [(settings.without_accelerator, False)]
     for values, optional in constants:
-        yield from (_Assigned(path, value, file, optional) for path, value in values.items())
+        for path, value in values.items():
+            yield _Assigned(path, value, COMPUTED if path.startswith(settings.computed) else file, optional)
     for name, value in options(e).items():
         why = f"framework.options.{name}"
         yield from (_Assigned(path, value, why) for path in option_paths(name, e.framework.release, settings))
@@ -186,7 +191,7 @@ def options(e: Experiment) -> dict[str, Any]:
 
     def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
         for name, value in mapping.items():
-            is_part = isinstance(value, Mapping) and not {*value} & {*_FORMS} and value
+            is_part = isinstance(value, Mapping) and not {*value} & {*FORMS} and value
             yield from flat(value, f"{prefix}{name}.") if is_part else [(f"{prefix}{name}", value)]
 
     return dict(flat(e.framework.options))
@@ -208,6 +213,7 @@ def options_refused(e: Experiment, settings: Table) -> Iterator[Problem]:
     How the work is done (`switches`) is the user's to change; the ranks refuse a name that the stack does not have."""
     rows = (row for row, _ in settings.requested(e) if not row.switch and row.write.runs != "kernel")
     decided = {path: row.of for row in rows for path in row.paths(None)}
+    decided |= {path: key for key, paths in settings.more["options_decided"].items() for path in paths}
     constant = {**settings.always, **settings.always_if_there}
     for name, value in options(e).items():
         where = f"framework.options.{name}"
@@ -219,6 +225,21 @@ def options_refused(e: Experiment, settings: Table) -> Iterator[Problem]:
         elif name in constant and not _equal(value, constant[name]):
             what = f"is the same in every run: it belongs to the work (launchers/settings/{e.framework.name}.yaml)"
             yield Problem(where, what, _typed(value), str(constant[name]), "leave it out")
+
+
+def options_unknown(e: Experiment, settings: Table) -> Iterator[tuple[str, str]]:
+    """Yield each option that neither a table of ours nor a recipe of this release has, with the nearest that one has:
+    whether the stack has it only the ranks can tell."""
+    if not (named := options(e)):
+        return
+    known = {path for row in (*settings.settings.values(), *settings.parts) for path in row.paths(e.framework.release)}
+    for constants in (settings.always, settings.always_if_there, settings.switches, settings.switches_if_there):
+        known |= {*constants}
+    for recipe in recipes(f"{e.framework.name}-{e.framework.release}"):
+        known |= {*recipe.settings}
+    for name in named:
+        if not {*option_paths(name, e.framework.release, settings)} <= known:
+            yield name, closest(name, known)
 
 
 def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
@@ -294,6 +315,8 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "silu": lambda swiglu, _: {"function": "silu"} if swiglu else None,
     "zero_if_null": lambda value, _: 0.0 if value is None else value,
     "activation": lambda swiglu, _: {"function": "silu" if swiglu else "quick_gelu"},
+    "of_latent": lambda value, e: value if e.model.mla else None,
+    "of_others": lambda value, e: None if e.model.mla else value,
     "window": lambda size, _: None if size is None else [size - 1, 0],
     "checkpoints": lambda interval, _: None if interval is None else CHECKPOINTS,
     "blend": lambda path, _: None if path is None else [[path], None],

@@ -9,6 +9,7 @@ from typing import Any
 from conf.check import wrong
 from conf.errors import Problem, listed
 from conf.resolve import Experiment
+from conf.vocabulary import follow
 from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
@@ -56,6 +57,21 @@ class RecipeStack(Framework):
             yield wrong(e, "framework.release", what, listed([f"{known}x" for known in releases]))
         yield from attribute_settings.problems(e, self.table)
         yield from attribute_settings.options_refused(e, self.table)
+        yield from self._overlap_refused(e)
+
+    def _overlap_refused(self, e: Experiment) -> Iterator[Problem]:
+        """Yield switches of DDP's overlap that a part of the vendor's recipe sets again at the start."""
+        decides, recipe = self.table.more["overlap_decided_by"], e.recipe
+        if recipe is None or not any(
+            value is not None and (path == decides or path.startswith(f"{decides}."))
+            for path, value in recipe.settings.items()
+        ):
+            return
+        for key in ("training.overlap_grad_reduce", "training.overlap_param_gather"):
+            own = recipe.experiment.get(key)
+            if own is not None and follow(e, key) != own:
+                what = f"the recipe's {decides} sets it at the start, whatever is requested"
+                yield wrong(e, key, what, str(own).lower(), "leave it out, or method=identical")
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         """Return what the program needs beside the attributes of the recipe."""

@@ -78,10 +78,19 @@ def _recipe(line: Mapping[str, Any], tree: Tree, table: Table) -> Recipe | Probl
         experiment=_experiment(values),
         settings=_settings(line, model, tree.release, table),
         more=_states(values),
-        environment=tree.variables.get(folder),
+        environment=_environment(tree.variables.get(folder), values, table),
         published=tuple(table.more["published"].get(name, ())),
         note=_note(values),
     )
+
+
+def _environment(
+    documented: Mapping[str, str] | None, values: Mapping[str, Any], table: Table
+) -> Mapping[str, str] | None:
+    """Return what AMD's guide exports for the GPU, without what its launcher warns of where there are experts."""
+    if documented is None or not values.get("num_experts"):
+        return documented
+    return {name: value for name, value in documented.items() if name not in table.more["not_of_experts"]}
 
 
 def model_of(preset: str, values: Mapping[str, Any]) -> str | None:

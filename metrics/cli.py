@@ -25,6 +25,7 @@ from parsers.text import cell, plain
 
 _OF_MONEY = ("price", "gpus", "total", "cost_to_target", "cost_per_trillion_tokens", "tokens_per_currency")
 _BAR = 40
+_LONG_NOTE = 60  # characters; a longer one is said once
 COST = Command(
     name="metrics cost",
     summary="What training on so many tokens takes, at the measured speed: money, GPU-hours, energy and CO2.",
@@ -130,11 +131,12 @@ def _lines(
 
 
 def _said_once(figures: Mapping[str, Quantity]) -> Iterator[tuple[str, Quantity]]:
-    """Yield figures by name; why many of them are impossible stands beside the first."""
+    """Yield figures by name; why many of them are impossible, and a long note, stand beside the first."""
     said = set[str]()
     for name, quantity in figures.items():
-        again = quantity.missing == IMPOSSIBLE and quantity.note in said
-        yield name, replace(quantity, note=f"{IMPOSSIBLE}, as above") if again else quantity
+        impossible = quantity.missing == IMPOSSIBLE
+        again = quantity.note in said and (impossible or len(quantity.note) > _LONG_NOTE)
+        yield name, replace(quantity, note=f"{IMPOSSIBLE}, as above" if impossible else "as above") if again else quantity
         said.add(quantity.note)
 
 

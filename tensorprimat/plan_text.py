@@ -13,9 +13,10 @@ from conf import devices, summary
 from conf.errors import listed, some
 from conf.recipes import OF_THE_WORK, Recipe
 from conf.resolve import Experiment
+from conf.vocabulary import follow
 from estimate.memory import memory_problems, memory_text
 from launchers import containers, make_plan, preflight, run_dir, where
-from launchers.attribute_settings import Difference
+from launchers.attribute_settings import COMPUTED, Difference, options_unknown
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 from launchers.variables import machine, tuned
@@ -23,7 +24,9 @@ from tensorprimat.recipes import figures
 
 WIDTH, COLUMN, MOST_DIFFERENCES, LONGEST_VALUE = 140, 14, 8, 30
 THE_WORK, HOW = "the same work on both sides", "how it is done, as requested or as the batch demands"
+AT_ITS_START = "as the vendor's own stack settles it at its start"
 EVERY_RUN, YOURS = "data, logs and checkpoints, as in every run of ours", "framework.options of yours"
+_GROUPS = {THE_WORK: "forced", COMPUTED: "forced", **dict.fromkeys((HOW, AT_ITS_START, EVERY_RUN, YOURS), "differs")}
 Row = tuple[str, str]
 
 
@@ -35,6 +38,7 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     rows += [("warning", note) for note in rehearsed.notes]
     rows += [("shrunk", f"{name}: {one['asked']}, here {one['ran']}") for name, one in rehearsed.shrunk.items()]
     rows += [("not rehearsed", f"{name}: {why}") for name, why in rehearsed.not_rehearsed.items()]
+    rows += [("not looked up", text) for text in _not_looked_up(e)]
     rows += [("not here", f"{problem.where}: {problem.what}") for problem in preflight.problems(e)]
     rows += _variables_and_reasons(p) if complete else _variables(e, p)
     rows += [("passed on", listed(p.forward_env))] if p.forward_env else []
@@ -58,8 +62,8 @@ def _of_recipe(e: Experiment, complete: bool) -> Iterator[Row]:
     yield from (("published", f"{figure}, the vendor's own") for figure in figures(e.recipe))
     groups: dict[str, list[str]] = {}
     for d in framework_of(e.framework.name).differences(e):
-        groups.setdefault(_why(d, e.recipe), []).append(f"{d.path} {_brief(d.here)} (theirs {_brief(d.vendor)})")
-    for label, why in (("forced", THE_WORK), ("differs", HOW), ("differs", EVERY_RUN), ("differs", YOURS)):
+        groups.setdefault(_why(d, e, e.recipe), []).append(f"{d.path} {_brief(d.here)} (theirs {_brief(d.vendor)})")
+    for why, label in _GROUPS.items():
         if texts := groups.get(why):
             shown = "; ".join(texts) if complete else some(texts, MOST_DIFFERENCES, "; ")
             yield label, _wrapped(f"{why}, {len(texts)}: {shown}")
@@ -67,13 +71,25 @@ def _of_recipe(e: Experiment, complete: bool) -> Iterator[Row]:
         yield "differs", "in nothing from the vendor's own"
 
 
-def _why(d: Difference, recipe: Recipe) -> str:
+def _why(d: Difference, e: Experiment, recipe: Recipe) -> str:
     """Return why a setting is not the vendor's, in words for people."""
+    if d.why == COMPUTED:
+        return COMPUTED
     if d.why.startswith("launchers/"):
         return EVERY_RUN
     if d.why.startswith("framework.options"):
         return YOURS
-    return HOW if d.why in recipe.experiment and d.why not in OF_THE_WORK else THE_WORK
+    if d.why not in recipe.experiment or d.why in OF_THE_WORK:
+        return THE_WORK
+    return AT_ITS_START if follow(e, d.why) == recipe.experiment[d.why] else HOW
+
+
+def _not_looked_up(e: Experiment) -> Iterator[str]:
+    """Yield what is said of each of framework.options that nothing here knows."""
+    stack = f"{e.framework.label or e.framework.name} {e.framework.release}"
+    for name, hint in options_unknown(e, framework_of(e.framework.name).table):
+        text = f"framework.options.{name}: its check before the run refuses a name that {stack} does not have"
+        yield "; ".join(filter(None, (text, hint)))
 
 
 def _brief(value: object) -> str:

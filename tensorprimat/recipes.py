@@ -12,13 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conf import devices, load_experiment
 from conf import recipes as kept
 from conf.arguments import JSON, Arguments, Command, Key, program
 from conf.compose import choices
-from conf.errors import InputError, Problem, closest, command, listed, some, writing
+from conf.errors import ConfigError, InputError, Problem, closest, command, listed, some, writing
 from conf.facts import hardware
 from conf.frameworks import facts, tag_of
 from conf.recipes import Recipe, recipes
+from conf.schema import BEST
+from estimate.memory import memory_problems
 from launchers.frameworks import Framework, framework_of, frameworks
 from tensorprimat.lists import Row, table
 
@@ -170,11 +173,24 @@ def _text(r: Recipe) -> str:
     for part, values in parts.items():
         lines += [f"{part}:" if values else f"{part}: {'none' if values is not None else 'none published'}"]
         lines += [f"  {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in (values or {}).items()]
-    lines += [f"{'to run it':<14}{program('launch')} {_request(r)}"]
-    return "\n".join(lines)
+    request = _request(r)
+    wrong = _wrong(request)
+    if any(wrong) and not any(_wrong([*request, "batch=vendor"])):
+        request, wrong = [*request, "batch=vendor"], []
+    lines += [f"{'does not run':<14}{problem.what}" for problem in wrong[:1]]
+    return "\n".join([*lines, f"{'to plan it' if wrong else 'to run it':<14}{program('launch')} {' '.join(request)}"])
 
 
-def _request(r: Recipe) -> str:
+def _wrong(request: Sequence[str]) -> list[Problem]:
+    """Return why a run of `request` is refused, or does not fit its GPUs."""
+    try:
+        e = load_experiment(*request)
+    except ConfigError as error:
+        return list(error.problems)
+    return [*framework_of(e.framework.name).refusals(e), *memory_problems(e, devices.host_memory_bytes())]
+
+
+def _request(r: Recipe) -> list[str]:
     """Return what to type for a run of it."""
     words = {"model": r.model, "hardware": r.hardware[0], "precision": r.precision}
     device = hardware(r.hardware[0])
@@ -184,8 +200,8 @@ def _request(r: Recipe) -> str:
         nodes, rest = divmod(r.gpus or _least(r, in_a_node), in_a_node)
         words |= {"gpus_per_node": str(rest)} if not nodes else {"nodes": str(nodes)} if nodes > 1 else {}
     stack = {"framework": r.framework, "framework.release": r.release}
-    words |= {**stack, "method": "max_performance", **({"recipe": r.name} if r.variant else {})}
-    return " ".join(f"{key}={value}" for key, value in words.items())
+    words |= {**stack, "method": BEST, **({"recipe": r.name} if r.variant else {})}
+    return [f"{key}={value}" for key, value in words.items()]
 
 
 def _least(r: Recipe, in_a_node: int) -> int:

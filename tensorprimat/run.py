@@ -29,7 +29,7 @@ from conf.errors import ConfigError, InputError, Problem, listed, some
 from conf.resolve import Experiment
 from conf.vocabulary import leaves, requested, vocabulary
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
-from launchers.attribute_settings import assignments, table
+from launchers.attribute_settings import FORMS, assignments, table
 from launchers.frameworks import framework_of
 from launchers.image import digest, image_of
 from launchers.plan import NO_REHEARSAL, Host, Plan, Scope
@@ -46,7 +46,6 @@ REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
 MOST_NAMED = 4  # ranks whose parameters differ from our count, and parameters of each
 # What Megatron-Core before 0.15 has of a setting, and its value: what later ones say.
 _OLDER = {("enable_cuda_graph", str(on)): ("cuda_graph_impl", impl) for on, impl in ((False, "none"), (True, "local"))}
-_FORMS = ("dtype", "enum", "function")  # of a value in launchers/settings and in recipes
 _PLAIN_EVERY_S = 2.0  # between two lines of progress where there is no terminal
 _OnStep = Callable[[int, float | None, float | None], None]
 
@@ -190,6 +189,7 @@ def planned_record(e: Experiment, plan: Plan, rehearsed: Scope) -> Record:
         provenance="planned",
         status="unknown",
         framework=e.framework.name,
+        framework_version=e.framework.release,
         platform=e.platform.name,
         vendor=e.platform.vendor,
         hardware=e.hardware.name,
@@ -209,7 +209,7 @@ def _not_requested(e: Experiment) -> dict[str, Any]:
     known: dict[str, list[Any]] = {}
     for path, value in leaves(assignments(e, table(e.framework.name)).set):
         parts = path.split(".")
-        form = parts.pop() if parts[-1] in _FORMS else ""
+        form = parts.pop() if parts[-1] in FORMS else ""
         name, value = _OLDER.get((parts[-1], str(value)), (parts[-1], value))
         row = vocabulary().get(name)
         if row is not None and row.dump and not row.request and row.accepts(value):

@@ -15,9 +15,9 @@ from conf.check import wrong
 from conf.errors import Problem, closest, listed
 from conf.recipes import Recipe
 from conf.resolve import Declared, Experiment
-from conf.vocabulary import follow, written
+from conf.vocabulary import OFF, follow, vocabulary, written
 from launchers import attribute_settings, bundle, corpus, nvidia, primus_recipes, rehearse
-from launchers.attribute_settings import in_range, pipeline_layout
+from launchers.attribute_settings import in_range, option_paths, pipeline_layout
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan, Reasoned, Scope
 from launchers.rank_modules import rank_module
@@ -145,7 +145,7 @@ def overrides(e: Experiment) -> dict[str, Any]:
         of_recipes = FRAMEWORK.table.more["recipes_without_transformer_engine"] if e.recipe else {}
         values |= {key: value for key, value in of_recipes.items() if key in values}
     for name, value in e.framework.options.items():
-        values |= dict.fromkeys(_keys_of_option(name, e.framework.release), value)
+        values |= dict.fromkeys(option_paths(name, e.framework.release, FRAMEWORK.table), value)
     return values
 
 
@@ -226,7 +226,7 @@ def _options_refused(e: Experiment) -> Iterator[Problem]:
         elif older.get(name, name) != name:
             hint = f"framework.options.{older[name]}=…"
             yield Problem(where, "is spelled as in the newest release here", name, older[name], hint)
-        elif not _keys_of_option(name, release):
+        elif not option_paths(name, release, ours):
             yield Problem(where, f"Primus {release} does not have it, and would ignore it or die of it", name)
 
 
@@ -275,12 +275,6 @@ def _stages_refused(e: Experiment) -> Iterator[Problem]:
             yield Problem("recipe", f"{what}: Megatron refuses it as it is shipped", e.recipe.name, hint=hint)
 
 
-def _keys_of_option(name: str, release: str | None) -> list[str]:
-    """Return the keys of an option in `release`; none if it is known not to have it."""
-    targets = written(name, FRAMEWORK.table.more["options"].get(name, name)).to
-    return [target.path for target in targets if in_range(release, target.since, target.before)]
-
-
 def _declared(e: Experiment) -> Iterator[Declared]:
     """Yield what runs otherwise than on NVIDIA, or than requested of all stacks."""
     if e.model.rope_scaling_factor not in (None, ROPE_SCALING_FACTOR):
@@ -304,15 +298,14 @@ def _numerics(e: Experiment, recipe: Recipe) -> Iterator[Declared]:
             continue
         if key in recipe.settings and recipe.settings[key] != table.switches[key]:
             yield Declared(key, recipe.settings[key], why)
-    requested = (
-        (row, follow(e, row.of)) for row in table.settings.values() if row.left_to(recipe) and not row.write.runs
-    )
-    for row, value in requested:
-        effective = next(
-            (recipe.settings[path] for path in row.paths(recipe.release) if path in recipe.settings), value
-        )
-        if not row.write.convert and effective != value:
-            yield Declared(row.name, effective, f"left to the vendor's recipe {recipe.name}")
+    left = [row for row in table.settings.values() if row.left_to(recipe) and not (row.write.runs or row.write.convert)]
+    stated = {row.name: [path for path in row.paths(recipe.release) if path in recipe.settings] for row in left}
+    effective = {name: recipe.settings[paths[0]] for name, paths in stated.items() if paths}
+    for row in left:
+        value = effective.get(row.name, follow(e, row.of))
+        in_use = effective.get(vocabulary()[row.name].only_if or "", True) not in OFF
+        if in_use and value != follow(e, row.of):
+            yield Declared(row.name, value, f"left to the vendor's recipe {recipe.name}")
 
 
 def readme(e: Experiment, plan: Plan, scope: Scope) -> str:
