@@ -136,7 +136,10 @@ def _said_once(figures: Mapping[str, Quantity]) -> Iterator[tuple[str, Quantity]
     for name, quantity in figures.items():
         impossible = quantity.missing == IMPOSSIBLE
         again = quantity.note in said and (impossible or len(quantity.note) > _LONG_NOTE)
-        yield name, replace(quantity, note=f"{IMPOSSIBLE}, as above" if impossible else "as above") if again else quantity
+        yield (
+            name,
+            replace(quantity, note=f"{IMPOSSIBLE}, as above" if impossible else "as above") if again else quantity,
+        )
         said.add(quantity.note)
 
 

@@ -164,14 +164,32 @@ def test_what_cannot_be_is_refused_with_the_nearest(overrides: tuple[str, ...], 
     assert all(word in message for word in words.split("; ")), message
 
 
-def test_the_nearest_recipes_are_of_the_same_vendor_first(folder: Path) -> None:
+def test_the_nearest_recipe_is_one_of_this_architecture_and_runs_when_it_is_named(folder: Path) -> None:
     text = RECIPE.format(gpus=8, variant="null", pp=1, vp="null")
     for stack, hardware in (("primus", "mi300x"), ("nemo", "h100")):
         changed = text.replace("[b200]", f"[{hardware}]").replace("framework: megatron_bridge", f"framework: {stack}")
         (folder / f"{stack}-1").mkdir()
         write(folder / f"{stack}-1" / f"of_{hardware}.yaml", changed)
-    message = refused(*BEST, "hardware=h200")
-    assert message.index("theirs") < message.index("of_h100") < message.index("of_mi300x")
+    request = ("platform=nvidia", "model=llama", "method=max_performance", "hardware=h200")
+    message = refused(*request)
+    assert message.index("recipe=of_h100") > message.index("theirs") > message.index("of_h100")
+    assert "of_mi300x" not in message, "no vendor runs another's"
+    assert "framework.release" not in message.partition("allowed")[0], "nobody typed it, and no other has one"
+    named = load_experiment(*request, "framework=nemo", "framework.release=0.6.0", "recipe=of_h100")
+    declared = {d.key: d.reason for d in named.declared}
+    assert declared["recipe"] == "published for h100, run on h200 as requested (recipe=)"
+    assert "theirs is published for another case" in refused(*request, "recipe=theirs")
+
+
+def test_a_model_of_the_same_sizes_is_named_and_all_else_that_is_wrong(folder: Path) -> None:
+    message = refused(
+        "platform=nvidia", "model=llama3_8b", "method=max_performance", "hardware=b200", "optimizer.lr=-1"
+    )
+    assert "model=llama31_8b is of the same sizes" in message and "optimizer.lr: must be above 0" in message
+
+
+def test_a_batch_that_keeps_a_recipe_from_running_says_that_its_own_would_run() -> None:
+    assert "batch=vendor: it is published with a batch of 96" in refused(*BEST, "training.global_batch_size=12")
 
 
 def test_the_environment_is_the_users_then_the_recipes() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from conf import load_experiment
+from conf.errors import ConfigError
 from launchers import containers, make_plan, run_dir
+from launchers.attribute_settings import options_unknown
+from launchers.frameworks import framework_of
 from launchers.plan import Host
 
 HOST = Host(python="python", cpu_count=8)
@@ -28,6 +32,31 @@ def test_an_option_is_an_attribute_path_that_is_written_last_and_declared(
     declared = {d.key: (d.value, d.reason) for d in make_plan(tuned, HOST).declared}
     assert declared[path] == ("local", "framework.options")
     assert run_dir.identity(e, None) != run_dir.identity(tuned, None)
+
+
+BEST = (*REQUEST, "method=max_performance", "hardware=h100")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("framework.options.mixed_precision.fp8=hybrid",), "set precision instead"),
+        (("framework.options.ddp.grad_reduce_in_fp32=true",), "set precision.accumulate_allreduce_grads_in_fp32"),
+        (("training.overlap_grad_reduce=false",), "the recipe's comm_overlap sets it at the start"),
+        (("framework=nemo", "training.overlap_param_gather=false"), "MegatronCommOverlapCallback sets it at the start"),
+        (("framework=nemo", "framework.options.optim.config.bf16=false"), "set precision instead"),
+    ],
+)
+def test_what_something_else_decides_is_refused_before_the_ranks_do(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        make_plan(load_experiment(*BEST, *words), HOST)
+
+
+def test_an_option_that_nothing_here_knows_is_named_with_the_nearest() -> None:
+    words = [f"framework.options.model.{name}" for name in ("moe_router_fusion=true", "recompute_granularty=full")]
+    e = load_experiment(*BEST, *words)
+    (unknown,) = options_unknown(e, framework_of(e.framework.name).table)
+    assert unknown == ("model.recompute_granularty", "did you mean model.recompute_granularity?")
 
 
 def test_a_value_may_be_an_enum_of_the_stack() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from launchers.attribute_settings import FORMS
 from launchers.rank_modules import rank_module
 from parsers.faults import FaultFinder
 
@@ -44,6 +45,7 @@ def test_every_wrong_path_is_refused_and_the_others_are_set() -> None:
 
 
 def test_a_value_names_nothing_but_what_is_listed() -> None:
+    assert FORMS == vendor_ranks.KINDS
     assert vendor_ranks.real_value([0, 1]) == [0, 1]
     for value in ({"enum": "os.environ"}, {"function": "system"}, {"dtype": "int8"}, {"call": "exit"}):
         with pytest.raises(vendor_ranks.Refused):
