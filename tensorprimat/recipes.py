@@ -175,22 +175,22 @@ def _text(r: Recipe) -> str:
         lines += [f"  {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in (values or {}).items()]
     request = _request(r)
     wrong = _wrong(request)
-    if any(wrong) and not any(_wrong([*request, "batch=vendor"])):
-        request, wrong = [*request, "batch=vendor"], []
+    if wrong and not _wrong(f"{request} batch=vendor"):
+        request, wrong = f"{request} batch=vendor", []
     lines += [f"{'does not run':<14}{problem.what}" for problem in wrong[:1]]
-    return "\n".join([*lines, f"{'to plan it' if wrong else 'to run it':<14}{program('launch')} {' '.join(request)}"])
+    return "\n".join([*lines, f"{'to plan it' if wrong else 'to run it':<14}{program('launch')} {request}"])
 
 
-def _wrong(request: Sequence[str]) -> list[Problem]:
+def _wrong(request: str) -> list[Problem]:
     """Return why a run of `request` is refused, or does not fit its GPUs."""
     try:
-        e = load_experiment(*request)
+        e = load_experiment(*request.split())
     except ConfigError as error:
         return list(error.problems)
     return [*framework_of(e.framework.name).refusals(e), *memory_problems(e, devices.host_memory_bytes())]
 
 
-def _request(r: Recipe) -> list[str]:
+def _request(r: Recipe) -> str:
     """Return what to type for a run of it."""
     words = {"model": r.model, "hardware": r.hardware[0], "precision": r.precision}
     device = hardware(r.hardware[0])
@@ -201,7 +201,7 @@ def _request(r: Recipe) -> list[str]:
         words |= {"gpus_per_node": str(rest)} if not nodes else {"nodes": str(nodes)} if nodes > 1 else {}
     stack = {"framework": r.framework, "framework.release": r.release}
     words |= {**stack, "method": BEST, **({"recipe": r.name} if r.variant else {})}
-    return [f"{key}={value}" for key, value in words.items()]
+    return " ".join(f"{key}={value}" for key, value in words.items())
 
 
 def _least(r: Recipe, in_a_node: int) -> int:
