@@ -101,7 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _list(arguments: Arguments) -> int:
     rows = [_row(r) for r in _chosen(arguments)]
-    print(json.dumps(rows, indent=1) if arguments.switches else table(rows, ("release", "source")))
+    if arguments.switches:
+        print(json.dumps(rows, indent=1))
+        return 0
+    print(table(rows, ("release", "source", "refused")))
+    for row in rows:
+        if row["refused"]:
+            print(f"{row['name']} is refused: {row['refused']}")
     return 0
 
 
@@ -139,7 +145,7 @@ def _fits(recipe: Recipe, key: str, value: str) -> bool:
 def _row(r: Recipe) -> Row:
     case = {name: getattr(r, name) for name in _CASE}
     about = {"name": r.name, "variant": r.variant, "published": next(map(_figure, r.published), None)}
-    more = {"release": r.release, "source": r.source}
+    more = {"release": r.release, "source": r.source, "refused": _refused(r)}
     return {**case, "hardware": [*r.hardware], "framework": f"{r.framework} {r.release}", **about, **more}
 
 
@@ -167,6 +173,7 @@ def _show(arguments: Arguments) -> int:
 
 def _text(r: Recipe) -> str:
     plain = {"recipe": r, "source": r.source, "set on": r.base, "variant": r.variant, "note": r.note}
+    plain["refused"] = _refused(r)
     lines = [f"{label:<14}{text}" for label, text in plain.items() if text is not None]
     lines += [f"{'published':<14}{figure}" for figure in figures(r)]
     parts = {"experiment": r.experiment, "settings": r.settings, "more": r.more, "environment": r.environment}
@@ -206,9 +213,24 @@ def _request(r: Recipe) -> str:
 
 def _least(r: Recipe, in_a_node: int) -> int:
     """Return the GPUs of as few full nodes as the layout of a recipe for any number of them takes."""
-    directions = ("tensor_model", "pipeline_model", "context", "expert_model")
-    tp, pp, cp, ep = (r.experiment.get(f"layout.{name}_parallel_size") or 1 for name in directions)
+    tp, pp, cp, ep = _sizes(r)
     return math.lcm(tp * pp * cp, tp * pp * ep, in_a_node)
+
+
+def _refused(r: Recipe) -> str | None:
+    """Return why no plan is made of a recipe, by the rule of conf/check.py: its experts' matrices may be left whole."""
+    tp, pp, cp, ep = _sizes(r)
+    unit = math.lcm(tp * pp * cp, pp * ep)
+    if r.gpus is None or r.gpus % unit == 0:
+        return None
+    return f"its own layout takes a multiple of {unit} GPUs, and it is published for {r.gpus}"
+
+
+def _sizes(r: Recipe) -> tuple[int, int, int, int]:
+    """Return TP, PP, CP and EP."""
+    names = ("tensor_model", "pipeline_model", "context", "expert_model")
+    tp, pp, cp, ep = (r.experiment.get(f"layout.{name}_parallel_size") or 1 for name in names)
+    return tp, pp, cp, ep
 
 
 @dataclass(frozen=True, slots=True)

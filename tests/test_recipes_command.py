@@ -164,6 +164,21 @@ def test_the_command_of_a_recipe_without_a_number_of_gpus_has_as_many_nodes_as_i
         assert f" nodes={nodes} " in capsys.readouterr().out
 
 
+def test_a_recipe_that_needs_more_gpus_than_it_is_published_for_is_listed_as_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["list", "--json"]) == 0
+    refused = {row["name"]: row["refused"] for row in json.loads(capsys.readouterr().out) if row["refused"]}
+    assert len(refused) == 7, "those that make_plan refuses: TOO_FEW in tests/nvidia/test_bridge_recipes.py"
+    name = "deepseek_v3_pretrain_64gpu_h100_bf16_config"
+    why = "its own layout takes a multiple of 512 GPUs, and it is published for 64"
+    assert refused[name] == why
+    assert main(["list", "model=deepseek_v3", "hardware=h100", "gpus=64"]) == 0
+    assert f"{name} is refused: {why}" in capsys.readouterr().out
+    assert main(["show", name]) == 0
+    assert why in capsys.readouterr().out
+
+
 def test_no_model_states_are_counted_of_a_recipe_that_shards_more_than_the_optimizer() -> None:
     keys = ("use_torch_fsdp2", "ddp.use_megatron_fsdp", "trainer.strategy.fsdp")
     sharded = [r for r in kept.recipes() if any(r.settings.get(key) for key in keys)]
