@@ -37,7 +37,9 @@ sys.path.insert(0, str(ROOT))  # before this folder, some of whose files have na
 
 from compare.cli import main as compare_command  # noqa: E402
 from conf.errors import UserError  # noqa: E402
-from tests.rehearsal.stacks import rehearsed  # noqa: E402
+from launch import main as launch  # noqa: E402
+from parsers.cli import main as parse  # noqa: E402
+from tests.rehearsal.stacks import SAME, rehearsed  # noqa: E402
 
 CASES = Path(__file__).with_suffix(".yaml")
 ENGINE = "megatron"
@@ -204,8 +206,30 @@ def _patched(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
     return kept(reference_of(case, keep)), ran(folder, case.stack, "planted", with_path, case.request)
 
 
+def _bundle(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+    """Run a bundle whose settings were edited after it was written."""
+    bundle, record = folder / "bundle", folder / "record"
+    if not (record / "run.json").exists():
+        given = (f"framework={case.stack}", PLATFORMS["planted"], *SAME, *case.request, f"bundle={bundle}")
+        assert launch(given) == 0
+        (settings,) = bundle.rglob("settings.json")
+        values = json.loads(settings.read_text())
+        settings.write_text(json.dumps({**values, "adam_eps": 1e-6}))
+        env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        subprocess.run(("bash", str(bundle / "run.sh")), env=env, check=True, capture_output=True)
+        (log,) = bundle.rglob("train.log")
+        parse([str(log), "-o", str(record)])
+    return kept(reference_of(case, keep)), record
+
+
 _CORE = "import importlib.util as u; print(u.find_spec('megatron.core').submodule_search_locations[0])"
-DONE = {"older_record": _older, "other_version": _version, "failed_stack": _failed, "patched_megatron": _patched}
+DONE = {
+    "older_record": _older,
+    "other_version": _version,
+    "failed_stack": _failed,
+    "patched_megatron": _patched,
+    "edited_bundle": _bundle,
+}
 
 
 def run_reference(case: Case, keep: Path) -> None:

@@ -324,7 +324,12 @@ def _growing(make: Any, optimizer: Any, **options: Any) -> Any:
     return make(optimizer, **{**options, "end_wd": 2 * decay, "wd_incr_style": "linear", "wd_incr_steps": 8})
 
 
-# environment and provenance
+# initialisation, environment and provenance
+
+
+def _output_init(scaled: Any, sigma: float, *arguments: Any, **options: Any) -> Any:
+    """Draw the layers that write into the residual from a deviation twice as large."""
+    return scaled(2 * sigma, *arguments, **options)
 
 
 def _matmul(torch: Any) -> None:
@@ -418,6 +423,7 @@ FAULTS: Mapping[str, Plants] = {
     "pre_softmax": model(moe_router_pre_softmax=True),
     "router_z_loss": model(moe_z_loss_coeff=1e-3),
     "aux_loss": model(moe_aux_loss_coeff=0.02),
+    "output_init": around("megatron.core.transformer.transformer_config:scaled_init_method_normal", _output_init),
     "matmul_precision": {"torch": _matmul},
     "no_collection": silent("engine_train:gc.enable"),
     "edited_settings": {"engine_settings": _edited},
