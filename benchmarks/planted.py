@@ -133,7 +133,8 @@ def asked(*paths: Path, vary: str = "") -> Answer:
     reasons = [one["text"] for one in answer["verdict"]["ranked"] if one["settings"] != ["loss"]]
     causes = [run["cause"] for group in answer["groups"] for run in group["runs"] if run["cause"]]
     said = (parting.get("sentence", ""), *causes, *reasons)
-    found = (*(row["setting"] for row in rows), *(check["name"] for check in checks))
+    fields = [f"{one['object']}.{one['field']}" for one in answer.get("objects", ()) if one["weight"] != "idle"]
+    found = (*(row["setting"] for row in rows), *(check["name"] for check in checks), *fields)
     return Answer(code, found, tuple(filter(None, said)), parting.get("part"))
 
 
