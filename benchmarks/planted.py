@@ -149,7 +149,7 @@ def judged(case: Case, keep: Path) -> Answer:
     folder = keep / "planted" / re.sub(r"\W+", "-", case.name)
     try:
         if case.do:
-            return asked(*DONE[case.do](case, folder, keep))
+            return asked(*DONE[case.do](case, folder, keep), vary="" if case.stack == case.against else "framework")
         path, reference = ran(folder, case.stack, "planted", case, case.request), kept(reference_of(case, keep))
     except (UserError, ValueError) as error:
         return Answer(ERROR, (), (str(error),), None)
@@ -207,6 +207,16 @@ def _patched(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
     return kept(reference_of(case, keep)), ran(folder, case.stack, "planted", with_path, case.request)
 
 
+def _dirty(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+    """Train from a checkout in which a file of a submodule was changed, and not committed."""
+    checkout = folder / "checkout"
+    shutil.copytree(os.environ["PRIMUS_PATH"], checkout, symlinks=True, dirs_exist_ok=True)
+    clip = checkout / "third_party" / "Megatron-LM" / "megatron" / "core" / "optimizer" / "clip_grads.py"
+    clip.write_text(f"{clip.read_text()}\n# changed\n")
+    from_it = replace(case, environ={"PRIMUS_PATH": str(checkout)})
+    return kept(reference_of(case, keep)), ran(folder, case.stack, "planted", from_it, case.request)
+
+
 def _bundle(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
     """Run a bundle whose settings were edited after it was written."""
     bundle, record = folder / "bundle", folder / "record"
@@ -230,6 +240,7 @@ DONE = {
     "failed_stack": _failed,
     "patched_megatron": _patched,
     "edited_bundle": _bundle,
+    "dirty_checkout": _dirty,
 }
 
 
