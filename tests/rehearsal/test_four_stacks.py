@@ -91,6 +91,33 @@ def test_parameters_groups_tokens_and_losses_are_equal(runs: Path) -> None:
     assert all(math.isfinite(loss) for loss in reported["nemo"]["losses"])
 
 
+@pytest.mark.nvidia
+def test_weights_gradients_inputs_and_optimizer_are_read_alike(runs: Path) -> None:
+    """To the last bit: tensors before, in and after the steps, the norm of the gradients, what they are clipped by."""
+    of_stacks = records(runs)
+    engine = of_stacks["megatron"]
+    for name, record in of_stacks.items():
+        own, expected = record.read_back, engine.read_back
+        assert own is not None and expected is not None
+        assert (name, [note for note in record.notes if "probe" in note]) == (name, [])
+        for kind in ("first_weights", "first_gradients", "last_weights"):
+            here, there = (
+                {n: tensor.checksum for n, tensor in getattr(read, kind).items()} for read in (own, expected)
+            )
+            assert len(here) > 10 and (name, kind, here) == (name, kind, there)
+        assert (name, own.batches) == (name, expected.batches) and {batch.masked for batch in own.batches} == {0}
+        assert [step.grad_norm for step in record.steps] == [step.grad_norm for step in engine.steps]
+        clips = [step.metrics["clip_coefficient"] for step in engine.steps]
+        assert [step.metrics["clip_coefficient"] for step in record.steps] == pytest.approx(clips, rel=1e-9)
+        assert own.optimizer is not None and expected.optimizer is not None
+        assert own.optimizer.kind == "torch.optim.adamw.AdamW"
+        assert own.optimizer.weight_decays == (record.setting("weight_decay"),) * len(record.steps)
+        assert (name, own.optimizer.state) == (name, expected.optimizer.state)
+        for n, tensor in own.drawn.items():  # two draws by one method
+            assert (name, n, tensor.std) == (name, n, pytest.approx(own.first_weights[n].std, rel=0.05))
+        assert (name, own.drawn.keys()) == (name, own.first_weights.keys() if name != "megatron" else set())
+
+
 def numbers(record: Record) -> dict[str, Any]:
     """Return what must be equal to the last bit."""
     names = ("parameters", "parameters_decayed", "parameters_undecayed")
