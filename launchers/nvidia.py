@@ -13,7 +13,7 @@ from conf.vocabulary import follow
 from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
-from launchers.variables import machine, torchrun, tuned
+from launchers.variables import machine, place, started, tuned
 
 RANKS = Path(__file__).parent / "ranks"
 SETTINGS = "settings.yaml"
@@ -32,15 +32,14 @@ class RecipeStack(Framework):
     def render(self, e: Experiment, host: Host) -> Plan:
         """Return the program under torchrun with settings.yaml, and its own check."""
         command = (str(self.program), "--settings", SETTINGS)
-        alone = e.rehearse == "layout"  # one process plays a rank
         return Plan(
             setup=corpus.setup(e, host.python),
-            argv=(host.python, "-u", *(() if alone else ("-m", "torch.distributed.run", *torchrun(e))), *command),
+            argv=started(e, host.python, command),
             check=(host.python, "-u", *command, "--check"),
             files={SETTINGS: self.text(e)},
             forward_env=e.cluster.forward_env,
             declared=(*attribute_settings.declared(e, self.table), *attribute_settings.options_declared(e)),
-        ).with_env({**machine(e, host), **tuned(e)})
+        ).with_env({**machine(e, host), **place(e), **tuned(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         yield from self.other_vendor(e, f"{e.framework.label} is NVIDIA's stack", "framework=megatron")

@@ -4,7 +4,7 @@ tuned variables of the vendors' stacks by GPU, layout and framework, from conf/t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,6 +55,26 @@ def torchrun(e: Experiment) -> Iterator[str]:
     yield f"--node-rank={e.cluster.node_rank}"
     yield f"--master-addr={e.cluster.master_addr}"
     yield f"--master-port={e.cluster.master_port}"
+
+
+def is_alone(e: Experiment) -> bool:
+    """Return whether the ranks are one process, which starts without torchrun: a played rank, or a toy of one rank."""
+    return e.rehearse == "layout" or (e.rehearse == "train" and e.layout.world_size == 1)
+
+
+def started(e: Experiment, python: str, command: Iterable[str]) -> tuple[str, ...]:
+    """Return what starts the processes of this node, each of which runs `command`, a program of ours and its words."""
+    return (python, "-u", *(() if is_alone(e) else ("-m", "torch.distributed.run", *torchrun(e))), *command)
+
+
+def place(e: Experiment) -> Reasoned:
+    """Return what torchrun would set for the one process of a toy of one rank."""
+    if not is_alone(e) or e.rehearse != "train":
+        return {}
+    reason = "as torchrun sets it, without which one rank starts sooner"
+    env = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(e.cluster.master_port), "TORCHELASTIC_RUN_ID": "none"}
+    return {name: (value, reason) for name, value in env.items()}
 
 
 def machine(e: Experiment, host: Host) -> Reasoned:

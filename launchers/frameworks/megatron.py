@@ -18,7 +18,7 @@ from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
 from launchers.rehearse import MOCK_VOCABULARY
-from launchers.variables import machine, torchrun
+from launchers.variables import machine, place, started
 
 ENGINE = Path(__file__).parents[1] / "ranks" / "engine.py"
 SETTINGS = "settings.json"
@@ -33,10 +33,10 @@ class Megatron(Framework):
         engine = (str(ENGINE), "--settings", SETTINGS)
         return Plan(
             setup=corpus.setup(e, host.python),
-            argv=(host.python, "-u", "-m", "torch.distributed.run", *torchrun(e), *engine),
+            argv=started(e, host.python, engine),
             files={SETTINGS: json.dumps(settings(e), indent=2) + "\n"},
             forward_env=e.cluster.forward_env,
-        ).with_env(machine(e, host))
+        ).with_env({**machine(e, host), **place(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         if e.rehearse == "layout":
