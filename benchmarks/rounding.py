@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from compare.rehearsed import gap
 from conf import load_experiment
 from launchers import where
 from parsers import Record, Step
@@ -42,7 +43,8 @@ PAIRS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     "EP": ((MOE,), (*TWO, FOUR), (*TWO, FOUR, "layout.expert_model_parallel_size=2")),
     "MBS": ((DENSE,), ONE, (*ONE, FOUR)),  # with experts each micro-batch has a balancing loss of its own
 }
-READ = ("loss", "grad_norm")
+READ = ("loss", "grad_norm", "gradient", "weight")
+_TENSORS = {"gradient": "first_gradients", "weight": "last_weights"}  # of each parameter the norm
 
 
 def main() -> None:
@@ -87,10 +89,14 @@ def bands(precision: str, seeds: int, folder: str, only: Sequence[str]) -> Itera
 
 
 def apart(first: Record, second: Record, what: str) -> Iterator[float]:
-    """Yield the relative difference, by step."""
+    """Yield the relative difference, by step; of tensors the largest of all, once."""
+    if what in _TENSORS:
+        ours, theirs = (getattr(record.read_back, _TENSORS[what]) for record in (first, second))
+        yield max(gap(tensor.norm, theirs[name].norm) for name, tensor in ours.items())
+        return
     for one, other in zip(first.steps, second.steps, strict=True):
         a, b = value(one, what), value(other, what)
-        yield abs(a - b) / abs(a)
+        yield gap(a, b)
 
 
 def value(step: Step, what: str) -> float:

@@ -47,8 +47,9 @@ from compare.groups import (
     variables_of,
 )
 from compare.losses import compare_losses
-from compare.objects import AS_NAMED, MEANING, changes_numbers, process_of, strays
-from compare.rehearsed import compare_series, trained
+from compare.objects import AS_NAMED, MEANING, changes_numbers, object_rows, process_of, strays
+from compare.parting import Parting, Seen, first_parting
+from compare.rehearsed import strictly, trained
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
 from conf.mlperf import Benchmark, benchmark_of
@@ -148,7 +149,7 @@ class Verdict(Struct, frozen=True):
 class Audit(Struct, frozen=True):
     """The checks of a comparison. rows: every setting; checks: of the curves; deviations: requested against effective,
     run by run; varied: what is compared; among: of rehearsals or plans among themselves the verdict is about settings
-    alone."""
+    alone; parting: where rehearsals part, in the order of a step."""
 
     rows: tuple[Row, ...]
     checks: tuple[Check, ...]
@@ -156,6 +157,7 @@ class Audit(Struct, frozen=True):
     verdict: Verdict
     varied: Varied
     among: Among
+    parting: Parting | None = None
 
 
 def audit(
@@ -185,7 +187,17 @@ def audit(
     rows = tuple(_accepted(row, row.setting, accept) for row in rows)
     checks = tuple(_accepted(check, check.name, question.accept) for check in checks)
     deviations = tuple(_accepted(item, item.setting, question.accept) for item in deviations)
-    return Audit(rows, checks, deviations, _verdict(groups, sides, rows, checks, deviations), compared, among)
+    parts = _parting(sides, runs) if ran and _is_strict(sides, runs) else None
+    verdict = _verdict(groups, sides, rows, checks, deviations)
+    if parts and verdict.word != "comparable":
+        verdict = replace(verdict, reasons=(Reason(parts.text, "breaks"), *verdict.reasons))
+    return Audit(rows, checks, deviations, verdict, compared, among, parts)
+
+
+def _parting(sides: Sides, runs: Sequence[Traced]) -> Parting | None:
+    """Return where rehearsals of one seed part first from the first of them."""
+    by_seed = gathered((run.seed, Seen(run.label, run.run.record)) for run in runs).values()
+    return first_parting(((same_[0], other) for same_ in by_seed for other in same_[1:]), object_rows(sides))
 
 
 def _checks(
@@ -236,7 +248,8 @@ def _findings(
     yield "tokens_seen", compare_with(runs[0], runs, compare_tokens), count, either
     yield "tokens_checksum", checksums, (TOKENS, SEED, *count), either[:1]
     if _is_strict(sides, runs):
-        yield "loss", compare_series(runs, "loss"), behind, either[:1]
+        for name, result in strictly(runs):
+            yield name, result, behind, either[:1]
     else:
         losses = compare_losses([side.label for side in sides], runs, baseline)
         yield "loss", losses, behind, either[:1]

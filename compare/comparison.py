@@ -333,6 +333,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "requested_not_effective": to_builtins(audited.deviations),
         "checks": to_builtins(audited.checks),
         "objects": to_builtins(comparison.objects),
+        "parting": to_builtins(audited.parting),
         "rehearsed": audited.among == "rehearsed",
         "planned": audited.among == "planned",
         "difference": comparison.difference,

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from compare.curve import Finding, Traced
+from conf.errors import some
 from conf.facts import read_lines
 from metrics import shown
 from metrics.repeats import gathered
 from parsers import Record
 from parsers.assemble import same
+from parsers.read_back import Batch, ReadBack, Tensor
 from parsers.record import numbered
 
 What = Literal["loss", "grad_norm", "gradient", "weight"]
@@ -37,8 +40,8 @@ _PRECISION = ("params_dtype", "fp8", "fp4", "accumulate_allreduce_grads_in_fp32"
 _MACHINE = ("host", "torch")
 MARGIN = 4.0
 """A band is so many times the largest difference that was measured: few models and seeds are not the worst."""
-_ONE_NUMBER = 2.0**-22
-"""Two last bits of float32, relative: some stacks keep a gradient norm in it, others in float64."""
+_UNIT = 2.0**-24
+"""The unit roundoff of float32, in which norms are kept: the least that another order of a sum may change."""
 BEGIN_EQUAL = "cannot tell: each stack drew its own first weights; begin with equal ones (equal_init=true)"
 
 
@@ -61,20 +64,120 @@ def trained(runs: Sequence[Traced]) -> bool:
     return not any("loss" in run.run.record.not_rehearsed for run in runs)
 
 
+def strictly(runs: Sequence[Traced]) -> Iterator[tuple[str, Finding]]:
+    """Yield each check of rehearsals by its name, in the order of a step."""
+    yield "first_weights", compare_tensors(runs, "first_weights")
+    yield "inputs", compare_inputs(runs)
+    yield "loss", compare_series(runs, "loss")
+    yield "first_gradients", compare_tensors(runs, "first_gradients")
+    yield "grad_norm", compare_series(runs, "grad_norm")
+    yield "last_weights", compare_tensors(runs, "last_weights")
+
+
 def compare_series(runs: Sequence[Traced], what: What) -> Finding:
     """Compare losses or gradient norms of rehearsals: of each seed those of all runs with the first's."""
     known = {id(run): series(run.run.record, what) for run in runs}
     if silent := next((run for run in runs if not known[id(run)]), None):
         return Finding("unknown", f"{silent.name} reports no {'loss' if what == 'loss' else 'gradient norm'}")
+    return _first([_two(*pair, what, *(known[id(run)] for run in pair)) for pair in _pairs(runs)])
+
+
+TENSORS: Mapping[str, tuple[str, What | None]] = {
+    "first_weights": ("weights before the first step", None),
+    "first_gradients": ("gradients of the first step", "gradient"),
+    "last_weights": ("weights after the last step", "weight"),
+}
+"""Members of ReadBack by name of their check, in words, and the band of their norms; without one they are equal in any
+layout."""
+INPUTS = ("tokens", "labels", "position_ids", "loss_mask", "attention_mask", "masked")
+"""Members of Batch that are equal in any layout."""
+
+
+def compare_tensors(runs: Sequence[Traced], name: str) -> Finding:
+    """Compare the weights or gradients of rehearsals, a member of TENSORS, with those of the first of each seed."""
+    words, what = TENSORS[name]
+    for run in runs:
+        if not getattr(read_of(run.run.record), name):
+            return Finding("unknown", f"{run.name} has no reading of the {words}: rehearse it again")
+    return _first([_tensors(first, run, name, words, what) for first, run in _pairs(runs)])
+
+
+def _tensors(first: Traced, run: Traced, name: str, words: str, what: What | None) -> Finding:
+    records = first.run.record, run.run.record
+    ours, theirs = (getattr(read_of(record), name) for record in records)
+    if alone := sorted(ours.keys() ^ theirs.keys()):
+        return Finding("apart", f"{words}: {some(alone)} in one of {first.name} and {run.name} alone", 0)
+    within = 0.0 if what is None else tolerance(*records, what)
+    apart = unlike(ours, theirs, within)
+    if not apart:
+        how = "bit-equal" if within == 0 else f"norms within {shown(within, 2)} of rounding"
+        return Finding("equal", f"{how}, of {len(ours)} parameters")
+    if within == math.inf or (why := _no_band(*records)):
+        sizes = " and ".join(differing(*records))
+        reason = why if within != math.inf else f"no rounding was measured between two {sizes} in this precision"
+        return Finding("unknown", f"the {words} differ; {reason}", 0)
+    return Finding("apart", f"the {words} differ between {first.name} and {run.name} in {some(apart)}", 0)
+
+
+def unlike(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], within: float = 0.0) -> list[str]:
+    """Return the names of tensors that differ: in any bit, or their norms by a share where two layouts round. What
+    cannot be compared differs."""
+
+    def differ(one: Tensor, other: Tensor) -> bool:
+        if within == 0 and None not in (one.checksum, other.checksum):
+            return one.checksum != other.checksum
+        return None in (one.norm, other.norm) or not gap(one.norm or 0.0, other.norm or 0.0) <= within
+
+    return [name for name, tensor in ours.items() if name in theirs and differ(tensor, theirs[name])]
+
+
+def compare_inputs(runs: Sequence[Traced]) -> Finding:
+    """Compare what the models of rehearsals were given, and which targets count, step by step."""
+    for run in runs:
+        if not read_of(run.run.record).batches:
+            return Finding("unknown", f"{run.name} has no reading of its batches: rehearse it again")
+    return _first([_inputs(first, run) for first, run in _pairs(runs)])
+
+
+def _inputs(first: Traced, run: Traced) -> Finding:
+    ours, theirs = (by_step(one.run.record) for one in (first, run))
+    common = sorted(ours.keys() & theirs.keys())
+    for step, name in product(common, INPUTS):
+        if known_apart(getattr(ours[step], name), getattr(theirs[step], name)):
+            return Finding("apart", f"{name} of {first.name} and {run.name} differ at step {step}", step)
+    known = [name for name in INPUTS if common and None not in (getattr(ours[0], name), getattr(theirs[0], name))]
+    if not known:
+        return Finding("unknown", f"{first.name} and {run.name} report no input of the same step")
+    return Finding("equal", f"{', '.join(known)} of {len(common)} steps")
+
+
+def by_step(record: Record) -> dict[int, Batch]:
+    """Return the batches of a record by their step."""
+    return {batch.step: batch for batch in read_of(record).batches}
+
+
+def known_apart(one: Any, other: Any) -> bool:
+    """Return whether two values are known, and differ."""
+    return one is not None and other is not None and not same(one, other)
+
+
+def read_of(record: Record) -> ReadBack:
+    """Return what was read of a rehearsal; nothing where its record is of before."""
+    return record.read_back or ReadBack()
+
+
+def _pairs(runs: Sequence[Traced]) -> list[tuple[Traced, Traced]]:
     by_seed = gathered((run.seed, run) for run in runs).values()
-    pairs = [(same_[0], run) for same_ in by_seed for run in same_[1:]]
-    findings = [_two(*pair, what, *(known[id(run)] for run in pair)) for pair in pairs]
+    return [(alike[0], run) for alike in by_seed for run in alike[1:]]
+
+
+def _first(findings: Sequence[Finding]) -> Finding:
+    """Return the finding that decides: of what parts the earliest, else what is not known, else what is not exact."""
     for state in ("apart", "unknown"):
         if those := [one for one in findings if one.state == state]:
             return min(those, key=lambda one: math.inf if one.step is None else one.step)
-    if not findings:
-        return Finding("unknown", "no two runs of one seed")
-    return next((one for one in findings if not one.reason.startswith("bit-equal")), findings[0])
+    inexact = (one for one in findings if not one.reason.startswith("bit-equal"))
+    return next(inexact, findings[0] if findings else Finding("unknown", "no two runs of one seed"))
 
 
 def series(record: Record, what: What) -> dict[int, float]:
@@ -88,11 +191,9 @@ def _two(first: Traced, run: Traced, what: What, ours: Mapping[int, float], thei
     if not steps or ours.keys() != theirs.keys():
         return Finding("unknown", f"{first.name} and {run.name} do not report it of the same steps")
     gaps = [(step, gap(ours[step], theirs[step])) for step in steps]
-    exact = _ONE_NUMBER if what == "grad_norm" else 0.0
-    parts = next((step for step, share in gaps if not share <= exact), None)
+    parts = next((step for step, share in gaps if share != 0), None)
     if parts is None:
-        alike = "bit-equal" if not any(share for _, share in gaps) else "equal to the last digits of float32"
-        return Finding("equal", f"{alike} over {len(steps)} steps, seed by seed")
+        return Finding("equal", f"bit-equal over {len(steps)} steps, seed by seed")
     records = first.run.record, run.run.record
     if (step := next((step for step, share in gaps if math.isnan(share)), None)) is not None:
         return Finding("apart", f"nan or inf in one of {first.name} and {run.name} at step {step}", step)
@@ -167,12 +268,12 @@ def _at(band: Rounding, step: int) -> float:
     return band.largest[min(step, len(band.largest) - 1)]
 
 
-def tolerance(first: Record, second: Record, what: What, step: int) -> float:
-    """Return by which share `what` of two runs from equal weights may differ at a step: by nothing in one layout, but
-    for a norm's last bits; inf where it was not measured."""
-    exact = 0.0 if what == "loss" else _ONE_NUMBER
+def tolerance(first: Record, second: Record, what: What, step: int = 0) -> float:
+    """Return by which share `what` of two runs from equal weights may differ at a step: by nothing in one layout; inf
+    where it was not measured."""
     bands = [_band(first, size, what) for size in differing(first, second)]
-    return math.inf if None in bands else max(exact, MARGIN * sum(_at(band, step) for band in bands if band))
+    least = _UNIT if bands and what != "loss" else 0.0
+    return math.inf if None in bands else max(least, MARGIN * sum(_at(band, step) for band in bands if band))
 
 
 def gap(first: float, second: float) -> float:

@@ -364,6 +364,7 @@ def _read_back(files: Sequence[RankFile], notes: list[str]) -> ReadBack:
         first_weights=readings.tensors(files, "first_weights", notes),
         first_gradients=readings.tensors(files, "first_gradients", notes),
         last_weights=readings.tensors(files, "last_weights", notes),
+        first_outputs=readings.outputs(files),
         batches=_batches(files),
         optimizer=readings.optimizer(files, decays, notes),
     )

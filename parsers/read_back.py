@@ -84,12 +84,14 @@ class ReadBack(Struct, frozen=True, kw_only=True):
     """All that was read. drawn: the vendor's own first weights, before equal ones were put in their place.
     first_weights: before the first step; last_weights: after the last; first_gradients: of the first step, reduced over
     the ranks and averaged as the optimizer receives them, before clipping. Each by the parameter's name in the complete
-    model. objects: by a short name (TransformerConfig, OptimizerConfig …)."""
+    model. first_outputs: of each module in its first forward pass, in that order, summed over the ranks: the same
+    where the layout is the same. objects: by a short name (TransformerConfig, OptimizerConfig …)."""
 
     drawn: Mapping[str, Tensor] = {}
     first_weights: Mapping[str, Tensor] = {}
     last_weights: Mapping[str, Tensor] = {}
     first_gradients: Mapping[str, Tensor] = {}
+    first_outputs: Mapping[str, Tensor] = {}
     batches: tuple[Batch, ...] = ()
     optimizer: Optimizer | None = None
     objects: Mapping[str, Object] = {}

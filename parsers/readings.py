@@ -46,6 +46,16 @@ class Given(Struct, frozen=True):
     masked: Size | None = None
 
 
+class Output(Struct, frozen=True, array_like=True, gc=False):
+    """The output of a module on one rank, in its first forward pass. checksum: the CRC-32 of its values in float32."""
+
+    name: str
+    shape: Annotated[tuple[Size, ...], Meta(max_length=8)]
+    dtype: str
+    squares: float | None
+    checksum: Checksum
+
+
 class OptimizerRow(Struct, frozen=True):
     """The optimizer of one rank, see `Optimizer`."""
 
@@ -62,7 +72,24 @@ class Tensors(Struct, frozen=True, kw_only=True):
     first_weights: tuple[Part, ...] = ()
     last_weights: tuple[Part, ...] = ()
     first_gradients: tuple[Part, ...] = ()
+    first_outputs: tuple[Output, ...] = ()
     optimizer: OptimizerRow | None = None
+
+
+def outputs(files: Sequence[Tensors]) -> dict[str, Tensor]:
+    """Return the outputs of all ranks together, by module: of equal layouts the same ones. shape: on the first rank."""
+    of_names: dict[str, list[Output]] = {}
+    for output in (output for file in files for output in file.first_outputs):
+        of_names.setdefault(output.name, []).append(output)
+    return {
+        name: Tensor(
+            shape=parts[0].shape,
+            dtype=parts[0].dtype,
+            checksum=sum(part.checksum for part in parts) % MODULUS,
+            norm=None if any(part.squares is None for part in parts) else math.sqrt(sum(p.squares or 0 for p in parts)),
+        )
+        for name, parts in of_names.items()
+    }
 
 
 def tensors(files: Sequence[Tensors], kind: str, notes: list[str]) -> dict[str, Tensor]:

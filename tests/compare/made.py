@@ -18,6 +18,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested, vocabulary
 from metrics.bill import Terms
 from parsers import Power, Reading, Record, Step, differences, write
+from parsers.read_back import Batch, Optimizer, ReadBack, Tensor
 
 SCHEMA = json.loads(Path(compare.__file__).with_name("compare.schema.json").read_text(encoding="utf-8"))
 
@@ -68,10 +69,47 @@ def toy(name: str, over: dict[str, Any] | None = None, **known: Any) -> Record:
     """Return a rehearsal from equal weights that reports all that a comparison needs."""
     record = made(name, over={"params_dtype": "float32", **(over or {})}, provenance="rehearsed", **known)
     facts = {"equal_init": 1, "host": "box", "torch": "2.13", "launcher_commit": "a" * 40}
+    known_ = {"read_back": read_back(), **known}["read_back"]
     return each(
-        replace(record, environment={**facts, **known.get("environment", {})}),
+        replace(record, environment={**facts, **known.get("environment", {})}, read_back=known_),
         lambda s: replace(s, lr_used=1e-3, grad_norm=2.5, metrics={"tokens_checksum": 5.0}),
     )
+
+
+_IN_LAYER = ("input_layernorm.weight", "self_attention.linear_qkv.weight", "mlp.linear_fc1.weight")
+PARAMETERS = (
+    "embedding.word_embeddings.weight",
+    *(f"decoder.layers.{layer}.{name}" for layer in (0, 1) for name in _IN_LAYER),
+    "decoder.final_layernorm.weight",
+    "output_layer.weight",
+)
+
+
+def tensors(factor: float = 1.0, only: str = "", dtype: str = "float32") -> dict[str, Tensor]:
+    """Return a tensor of each parameter; of those whose name has `only` in it, `factor` times as large."""
+    factors = {name: factor if only in name else 1.0 for name in PARAMETERS}
+    rows = enumerate(factors.items(), start=1)
+    return {n: Tensor(shape=(4,), dtype=dtype, checksum=round(at * f * 2**20), norm=at * f) for at, (n, f) in rows}
+
+
+def read_back(**known: Any) -> ReadBack:
+    """Return what the probe reads of a toy of two layers."""
+    given = {"tokens": 5, "labels": 6, "loss_mask": 7, "position_ids": 8, "attention_mask": 9, "masked": 0}
+    adam = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "decoupled_weight_decay": True}
+    read = ReadBack(
+        first_weights=tensors(),
+        last_weights=tensors(),
+        first_gradients=tensors(),
+        batches=tuple(Batch(step=step, **given) for step in range(12)),
+        optimizer=Optimizer(
+            kind="torch.optim.adamw.AdamW",
+            arguments=adam,
+            groups=(adam, {**adam, "weight_decay": 0.0}),
+            weight_decays=(0.1,) * 12,
+            state={"exp_avg": "float32", "master": "float32"},
+        ),
+    )
+    return replace(read, **known)
 
 
 def each(record: Record, change: Callable[[Step], Step]) -> Record:

@@ -26,6 +26,7 @@ CASES = {
     "bf16 TP2 SP": ("layout=tp2", "gpus_per_node=2"),
     "bf16 PP2": ("layout=pp2", "gpus_per_node=2"),
 }
+CHECKS = ("first_weights", "inputs", "loss", "first_gradients", "grad_norm", "last_weights")
 SPEEDS = ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "end_monotonic_s")
 
 
@@ -62,8 +63,9 @@ def test_nothing_differs_that_is_not_declared(runs: Path, capsys: pytest.Capture
     answer = compared(capsys, runs)
     assert found_by(answer, ("unexplained",)) == set()
     assert {check["name"]: check["state"] for check in answer["checks"]} == dict.fromkeys(
-        ("lr_used", "tokens_seen", "tokens_checksum", "loss"), "equal"
+        ("lr_used", "tokens_seen", "tokens_checksum", *CHECKS), "equal"
     )
+    assert answer["parting"] is None
     assert answer["verdict"]["word"] == "comparable"
 
 

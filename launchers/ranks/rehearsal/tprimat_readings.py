@@ -8,6 +8,7 @@ checksum. Replicas write the same part, and must agree."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -152,6 +153,8 @@ class Readings:
     def __init__(self, probe: Any) -> None:
         self.probe = probe
         self.content: dict[str, Any] = {"drawn": [], "first_weights": [], "first_gradients": [], "last_weights": []}
+        self.content["first_outputs"] = []
+        self.hooks: list[Any] = []
         self.parts: list[Part] | None = None
         self.inside = False
         self.before = self.stepped = 0.0  # sums of squares of the gradients, before clipping and as they step
@@ -188,6 +191,8 @@ class Readings:
     def before_step(self) -> None:
         """Read gradients as they arrive, in the first step also each by itself, and the weights that they are of."""
         self.stepped = 0.0
+        while self.hooks:
+            self.hooks.pop().remove()
         if self.parts is None:
             self.parts = list(all_parts(self.probe))
             self.content["first_weights"] = [part.row(part.weight) for part in self.parts]
@@ -222,8 +227,30 @@ class Readings:
 
     # What the model is given, and which of its losses count
 
+    def watch_outputs(self, model: Any) -> None:
+        """Read the output of each module of a chunk in its first forward pass, in the order in which they are made."""
+        seen: set[str] = set()
+
+        def read_output(name: str, module: Any, arguments: Any, output: Any) -> None:
+            if model.training and name not in seen:
+                seen.add(name)
+                self.probe.guarded(self.read_output, global_name(model, name).rstrip("."), output)
+
+        for name, module in model.named_modules():
+            if name:
+                self.hooks.append(module.register_forward_hook(functools.partial(read_output, name)))
+
+    def read_output(self, name: str, output: Any) -> None:
+        """Add a row of one output: its name, shape, dtype, sum of squares, and the CRC-32 of its values in float32."""
+        parts = output if isinstance(output, tuple | list) else (output,)
+        if (tensor := next((one for one in parts if hasattr(one, "is_floating_point")), None)) is not None:
+            values = tensor.detach().float().contiguous().numpy()
+            row = [name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
+            self.content["first_outputs"].append([*row, _squares(tensor), zlib.crc32(values)])
+
     def watch(self, model: Any) -> None:
         """Read the input of each forward pass of a chunk; of one that makes losses also what is left of them."""
+        self.watch_outputs(model)
 
         def read_forward(model: Any, arguments: Any, options: Mapping[str, Any], output: Any) -> None:
             if model.training:

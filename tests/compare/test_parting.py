@@ -1,0 +1,236 @@
+"""Test where two rehearsals are said to part: the first thing that differs in the order of a step, and what it looks
+like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from made import compared, each, read_back, tensors, toy
+from msgspec.structs import replace
+
+from compare.parting import ORDER, Parting
+from parsers import Record, Step
+from parsers.read_back import Batch, Object, Optimizer, Tensor
+
+NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
+Change = Callable[[Record], Record]
+
+
+def read(**known: Any) -> Change:
+    """Return what gives a record other readings."""
+    return lambda record: replace(record, read_back=read_back(**known))
+
+
+def series(what: str, factor: float, first: int) -> Change:
+    """Return what changes a loss or a norm from a step on."""
+
+    def changed(step: Step) -> Step:
+        return step if step.step < first else replace(step, **{what: getattr(step, what) * factor})
+
+    return lambda record: each(record, changed)
+
+
+def metric(**values: float) -> Change:
+    return lambda record: each(record, lambda s: replace(s, metrics={**s.metrics, **values}))
+
+
+def batch(step: int, **other: Any) -> Change:
+    """Return what changes the input of one step."""
+
+    def of(one: Batch) -> Batch:
+        return replace(one, **other) if one.step == step else one
+
+    return read(batches=tuple(map(of, read_back().batches)))
+
+
+def optimizer(**other: Any) -> Change:
+    before = read_back().optimizer or Optimizer()
+    return read(optimizer=replace(before, **other))
+
+
+def of_size(change: Change, over: Mapping[str, Any]) -> tuple[Change, Mapping[str, Any]]:
+    return change, over
+
+
+def both(*changes: Change) -> Change:
+    def all_of(record: Record) -> Record:
+        for change in changes:
+            record = change(record)
+        return record
+
+    return all_of
+
+
+LOSS = series("loss", 1.001, 0)
+LATER = series("loss", 1.0001, 1)
+GROUPS = {"betas": [0.9, 0.95], "eps": 1e-8}
+OUTPUTS = {
+    name: Tensor(checksum=at, norm=1.0)
+    for at, name in enumerate(("embedding", "decoder.layers.0.self_attention", "decoder.layers.1.mlp", "output_layer"))
+}
+OTHER_OUTPUTS = {**OUTPUTS, **{n: Tensor(checksum=99, norm=1.1) for n in ("output_layer", "decoder.layers.1.mlp")}}
+DP = {"data_parallel_size": 4}
+TP = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+PP = {"pipeline_model_parallel_size": 2}
+
+CASES: dict[str, tuple[Change, Mapping[str, Any], str, str]] = {
+    "another first weight": (
+        both(read(first_weights=tensors(2.0, "embedding")), LOSS),
+        {},
+        "first weights",
+        "embedding.word_embeddings.weight",
+    ),
+    "a parameter more": (
+        read(first_weights={**tensors(), "extra.bias": Tensor(checksum=1, norm=1.0)}),
+        {},
+        "first weights",
+        "extra.bias only in primus",
+    ),
+    "other tokens later": (both(batch(3, tokens=77), series("loss", 1.1, 3)), {}, "data", "of step 3: other tokens"),
+    "labels": (both(batch(0, labels=77), LOSS), {}, "data", "the labels are not"),
+    "masked": (
+        both(batch(0, loss_mask=77, masked=12), LOSS),
+        {},
+        "mask",
+        "masked targets: 0 of 800 in nemo, 12 in primus",
+    ),
+    "forward": (both(LOSS, read(first_gradients=tensors(1.01, "layers"))), {}, "forward", "and the first loss is not"),
+    "reported loss": (LOSS, {}, "loss", "the loss that is reported is not"),
+    "loss scaled": (
+        both(series("loss", 4.0, 0), series("grad_norm", 4.0, 0), read(first_gradients=tensors(4.0))),
+        {},
+        "loss",
+        "loss and gradients are 4.00 times",
+    ),
+    "accumulation": (
+        both(series("grad_norm", 8.0, 0), read(first_gradients=tensors(8.0))),
+        {"num_micro_batches": 8},
+        "backward",
+        "every gradient of primus is 8.00 times nemo's: accumulation is not averaged (over 8 micro-batches)",
+    ),
+    "accumulation on the other side": (
+        both(series("grad_norm", 1 / 8, 0), read(first_gradients=tensors(1 / 8))),
+        {"num_micro_batches": 8},
+        "backward",
+        "every gradient of nemo is 8.00 times primus's",
+    ),
+    "sum over ranks": (
+        both(series("grad_norm", 4.0, 0), read(first_gradients=tensors(4.0))),
+        DP,
+        "gradient reduction",
+        "a sum, and no mean, over 4 data parallel ranks",
+    ),
+    "norms without their all-reduce": (
+        both(LATER, read(first_gradients=tensors(1.3, "norm"))),
+        TP,
+        "gradient reduction",
+        "sequence parallelism without their all-reduce",
+    ),
+    "norms doubled": (
+        read(first_gradients=tensors(2.0, "norm")),
+        {},
+        "backward",
+        "gradients of the norms differ (2.00",
+    ),
+    "tied embedding": (
+        read(first_gradients=tensors(0.7, "embedding")),
+        PP,
+        "gradient reduction",
+        "not summed over the first and the last stage",
+    ),
+    "below a layer": (
+        read(first_gradients={**tensors(), **{n: t for n, t in tensors(1.4).items() if "layers.0" in n or "emb" in n}}),
+        {},
+        "backward",
+        "from the loss down decoder.layers.0.mlp.linear_fc1.weight is the first whose gradient differs",
+    ),
+    "norm of the gradients": (series("grad_norm", 1.2, 0), {}, "clipping", "the norm of them is not"),
+    "clip": (both(metric(clip_coefficient=0.5), LATER), {}, "clipping", "clipped by 0.5000, nemo's by 0.2500"),
+    "growing decay": (
+        both(optimizer(weight_decays=(0.1,) * 4 + (0.2,) * 8), series("loss", 1.0001, 5)),
+        {},
+        "optimizer",
+        "primus's grows from 0.1 to 0.2 from step 4 on",
+    ),
+    "epsilon": (
+        both(optimizer(groups=({**GROUPS, "eps": 1e-5},)), LATER),
+        {},
+        "optimizer",
+        "eps: nemo 1e-08; primus 1e-05",
+    ),
+    "L2": (
+        both(optimizer(groups=({**GROUPS, "decoupled_weight_decay": False},)), LATER),
+        {},
+        "optimizer",
+        "decoupled weight decay is off in primus",
+    ),
+    "state": (
+        both(optimizer(state={"exp_avg": "bfloat16", "master": "float32"}), LATER),
+        {},
+        "optimizer",
+        "exp_avg is kept in float32 by nemo, in bfloat16 by primus",
+    ),
+    "decay of norms": (
+        both(LATER, read(last_weights=tensors(0.9, "norm"))),
+        {},
+        "optimizer",
+        "the weights of the norms alone that it makes are not",
+    ),
+    "rates": (
+        both(lambda r: each(r, lambda s: replace(s, lr_used=1e-3 + 1e-5 * (s.step > 3))), series("loss", 1.001, 5)),
+        {},
+        "schedule",
+        "primus steps at 0.00101, nemo at 0.001",
+    ),
+    "the last weights alone": (read(last_weights=tensors(1.1)), {}, "optimizer", "of step 11"),
+}
+
+
+def where(change: Change, over: Mapping[str, Any]) -> tuple[Parting | None, str, tuple[str, ...]]:
+    first, second = toy("a", dict(over), **NEMO), change(toy("b", dict(over), **PRIMUS))
+    first = metric(clip_coefficient=0.25)(first)
+    if not any("clip_coefficient" in step.metrics for step in second.steps):
+        second = metric(clip_coefficient=0.25)(second)
+    audit = compared(first, second).audit
+    return audit.parting, audit.verdict.word, audit.verdict.texts
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_part_of_a_step_is_named(case: str) -> None:
+    change, over, part, says = CASES[case]
+    parting, word, reasons = where(change, over)
+    assert parting is not None and (parting.part, word) == (part, "not comparable"), (parting, reasons)
+    assert says in parting.sentence and reasons[0].startswith(parting.sentence)
+
+
+def test_of_all_that_differs_the_first_decides() -> None:
+    parting, *_ = where(both(LOSS, batch(0, labels=77)), {})
+    assert parting is not None and parting.part == "data"
+    assert ORDER.index("data") < ORDER.index("forward")
+
+
+@pytest.mark.parametrize(("outputs", "part"), [(OTHER_OUTPUTS, "forward"), (OUTPUTS, "loss")])
+def test_the_first_module_is_named_where_the_losses_part(outputs: Mapping[str, Tensor], part: str) -> None:
+    first = replace(toy("a", **NEMO), read_back=read_back(first_outputs=OUTPUTS))
+    second = LOSS(replace(toy("b", **PRIMUS), read_back=read_back(first_outputs=outputs)))
+    parting = compared(first, second).audit.parting
+    assert parting is not None and parting.part == part
+    assert part == "loss" or "decoder.layers.1.mlp is the first module whose output differs" in parting.sentence
+
+
+def test_what_can_be_the_cause_is_said() -> None:
+    def built(percent: float) -> dict[str, Object]:
+        return {"TransformerConfig": Object(kind="T", fields={"rotary_percent": percent, "hidden_size": 8})}
+
+    first = replace(toy("a", **NEMO), read_back=read_back(objects=built(1.0)))
+    second = LOSS(
+        replace(toy("b", **PRIMUS), read_back=read_back(objects=built(0.5), first_gradients=tensors(1.1, "qkv")))
+    )
+    parting = compared(first, second).audit.parting
+    assert parting is not None and parting.causes == ("rotary_percent (nemo 1.0, primus 0.5)",)
+
+
+def test_equal_rehearsals_part_nowhere() -> None:
+    assert where(lambda record: record, {})[:2] == (None, "comparable")
