@@ -72,6 +72,7 @@ _FACTORS: tuple[tuple[str, Part, str], ...] = (
 )
 """A size by which gradients may be off, where that shows first, and why."""
 _MOST_CAUSES = 6
+_SAME_RATE = 1e-12  # as compare/curve.py has it: the last bits of a formula
 _ARGUMENTS = ("betas", "eps", "bias_correction", "amsgrad", "momentum", "dampening", "nesterov")
 
 
@@ -398,10 +399,11 @@ def _decoupled(optimizer: Any) -> bool | None:
 def _rates(first: Seen, second: Seen) -> Iterator[Parting]:
     """Yield where the rates of the schedule differ."""
     ours, theirs = ({s.step: s.lr_used for s in seen.record.steps} for seen in (first, second))
-    if apart := [s for s in ours if known_apart(ours[s], theirs.get(s))]:
-        step = apart[0]
-        text = f"{second.label} steps at {theirs[step]:.6g}, {first.label} at {ours[step]:.6g}"
-        yield Parting("schedule", step, text)
+    common = sorted(ours.keys() & theirs.keys())
+    pairs = [(step, one, other) for step in common if None not in (one := ours[step], other := theirs[step])]
+    if apart := [pair for pair in pairs if gap(pair[1] or 0.0, pair[2] or 0.0) > _SAME_RATE]:
+        step, one, other = apart[0]
+        yield Parting("schedule", step, f"{second.label} steps at {other:.6g}, {first.label} at {one:.6g}")
 
 
 def _afterwards(first: Seen, second: Seen) -> Parting | None:
