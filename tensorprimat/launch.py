@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict, replace
 from functools import partial
@@ -30,6 +30,7 @@ from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
 from parsers.planned import RECORD
 from parsers.storage import run_file
+from tensorprimat import together
 from tensorprimat.check import target_problems
 from tensorprimat.plan_text import plan_text, planned
 from tensorprimat.run import planned_record, rehearsal, rehearse_once, run_once
@@ -96,13 +97,22 @@ def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     try:
-        for start in runs:
-            rows.append(_row(*start()))
-            if (rows[-1]["cause"] or "").endswith(FROM_LAUNCHER):
-                break
+        for row in together.rows(
+            [partial(_started, start) for start in runs], together.at_once(requested), _is_ended_by_us
+        ):
+            rows.append(row)
     finally:
         print(json.dumps(rows, indent=2) if as_json else _table(rows))
     return 0 if all(row["status"] == "completed" for row in rows) else 1
+
+
+def _started(start: Callable[[], tuple[Record, Path]]) -> dict[str, Any]:
+    return _row(*start())
+
+
+def _is_ended_by_us(row: Mapping[str, Any]) -> bool:
+    """Return whether a signal to this program ended the run: none of the others is wanted then."""
+    return str(row["cause"]).endswith(FROM_LAUNCHER)
 
 
 def _row(record: Record, path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace as changed
 from functools import partial
 from itertools import islice
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -353,7 +354,9 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
 def _shown(title: str, iterations: int, tokens_per_step: int) -> Iterator[_OnStep]:
     """Show a run; call what is given at the end of each step with its iteration, from 1, its loss and its seconds."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
-    bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    bar = Progress(
+        *columns, console=Console(stderr=True), disable=not sys.stderr.isatty() or parent_process() is not None
+    )
     task = bar.add_task(title, total=iterations, state="starting")
     first_step_at: float | None = None
     printed = time.monotonic()
