@@ -38,7 +38,7 @@ def read_json(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
     if len(text) > most:
         raise InputError(Problem(str(path), f"is larger than {most:,} bytes"))
     try:
-        document = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_number, parse_int=_number)
+        document = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_constant, parse_int=_number)
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), "is not valid JSON", str(error)[:200])) from error
     if not isinstance(document, dict):
@@ -53,10 +53,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+def _constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON's")
+
+
 def _number(text: str) -> int:
     if len(text) > _MOST_DIGITS:
         raise ValueError(f"an integer of {len(text)} digits")
-    return int(text)  # ValueError: NaN and Infinity, which are no JSON
+    return int(text)
 
 
 def model_of(config: Mapping[str, Any], **about: str | None) -> Model:

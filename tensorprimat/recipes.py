@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any
 
 from conf import devices, load_experiment
@@ -247,8 +248,12 @@ class Changes:
 def _import(arguments: Arguments) -> int:
     checkout = Path(arguments.words[0]).expanduser().absolute()
     framework = _stack(checkout)
-    release = arguments["release"] or _release(framework, checkout)
-    read = list(framework.read_recipes(checkout, arguments["python"], release))
+    release = _release(framework, checkout, arguments["release"])
+    try:
+        read = list(framework.read_recipes(checkout, arguments["python"], release))
+    except (OSError, SubprocessError) as error:
+        what = f"could not be run to read {framework.name}'s recipes: {error}"
+        raise InputError(Problem("python", what, str(arguments["python"]), hint="python=PYTHON")) from error
     known = [one for one in read if isinstance(one, Recipe)]
     now = {one.name: one for one in known}
     unusable = [one for one in read if isinstance(one, Problem)]
@@ -282,14 +287,21 @@ def _stack(checkout: Path) -> Framework:
     raise InputError(Problem(str(checkout), what, "", allowed, "git clone, and the path of the clone"))
 
 
-def _release(framework: Framework, checkout: Path) -> str:
-    """Return the release of `checkout` by git's tag, as framework.release is written. InputError: git knows none."""
+def _release(framework: Framework, checkout: Path, given: str | None) -> str:
+    """Return the release of `checkout` by git's tag, as framework.release is written, else as `given`. InputError:
+    nobody says it, it is no release, or the tag is another one's."""
     usual, tag = str(facts(framework.name)["release"]), tag_of(str(checkout))
     numbers = re.findall(r"\d+", tag)[: usual.count(".") + 1]
-    if not numbers:
+    tagged = "v" * usual.startswith("v") + ".".join(numbers) if numbers else None
+    if given is None and tagged is None:
         what = "no tag of git says which release this is"
         raise InputError(Problem(str(checkout), what, hint=f"release={usual}, or the release that it is"))
-    return "v" * usual.startswith("v") + ".".join(numbers)
+    if given is not None and not re.fullmatch(r"v?\d+(\.\d+)+", given):
+        raise InputError(Problem("release", "is no release", given, f"numbers with dots, such as {usual}"))
+    if given is not None and tagged not in (None, given):
+        what = f"git says that {checkout} is {tag}"
+        raise InputError(Problem("release", what, given, str(tagged), "leave it out, or check the other tag out"))
+    return str(given or tagged)
 
 
 def changes(folder: str, now: Mapping[str, Recipe]) -> Changes:

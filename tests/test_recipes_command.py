@@ -81,6 +81,14 @@ def checkout(tmp_path: Path) -> str:
     return str(path)
 
 
+def tagged(checkout: str, *tags: str) -> None:
+    """Replace the tags of a checkout."""
+    known = subprocess.run(["git", "-C", checkout, "tag"], check=True, capture_output=True, text=True).stdout.split()
+    subprocess.run(["git", "-C", checkout, "tag", "-d", *known], check=True, capture_output=True)
+    for tag in tags:
+        subprocess.run(["git", "-C", checkout, "tag", tag], check=True)
+
+
 def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
     """Return what `tprimat recipes` prints to stdout and stderr; files may have been read before."""
     read_yaml.cache_clear()
@@ -121,7 +129,8 @@ def test_an_import_shows_each_key_that_changed(
     out, _ = run(capsys, "import", checkout, "--check", code=1)
     assert 'settings.model.cuda_graph_impl: "local" → "none"' in out and 'ddp.overlap: "(absent)" → true' in out
     assert "local" in (folder / "made-1.2.0" / f"{THEIRS.name}.yaml").read_text("utf-8"), "--check writes nothing"
-    out, _ = run(capsys, "import", checkout, "release=1.3.0", "--json", "--check", code=1)
+    tagged(checkout, "v1.3.0")
+    out, _ = run(capsys, "import", checkout, "--json", "--check", code=1)
     assert json.loads(out)["compared"] == "made-1.2.0", "a new release is compared with the one before"
 
 
@@ -134,7 +143,8 @@ def test_a_recipe_that_moved_is_refused_and_kept(
     assert f"gone      {OTHER.name}" in out
     assert "was read from made/up@0 recipes.py:1, and is not in this checkout" in err
     assert "llama4" not in (folder / "made-1.2.0" / f"{THEIRS.name}.yaml").read_text("utf-8"), "nothing is written"
-    run(capsys, "import", checkout, "release=2.0.0")  # of another release nothing is expected
+    tagged(checkout, "v2.0.0")
+    run(capsys, "import", checkout)  # of another release nothing is expected
     assert len(list((folder / "made-2.0.0").iterdir())) == 1
 
 
@@ -150,10 +160,21 @@ def test_what_is_no_checkout_is_refused(
         (("export",), "list, show, import"),
     ):
         assert said in run(capsys, *words, code=2)[1]
-    subprocess.run(["git", "-C", checkout, "tag", "-d", "v1.2.0"], check=True, capture_output=True)
+    for release, said in (("1.3.0", "is v1.2.0"), ("../../x", "is no release")):
+        assert said in run(capsys, "import", checkout, f"release={release}", code=2)[1]
+    assert not folder.exists(), "nothing is written"
+    tagged(checkout)
     assert "release=1.1.0" in run(capsys, "import", checkout, code=2)[1]
     made.found = ()
     assert "no recipe is where" in run(capsys, "import", checkout, "release=1.1.0", code=2)[1]
+
+
+def test_an_interpreter_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "primus" / "cli" / "main.py"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    words = ("import", str(tmp_path), "release=v26.5", "python=/no/such/python")
+    assert "could not be run to read primus's recipes" in run(capsys, *words, code=2)[1]
 
 
 def test_the_command_of_a_recipe_without_a_number_of_gpus_has_as_many_nodes_as_its_layout_takes(
