@@ -166,7 +166,8 @@ def no_recipe(case: Case, name: str | None = None) -> Problem:
         nearest = named or nearest
     anywhere = replace(case, framework=None, release=None)
     stack = any(anywhere.fits(r) for r in recipes(model=case.model))
-    found = f"{case}, framework={case.framework} framework.release={case.release}" if stack else str(case)
+    release = f" framework.release={case.release}" if case.release else ""
+    found = f"{case}, framework={case.framework}{release}" if stack else str(case)
     hint = "one of these, or method=identical; `tprimat recipes list` has all"
     if nearest and not name:
         hint = f"{_how_to_take(nearest[0], anywhere)}{hint}"

@@ -123,7 +123,8 @@ def _with_recipe(request: Request, reasons: tuple[str, ...]) -> Experiment:
     if request.training.micro_batch_size is None:
         r = replace(r, training=replace(r.training, micro_batch_size=_micro_batch(r)))
     if wrong := problems(r):
-        own = replace(r, training=replace(r.training, global_batch_size=own_batch, micro_batch_size=own_micro))
+        micro = request.training.micro_batch_size or own_micro
+        own = replace(r, training=replace(r.training, global_batch_size=own_batch, micro_batch_size=micro))
         hint = f"batch=vendor: it is published with a batch of {own_batch}" if not problems(own) else ""
         raise ConfigError(*wrong, Problem("recipe", f"this is {recipe} [{recipe.source}]", hint=hint))
     why: list[str] = []
@@ -173,7 +174,11 @@ def _misplaced(r: Request) -> Iterator[Problem]:
     if sizes or r.layout.table is None:
         what = "method=max_performance runs the layout of the vendor's recipe, whole"
         yield Problem(
-            "layout", what, r.layout.name, "no layout=, no sizes", "method=identical for a layout of your own"
+            "layout",
+            what,
+            r.layout.name,
+            "no layout=, no sizes",
+            "method=identical, where you, the model or the platform has a layout of its own",
         )
 
 

@@ -190,6 +190,7 @@ def test_a_model_of_the_same_sizes_is_named_and_all_else_that_is_wrong(folder: P
 
 def test_a_batch_that_keeps_a_recipe_from_running_says_that_its_own_would_run() -> None:
     assert "batch=vendor: it is published with a batch of 96" in refused(*BEST, "training.global_batch_size=12")
+    assert "batch=vendor" not in refused(*BEST, "training.micro_batch_size=5"), "of which 96 is no multiple either"
 
 
 def test_the_environment_is_the_users_then_the_recipes() -> None:
