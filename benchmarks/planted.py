@@ -6,8 +6,9 @@
     .venv/bin/python benchmarks/planted.py --keep DIR            what has run in DIR is compared, and not run again
 
 Each fault is planted in one side of two rehearsals of the same experiment. It passes where `compare` says
-"comparable", exit code 0: a defect. It is named where the first thing that differs, in the order of a step, is the part
-that the fault is in, and one of its words is said. Fails where a fault passes or a clean pair alarms."""
+"comparable", exit code 0: a defect. It is right where the first thing that differs, in the order of a step, is said to
+be in the part that the fault is in (of what parts nothing: where its name is said), and named where one of its words is
+said. Fails where a fault passes or a clean pair alarms."""
 
 from __future__ import annotations
 
@@ -279,7 +280,7 @@ def row(case: Case, answer: Answer) -> str:
     found = ", ".join(answer.found[:4]) + (" …" if len(answer.found) > 4 else "")
     part = f"{case.part} as {answer.part}" if answer.part not in (None, case.part) else case.part
     said = " ".join((answer.said or ("",))[0].split())[:_SAID]
-    return f"{case.name[:_NAME]:<{_NAME}} {case.stack:<9} {part:<14} {answer.code}  {verdict:<10} {found} | {said}"
+    return f"{case.name[:_NAME]:<{_NAME}} {case.stack:<9} {part:<28} {answer.code}  {verdict:<12} {found} | {said}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +363,8 @@ def main() -> int:
     passed = sum(answer.code in (0, ERROR) for _, answer in answers)
     right = sum(answer.right(case) for case, answer in answers)
     spent = time.monotonic() - started
-    print(f"{len(answers)} faults: {passed} pass, {len(answers) - passed} found, {right} named; {spent:.0f} s")
+    named = sum(answer.code not in (0, ERROR) and answer.names(case) for case, answer in answers)
+    print(f"{len(answers)} faults: {passed} pass; {right} in the right part, {named} named by a word; {spent:.0f} s")
     return 1 if passed else 0
 
 
