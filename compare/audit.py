@@ -79,6 +79,7 @@ PLANNED = "planned: the settings that were requested were compared, and nothing 
 ACCEPTED = "accepted: "
 """How the reason begins that a user gives by accept.KEY=REASON."""
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
+_CHANGES_NUMBERS = ("attention_softmax_in_fp32",)  # kernels that are no other way to the same numbers
 _OF_LOSS = ("model", "optimizer", "data")
 
 
@@ -469,6 +470,7 @@ def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row
     kind = "fact" if setting is None else setting.kind
     state, reason = _state(name, kind, values, varied, sides)
     ran = kind == "precision" and any(value not in (None, (None,)) for value in values.values())
+    ran |= sides[0].among == "rehearsed" and (True,) in values.values()  # on here, and nobody says so there
     matters = setting is not None and kind != "kernels" and bool(setting.request or ran) and name not in varied
     decides = state == "unexplained" or (state == "unknown" and matters)
     return Row(name, kind, state, values, reason, decides, rank_of(name))
@@ -481,7 +483,8 @@ def _state(name: str, kind: str, values: Values, varied: frozenset[str], sides: 
         return "unexplained", f"differs between the repeats of {some(mixed)}"
     first = next(iter(reported.values()), ())
     apart = any(not _alike(first, value) for value in reported.values())
-    excused = name in varied or kind == "kernels"
+    changes = name in _CHANGES_NUMBERS and sides[0].among == "rehearsed"  # where torch's own operations run
+    excused = name in varied or (kind == "kernels" and not changes)
     declared = _declared(name, reported, sides) if apart and not excused else ""
     if apart and not excused and not declared:
         itself = name.partition(".")[0]
@@ -650,12 +653,14 @@ def follows(name: str, others: Collection[str]) -> bool:
 
 
 def _lost(groups: Sequence[Group], sides: Sides) -> list[str]:
-    """Return the labels of groups that were to be compared and have no completed run: rehearsals, and the runs of a
-    stack of which none completed. One layout of several that fails is no reason to tell nothing of the others."""
+    """Return the groups, with the cause, that were to be compared and have no completed run: rehearsals, and the runs
+    of a stack of which none completed. One layout of several that fails is no reason to tell nothing of the others."""
     known, stacks = {side.label for side in sides}, {side.runs[0].record.framework for side in sides}
     wanted = {"figures": "measured"}.get(sides[0].among, sides[0].among)
     failed = [group for group in groups if group.label not in known and group.runs[0].record.provenance == wanted]
-    return [g.label for g in failed if wanted == "rehearsed" or g.runs[0].record.framework not in stacks]
+    lost = [g for g in failed if wanted == "rehearsed" or g.runs[0].record.framework not in stacks]
+    causes = [(g.label, next((run.record.cause for run in g.runs if run.record.cause), None)) for g in lost]
+    return [f"{label} ({cause})" if cause else label for label, cause in causes]
 
 
 def _older(group: Group) -> Iterator[str]:

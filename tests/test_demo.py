@@ -89,7 +89,7 @@ def test_records_are_read_as_any_and_reports_written(printed: tuple[str, Path]) 
             assert run.record.notes[0].endswith(row["source"])
     for name in re.findall(r"tprimat-demo/([\w.-]+)/compare\.html", text):
         assert {path.suffix for path in (place / name).iterdir()} == {".html", ".json", ".md", ".csv", ".png"}
-    assert "losses bit-equal" in text
+    assert re.search(r"from equal weights: .*\n  comparable.*losses bit-equal", text)
 
 
 def test_what_it_names_next_can_be_typed(

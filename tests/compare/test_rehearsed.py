@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from made import TP2, compared, each, made, read_back, toy
+from made import TP2, compared, each, made, ran, read_back, silent, toy
 from msgspec.structs import replace
 
 from compare.audit import Audit, Check
@@ -56,11 +56,11 @@ def test_every_band_that_may_be_looked_up_was_measured() -> None:
     settings = [name for names in SIZES.values() for name in names]
     assert {*settings} <= vocabulary().keys()
     measured = {(one.precision, one.differs, one.what) for one in ROUNDING}
-    assert measured >= {
+    assert measured == {
         (precision, differs, what)
         for precision in ("float32", "bfloat16")
         for differs in {*SIZES} - {"CP"}
-        for what in ("loss", "grad_norm")
+        for what in ("loss", "grad_norm", "gradient", "weight")
     }
     assert all(list(one.largest) == sorted(one.largest) for one in ROUNDING)
 
@@ -100,6 +100,20 @@ def test_a_measured_run_needs_none_of_it() -> None:
     pair = (made("a", **NEMO), made("b", **PRIMUS))
     assert audited(*pair).verdict.word == YES
     assert audited(*(each(one, lambda s: replace(s, loss=None)) for one in pair)).verdict.word == YES
+
+
+def test_a_switch_that_is_on_beside_silence_is_shown_and_softmax_in_fp32_decides() -> None:
+    on, off = (ran(toy("b", **PRIMUS), eod_mask_loss=value) for value in (True, False))
+    nemo = silent(toy("a", **NEMO), "eod_mask_loss")
+    verdict = audited(replace(nemo, requested={}), replace(on, requested={})).verdict
+    assert verdict.word == OPEN and any("eod_mask_loss" in text for text in verdict.texts)
+    assert audited(replace(nemo, requested={}), replace(off, requested={})).verdict.word == YES
+    fp32 = ran(toy("b", **PRIMUS), attention_softmax_in_fp32=True)
+    assert audited(ran(toy("a", **NEMO), attention_softmax_in_fp32=False), fp32).verdict.word == NO
+    measured = [ran(made(n, **of), attention_softmax_in_fp32=v) for n, of, v in (("a", NEMO, True), ("b", PRIMUS, 0))]
+    assert "attention_softmax_in_fp32" not in " ".join(
+        audited(*(replace(m, requested={}) for m in measured)).verdict.texts
+    )
 
 
 def test_ranks_that_were_played_have_no_loss_and_are_compared_by_their_settings() -> None:
