@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -26,6 +27,11 @@ def facts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, Any]:
     facts["declared"] = [asdict(d) for d in (*e.declared, *plan.declared)]
     nodes = {"nodes": e.nodes, "gpus_per_node": e.gpus_per_node, "layout_from_table": e.layout.source is not None}
     return {"requested": requested(e), **nodes, "data_prefix": e.data.path, "facts": facts}
+
+
+def digests(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the SHA-256 of each file, in hexadecimal digits: where it runs, an edited one is named."""
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(texts.items())}
 
 
 def env_sh(env: Mapping[str, str], reasons: Mapping[str, str], overridable: Container[str]) -> str:

@@ -7,6 +7,7 @@ mark for the record. Needs rank_program.py beside it and PyYAML, which Primus ne
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -126,8 +127,15 @@ def main(folder: str, run_directory: str) -> int:
     (target / EXPERIMENT).write_text(text, encoding="utf-8")
     (target / CORPUS).write_text("".join(f"{part}\n" for part in settled.corpus), encoding="utf-8")
     mark("requested", settled.requested)
-    mark("facts", bundle["facts"])
+    changed = edited(source, bundle.get("sha256", {}))
+    mark("facts", {**bundle["facts"], **({"edited_files": changed} if changed else {})})
     return 0
+
+
+def edited(folder: Path, digests: Mapping[str, str]) -> list[str]:
+    """Return the files of a bundle that are not as they were rendered. digests: the SHA-256 of each."""
+    here = {name: path.read_bytes() if (path := folder / name).is_file() else b"" for name in digests}
+    return [name for name, digest in digests.items() if hashlib.sha256(here[name]).hexdigest() != digest]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -174,6 +175,24 @@ def test_a_patched_copy_in_front_of_the_packages_is_named(site: Path, tmp_path: 
     assert found["ahead"] == [f"{patched}: megatron.core, megatron.core.utils"]
     commit(patched)
     assert ran(site, patched)["ahead"] == found["ahead"], "a history of its own names no release of the stack"
+
+
+def test_a_checkout_that_stands_in_front_of_nothing_is_named_by_its_commit(site: Path, tmp_path: Path) -> None:
+    checkout = tmp_path / "Megatron-LM"
+    for name, text in MEGATRON.items():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text(text)
+    commit(checkout)
+    info = site / "megatron_core-0.15.3.dist-info"
+    (info / "direct_url.json").write_text(json.dumps({"url": checkout.as_uri(), "dir_info": {"editable": True}}))
+    (info / "RECORD").write_text("__editable___megatron_core_finder.py,sha256=x,1")
+    editable = ran(site, checkout)
+    assert ({*editable["commits"]}, editable["ahead"]) == ({"nemo-toolkit", "Megatron-LM"}, [])
+    shutil.rmtree(info)
+    shutil.rmtree(site / "megatron")
+    assert ran(site, checkout) == editable
+    (checkout / "megatron/core/utils.py").write_text("ONE = 5\n")
+    assert ran(site, checkout)["changed"] == ["Megatron-LM: megatron/core/utils.py"]
 
 
 def test_whatever_else_came_from_in_front_is_named(site: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import gc
 import hashlib
 import inspect
 import json
@@ -24,6 +25,7 @@ from enum import Enum
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 MOST_FIELDS, MOST_ITEMS, DEEPEST, LONGEST = 4000, 64, 4, 400
 _SECRET = re.compile(
@@ -94,6 +96,50 @@ def lightning(trainer: Any) -> Named:
     parts |= {f"callbacks.{type(callback).__name__}.": callback for callback in getattr(trainer, "callbacks", ())}
     values = {f"{path}{n}": v for path, part in parts.items() if part is not None for n, v in _plain_attributes(part)}
     return Named(type(trainer), {**values, "callbacks": [path[10:-1] for path in parts if path[10:]]}, {})
+
+
+class Switches(NamedTuple):
+    """What decides how fast a step is, or how it is rounded, beside all configuration: as it is while steps are made.
+    workers: of the training data's loader, as its iterator has them; timers: of Megatron."""
+
+    garbage_collection: bool
+    garbage_collection_threshold: tuple[int, ...]
+    num_workers: int | None
+    pin_memory: bool | None
+    persistent_workers: bool | None
+    timing_log_level: int | None
+    timing_log_option: str | None
+    float32_matmul_precision: str
+    allow_tf32: tuple[bool, ...]
+    reduced_precision_reduction: tuple[Any, ...]
+    deterministic_algorithms: bool
+    cudnn_deterministic: bool
+    cudnn_benchmark: bool
+
+
+def switches(loader: Any, timers: Any) -> Named:
+    """Return them. loader: the iterator over the training data, timers: Megatron's, or None. None: unknown, or none."""
+    torch = sys.modules["torch"]
+    blas, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    values = Switches(
+        garbage_collection=gc.isenabled(),
+        garbage_collection_threshold=gc.get_threshold(),
+        num_workers=getattr(loader, "_num_workers", None),
+        pin_memory=getattr(loader, "_pin_memory", None),
+        persistent_workers=getattr(loader, "_persistent_workers", None),
+        timing_log_level=getattr(timers, "_log_level", None),
+        timing_log_option=getattr(timers, "_log_option", None),
+        float32_matmul_precision=torch.get_float32_matmul_precision(),
+        allow_tf32=(blas.allow_tf32, cudnn.allow_tf32),
+        reduced_precision_reduction=(
+            blas.allow_fp16_reduced_precision_reduction,
+            blas.allow_bf16_reduced_precision_reduction,
+        ),
+        deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+        cudnn_deterministic=cudnn.deterministic,
+        cudnn_benchmark=cudnn.benchmark,
+    )
+    return Named(Switches, values._asdict(), {})
 
 
 def _plain_attributes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -209,15 +255,14 @@ def process(files: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Code:
-    """The modules of the stack that this process has imported, and where each came from. commits: by package, or by
-    the checkout that several lie in."""
+    """The modules of the stack that this process has imported, and where each came from. commits: of an installed
+    distribution its version, of a checkout its commit."""
 
     def __init__(self) -> None:
         self.commits: dict[str, str] = {}
         self.changed: list[str] = []
-        self.ahead: list[str] = []
         self.installed: dict[str, _Installed | None] = {}
-        self.homes = [home for name in _HOMES if (home := self._home(name))]
+        self.homes = [str(home) for name in _HOMES if (home := self._home(name))]
         checkouts: dict[Path, list[Path]] = {}
         strays: dict[str, list[str]] = {}
         for name, file in _imported():
@@ -227,26 +272,35 @@ class Code:
                 self.commits.setdefault(installed.name, installed.version)
                 if why := installed.why_changed(file):
                     self.changed.append(f"{installed.name}: {why}")
-            elif any(home in file.parents for home in self.homes):
-                if (repository := next(_repositories(file), None)) is not None:
-                    checkouts.setdefault(repository, []).append(file)
-            elif package or _is_ahead(file):
+            elif installed is None and not _PACKAGED.isdisjoint(file.parts):
+                continue  # of a distribution that is none of a stack's
+            elif not self._is_known(file, installed):
                 strays.setdefault(str(_root(name, file)), []).append(name)
+            elif (repository := next(_repositories(file), None)) is not None:
+                checkouts.setdefault(repository, []).append(file)
         self.ahead = [f"{folder}: {_some(names)}" for folder, names in sorted(strays.items())]
         for repository, files in checkouts.items():
             self._checkout(repository, files)
 
+    def _is_known(self, file: Path, installed: _Installed | None) -> bool:
+        """Return whether a file is of the stack's own checkout, of an editable distribution, or of a checkout that
+        stands in front of no installed one: a commit names it."""
+        known = (*self.homes, *([installed.source] if installed and installed.source else ()))
+        if any(str(file).startswith(f"{home}{os.sep}") for home in known):
+            return True
+        return installed is None and next(_repositories(file), None) is not None
+
     def _home(self, package: str) -> Path | None:
         """Return the folder of the checkout that a stack was imported from; None where it is installed, or is not
         there, or is a copy without history in front of an installed one."""
-        module = sys.modules.get(package)
-        file = _file(module)
-        if module is None or file is None:
+        file = getattr(sys.modules.get(package), "__file__", None)
+        if not isinstance(file, str) or not Path(file).is_file():
             return None
-        installed, history = self._installed(PACKAGES[package]), [*_repositories(file)]
-        if installed is not None and (installed.owns(file) or not history):
+        path = Path(file).resolve()
+        installed, history = self._installed(PACKAGES[package]), [*_repositories(path)]
+        if installed is not None and (installed.owns(path) or not history):
             return None
-        return history[-1] if history else _root(package, file.parent)
+        return history[-1] if history else _root(package, path)
 
     def _installed(self, name: str | None) -> _Installed | None:
         if name is not None and name not in self.installed:
@@ -274,22 +328,25 @@ class Code:
 
 
 class _Installed:
-    """A distribution, and the hashes that its RECORD has of its files."""
+    """A distribution, and the hashes that its RECORD has of its files. source: of an editable one its folder."""
 
     def __init__(self, found: Distribution) -> None:
         self.name, self.version = found.metadata["Name"], found.version
-        self.folder = Path(str(found.locate_file(""))).resolve()
+        self.folder = os.path.realpath(str(found.locate_file("")))
         lines = (found.read_text("RECORD") or "").splitlines()
         rows = (row for row in csv.reader(lines) if len(row) >= 2 and row[0].endswith(".py"))
         self.hashes = {row[0]: row[1] for row in rows}
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        editable = origin.get("dir_info", {}).get("editable")
+        self.source = os.path.realpath(unquote(urlsplit(origin["url"]).path)) if editable else None
 
     def owns(self, file: Path) -> bool:
         """Return whether a file lies where the distribution does; of an editable one there are none."""
-        return self.folder in file.parents and bool(self.hashes)
+        return bool(self.hashes) and str(file).startswith(f"{self.folder}{os.sep}")
 
     def why_changed(self, file: Path) -> str:
         """Return the file where it is not as it was installed; empty where it is, and where nobody knows."""
-        path = file.relative_to(self.folder).as_posix()
+        path = str(file)[len(self.folder) + 1 :]
         if file.suffix != ".py":
             return ""
         if path not in self.hashes:
@@ -302,56 +359,32 @@ class _Installed:
 
 
 def _imported() -> Iterator[tuple[str, Path]]:
-    """Yield name and file of each module that may be of a stack, or lies in front of all packages."""
+    """Yield name and file of each module that may be of a stack, or lies below an entry of sys.path that comes before
+    the standard library's. None of a namespace, of a hollow module, and of ours. In text: a stack imports thousands."""
+    front, prefixes = tuple(f"{entry}{os.sep}" for entry in _front()), tuple(f"{package}." for package in PACKAGES)
+    folders: dict[str, str] = {}
     for name, module in [*sys.modules.items()]:
-        file = _file(module)
-        if file is not None and (name.startswith(tuple(PACKAGES)) or _is_ahead(file)):
-            yield name, file
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or getattr(module, "__spec__", None) is None:
+            continue
+        folder, _, last = file.rpartition(os.sep)
+        real = folders.get(folder) or folders.setdefault(folder, os.path.realpath(folder))
+        asked = f"{name}.".startswith(prefixes) or f"{real}{os.sep}".startswith(front)
+        if asked and real not in _OURS and (path := Path(real, last)).is_file():
+            yield name, path
 
 
-def _file(module: Any) -> Path | None:
-    """Return where a module was loaded from: for a namespace, a hollow one, or one of ours, nowhere."""
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or getattr(module, "__spec__", None) is None:
-        return None
-    path = Path(file)
-    return None if path.parent in _OURS or not path.is_file() else _resolved(path)
+_PACKAGED = {"site-packages", "dist-packages"}
+_OURS = {os.path.realpath(folder) for folder in Path(__file__).parents[:2]}
 
 
-_FOLDERS: dict[Path, Path] = {}
-
-
-def _resolved(path: Path) -> Path:
-    """Return the real path. Of a folder it is found out once: a stack imports thousands of files."""
-    if path.parent not in _FOLDERS:
-        _FOLDERS[path.parent] = path.parent.resolve()
-    return _FOLDERS[path.parent] / path.name
-
-
-_HERE = Path(__file__).resolve().parent
-_OURS = {_HERE, _HERE.parent, Path(__file__).parent, Path(__file__).parent.parent}
-_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
-
-
-def _is_ahead(file: Path) -> bool:
-    """Return whether a module's file lies below an entry of sys.path that comes before the standard library's."""
-    return any(entry in file.parents for entry in _front())
-
-
-def _front() -> list[Path]:
-    if _FRONT and _FRONT[0][0] == sys.path:
-        return _FRONT[0][1]
-    entries: list[Path] = []
-    for entry in map(Path, sys.path):
-        if entry.resolve() == _LIBRARY or entry.suffix == ".zip":
+def _front() -> list[str]:
+    library, entries = os.path.realpath(sysconfig.get_path("stdlib")), []
+    for entry in sys.path:
+        if (folder := os.path.realpath(entry)) == library or entry.endswith(".zip"):
             break
-        resolved = entry.resolve()
-        entries += [] if resolved in _OURS or not resolved.is_dir() else [resolved]
-    _FRONT[:] = [([*sys.path], entries)]
+        entries += [folder] if folder not in _OURS and Path(folder).is_dir() else []
     return entries
-
-
-_FRONT: list[tuple[list[str], list[Path]]] = []
 
 
 def _root(name: str, file: Path) -> Path:

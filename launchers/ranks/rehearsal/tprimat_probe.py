@@ -91,6 +91,7 @@ class Probe:
         self.arguments: Any = None  # Primus'
         self.stack: dict[str, Any] = {}  # its own objects, which are no part of Megatron-Core, by a short name
         self.strategy: Any = None  # NeMo's
+        self.loader: Callable[[], Any] = lambda: None  # the first iterator over the training data
         self.rendered = tprimat_objects.rendered(folder.parent)
         self.ran: dict[str, Any] | None = None
         self.failed = self.busy = False
@@ -174,6 +175,11 @@ class Probe:
         if optimizer.optimizer is not None:  # later its groups hold shards and copies of the parameters
             groups = optimizer.optimizer.param_groups
             self.decay_groups[id(optimizer.optimizer)] = [[id(p) for p in group["params"]] for group in groups]
+
+    def on_batch(self, iterator: Any, batch: Any) -> None:
+        if self.loader() is None and not self.steps and is_training(iterator._dataset):
+            self.loader = weakref.ref(iterator)
+        self.tokens.handed(iterator, batch)
 
     def on_step(self, optimizer: Any) -> None:
         if self.first_optimizer is None:
@@ -317,6 +323,8 @@ def objects(probe: Probe) -> dict[str, Any]:
         found["primus"] = probe.arguments
     if (trainer := getattr(probe.strategy, "trainer", None)) is not None:
         found["Trainer"] = tprimat_objects.lightning(trainer)
+    timers = getattr(probe.models[0].config, "timers", None) if probe.models else None
+    found["Switches"] = probe.guarded(tprimat_objects.switches, probe.loader(), timers)
     return tprimat_objects.described({**found, **probe.stack})
 
 
@@ -469,7 +477,7 @@ def _watch_loaders(probe: Probe, module: Any) -> None:
 
     def step_and_pass(step: Any, this: Any) -> Any:
         batch = step(this)
-        probe.guarded(probe.tokens.handed, this, batch)
+        probe.guarded(probe.on_batch, this, batch)
         return batch
 
     wrap(module._BaseDataLoaderIter, "__next__", step_and_pass)
