@@ -99,14 +99,11 @@ class Primus(Framework):
             sources |= {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path for path in parts}
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
         theirs = {name for name, row in more["variables"].items() if not row.get("ours")}
-        texts = {
-            **{name: path.read_text(encoding="utf-8") for name, path in sources.items()},
-            **plan.files,
-            "env.sh": bundle.env_sh(env, plan.env_reasons, theirs),
-        }
-        facts = {**bundle.facts(e, plan, scope), "sha256": bundle.digests(texts)}
+        rendered = {**plan.files, "env.sh": bundle.env_sh(env, plan.env_reasons, theirs)}
+        facts = {**bundle.facts(e, plan, scope), "sha256": bundle.digests(rendered)}
         return {
-            **texts,
+            **{name: path.read_text(encoding="utf-8") for name, path in sources.items()},
+            **rendered,
             "bundle.json": json.dumps(facts, indent=1, ensure_ascii=False) + "\n",
             "README.txt": readme(e, plan, scope),
         }

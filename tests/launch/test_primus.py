@@ -99,6 +99,19 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
     assert settled.corpus == corpus.setup(other, "python")[0][2:]
 
 
+def test_a_file_of_a_bundle_that_is_edited_later_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    e, plan = planned(*TINY, "gpus_per_node=8")
+    texts = primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)
+    bundle.write(tmp_path / "bundle", texts)
+    (tmp_path / "run").mkdir()
+    command = (str(tmp_path / "bundle"), str(tmp_path / "run"))
+    assert primus_settle.main(*command) == 0 and "edited_files" not in capsys.readouterr().out
+    path = tmp_path / "bundle" / "primus.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "# lr: 1\n", encoding="utf-8")
+    assert primus_settle.main(*command) == 0
+    assert '"edited_files": ["primus.yaml"]' in capsys.readouterr().out
+
+
 def test_a_layout_from_a_table_is_for_its_own_gpus() -> None:
     e, plan = planned(*AMD, "model=llama")
     stated = json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"])
