@@ -100,7 +100,7 @@ def lightning(trainer: Any) -> Named:
 
 class Switches(NamedTuple):
     """The switches of a process that decide how fast a step is, or how it is rounded, beside all configuration: as
-    they are while steps are made. workers: of the training data's loader, as its iterator has them; timers: of Megatron."""
+    they are while steps are made. workers: of the training data's loader, as its iterator has them."""
 
     garbage_collection: bool
     garbage_collection_threshold: tuple[int, ...]
