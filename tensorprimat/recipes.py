@@ -131,7 +131,7 @@ def _rehearse(arguments: Arguments) -> int:
     rows = []
     for row in rehearsed(wanted, Path(arguments["runs_dir"]), start="--classify" not in arguments.switches):
         rows.append(asdict(row))
-        print(f"{len(rows)} of {len(wanted)}: {row}", file=sys.stderr, flush=True)
+        print(f"{len(rows)} of {len(wanted)}: {row.recipe}: {row.state}", file=sys.stderr, flush=True)
     print(json.dumps(rows, indent=1) if arguments.switches & {*JSON} else table(rows, ("run",)))
     return int(any(row["state"] != COMPLETED for row in rows))
 

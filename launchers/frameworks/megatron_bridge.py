@@ -29,7 +29,8 @@ class MegatronBridge(RecipeStack):
 
     def settings(self, e: Experiment) -> dict[str, Any]:
         family, _, recipe = (e.recipe.base if e.recipe else e.framework.recipes[e.model.name]).partition(".")
-        stated = e.recipe.more.get("precision") if e.recipe else None  # its fields are among the recipe's settings
+        # its fields are among the recipe's settings; a rehearsal runs in bf16
+        stated = e.recipe.more.get("precision") if e.recipe and not e.rehearse else None
         return {
             "release": e.framework.release,
             "family": family,

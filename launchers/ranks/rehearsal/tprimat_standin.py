@@ -445,6 +445,11 @@ def _attention_on_the_shard(original: Any, self: Any, *arguments: Any, **named: 
 
 
 @around
+def _local_layers(original: Any, *arguments: Any, **options: Any) -> Any:
+    return original(*arguments[:2], **{**options, "use_transformer_engine": False})
+
+
+@around
 def _mock_arguments(original: Any, self: Any, *arguments: Any) -> None:
     original(self, *arguments[:4], 42, True)
 
@@ -501,6 +506,12 @@ MEGATRON = (
         "megatron.core.transformer.moe.moe_utils.maybe_move_tensor_to_cpu",
         counts_as_numpy,
         "a CPU tensor is left a tensor, and gloo's all_to_all_single takes no tensors as split sizes",
+    ),
+    Replacement(
+        "megatron.core.models.gpt.gpt_layer_specs.get_gpt_mtp_block_spec",
+        _local_layers,
+        "Bridge asks for TransformerEngine's layers of multi-token prediction, whatever the decoder's are "
+        "(B:models/gpt_provider.py, mtp_block_spec)",
     ),
     Replacement(
         "megatron.core.datasets.utils.compile_helpers",
@@ -609,7 +620,10 @@ class _HollowModule(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if not name[0].isupper():
-            return _import_module(f"{self.__name__}.{name}")
+            try:
+                return _import_module(f"{self.__name__}.{name}")
+            except ModuleNotFoundError:  # of one that is not served it, and looks through all modules
+                raise AttributeError(name) from None
         import torch
 
         def init(module: Any, *_: Any, **__: Any) -> None:
