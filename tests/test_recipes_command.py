@@ -205,3 +205,16 @@ def test_no_model_states_are_counted_of_a_recipe_that_shards_more_than_the_optim
     sharded = [r for r in kept.recipes() if any(r.settings.get(key) for key in keys)]
     assert {r.framework for r in sharded} == {"megatron_bridge", "nemo", "primus"}
     assert [r.name for r in sharded if "FSDP" not in r.more.get("model_states", "")] == []
+
+
+def test_recipes_are_classified_before_anything_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"llama3_8b_pretrain_8gpu_{gpu}_bf16_config" for gpu in ("b200", "gb200")]
+    refused = "qwen3_235b_a22b_pretrain_64gpu_gb200_fp8cs_config"
+    words = ("rehearse", *names, refused, f"runs_dir={tmp_path}", "--classify", "--json")
+    rows = json.loads(run(capsys, *words, code=1)[0])
+    by_name = {row["recipe"]: row for row in rows}
+    assert [by_name[name]["state"] for name in (*names, refused)] == ["not run", "not run", "refused"]
+    assert "does not divide 64 GPUs" in by_name[refused]["reason"]
+    assert [row["same_as"] for row in rows if row["same_as"]] == names[:1]
+    assert not [*tmp_path.iterdir()]
+    assert "recipes list has all" in run(capsys, "rehearse", "no_such_recipe", code=2)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,27 @@ def test_a_file_that_does_not_fit_is_named(folder: Path) -> None:
     assert "megatron_bridge-0.6.0/theirs.yaml.gpus" in refused(*BEST)
     write(path, path.read_text().replace("gpus: eight", "gpus: 8").replace("layout.seq", "model.seq"))
     assert "a recipe decides no such key" in refused(*BEST)
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers", "count", "chunks"),
+    [
+        ({"a.pipeline_model_parallel_layout": "Et*2|(t*3|)*2tmL"}, 9, 4, (2, 3, 3, 1)),
+        ({"pipeline_model_parallel_layout": "Et*5|t*6|t*5,L"}, 16, 3, (5, 6, 5)),
+        ({"pipeline_model_parallel_layout": [["embedding", "decoder"], ["decoder", "mtp", "loss"]]}, 2, 2, (1, 1)),
+        (
+            {"a.account_for_embedding_in_pipeline_split": True, "a.account_for_loss_in_pipeline_split": True},
+            6,
+            4,
+            (1, 2, 2, 1),
+        ),
+        ({"a.account_for_loss_in_pipeline_split": True}, 7, 4, (2, 2, 2, 1)),
+        ({"a.account_for_loss_in_pipeline_split": True}, 8, 4, None),
+        ({}, 8, 4, None),
+    ],
+)
+def test_the_layers_of_each_stage_as_a_recipe_deals_them_out(
+    settings: dict[str, object], layers: int, count: int, chunks: tuple[int, ...] | None
+) -> None:
+    (recipe,) = recipes.recipes()
+    assert replace(recipe, settings=settings).chunks(layers, count) == chunks

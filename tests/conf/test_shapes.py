@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import product, starmap
 from math import prod
 
+import pytest
+
 from conf.schema import Model
 from conf.shapes import EMBEDDING, Place, Sizes, count, on_rank, per_stage, usual_name
 from tests.conf.test_parameters import OURS, PUBLISHED, load
@@ -124,3 +126,21 @@ def test_norms_that_transformer_engine_keeps_in_a_matrix_have_their_usual_name()
     for usual, other in fused.items():
         assert usual_name(f"decoder.layers.2.{other}_weight") == f"decoder.layers.2.{usual}.weight"
     assert all(usual_name(name) == name for name in ours)
+
+
+def test_uneven_stages_hold_the_model_once_and_experts_are_cut_by_themselves() -> None:
+    model = cut("qwen3_30b_a3b")
+    sizes = Sizes(tp=2, pp=2, vp=2, etp=1, chunks=(0, 1, 2, LAYERS - 3))
+    first, last = (on_rank(model, sizes, Place(stage)) for stage in range(2))
+    layers = [{name.split(".")[2] for name in rank if name.startswith("decoder.layers.")} for rank in (first, last)]
+    assert layers == [{"1", "2"}, {"0", *map(str, range(3, LAYERS))}], "chunks are dealt in turn"
+    assert [sum(map(prod, rank.values())) for rank in (first, last)] == [one.total for one in per_stage(model, sizes)]
+    complete = on_rank(model, Sizes(), Place())
+    expert, router = (
+        f"decoder.layers.1.mlp.{name}.weight" for name in ("experts.local_experts.0.linear_fc1", "router")
+    )
+    assert first[expert] == complete[expert] and first[router] == complete[router]
+    qkv = "decoder.layers.1.self_attention.linear_qkv.weight"
+    assert first[qkv][0] * 2 == complete[qkv][0]
+    with pytest.raises(ValueError, match="in 4 chunks"):
+        per_stage(model, sizes._replace(chunks=(1, 1)))
