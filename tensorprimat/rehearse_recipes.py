@@ -17,6 +17,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import read_yaml
 from launchers import make_plan, rehearse, where
 from parsers import Record
+from parsers.outcome import FROM_LAUNCHER
 from tensorprimat.run import rehearse_once
 
 COMPLETED, FAILED, REFUSED, NOT_RUN = "completed", "failed", "refused", "not run"
@@ -63,6 +64,8 @@ def rehearsed(wanted: Iterable[tuple[Recipe, str]], runs: Path, start: bool) -> 
             record = earlier or (rehearse_once(e, where.host()) if start else None)
             played[seen] = row = _of(row, *record) if record else row
             yield row
+            if (row.reason or "").endswith(FROM_LAUNCHER):  # the user has ended it
+                return
             continue
         yield replace(row, state=played[seen].state, same_as=played[seen].recipe, reason=played[seen].reason)
 

@@ -432,8 +432,6 @@ def _backward(_: Any) -> Any:
 def _attention_without_cp(original: Any, self: Any, config: Any, *arguments: Any, **options: Any) -> None:
     plain = copy.copy(config)
     plain.context_parallel_size = 1
-    if os.environ.get(RANK):  # it ends before attention, whose two widths with MLA Megatron's own does not know
-        options = {name: value for name, value in options.items() if name not in ("k_channels", "v_channels")}
     original(self, plain, *arguments, **options)
     self.tprimat_is_split = config.context_parallel_size > 1
 
@@ -444,11 +442,6 @@ def _attention_on_the_shard(original: Any, self: Any, *arguments: Any, **named: 
     stack, and the shard in the other."""
     (mask, *rest) = arguments[3:] or (named.pop("attention_mask", None),)
     return original(self, *arguments[:3], None if self.tprimat_is_split else mask, *rest, **named)
-
-
-@around
-def _local_layers(original: Any, *arguments: Any, **options: Any) -> Any:
-    return original(*arguments[:2], **{**options, "use_transformer_engine": False})
 
 
 @around
@@ -508,12 +501,6 @@ MEGATRON = (
         "megatron.core.transformer.moe.moe_utils.maybe_move_tensor_to_cpu",
         counts_as_numpy,
         "a CPU tensor is left a tensor, and gloo's all_to_all_single takes no tensors as split sizes",
-    ),
-    Replacement(
-        "megatron.core.models.gpt.gpt_layer_specs.get_gpt_mtp_block_spec",
-        _local_layers,
-        "Bridge asks for TransformerEngine's layers of multi-token prediction, whatever the decoder's are "
-        "(B:models/gpt_provider.py, mtp_block_spec)",
     ),
     Replacement(
         "megatron.core.datasets.utils.compile_helpers",
