@@ -91,7 +91,7 @@ def test_a_vendor_that_is_killed_or_takes_too_long_has_not_passed(
     given = ("-m", "training.seed=1,2", "framework=nemo", f"framework.python={tmp_path / 'python'}", "rehearse=train")
     assert launch.main([*given, f"runs_dir={tmp_path}", "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)) == 2, "the rest run"
-    monkeypatch.setitem(run.REHEARSAL_LIMIT_S, "train", 1.5)
+    monkeypatch.setitem(run.REHEARSAL_LIMIT_S, "train", 6.0)  # a corpus is made before
     code, record = launched(tmp_path, "while :; do echo importing; sleep 0.1; done", capsys=capsys)
     assert (code, record["status"]) == (1, "hung") and record["cause"].startswith("ended at its time limit")
     assert record["last_lines"][-1] == "importing" and record["exit_code"] != 0

@@ -49,7 +49,7 @@ def config(model: Model) -> dict[str, Any]:
 
 
 def case(model: Model, sizes: Sizes, place: Place) -> dict[str, Any]:
-    tp, pp, ep, vp, _ = sizes
+    tp, pp, ep, vp, *_ = sizes
     names = ("tensor_model", "pipeline_model", "expert_model", "virtual_pipeline_model")
     reported = dict(zip((f"{name}_parallel_size" for name in names), (tp, pp, ep, vp if vp > 1 else None), strict=True))
     keywords = {
