@@ -53,7 +53,7 @@ def test_a_patched_megatron_in_front_of_the_path(
 def test_a_rendered_file_that_was_edited_before_the_ranks_began(
     clean: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    e, scope = prepared(load_experiment("framework=megatron", f"runs_dir={tmp_path}", "name=t", *SAME), 2**40)
+    e, scope = prepared(load_experiment("framework=megatron", f"runs_dir={tmp_path}", "name=t", *SAME))
     plan = make_plan(e, Host(python=sys.executable, cpu_count=2))
     edit = ("sed", "-i", 's/.adam_eps.: [^,]*/"adam_eps": 1e-7/', "settings.json")
     record, path = run_once(e, replace(plan, setup=(*plan.setup, edit)), scope)
