@@ -231,6 +231,11 @@ def _gradients(first: Seen, second: Seen) -> Iterator[Parting]:
     """Yield how the first step's gradients differ."""
     ours, theirs = first.read.first_gradients, second.read.first_gradients
     within = tolerance(first.record, second.record, "gradient", 0) if differing_layout(first, second) else 0.0
+    if ours and theirs and (alone := sorted(ours.keys() ^ theirs.keys())):
+        which = first if alone[0] in theirs else second
+        text = f"the gradients of {some(alone)} have no reading in {which.label}: its replicas hold different ones"
+        yield Parting("gradient reduction", 0, text)
+        return
     apart = unlike(ours, theirs, within)
     if not apart:
         return
@@ -330,7 +335,7 @@ def _norms(first: Seen, second: Seen) -> Iterator[Parting]:
         gradients = first.read.first_gradients, second.read.first_gradients
         by = f"{second.label}'s gradient norm is {shown(theirs, 6)}, {first.label}'s {shown(ours, 6)}"
         if step == 0 and all(gradients):
-            if not unlike(*gradients):
+            if gradients[0].keys() == gradients[1].keys() and not unlike(*gradients):
                 yield Parting("clipping", 0, f"every gradient is equal, and the norm of them is not: {by}")
         else:
             part, why = _scaled(theirs / ours, first.record, second.record) if ours else ("backward", "")

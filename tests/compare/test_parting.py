@@ -128,6 +128,15 @@ CASES: dict[str, tuple[Change, Mapping[str, Any], str, str]] = {
         "gradient reduction",
         "sequence parallelism without their all-reduce",
     ),
+    "replicas that differ are not read": (
+        both(
+            series("grad_norm", 1.2, 0),
+            read(first_gradients={n: t for n, t in tensors().items() if "norm" not in n}),
+        ),
+        TP,
+        "gradient reduction",
+        "have no reading in primus: its replicas hold different ones",
+    ),
     "norms doubled": (
         read(first_gradients=tensors(2.0, "norm")),
         {},
