@@ -369,4 +369,5 @@ def test_a_thousand_groups_are_audited_in_linear_time() -> None:
         return time.process_time() - started
 
     seconds(5)  # what is imported, is imported now
-    assert seconds(200) < 9 * max(seconds(50), 0.05)
+    few, many = (min(seconds(count) for _ in range(2)) for count in (50, 200))  # another process takes the caches
+    assert many < 9 * max(few, 0.05)

@@ -345,7 +345,7 @@ def test_what_the_file_does_not_say_must_be_given(
     [
         ("", "is not valid JSON"),
         ("[]", "is not a mapping"),
-        ('{"a": NaN}', "'NaN'"),
+        ('{"a": NaN}', "NaN is no number of JSON's"),
         ('{"a": 1, "a": 2}', "the key 'a' is in it 2 times"),
         ("[" * 100_000, "is not valid JSON"),
         ('{"a": ' + "9" * 400 + "}", "an integer of 400 digits"),
