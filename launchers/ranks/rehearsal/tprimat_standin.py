@@ -525,8 +525,6 @@ HIDDEN = (
     *("transformer_engine", "transformer_engine_torch", "apex", "amp_C", "fused_weight_gradient_mlp_cuda"),
     *("flash_attn", "flash_attn_3", "flash_attn_interface", "grouped_gemm", "deep_ep", "mamba_ssm", "causal_conv1d"),
     *("primus_turbo", "aiter", "nvidia_resiliency_ext"),
-    # not of a GPU: a third of what NeMo and Bridge import, through packages that do without it, and no part of a step
-    *("scipy", "sklearn", "wandb"),
 )
 
 HOLLOW: Mapping[str, tuple[str, ...]] = {
@@ -544,15 +542,10 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
     # of Primus v26.5's, for kernels that a batch does not change
     "megatron.core.transformer.custom_layers.": ("triton",),
     "nemo.": ("modelopt",),
-    "nemo_run.": ("leptonai",),
-    # of Lightning, by the version that is installed
-    "torchmetrics.": ("scipy",),
     # v25.9 imports it whatever it trains
     "primus.": ("transformer_engine",),
 }
 """Modules that import at their top what only parts use that are not rehearsed."""
-SPARED = ("modelopt", "leptonai")
-"""Hollow even where they are installed: seconds to import, for distillation, quantization and a cloud's client."""
 
 
 def hide_packages() -> None:
@@ -628,7 +621,7 @@ class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Find hollow packages for those that are served them, and hidden ones for no one."""
 
     def __init__(self) -> None:
-        self.missing: dict[str, bool] = dict.fromkeys((*HIDDEN, *SPARED), True)
+        self.missing: dict[str, bool] = dict.fromkeys(HIDDEN, True)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         hollow = _root(name, _ALL_HOLLOW)
