@@ -218,7 +218,8 @@ def _patched(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
 def _dirty(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
     """Train from a checkout in which a file of a submodule was changed, and not committed."""
     checkout = folder / "checkout"
-    shutil.copytree(os.environ["PRIMUS_PATH"], checkout, symlinks=True, dirs_exist_ok=True)
+    if not checkout.exists():
+        shutil.copytree(os.environ["PRIMUS_PATH"], checkout, symlinks=True)
     clip = checkout / "third_party" / "Megatron-LM" / "megatron" / "core" / "optimizer" / "clip_grads.py"
     clip.write_text(f"{clip.read_text()}\n# changed\n")
     from_it = replace(case, environ={"PRIMUS_PATH": str(checkout)})
@@ -233,7 +234,7 @@ def _bundle(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
         if launch(["framework=primus", *SAME, *case.request, port, f"bundle={bundle}"]) != 0:
             raise InputError(Problem("bundle", "was not written", str(bundle)))
         settings = bundle / "primus.yaml"
-        settings.write_text(re.sub(r"(eval_iters): 0", r"\1: 1", settings.read_text()))
+        settings.write_text(settings.read_text().replace("log_throughput: true", "log_throughput: false"))
         python = Path(interpreter("primus"))
         env = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": str(folder / "home")}
         subprocess.run(("bash", str(bundle / "run.sh")), env=env, check=False, capture_output=True)
@@ -260,7 +261,7 @@ def run_reference(case: Case, keep: Path) -> None:
 
 
 def _quiet(work: Any, *arguments: Any) -> Any:
-    with contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         return work(*arguments)
 
 
