@@ -47,7 +47,7 @@ from compare.groups import (
     variables_of,
 )
 from compare.losses import compare_losses
-from compare.objects import AS_NAMED, MEANING, changes_numbers, object_rows, process_of, strays
+from compare.objects import AS_NAMED, MEANING, FieldRow, changes_numbers, distinct, object_rows, process_of, strays
 from compare.parting import Parting, Seen, first_parting
 from compare.rehearsed import strictly, trained
 from conf.arguments import program
@@ -150,7 +150,8 @@ class Verdict(Struct, frozen=True):
 class Audit(Struct, frozen=True):
     """The checks of a comparison. rows: every setting; checks: of the curves; deviations: requested against effective,
     run by run; varied: what is compared; among: of rehearsals or plans among themselves the verdict is about settings
-    alone; parting: where rehearsals part, in the order of a step."""
+    alone; parting: where rehearsals part, in the order of a step; objects: all that differs in the stacks' own
+    configuration objects."""
 
     rows: tuple[Row, ...]
     checks: tuple[Check, ...]
@@ -159,6 +160,7 @@ class Audit(Struct, frozen=True):
     varied: Varied
     among: Among
     parting: Parting | None = None
+    objects: tuple[FieldRow, ...] = ()
 
 
 def audit(
@@ -188,17 +190,18 @@ def audit(
     rows = tuple(_accepted(row, row.setting, accept) for row in rows)
     checks = tuple(_accepted(check, check.name, question.accept) for check in checks)
     deviations = tuple(_accepted(item, item.setting, question.accept) for item in deviations)
-    parts = _parting(sides, runs) if ran and _is_strict(sides, runs) else None
+    objects = object_rows(sides)
+    parts = _parting(runs, objects) if ran and _is_strict(sides, runs) else None
     verdict = _verdict(groups, sides, rows, checks, deviations)
     if parts and verdict.word != "comparable":
         verdict = replace(verdict, reasons=(Reason(parts.text, "breaks"), *verdict.reasons))
-    return Audit(rows, checks, deviations, verdict, compared, among, parts)
+    return Audit(rows, checks, deviations, verdict, compared, among, parts, objects)
 
 
-def _parting(sides: Sides, runs: Sequence[Traced]) -> Parting | None:
+def _parting(runs: Sequence[Traced], objects: Sequence[FieldRow]) -> Parting | None:
     """Return where rehearsals of one seed part first from the first of them."""
     by_seed = gathered((run.seed, Seen(run.label, run.run.record)) for run in runs).values()
-    return first_parting(((same_[0], other) for same_ in by_seed for other in same_[1:]), object_rows(sides))
+    return first_parting(((same_[0], other) for same_ in by_seed for other in same_[1:]), objects)
 
 
 def _checks(
@@ -457,10 +460,7 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the distinct values; None where one is not known."""
     if any(value is UNSET for value in values):
         return None
-    distinct: list[Any] = []
-    for value in values:
-        distinct += [] if any(same(value, other) for other in distinct) else [value]
-    return tuple(sorted(distinct, key=repr))
+    return distinct(values)
 
 
 def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row:

@@ -18,8 +18,7 @@ from compare.audit import Audit, audit
 from compare.curve import Curve, curve_of
 from compare.decision import Deciding, Rerun, Standing, conditions, deciding, reruns, standing, title
 from compare.figures import FIGURES, SPEED, pool, worded
-from compare.groups import BENCHMARK, Group, Question, counted, group, has_figures
-from compare.objects import FieldRow, object_rows
+from compare.groups import BENCHMARK, Group, Question, group, has_figures
 from compare.statistics import Interval, Ratio, Word, ratio_of
 from conf.errors import InputError, Problem, UserError, closest, listed
 from metrics import Quantity, summarise
@@ -78,8 +77,7 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     what money, energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share.
     break_evens: every option against the cheapest other, as ratios. standing, conditions: whether the ratios stand, and
     on what. decides: the figures of each user's decision. title: what is compared, in a line. references: what was
-    published beside each group's speed, by its label. objects: all that differs in the stacks' own configuration
-    objects."""
+    published beside each group's speed, by its label."""
 
     groups: tuple[Group, ...]
     baseline: str
@@ -96,7 +94,6 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     decides: tuple[Deciding, ...]
     title: str
     references: Mapping[str, Beside]
-    objects: tuple[FieldRow, ...] = ()
 
     @cached_property
     def reruns(self) -> tuple[Rerun, ...]:
@@ -156,7 +153,6 @@ def compare_groups(
         decides=deciding(groups, pooled),
         title=title(groups),
         references={g.label: beside(g.shown[0].record, pooled[g.label]) for g in groups if g.label in pooled},
-        objects=object_rows(counted(groups)),
     )
 
 
@@ -332,7 +328,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "audit": to_builtins(audited.rows),
         "requested_not_effective": to_builtins(audited.deviations),
         "checks": to_builtins(audited.checks),
-        "objects": to_builtins(comparison.objects),
+        "objects": to_builtins(audited.objects),
         "parting": to_builtins(audited.parting),
         "rehearsed": audited.among == "rehearsed",
         "planned": audited.among == "planned",

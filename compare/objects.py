@@ -4,11 +4,11 @@ part of a training step that it can change; and what code ran, where that is not
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -22,7 +22,7 @@ from parsers.assemble import same
 from parsers.read_back import Object, Process
 
 TABLE = Path(__file__).parent.parent / "conf" / "tables" / "causes.yaml"
-Cause = Literal[
+Part = Literal[
     "data",
     "mask",
     "first weights",
@@ -33,14 +33,13 @@ Cause = Literal[
     "clipping",
     "optimizer",
     "schedule",
-    "speed",
-    "unknown",
-    "bookkeeping",
 ]
-CAUSES: tuple[str, ...] = Cause.__args__  # type: ignore[attr-defined]
+"""The parts of a step in their order, and the weights with which the first one begins."""
+Cause = Literal[Part, "speed", "unknown", "bookkeeping"]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 """The parts of a step in their order, then what changes no number."""
 Weight = Literal["differs", "alone", "default", "idle"]
-WEIGHTS: tuple[str, ...] = Weight.__args__  # type: ignore[attr-defined]
+WEIGHTS: tuple[Weight, ...] = get_args(Weight)
 WHOLE = "(all of it)"
 _OFF = (None, False, 0, "")
 _READ_AT = {"model": "TransformerConfig", "ddp": "DistributedDataParallelConfig", "optimizer": "OptimizerConfig"}
@@ -159,11 +158,15 @@ def _values(field: str, runs: Sequence[Object]) -> tuple[Any, ...] | None:
     """Return the distinct values of a field; None where a run's class does not have it."""
     if not all(field in one.fields for one in runs):
         return None
-    distinct: list[Any] = []
-    for one in runs:
-        value = one.fields[field]
-        distinct += [] if any(same(value, other) for other in distinct) else [value]
-    return tuple(sorted(distinct, key=repr))
+    return distinct(one.fields[field] for one in runs)
+
+
+def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the values that are not the same, in one order."""
+    found: list[Any] = []
+    for value in values:
+        found += [] if any(same(value, other) for other in found) else [value]
+    return tuple(sorted(found, key=repr))
 
 
 def _alike(first: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:

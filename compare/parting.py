@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from compare.objects import WHOLE, FieldRow, spelled
+from compare.objects import WHOLE, FieldRow, Part, spelled
 from compare.rehearsed import by_step, gap, known_apart, read_of, series, tolerance, unlike
 from conf.errors import some
 from metrics import shown
@@ -24,19 +24,6 @@ from parsers import Record
 from parsers.assemble import same
 from parsers.read_back import ReadBack, Tensor
 
-Part = Literal[
-    "first weights",
-    "data",
-    "mask",
-    "forward",
-    "loss",
-    "backward",
-    "gradient reduction",
-    "clipping",
-    "optimizer",
-    "schedule",
-]
-"""The parts of a step in their order, behind the weights with which it begins."""
 ORDER: tuple[Part, ...] = get_args(Part)
 _IN_WORDS: Mapping[Part, str] = {
     "first weights": "before the first step",

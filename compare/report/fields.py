@@ -30,8 +30,8 @@ def fields_block(rows: Sequence[FieldRow]) -> list[Block]:
         tables += _table(f"Can change: {cause}", same)
     others = [row for row in rows if row.order[0]]
     tables += _table("Without an effect, or at a default that only some of the classes have", others)
-    told = f"{len(first)} that may matter" if first else "none that may matter"
-    return [Details(f"{len(rows)} fields of the stacks' own configuration differ, {told}", tables)]
+    summary = f"{len(first)} that may matter" if first else "none that may matter"
+    return [Details(f"{len(rows)} fields of the stacks' own configuration differ, {summary}", tables)]
 
 
 def _table(caption: str, rows: Sequence[FieldRow]) -> list[Block]:

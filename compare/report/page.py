@@ -502,7 +502,7 @@ def _audit_section(comparison: Comparison) -> Section:
         kinds = gathered((row.kind, row) for row in rows)
         every = [table_ for kind, same in kinds.items() for table_ in _settings(f"Kind: {kind}", same)]
         blocks.append(Details(f"All {len(rows)} settings", every))
-    blocks += fields_block(comparison.objects)
+    blocks += fields_block(comparison.audit.objects)
     return Section("Audit", blocks, "audit")
 
 

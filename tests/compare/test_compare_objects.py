@@ -30,7 +30,7 @@ def built(name: str, fields: Mapping[str, Any], over: Mapping[str, Any] | None =
 
 def rows(*fields: Mapping[str, Any]) -> dict[str, FieldRow]:
     runs = [built(f"r{n}", of, TP2 if n else {}) for n, of in enumerate(fields)]
-    return {row.field: row for row in compared(*runs).objects}
+    return {row.field: row for row in compared(*runs).audit.objects}
 
 
 def test_what_is_alike_is_not_shown_and_what_differs_is_with_the_part_that_it_can_change() -> None:
@@ -67,8 +67,8 @@ def test_an_object_that_one_stack_alone_has_is_one_row_and_a_run_that_nobody_rea
     assert first.read_back is not None
     more = {**first.read_back.objects, "Trainer": Object(kind="b.Trainer", fields={"x": 1, "y": 2})}
     other = replace(built("b", {"hidden_size": 1}, TP2), read_back=ReadBack(objects=more))
-    assert [(row.object, row.field) for row in compared(first, other).objects] == [("Trainer", "(all of it)")]
-    assert compared(first, made("b", over=TP2)).objects == ()
+    assert [(row.object, row.field) for row in compared(first, other).audit.objects] == [("Trainer", "(all of it)")]
+    assert compared(first, made("b", over=TP2)).audit.objects == ()
 
 
 @pytest.mark.parametrize(
