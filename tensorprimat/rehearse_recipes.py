@@ -20,7 +20,7 @@ from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
 from tensorprimat.run import rehearse_once
 
-COMPLETED, FAILED, REFUSED, NOT_RUN = "completed", "failed", "refused", "not run"
+COMPLETED, REFUSED, NOT_RUN = "completed", "refused", "not run"
 _WRITTEN = (
     "set_by_recipe",
     "set",

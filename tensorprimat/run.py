@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -31,6 +30,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import leaves, requested, vocabulary
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
 from launchers.attribute_settings import FORMS, assignments, table
+from launchers.bundle import digests
 from launchers.frameworks import framework_of
 from launchers.image import digest, image_of
 from launchers.plan import NO_REHEARSAL, Host, Plan, Scope
@@ -250,7 +250,7 @@ def _close(about: Record, e: Experiment, plan: Plan, path: Path, ended: runner.E
 def with_edited(record: Record, plan: Plan) -> Record:
     """Return `record` with the rendered files that were no longer as `plan` has them when the ranks began."""
     process = record.read_back.process if record.read_back else None
-    planned = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in plan.files.items()}
+    planned = digests(plan.files)
     ran = process.files if process else {}
     edited = sorted(name for name, digest in ran.items() if planned.get(name, digest) != digest)
     return replace(record, environment={**record.environment, "edited_files": edited}) if edited else record
