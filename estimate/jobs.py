@@ -1,0 +1,154 @@
+"""Training jobs side by side, as arrays: what the memory and the time of a step follow from. A search holds a million
+layouts of one model, a table of published runs a job for each row, an Experiment is one job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conf.facts import peak_of
+from conf.schema import Hardware
+from metrics.shape import Shape
+
+Numbers: TypeAlias = NDArray[np.float64]
+Words: TypeAlias = NDArray[np.str_]
+GB = 1e9
+RECOMPUTED = ("core_attn", "mlp", "moe", "layernorm", "moe_act", "mla_up_proj")
+"""Megatron's recompute_modules that are told apart."""
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_OF_SHAPE = (
+    *("num_layers", "dense_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+    *("kv_channels", "vocabulary", "window_size", "window_attn_skip_freq", "num_experts", "moe_router_topk"),
+    *("moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "mtp_num_layers"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """n jobs. Each field is an array of shape (n,), or of shape () where all have one value. Sizes in elements, rates
+    in bytes/s or FLOP/s of one GPU in one direction; switches are 0 or 1; a size is 0 of what the model has not.
+
+    Model: as in metrics.shape.Shape. mla: attention is latent; q_lora_rank is 0 where queries are not compressed.
+    Layout: in ranks. distributed_optimizer: its states are cut over DP × CP; fsdp: parameters and gradients, too.
+    recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the others.
+    precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. stack: framework and
+    release, "" where it is unknown. hardware: the name in conf/hardware."""
+
+    # the model
+    num_layers: Numbers
+    dense_layers: Numbers
+    hidden_size: Numbers
+    ffn_hidden_size: Numbers
+    num_attention_heads: Numbers
+    num_query_groups: Numbers
+    kv_channels: Numbers
+    vocabulary: Numbers
+    gated: Numbers
+    tied: Numbers
+    window_size: Numbers
+    window_attn_skip_freq: Numbers
+    num_experts: Numbers
+    moe_router_topk: Numbers
+    moe_ffn_hidden_size: Numbers
+    moe_shared_expert_intermediate_size: Numbers
+    mtp_num_layers: Numbers
+    mla: Numbers
+    q_lora_rank: Numbers
+    kv_lora_rank: Numbers
+    qk_head_dim: Numbers
+    qk_pos_emb_head_dim: Numbers
+    v_head_dim: Numbers
+    # the layout
+    tensor_model_parallel_size: Numbers
+    pipeline_model_parallel_size: Numbers
+    virtual_pipeline_model_parallel_size: Numbers
+    context_parallel_size: Numbers
+    expert_model_parallel_size: Numbers
+    expert_tensor_parallel_size: Numbers
+    data_parallel_size: Numbers
+    sequence_parallel: Numbers
+    distributed_optimizer: Numbers
+    fsdp: Numbers
+    # the work
+    seq_length: Numbers
+    micro_batch_size: Numbers
+    global_batch_size: Numbers
+    trained: Words
+    # how
+    precision: Words
+    gradient_bytes: Numbers
+    recompute_layers: Numbers
+    again_core_attn: Numbers
+    again_mlp: Numbers
+    again_moe: Numbers
+    again_layernorm: Numbers
+    again_moe_act: Numbers
+    again_mla_up_proj: Numbers
+    offloaded_layers: Numbers
+    stack: Words
+    # the machine
+    hardware: Words
+    peak_flops: Numbers
+    peak_bf16_flops: Numbers
+    memory_bytes: Numbers
+    memory_bandwidth: Numbers
+    link_bandwidth: Numbers
+    gpus_per_domain: Numbers
+    gpus_per_node: Numbers
+    nic_bandwidth: Numbers
+    tdp_w: Numbers
+
+    @property
+    def world_size(self) -> Numbers:
+        """Return the GPUs of each job."""
+        sizes = self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+        return sizes * self.data_parallel_size
+
+    @property
+    def num_micro_batches(self) -> Numbers:
+        """Return the micro-batches of one rank in a step."""
+        return self.global_batch_size / (self.micro_batch_size * self.data_parallel_size)
+
+    @property
+    def count(self) -> int:
+        """Return n."""
+        return max(np.size(getattr(self, field.name)) for field in fields(self))
+
+    def take(self, index: Any) -> Jobs:
+        """Return the jobs at `index` (integers or a mask over n); what all have in common stays."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Jobs(**{name: value[index] if np.ndim(value) else value for name, value in values.items()})
+
+
+def columns_of_shape(shape: Shape) -> dict[str, float]:
+    """Return the model's columns."""
+    mla = shape.mla
+    latent = {name: getattr(mla, name) or 0 for name in mla.__slots__} if mla else dict.fromkeys(_LATENT, 0)
+    same = {name: getattr(shape, name) or 0 for name in _OF_SHAPE}
+    tied = shape.untie_embeddings_and_output_weights is False
+    return same | latent | {"gated": shape.gated_linear_unit, "tied": tied, "mla": mla is not None}
+
+
+def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | str]:
+    """Return the machine's columns, of one device as software sees it; nan where its data sheet does not say."""
+    packages = device.devices_per_package
+    peaks = {"peak_flops": peak_of(device, PEAK_OF[precision]), "peak_bf16_flops": peak_of(device, "bf16")}
+    rates = {
+        "memory_bytes": (device.memory_gb, GB / packages),
+        "memory_bandwidth": (device.memory_bandwidth_tb_s, 1e12 / packages),
+        "link_bandwidth": (device.link_gb_s_per_gpu_unidirectional, GB / packages),
+        "gpus_per_domain": (device.gpus_per_domain, packages),
+        "gpus_per_node": (device.gpus_per_node, packages),
+        "tdp_w": (device.tdp_w, 1 / packages),
+    }
+    known = {name: value * unit if value is not None else np.nan for name, (value, unit) in rates.items()}
+    return (
+        known | {name: peak[1] * 1e12 if peak else np.nan for name, peak in peaks.items()} | {"hardware": device.name}
+    )
+
+
+PEAK_OF = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp32": "fp32", "fp16": "bf16"}
+"""Precision of the matrix products: the peak of a data sheet that bounds it."""
