@@ -50,7 +50,8 @@ demo: $(VENV)/.embedded
 	  '  python -m compare runs/llama31_8b-nvidia runs/llama31_8b-amd -o compare'
 
 # long files first (tests/conftest.py); three at a time on two cores: half of it waits for processes
-PYTEST := $(VENV)/bin/python -m pytest --dist loadfile --no-loadscope-reorder -n 3
+WORKERS := 3
+PYTEST = $(VENV)/bin/python -m pytest --dist loadfile --no-loadscope-reorder -n $(WORKERS)
 
 test: $(VENV)/.dev npm
 	$(PYTEST) --durations=25
@@ -120,13 +121,14 @@ $(BRIDGE_RECIPES)/.installed: $(NEMO)/.installed requirements/bridge_recipes.txt
 bridge-recipes: $(BRIDGE_RECIPES)/.installed
 
 # where the packages cannot be had, the tests are skipped by name
+test-nvidia rehearse: WORKERS := 2
 test-nvidia: $(VENV)/.dev
 	-$(MAKE) nemo bridge
-	$(PYTEST) -n 2 -rs -m nvidia tests/nvidia
+	$(PYTEST) -rs -m nvidia tests/nvidia
 
 rehearse: $(VENV)/.dev
 	-$(MAKE) nemo bridge
-	$(PYTEST) -n 2 -rs -m nvidia tests/rehearsal
+	$(PYTEST) -rs -m nvidia tests/rehearsal
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -12,6 +12,11 @@ from pathlib import Path
 from conf.vendors import Devices, accelerators, vendor_of
 
 NO_DEVICES = Devices(None)
+CGROUPS = (
+    ("", "max", "current", "inactive_file"),
+    ("memory/", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
+)
+"""By version, 2 and 1: the folder, and the names of its limit, of what is in use and of cached files in that."""
 
 
 @cache
@@ -39,13 +44,25 @@ def hidden_by() -> tuple[str, ...]:
     return tuple(dict.fromkeys(variable for name in accelerators() for variable in vendor_of(name).visibility))
 
 
+def available_memory_bytes() -> int:
+    """Return the bytes of `host_memory_bytes` that are not in use now: caches of files give way."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    for folder, limit, used, cached in CGROUPS:
+        most, now = cgroup_memory(limit, folder), cgroup_memory(used, folder)
+        if most.isdigit() and now:
+            counts = dict(line.split() for line in cgroup_memory("stat", folder).splitlines())
+            free = min(free, int(most) - int(now) + int(counts.get(cached, 0)))
+    return max(0, free)
+
+
 def host_memory_bytes() -> int:
     """Return the bytes that processes can use: physical memory, or the container's limit where that is smaller."""
     import psutil
 
-    physical = int(psutil.virtual_memory().total)
-    limits = (text for text in (cgroup_memory("max"), cgroup_memory("limit_in_bytes", "memory/")) if text.isdigit())
-    return min(physical, int(next(limits, physical)))
+    limits = (cgroup_memory(limit, folder) for folder, limit, *_ in CGROUPS)
+    return min([int(psutil.virtual_memory().total), *(int(limit) for limit in limits if limit.isdigit())])
 
 
 def cgroup_memory(name: str, folder: str = "") -> str:

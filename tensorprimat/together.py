@@ -10,16 +10,15 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import psutil
-
 from conf import devices
 from conf.errors import InputError, Problem, UserError
 from conf.resolve import Experiment
 from launchers import where
 from launchers.rehearse import toy
 
-RANK_BYTES = 2_000_000_000
-"""More than a process of NeMo, Megatron-Bridge or Primus takes in a rehearsal, which is 0.9 to 1.6 GB."""
+RANK_BYTES = {"train": 2_000_000_000, "layout": 7_000_000_000}
+"""More than a process of NeMo, Megatron-Bridge or Primus takes: 0.9 to 1.6 GB in a toy, and up to 6.5 GB as one rank
+of a large model (Llama 2 70B in Primus)."""
 Row = dict[str, Any]
 
 
@@ -29,8 +28,9 @@ def at_once(requested: Sequence[Experiment]) -> int:
     if not all(e.rehearse for e in requested):
         return 1
     ranks = max(toy(e).layout.world_size if e.rehearse == "train" else 1 for e in requested)
-    free = min(psutil.virtual_memory().available, devices.host_memory_bytes())
-    return max(1, min(len(requested), where.host().cpu_count // ranks, int(free / 2 / RANK_BYTES) // ranks))
+    rank_bytes = max(RANK_BYTES[str(e.rehearse)] for e in requested)
+    in_memory = int(devices.available_memory_bytes() / 2 / rank_bytes)
+    return max(1, min(len(requested), where.host().cpu_count // ranks, in_memory // ranks))
 
 
 def rows(starts: Sequence[Callable[[], Row]], most: int, is_last: Callable[[Row], bool]) -> Iterator[Row]:

@@ -82,11 +82,19 @@ def test_a_signal_reaches_all_that_run_and_their_rows_are_kept(tmp_path: Path) -
 def test_a_core_for_each_rank_and_real_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = load_experiment("framework=nemo", "rehearse=train", "model=llama", "layout=data_parallel", "gpus_per_node=1")
     wide = load_experiment("framework=nemo", "rehearse=train", "model=llama", "layout=tp2_pp2", "gpus_per_node=8")
-    monkeypatch.setattr(together.devices, "host_memory_bytes", lambda: 24_000_000_000)
-    monkeypatch.setattr(together.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 24_000_000_000}))
+    monkeypatch.setattr(together.devices, "available_memory_bytes", lambda: 24_000_000_000)
     for cores, expected in ((1, 1), (2, 2), (4, 3)):
         host = together.where.Host(python="python", cpu_count=cores)
         monkeypatch.setattr(together.where, "host", lambda host=host: host)
         assert together.at_once([toy] * 3) == expected
         assert together.at_once([toy, wide]) == 1
     assert together.at_once([load_experiment("platform=cpu")] * 3) == 1
+
+
+def test_as_many_side_by_side_as_half_of_the_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together.where, "host", lambda: together.where.Host(python="python", cpu_count=64))
+    played = load_experiment("framework=nemo", "rehearse=layout", "model=llama31_8b", "layout=tp2_pp2")
+    toy = load_experiment("framework=nemo", "rehearse=train", "model=llama", "layout=data_parallel", "gpus_per_node=1")
+    for requested, free, expected in ((played, 28e9, 2), (played, 13e9, 1), (played, 0, 1), (toy, 28e9, 7)):
+        monkeypatch.setattr(together.devices, "available_memory_bytes", lambda free=free: int(free))
+        assert together.at_once([requested] * 9) == expected
