@@ -154,16 +154,16 @@ def is_checkout(framework: Mapping[str, Any], path: str) -> bool:
 def release_of_checkout(path: str) -> str:
     """Return v26.5 of a checkout of branch release/v26.5 or tag v26.5.0; of any other, which a framework refuses, what
     git says of it and where it is."""
-    names = _git(path, "log", "-1", "--format=%D")
+    names = git(path, "log", "-1", "--format=%D")
     if match := re.search(r"(?:^|[ /])v(\d+\.\d+)(?:\.\d+)?(?:,|\s*$)", names):
         return f"v{match[1]}"
-    commit = _git(path, "describe", "--tags", "--always")
+    commit = git(path, "describe", "--tags", "--always")
     return f"{commit} ({names}) at {path}" if commit else f"no git history at {path}"
 
 
 def tag_of(path: str) -> str:
     """Return the tag of what is checked out at `path`, empty where it has none."""
-    return _git(path, "describe", "--tags", "--exact-match")
+    return git(path, "describe", "--tags", "--exact-match")
 
 
 def versions(distributions: Sequence[str], python: str | None) -> Mapping[str, str | None]:
@@ -224,7 +224,7 @@ def _path_of(python: str) -> list[str]:
     return path
 
 
-def _git(path: str, *words: str) -> str:
+def git(path: str, *words: str) -> str:
     """Return what git prints about the tree at `path`, not about one around it; empty where it knows none."""
     alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(Path(path).resolve().parent)}
     return output("git", "-c", "safe.directory=*", "-C", path, *words, env=alone).strip()

@@ -18,6 +18,7 @@ from conf.freeze import frozen
 from conf.vocabulary import read_yaml
 
 RECIPES = Path(__file__).parent / "recipes"
+BEFORE = ".before"  # how the folder of a release ends, behind a dot, while an import takes its place
 GLOBAL_BATCH, MICRO_BATCH = "training.global_batch_size", "training.micro_batch_size"
 OF_THE_WORK = (GLOBAL_BATCH, "training.seq_length")  # in a recipe's `experiment`, and not taken from it
 _MOST_NEAREST = 4
@@ -111,16 +112,26 @@ class Case:
 
 def recipes(folder: str = "", model: str | None = None) -> tuple[Recipe, ...]:
     """Return every recipe, or those of FRAMEWORK-RELEASE, or of `model` (in a part of the time), by folder and name.
-    ConfigError: as `read_recipe`."""
+    ConfigError: as `read_recipe`; an import was killed half way."""
     return _read(RECIPES / folder, model)
 
 
 @cache
 def _read(folder: Path, model: str | None) -> tuple[Recipe, ...]:
-    paths = sorted(folder.rglob("*.yaml"))
+    check_complete()
+    paths = sorted(path for path in folder.rglob("*.yaml") if not path.parent.name.startswith("."))
     if model is not None:
         paths = [path for path in paths if f"\nmodel: {model}\n" in path.read_text(encoding="utf-8")]
     return tuple(map(read_recipe, paths))
+
+
+def check_complete() -> None:
+    """Raise ConfigError where an import was killed between the two renames by which a folder is replaced."""
+    for before in RECIPES.glob(f".*{BEFORE}"):
+        there = before.with_name(before.name[1:].removesuffix(BEFORE))
+        if not there.exists():
+            what = "is not there: an import was killed while it took its place"
+            raise ConfigError(Problem(f"conf/recipes/{there.name}", what, hint=f"mv {before} {there}"))
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from conf.arguments import JSON, Arguments, Command, Key, program
 from conf.compose import choices
 from conf.errors import ConfigError, InputError, Problem, closest, command, listed, some, writing
 from conf.facts import hardware
-from conf.frameworks import facts, tag_of
+from conf.frameworks import facts, git, tag_of
 from conf.recipes import Recipe, recipes
 from conf.schema import BEST
 from estimate.memory import memory_problems
@@ -58,7 +59,8 @@ IMPORT = Command(
     ),
     switches={**JSON, "--check": "write nothing; exit code 1 where something changed"},
     examples=("/path/to/Primus", "/path/to/Megatron-Bridge python=.venv-bridge/bin/python --check"),
-    more="Exit codes: 0 written to conf/recipes, 1 something changed (--check), 2 no such checkout, a recipe is gone.",
+    more="Exit codes: 0 written to conf/recipes, 1 something changed (--check), 2 no such checkout, one with changes\n"
+    "that are in no commit, a recipe is gone. All of a release is written, or nothing.",
 )
 REHEARSE = Command(
     name="recipes rehearse",
@@ -249,6 +251,9 @@ def _import(arguments: Arguments) -> int:
     checkout = Path(arguments.words[0]).expanduser().absolute()
     framework = _stack(checkout)
     release = _release(framework, checkout, arguments["release"])
+    if uncommitted := list(_uncommitted(checkout)):
+        raise InputError(*uncommitted)
+    kept.check_complete()
     try:
         read = list(framework.read_recipes(checkout, arguments["python"], release))
     except (OSError, SubprocessError) as error:
@@ -265,9 +270,9 @@ def _import(arguments: Arguments) -> int:
     folder = f"{framework.name}-{release}"
     found = changes(folder, now)
     lost = [] if found.compared != folder else [_lost(folder, *one) for one in found.gone.items()]
+    lost += _without_source(checkout, known)
     if not lost and "--check" not in arguments.switches:
-        for recipe in now.values():
-            write(recipe, kept.RECIPES / folder)
+        keep(known, kept.RECIPES / folder)
     _print(found, folder, unusable, len(now), "--json" in arguments.switches)
     if lost:
         raise InputError(*lost)
@@ -342,15 +347,48 @@ def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def write(recipe: Recipe, folder: Path) -> None:
-    """Write the file of `recipe`."""
+def keep(known: Collection[Recipe], folder: Path) -> None:
+    """Make `folder` the files of `known`, all or nothing: where this is killed, what was there stays, or is refused by
+    conf.recipes between two renames."""
     import yaml
 
-    values = json.loads(json.dumps({key: value for key, value in asdict(recipe).items() if key != "name"}))
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    new, before = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}{kept.BEFORE}")
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{recipe.name}.yaml").write_text(_HEAD + text, encoding="utf-8")
+        shutil.rmtree(new, ignore_errors=True)  # of an import that was killed
+        new.mkdir(parents=True)
+        try:
+            for recipe in known:
+                values = json.loads(json.dumps({key: value for key, value in asdict(recipe).items() if key != "name"}))
+                text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+                (new / f"{recipe.name}.yaml").write_text(_HEAD + text, encoding="utf-8")
+            if folder.exists():
+                shutil.rmtree(before, ignore_errors=True)
+                folder.rename(before)
+            new.rename(folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(before, ignore_errors=True)
+
+
+def _uncommitted(checkout: Path) -> Iterator[Problem]:
+    """Yield why a commit is no source for what `checkout` has."""
+    if not git(str(checkout), "rev-parse", "HEAD"):
+        yield Problem(str(checkout), "is in no git, so that no commit can be cited", hint="git clone, and its path")
+    elif changed := git(str(checkout), "diff", "HEAD", "--name-only", "--ignore-submodules=untracked").splitlines():
+        what = "has changes that are in no commit, which the recipes would cite"
+        yield Problem(str(checkout), what, some(changed), hint=f"git -C {checkout} stash, or another clone")
+
+
+def _without_source(checkout: Path, known: Collection[Recipe]) -> Iterator[Problem]:
+    """Yield the recipes whose cited line is not in the commit of `checkout`: their files are of no release."""
+    committed = {*git(str(checkout), "ls-tree", "-r", "--name-only", "HEAD").splitlines()}
+    for recipe in known:
+        name, _, line = recipe.source.split()[1].partition(":")
+        if name not in committed:
+            what = f"is read from {name}, which is in no commit of this checkout"
+            yield Problem(recipe.name, what, hint="remove the file, or commit it")
+        elif line and len((checkout / name).read_text(encoding="utf-8").splitlines()) < int(line):
+            yield Problem(recipe.name, f"is read from line {line} of {name}, which has fewer")
 
 
 def _lost(folder: str, name: str, source: str) -> Problem:

@@ -27,7 +27,7 @@ THEIRS = Recipe(
     framework="made",
     release="1.2.0",
     variant=None,
-    source="made/up@0 recipes.py:1",
+    source="made/up@0 made/recipes.py:1",
     base="llama3",
     experiment={"layout.tensor_model_parallel_size": 1, "training.global_batch_size": 128},
     settings={"model.cuda_graph_impl": "local"},
@@ -74,11 +74,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def checkout(tmp_path: Path) -> str:
     path = tmp_path / "checkout"
     (path / "made").mkdir(parents=True)
-    (path / "made" / "recipes.py").touch()
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "a"), ("tag", "v1.2.0")):
-        subprocess.run(["git", "-C", path, *words], check=True)
+    (path / "made" / "recipes.py").write_text("# a line\n", encoding="utf-8")
+    committed(path)
+    subprocess.run(["git", "-C", path, "tag", "v1.2.0"], check=True)
     return str(path)
+
+
+def committed(path: Path) -> None:
+    """Make a repository of a folder."""
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "a")):
+        subprocess.run(["git", "-C", path, *words], check=True)
 
 
 def tagged(checkout: str, *tags: str) -> None:
@@ -141,11 +147,65 @@ def test_a_recipe_that_moved_is_refused_and_kept(
     made.found = (replace(THEIRS, base="llama4"),)
     out, err = run(capsys, "import", checkout, code=2)
     assert f"gone      {OTHER.name}" in out
-    assert "was read from made/up@0 recipes.py:1, and is not in this checkout" in err
+    assert "was read from made/up@0 made/recipes.py:1, and is not in this checkout" in err
     assert "llama4" not in (folder / "made-1.2.0" / f"{THEIRS.name}.yaml").read_text("utf-8"), "nothing is written"
     tagged(checkout, "v2.0.0")
     run(capsys, "import", checkout)  # of another release nothing is expected
     assert len(list((folder / "made-2.0.0").iterdir())) == 1
+
+
+def test_an_import_that_is_killed_leaves_what_was_there(
+    made: Made, folder: Path, checkout: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "import", checkout)
+    made.found = tuple(replace(one, base="llama4") for one in (THEIRS, OTHER))
+    (folder / ".made-1.2.0.new").mkdir()
+    (folder / ".made-1.2.0.new" / "half.yaml").write_text("model: lla", encoding="utf-8")  # as SIGKILL leaves it
+    assert len(json.loads(run(capsys, "list", "--json")[0])) == 2
+
+    def killed(path: Path, text: str, **_: str) -> None:
+        if path.name == f"{OTHER.name}.yaml":
+            raise KeyboardInterrupt
+        path.touch()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            recipes.keep((THEIRS, OTHER), folder / "made-1.2.0")
+    assert [path.name for path in folder.iterdir()] == ["made-1.2.0"]
+    assert "llama3" in run(capsys, "show", THEIRS.name)[0]
+    run(capsys, "import", checkout)
+    assert "llama4" in run(capsys, "show", THEIRS.name)[0]
+
+
+def test_an_import_that_is_killed_between_its_two_renames_is_refused_with_what_helps(
+    made: Made, folder: Path, checkout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "import", checkout)
+    (folder / "made-1.2.0").rename(folder / ".made-1.2.0.before")
+    for words in (("list",), ("import", checkout)):
+        _, err = run(capsys, *words, code=2)
+        assert "an import was killed" in err and f"mv {folder}/.made-1.2.0.before {folder}/made-1.2.0" in err
+    (folder / ".made-1.2.0.before").rename(folder / "made-1.2.0")
+    run(capsys, "import", checkout, "--check")
+
+
+def test_a_checkout_that_no_commit_can_be_cited_of_is_refused(
+    made: Made, folder: Path, checkout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.found = (THEIRS, replace(OTHER, source="made/up@0 made/mine.py:3"))
+    (Path(checkout) / "made" / "mine.py").write_text("# a line\n", encoding="utf-8")
+    _, err = run(capsys, "import", checkout, code=2)
+    assert f"{OTHER.name}: is read from made/mine.py, which is in no commit" in err
+    made.found = (replace(THEIRS, source="made/up@0 made/recipes.py:2"),)
+    assert "is read from line 2 of made/recipes.py, which has fewer" in run(capsys, "import", checkout, code=2)[1]
+    (Path(checkout) / "made" / "recipes.py").write_text("# another\n", encoding="utf-8")
+    _, err = run(capsys, "import", checkout, code=2)
+    assert "has changes that are in no commit" in err and "made/recipes.py" in err and "stash" in err
+    (tmp_path / "tree" / "made").mkdir(parents=True)
+    (tmp_path / "tree" / "made" / "recipes.py").touch()
+    assert "is in no git" in run(capsys, "import", str(tmp_path / "tree"), "release=1.2.0", code=2)[1]
+    assert not folder.exists(), "nothing is written"
 
 
 def test_what_is_no_checkout_is_refused(
@@ -173,6 +233,7 @@ def test_an_interpreter_that_is_none_is_refused(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "primus" / "cli" / "main.py"
     path.parent.mkdir(parents=True)
     path.touch()
+    committed(tmp_path)
     words = ("import", str(tmp_path), "release=v26.5", "python=/no/such/python")
     assert "could not be run to read primus's recipes" in run(capsys, *words, code=2)[1]
 
