@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from compare.draws import drawn_apart
 from compare.objects import WHOLE, FieldRow, Part, spelled
 from compare.rehearsed import by_step, gap, known_apart, read_of, series, tolerance, unlike
 from conf.errors import some
@@ -104,6 +105,8 @@ def parting(first: Seen, second: Seen) -> Parting | None:
     given = {one.step for one in events if one.part in ("data", "mask")}  # which alone makes another loss of that step
     if inferred and inferred.step + 1 not in given and (not events or events[0].step > inferred.step):
         events.insert(0, inferred)
+    if not events or not _begin_equal(first, second):  # equal weights in its place part nothing
+        events[:0] = _draws(first, second)
     if not events:
         return None
     at = "" if events[0].step < 0 else f" of step {events[0].step}"
@@ -125,6 +128,13 @@ def first_parting(pairs: Iterable[tuple[Seen, Seen]], rows: Sequence[FieldRow]) 
 def _begin_equal(first: Seen, second: Seen) -> bool:
     seeds = [seen.record.environment.get("equal_init") for seen in (first, second)]
     return seeds[0] is not None and seeds[0] == seeds[1]
+
+
+def _draws(first: Seen, second: Seen) -> Iterator[Parting]:
+    """Yield that the stacks draw their own first weights from other distributions."""
+    if apart := drawn_apart(first.read.drawn, second.read.drawn):
+        name, how = next(iter(apart.items()))
+        yield Parting("first weights", -1, f"another initialisation of {some([*apart])}: {name} with {how}")
 
 
 def _weights(first: Seen, second: Seen) -> Iterator[Parting]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from compare.curve import Finding, Traced
+from compare.draws import FAMILY_ERROR, PAIRS, drawn_apart
 from conf.errors import some
 from conf.facts import read_lines
 from metrics import shown
@@ -66,6 +67,7 @@ def trained(runs: Sequence[Traced]) -> bool:
 
 def strictly(runs: Sequence[Traced]) -> Iterator[tuple[str, Finding]]:
     """Yield each check of rehearsals by its name, in the order of a step."""
+    yield "initialisation", compare_draws(runs)
     yield "first_weights", compare_tensors(runs, "first_weights")
     yield "inputs", compare_inputs(runs)
     yield "loss", compare_series(runs, "loss")
@@ -129,6 +131,26 @@ def unlike(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], within: flo
         return None in (one.norm, other.norm) or not gap(one.norm or 0.0, other.norm or 0.0) <= within
 
     return [name for name, tensor in ours.items() if name in theirs and differ(tensor, theirs[name])]
+
+
+def compare_draws(runs: Sequence[Traced]) -> Finding:
+    """Compare the distributions from which rehearsals drew their first weights, before equal ones were put in."""
+    if silent := next((run for run in runs if not read_of(run.run.record).drawn), None):
+        return Finding(
+            "unknown", f"{silent.name} has no reading of the weights that its stack draws: rehearse it again"
+        )
+    return _first([_draws(*pair) for pair in _pairs(runs)])
+
+
+def _draws(first: Traced, run: Traced) -> Finding:
+    ours, theirs = (read_of(one.run.record).drawn for one in (first, run))
+    if not ours.keys() & theirs.keys():
+        return Finding("unknown", f"{first.name} and {run.name} draw no tensor of the same name")
+    if apart := drawn_apart(ours, theirs):
+        name, how = next(iter(apart.items()))
+        return Finding("apart", f"{first.name} and {run.name} draw {some([*apart])} otherwise: {name} with {how}")
+    error = f"a false alarm in {PAIRS} pairs has a probability of {FAMILY_ERROR:g}"
+    return Finding("equal", f"means, deviations and extremes of {len(ours)} tensors within sampling error ({error})")
 
 
 def compare_inputs(runs: Sequence[Traced]) -> Finding:

@@ -81,7 +81,7 @@ class Process(Struct, frozen=True, kw_only=True):
 
 
 class ReadBack(Struct, frozen=True, kw_only=True):
-    """All that was read. drawn: the vendor's own first weights, before equal ones were put in their place.
+    """All that was read. drawn: the stack's own first weights, before equal ones were put in their place.
     first_weights: before the first step; last_weights: after the last; first_gradients: of the first step, reduced over
     the ranks and averaged as the optimizer receives them, before clipping. Each by the parameter's name in the complete
     model. first_outputs: of each module in its first forward pass, in that order, summed over the ranks: the same

@@ -92,11 +92,24 @@ def tensors(factor: float = 1.0, only: str = "", dtype: str = "float32") -> dict
     return {n: Tensor(shape=(4,), dtype=dtype, checksum=round(at * f * 2**20), norm=at * f) for at, (n, f) in rows}
 
 
+def drawn(times: float = 1.0, only: str = "") -> dict[str, Tensor]:
+    """Return what a stack draws, matrices from a deviation of 0.02; of those whose name has `only` in it `times` as
+    large."""
+    ones = Tensor(shape=(128,), mean=1.0, std=0.0, least=1.0, most=1.0)
+    return {name: ones if "norm" in name else _matrix(times if only in name else 1.0) for name in PARAMETERS}
+
+
+def _matrix(times: float) -> Tensor:
+    std = 0.02 * times
+    return Tensor(shape=(128, 128), mean=0.0, std=std, least=-4 * std, most=4 * std)
+
+
 def read_back(**known: Any) -> ReadBack:
     """Return what the probe reads of a toy of two layers."""
     given = {"tokens": 5, "labels": 6, "loss_mask": 7, "position_ids": 8, "attention_mask": 9, "masked": 0}
     adam = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "decoupled_weight_decay": True}
     read = ReadBack(
+        drawn=drawn(),
         first_weights=tensors(),
         last_weights=tensors(),
         first_gradients=tensors(),

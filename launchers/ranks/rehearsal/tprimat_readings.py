@@ -196,6 +196,8 @@ class Readings:
         if self.parts is None:
             self.parts = list(all_parts(self.probe))
             self.content["first_weights"] = [part.row(part.weight) for part in self.parts]
+            if not self.content["drawn"]:  # nothing was put in place of the stack's own
+                self.content["drawn"] = self.content["first_weights"]
         scale = next(map(_loss_scale, self.probe.optimizers), 1.0)
         self.before = math.fsum(_squares(part.gradient) for part in self.parts) / scale**2
         if not self.content["first_gradients"]:
