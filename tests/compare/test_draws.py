@@ -87,6 +87,9 @@ def test_another_initialisation_is_apart(change: Callable[[np.ndarray], np.ndarr
 def test_other_constants_are_apart() -> None:
     assert apart(np.ones(128), np.zeros(128)) == "1 everywhere against 0 everywhere"
     assert apart(np.ones(1), np.ones(1)) == ""
+    assert drawn_apart({"w": Tensor(shape=(2,), checksum=1)}, {"w": tensor(np.ones(2))}) == {
+        "w": "nan or inf in one of them"
+    }
 
 
 def test_an_alarm_by_chance_is_rarer_the_more_tensors_there_are() -> None:
