@@ -23,6 +23,7 @@ _OF_SHAPE = (
     *("num_layers", "dense_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
     *("kv_channels", "vocabulary", "window_size", "window_attn_skip_freq", "num_experts", "moe_router_topk"),
     *("moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "mtp_num_layers"),
+    *("qk_layernorm", "add_qkv_bias", "add_bias_linear", "attention_sinks"),
 )
 
 
@@ -61,6 +62,10 @@ class Jobs:
     qk_head_dim: Numbers
     qk_pos_emb_head_dim: Numbers
     v_head_dim: Numbers
+    qk_layernorm: Numbers
+    add_qkv_bias: Numbers
+    add_bias_linear: Numbers
+    attention_sinks: Numbers
     # the layout
     tensor_model_parallel_size: Numbers
     pipeline_model_parallel_size: Numbers

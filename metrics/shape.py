@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from parsers.values import compute_dtype
 class Shape:
     """Sizes in elements, 0 of what the model has not. vocabulary: rows of the output matrix, padded where that is
     known. window_size and the experts as in conf.schema.Model. untie_embeddings_and_output_weights: None where it is
-    unknown; it adds no operation."""
+    unknown; it adds no operation. The last four add parameters and activations, and next to no operation: False where
+    nobody says."""
 
     num_layers: int
     hidden_size: int
@@ -37,6 +38,10 @@ class Shape:
     moe_shared_expert_intermediate_size: int = 0
     moe_first_dense_layers: int = 0
     mtp_num_layers: int = 0
+    qk_layernorm: bool = False
+    add_qkv_bias: bool = False
+    add_bias_linear: bool = False
+    attention_sinks: bool = False
 
     @property
     def dense_layers(self) -> int:
@@ -87,7 +92,7 @@ def shape_of_model(model: Model) -> Shape:
     """Return the shape of a model of conf/model."""
     known = shape_from(Facts(requested(SimpleNamespace(model=model), partial=True)))
     assert known.shape is not None, known.missing
-    return known.shape
+    return replace(known.shape, attention_sinks=model.softmax_type == "learnable")
 
 
 def shape_from(facts: Facts) -> ShapeOrMissing:
@@ -127,6 +132,9 @@ class _Reader:
             window_attn_skip_freq=self.facts.size("window_attn_skip_freq"),
             mla=self.latent() if latent else None,
             mtp_num_layers=self.size("mtp_num_layers", may_lack=True),
+            qk_layernorm=self.switched_on("qk_layernorm"),
+            add_qkv_bias=self.switched_on("add_qkv_bias"),
+            add_bias_linear=self.switched_on("add_bias_linear"),
             **experts,
         )
 
@@ -147,13 +155,17 @@ class _Reader:
             self.missing.append(name)
         return value if type(value) is bool else None
 
+    def switched_on(self, name: str) -> bool:
+        """Return whether a part is reported that no operation of the FLOPs formula depends on."""
+        return self.facts.settings.get(name) is True
+
     def rows(self) -> str:
         """Return the setting with the rows of the output matrix: padded in Megatron, vocab_size in TorchTitan. One that
         was read back counts before one that was only requested."""
         names = [name for name in ("padded_vocab_size", "vocab_size") if self.facts.size(name)]
         return min(names, key=self.facts.requested.__contains__, default="vocab_size")
 
-    def experts(self) -> dict[str, int]:
+    def experts(self) -> dict[str, Any]:
         count = self.size("num_experts", may_lack=True)
         if not count or "num_experts" in self.missing:
             return {}

@@ -72,7 +72,7 @@ def test_a_setting_stands_in_five_places_at_most() -> None:
         for path in (*files, *root.glob("*.md"))
         if not {"model", "tables", "recipes"} & {*path.parts}
     }
-    for name in ("adam_eps", "adam_beta1", "clip_grad", "hidden_dropout", "qk_layernorm", "lr_warmup_init"):
+    for name in ("adam_eps", "adam_beta1", "clip_grad", "hidden_dropout", "lr_warmup_init"):
         places = {path for path, text in texts.items() if re.search(rf"\b{name}\b", text)}
         assert {"vocabulary.yaml", "tprimat_built.json"} <= {path.name for path in places}
         assert len(places) <= 5, (name, places)
