@@ -5,8 +5,9 @@ launchers/settings/hugging_face.yaml."""
 from __future__ import annotations
 
 import json
+import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,8 @@ def read_json(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
     """Return the mapping in a JSON file of a stranger. InputError: there is none that can be used, a key is in it
     twice, or it is larger than `most` bytes."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe that nobody writes to would be waited for
+            raise InputError(Problem(str(path), "is no regular file", hint="the path of config.json"))
         with path.open("rb") as file:
             text = file.read(most + 1)
     except OSError as error:
@@ -63,9 +66,18 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def model_of(config: Mapping[str, Any], **about: str | None) -> Model:
-    """Return the model that config.json describes. about: its name, source and hf_id. InputError: all keys that no
-    model of ours can express, are not known, missing, or have no sense."""
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A key that config.json leaves out, and what is taken for it. source: who takes that."""
+
+    key: str
+    value: Any
+    source: str
+
+
+def model_of(config: Mapping[str, Any], **about: str | None) -> tuple[Model, tuple[Default, ...]]:
+    """Return the model that config.json describes, and what the file leaves out of it. about: its name, source and
+    hf_id. InputError: all keys that no model of ours can express, are not known, missing, or have no sense."""
     table, kind = read_yaml(TABLE), config.get("model_type")
     if not isinstance(kind, str) or kind not in table["families"]:
         parts = table["cannot"].get(kind) if isinstance(kind, str) else None
@@ -77,7 +89,7 @@ def model_of(config: Mapping[str, Any], **about: str | None) -> Model:
         model: Model | None = freeze(Model, {**about, **fields}, "", problems)
         problems += [*model_problems(model), *_groups(model)] if model else []
         if model and not problems:
-            return model
+            return model, tuple(reading.defaults)
     raise InputError(*(replace(problem, where=reading.key_of(problem.where)) for problem in problems))
 
 
@@ -98,13 +110,17 @@ def _without_rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """Known keys of a mapping. rows: key → the fields that it is written to. only: key → the one value
-    that is expressible, and why no other. missing: key → what the library takes where it is not there."""
+    """Known keys of a mapping. rows: key → the fields that it is written to. only: key → the one value that is
+    expressible, and why no other. missing: key → what the library takes where it is not there; what is expressible
+    where neither says it. usual: keys of `only` that few files have: nothing is said where they are not there. file:
+    where in the library this is read."""
 
     rows: Mapping[str, Sequence[Any]]
     only: Mapping[str, Mapping[str, Any]]
     unused: Mapping[str, str]
     missing: Mapping[str, Any]
+    usual: Set[str]
+    file: str
     prefix: str = ""
 
 
@@ -114,6 +130,7 @@ class _Reading:
     def __init__(self, config: Mapping[str, Any], table: Mapping[str, Any], family: Mapping[str, Any]) -> None:
         self.config, self.table, self.family = config, table, family
         self.problems: list[Problem] = []
+        self.defaults: list[Default] = []
         self.keys: dict[str, str] = {}
 
     def fields(self) -> dict[str, Any]:
@@ -122,8 +139,8 @@ class _Reading:
         self._read(self.config, self._section(), fields)
         self._rope(fields)
         self._layer_types(fields["num_layers"])
-        tied = self.config.get("tie_word_embeddings", False)
-        if not isinstance(tied, bool):
+        tied = self._value(self.config, self._section(), "tie_word_embeddings")
+        if "tie_word_embeddings" in self.config and not isinstance(tied, bool):
             self._problem("tie_word_embeddings", "wrong type or value", tied, "true or false")
         fields["untie_embeddings_and_output_weights"] = not tied
         fields["mtp_num_layers"] = fields["mtp_num_layers"] or None
@@ -145,7 +162,10 @@ class _Reading:
         written = {key: [row] for key, row in rows.items() if key not in only and key not in own.get("unused", {})}
         for path, key in own.get("also", {}).items():
             written.setdefault(key, []).append(path)
-        return _Section(written, {key: one for key, one in only.items() if key not in unused}, unused, own["missing"])
+        only = {key: one for key, one in only.items() if key not in unused}
+        usual = only.keys() - own.get("only", {}).keys() - own["missing"].keys()
+        kind = self.config["model_type"]
+        return _Section(written, only, unused, own["missing"], usual, f"models/{kind}/configuration_{kind}.py")
 
     def _read(self, given: Mapping[str, Any], known: _Section, fields: dict[str, Any]) -> None:
         """Write what is given into `fields`. Problems: keys that are not known, missing or not expressible."""
@@ -155,7 +175,7 @@ class _Reading:
                 what = "is not known here: nobody can say what it changes in the model"
                 self._problem(known.prefix + key, what, value, hint=closest(key, valid))
         for key, one in known.only.items():
-            value = given.get(key, known.missing.get(key, one["value"]))
+            value = self._value(given, known, key, one["value"])
             if not _same(value, one["value"]):
                 because = f": {one['because']}" if "because" in one else ""
                 self._problem(known.prefix + key, f"is not expressible{because}", value, _shown(one["value"]))
@@ -166,14 +186,25 @@ class _Reading:
             for row in rows:
                 self._write(fields, row, value, known.prefix + key)
 
-    def _value(self, given: Mapping[str, Any], known: _Section, key: str) -> Any:
-        """Return what is given, else what the library takes where nothing is."""
-        otherwise = known.missing.get(key, _NONE)
-        if isinstance(otherwise, dict) and given.get(key) is None:
-            return self._quotient(given, key, *otherwise["over"])
-        if key not in given and otherwise is _NONE:
+    def _value(self, given: Mapping[str, Any], known: _Section, key: str, only: Any = _NONE) -> Any:
+        """Return what is given, else what the library takes where nothing is. only: the value that is expressible."""
+        otherwise = known.missing.get(key, only)
+        if isinstance(otherwise, dict) and "over" in otherwise and given.get(key) is None:
+            value = self._quotient(given, key, *otherwise["over"])
+            self._default(known.prefix + key, value, " / ".join(otherwise["over"]))
+            return value
+        if key in given:
+            return given[key]
+        if otherwise is _NONE or known.prefix + key in self.family.get("stated", ()):
             self._problem(known.prefix + key, "missing")
-        return given.get(key, otherwise)
+        elif key not in known.usual:
+            source = self.family.get("sources", {}).get(known.prefix + key)
+            self._default(known.prefix + key, otherwise, source or f"{self.table['library']}, {known.file}")
+        return otherwise
+
+    def _default(self, key: str, value: Any, source: str) -> None:
+        if value is not None:
+            self.defaults.append(Default(key, value, source))
 
     def _quotient(self, given: Mapping[str, Any], key: str, numerator: str, denominator: str) -> int | None:
         """Return the value of a key that is not there as that of one over that of another."""
@@ -216,7 +247,8 @@ class _Reading:
         fields.update(form.get("model", {}))
         rows = {key: [row] for key, row in form["rows"].items()}
         read = {"rope_type": "read above", "type": "read above"}
-        self._read(given, _Section(rows, form["only"], read, form["missing"], "rope_scaling."), fields)
+        known = _Section(rows, form["only"], read, form["missing"], set(), "modeling_rope_utils.py", "rope_scaling.")
+        self._read(given, known, fields)
 
     def _layer_types(self, layers: Any) -> None:
         """Check that the list of layers, where there is one, is the family's pattern."""

@@ -15,7 +15,7 @@ from conf.compose import CONF
 from conf.errors import InputError, Problem, command, writing
 from conf.schema import Model
 from conf.shapes import count
-from launchers.hugging_face import model_of, read_json
+from launchers.hugging_face import Default, model_of, read_json
 from tensorprimat import lists
 from tensorprimat.lists import MODELS
 
@@ -28,12 +28,12 @@ _LARGE = 60e9  # parameters from which a learning rate of half the usual one is 
 
 def _published(text: str) -> tuple[str, int]:
     """Read a number of parameters as its digits and the power of ten behind them. Raises ValueError."""
-    match = re.fullmatch(
-        r"(\d{1,15}(?:\.\d{1,12})?) *([MBT]?)", text.replace(",", "").replace("_", "").strip(), re.ASCII
-    )
+    plain = text.replace(",", "").replace("_", "").strip().upper()
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,12})?) *([MBT]?|E\d\d?)", plain, re.ASCII)
     if match is None or ("." in match[1] and not match[2]):
-        raise ValueError("a number of parameters, such as 7615616512 or 7.6B")
-    return match[1], next(power for power, letter in _SCALES.items() if letter == match[2])
+        raise ValueError("a number of parameters, such as 7615616512, 7.6B or 7.6e9")
+    powers = {letter: power for power, letter in _SCALES.items()}
+    return match[1], powers[match[2]] if match[2] in powers else int(match[2][1:])
 
 
 ADD = Command(
@@ -70,21 +70,22 @@ def _add(argv: Sequence[str]) -> int:
     arguments = ADD.parse(argv)
     path, about = _asked(arguments.words, arguments.values)
     config = read_json(path)
-    model = model_of(config, **about)
+    model, defaults = model_of(config, **about)
     checked = _checked(model, config, path, arguments["parameters"])
     target = Path(arguments["output"] or CONF / "model" / f"{model.name}.yaml")
     with writing(target):
         try:
             with target.open("x", encoding="utf-8") as file:
-                file.write(_text(model, checked))
+                file.write(_text(model, checked, defaults))
         except FileExistsError:
             raise InputError(Problem(str(target), "is there already", hint="another name=, or remove it")) from None
     parts = count(model)
     if arguments.switches:
         facts = {"model": model.name, "parameters": parts.total, "active": parts.active, "checked": checked}
-        print(json.dumps({**facts, "file": str(target)}, indent=1))
+        taken = [asdict(one) for one in defaults]
+        print(json.dumps({**facts, "defaults": taken, "file": str(target)}, indent=1))
     else:
-        print(f"{target}: {parts.total:,} parameters, {checked}")
+        print("\n".join([f"{target}: {parts.total:,} parameters, {checked}", *_left_out(defaults)]))
         if not arguments["output"]:
             print(f"try: {program('launch')} model={model.name} layout=data_parallel dry_run=true")
     return 0
@@ -114,10 +115,12 @@ def _checked(model: Model, config: Mapping[str, Any], path: Path, published: tup
     if published is not None:
         digits, power = published
         ours = f"{total / 10**power:.{len(digits.partition('.')[2])}f}" if power else str(total)
+        scale = _SCALES.get(power, f"e{power}")
         if ours != digits:
-            hint = "the published count of this very model; or the file is of another one"
-            raise InputError(Problem("parameters", "the model has another number", digits, f"{ours} ({total:,})", hint))
-        return f"as given ({digits}{' ' * (power > 0)}{_SCALES[power]})"
+            allowed = f"{ours}{scale}: {total:,}" + ", rounded to the digits given" * bool(power)
+            hint = "its published count (a name such as Qwen2.5-7B, of 7.6B, is none); or the file is of another model"
+            raise InputError(Problem("parameters", "the model has another number", digits + scale, allowed, hint))
+        return f"as given ({digits} {scale})" if scale else f"as given ({digits})"
     size = _bytes_of_one(config)
     if not index.is_file() or size is None or model.mtp_num_layers:
         return "checked against no published count"
@@ -137,7 +140,15 @@ def _bytes_of_one(config: Mapping[str, Any]) -> int | None:
     return BYTES.get(dtype) if isinstance(dtype, str) and not config.get("quantization_config") else None
 
 
-def _text(model: Model, checked: str) -> str:
+def _left_out(defaults: Sequence[Default]) -> list[str]:
+    """Return a line for each source, of the keys that config.json leaves out and what is taken for them."""
+    by_source: dict[str, list[str]] = {}
+    for one in defaults:
+        by_source.setdefault(one.source, []).append(f"{one.key} {json.dumps(one.value)}")
+    return [f"not in config.json, by {source}: {', '.join(taken)}" for source, taken in by_source.items()]
+
+
+def _text(model: Model, checked: str, defaults: Sequence[Default]) -> str:
     """Return the model's file. Training and optimizer are a start of ours, as in the other files."""
     import yaml
 
@@ -148,4 +159,5 @@ def _text(model: Model, checked: str) -> str:
     parts["training"] = {"seq_length": seq_length, "global_batch_size": 128, "train_iters": 50}
     parts["optimizer"] = {"lr": lr, "min_lr": min_lr, "lr_warmup_iters": 10}
     texts = (yaml.safe_dump({name: part}, sort_keys=False, width=110) for name, part in parts.items())
-    return f"# @package _global_\n# {model.hf_id or model.name}, {total:,} parameters, {checked}.\n" + "\n".join(texts)
+    head = ["@package _global_", f"{model.hf_id or model.name}, {total:,} parameters, {checked}.", *_left_out(defaults)]
+    return "".join(f"# {line}\n" for line in head) + "\n".join(texts)

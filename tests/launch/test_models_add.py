@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from conf.vocabulary import read_yaml
 from launchers import hugging_face
 from launchers.attribute_settings import FOLDER
 from launchers.frameworks.megatron_bridge import hub_config
-from launchers.hugging_face import model_of
 from tensorprimat.cli import main
 
 ABOUT = {"name": "mine", "source": "a test", "hf_id": None}
@@ -29,6 +29,10 @@ PUBLISHED_FILES = yaml.safe_load(Path(__file__).with_name("config_json.yaml").re
 QWEN = PUBLISHED_FILES["qwen25_1p5b"]
 COUNT = 1_543_714_304
 GIVEN = ("name=qwen25_1p5b", "hf_id=Qwen/Qwen2.5-1.5B")
+
+
+def model_of(config: Mapping[str, Any], **about: str | None) -> Model:
+    return hugging_face.model_of(config, **about)[0]
 
 
 def ours() -> list[Model]:
@@ -59,6 +63,22 @@ def test_what_a_file_leaves_out_is_what_the_library_takes() -> None:
     config = {key: value for key, value in QWEN.items() if key not in ("rope_theta", "tie_word_embeddings")}
     model = model_of(config, **ABOUT)
     assert (model.rotary_base, model.untie_embeddings_and_output_weights, model.kv_channels) == (10000.0, True, 128)
+    left_out = {one.key: (one.value, one.source) for one in hugging_face.model_of(config, **ABOUT)[1]}
+    library = "transformers 4.57.6, models/qwen2/configuration_qwen2.py"
+    assert left_out == {
+        "rope_theta": (10000.0, library),
+        "tie_word_embeddings": (False, library),
+        "head_dim": (128, "hidden_size / num_attention_heads"),
+    }
+
+
+def test_a_family_that_the_library_does_not_have_leaves_nothing_out() -> None:
+    own = {"model_type": "kimi_k2", "aux_loss_alpha": 0.001, "n_group": 1, "topk_group": 1, "seq_aux": True}
+    config = DEEPSEEK_V3 | own
+    model_of(config, **ABOUT)
+    for key in ("rope_theta", "scoring_func", "routed_scaling_factor", "tie_word_embeddings", "norm_topk_prob"):
+        with pytest.raises(InputError, match=f"{key}: missing"):
+            model_of({name: value for name, value in config.items() if name != key}, **ABOUT)
 
 
 DEEPSEEK_V3, DEEPSEEK_V2_LITE, GPT_OSS, MIXTRAL, MISTRAL = (
@@ -258,11 +278,12 @@ def test_json_has_the_same_facts(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert add(tmp_path, "--json")[0] == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["parameters"] == COUNT
+    assert {"key": "head_dim", "value": 128, "source": "hidden_size / num_attention_heads"} in facts["defaults"]
     assert facts["checked"] == "checked against no published count"
 
 
 @pytest.mark.parametrize(
-    "parameters", ["1543714304", "1,543,714,304", "1_543_714_304", "1.5B", "2B", "1544M", "0.002T"]
+    "parameters", ["1543714304", "1,543,714,304", "1_543_714_304", "1.5B", "1.5b", "2B", "1544M", "0.002T", "1.54e9"]
 )
 def test_a_published_count_is_checked_to_its_digits(parameters: str, tmp_path: Path) -> None:
     assert add(tmp_path, f"parameters={parameters}")[0] == 0
@@ -298,6 +319,7 @@ def test_the_checkpoints_size_checks_the_count(
 
 WORDS = [
     (("parameters=1.6B",), "parameters: the model has another number"),
+    (("parameters=1B",), "2B: 1,543,714,304, rounded to the digits given"),
     (("parameters=1543714305",), "1543714304"),
     (("parameters=1.5",), "a number of parameters, such as"),
     (("parameters=many",), "a number of parameters, such as"),
@@ -361,6 +383,21 @@ def test_a_file_of_a_stranger_is_refused_in_words(
     code, file = add(tmp_path, config=text)
     assert (code, file.exists()) == (2, False)
     assert says in capsys.readouterr().err
+
+
+def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert main(["models", "add", str(tmp_path), *GIVEN]) == 2
+    assert "is no regular file" in capsys.readouterr().err
+
+
+def test_what_is_taken_where_a_key_is_missing_is_in_the_file_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, file = add(tmp_path, config={key: value for key, value in QWEN.items() if key != "rope_theta"})
+    line = "not in config.json, by transformers 4.57.6, models/qwen2/configuration_qwen2.py: rope_theta 10000.0"
+    assert code == 0
+    assert line in capsys.readouterr().out and f"# {line}\n" in file.read_text(encoding="utf-8")
 
 
 def test_no_file_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
