@@ -31,6 +31,8 @@ CSV_NAMES = {
     "gb200": "GB200-NVL72",
     "b300": "B300-SXM",
     "gb300": "GB300-NVL72",
+    "h800": "H800-SXM",
+    "l40s": "L40S",
     **{name: name.upper() for name in ("mi250x", "mi300x", "mi325x", "mi350x", "mi355x")},
 }
 CSV_COLUMNS = {

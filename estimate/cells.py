@@ -1,0 +1,146 @@
+"""The cells of a table of runs, as people write them: GPU, precision, recomputation, sharding, network, stack. Each
+reader raises ValueError with the reason, in words that repeat at most a short piece of the cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from conf.compose import choices
+from conf.errors import closest, listed
+from conf.facts import hardware, named_by_driver
+from conf.schema import Hardware
+from conf.vocabulary import read_yaml
+
+_LONGEST = 40
+_MOST = 2**53  # beyond, a float is no integer any more
+_CARDS = re.compile(r"(\d)x(?:IB|OPA)?(\d{2,4})(?:Gb|\b)")  # of a node: 8x200Gb, 4xOPA100
+_CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,4})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
+
+
+@cache
+def spellings() -> Mapping[str, Any]:
+    """Return spellings.yaml."""
+    known: Mapping[str, Any] = read_yaml(Path(__file__).with_name("spellings.yaml"))
+    return known
+
+
+def plain(text: str) -> str:
+    """Return a text in lower case, without what is no letter or digit."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def quoted(text: str) -> str:
+    """Return a piece of a cell that a message can show: one line, printable, short."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in text.strip())
+    clean = clean.encode("ascii", "replace").decode() if not clean.isascii() else clean
+    return repr(clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}~")
+
+
+def count(text: str) -> int:
+    """Read an integer of 1 or more."""
+    value = size(text)
+    if value < 1:
+        raise ValueError(f"{quoted(text)} is below 1")
+    return value
+
+
+def size(text: str) -> int:
+    """Read an integer of 0 or more."""
+    try:
+        value = float(text) if len(text) <= _LONGEST else inf
+    except ValueError:
+        raise ValueError(f"{quoted(text)} is no number") from None
+    if not 0 <= value <= _MOST or value != int(value):
+        raise ValueError(f"{quoted(text)} is no integer of 0 or more")
+    return int(value)
+
+
+@cache
+def hardware_named(text: str) -> Hardware:
+    """Return the GPU that people call `text`."""
+    bare = re.sub(r"\(.*", "", text).strip()
+    name = re.sub(r"^(nvidia|amd|instinct)+", "", plain(bare))
+    names = {plain(choice): choice for choice in choices("hardware")} | spellings()["hardware"]
+    device = named_by_driver(bare) or hardware(names.get(name))
+    if device is None or device.vendor is None or not device.peak_dense_tflops:
+        known = [c for c in choices("hardware") if c not in ("cpu", "unknown")]
+        near = closest(name, known)
+        raise ValueError(f"no facts of a GPU {quoted(text)}; {near or f'known are {listed(known)}'}")
+    return device
+
+
+def word(kind: str, text: str) -> Any:
+    """Return what spellings.yaml says that `text` means."""
+    known = spellings()[kind]
+    if (name := plain(text)) not in known:
+        raise ValueError(f"{quoted(text)} is none of {listed([*known])}")
+    return known[name]
+
+
+def sharding(text: str) -> Mapping[str, float]:
+    """Return the switches distributed_optimizer and fsdp. A number behind the name, the ranks of a group, is not
+    used."""
+    switches: Mapping[str, float] = word("sharding", re.sub(r"[ :]\d+$", "", text.strip().rstrip("?")))
+    return switches
+
+
+class Again(NamedTuple):
+    """Work that is recomputed. layers: a share of all; modules: in the others, too."""
+
+    layers: float = 0.0
+    modules: frozenset[str] = frozenset()
+    note: str = ""
+
+
+def recompute(text: str, chunks: int, layers: int) -> Again:
+    """Read full, none, full:Nlayers (of each of `chunks` parts of the pipeline), selective, selective:a+b."""
+    text = text.strip()
+    kind, _, detail = text.rstrip("?").lower().partition(":")
+    if kind in ("none", "no", "false"):
+        return Again()
+    if kind == "full":
+        each = re.fullmatch(r"(\d{1,6}) ?layers?", detail)
+        if detail and not each:
+            raise ValueError(f"{quoted(text)}: layers are written full:5layers")
+        return Again(min(1.0, int(each[1]) * chunks / layers) if each else 1.0)
+    if kind == "selective-op":  # torchtitan keeps every second matrix product and the attention
+        return Again(0.5, note="selective-op taken as half of each layer")
+    if kind in ("selective", "selective+sp"):
+        names = [name for name in detail.split("+") if name] or ["core_attn"]
+        return Again(modules=frozenset(word("recompute_modules", name) for name in names))
+    raise ValueError(f"{quoted(text)} is none of none, full, full:5layers, selective, selective:mlp+layernorm")
+
+
+def network_bandwidth(text: str, device: Hardware, gpus_per_node: float) -> tuple[float, str]:
+    """Return bytes/s of one GPU's network, and a note where the cell states none."""
+    rate = None
+    if match := _CARDS.search(text):
+        rate = int(match[1]) * int(match[2]) / gpus_per_node
+    elif match := _CARD.search(text):
+        cards = 1 if match[2] else int(match[3] or gpus_per_node)
+        rate = int(match[1]) * cards / gpus_per_node
+    if rate:
+        return rate * 1e9 / 8, ""
+    rate = spellings()["network_gbit_s"].get(device.name)
+    return (rate * 1e9 / 8, f"network of {rate} Gbit/s per GPU assumed") if rate else (float("nan"), "network unknown")
+
+
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
+
+
+def stack(framework: str, date: str) -> str:
+    """Return the framework with its release, as in Jobs: "Megatron-Bridge 26.04.01", "NeMo 25.04.02", "MLPerf 5.0". A
+    date stands where no release is stated."""
+    if framework.startswith("MLPerf"):
+        release = _RELEASE.search(date) or _RELEASE.search(framework)
+        return f"MLPerf {release[1]}" if release else "MLPerf"
+    name = re.sub(r"\(.*?\)", "", framework).strip()
+    stated = re.search(r"(?<![\w.])v?\d[\w.]*$", name)
+    family = (name[: stated.start()] if stated else name).partition("/")[0].strip()
+    release = _RELEASE.fullmatch(date.strip())
+    return f"{family} {(stated[0] if stated else release[1] if release else date).strip()}".strip()[:80]

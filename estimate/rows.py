@@ -1,0 +1,308 @@
+"""Tables of runs into Jobs: a CSV with the columns of published runs. A row says what was derived or defaulted, or why
+it is no job; it is never dropped, and nothing in a cell raises or is executed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from math import isnan, lcm
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TextIO
+
+import numpy as np
+
+from conf.check import LAYOUT_RULES
+from conf.errors import InputError, Problem, listed
+from conf.schema import BEST, Hardware
+from conf.shapes import Sizes
+from estimate.cells import count, hardware_named, network_bandwidth, quoted, recompute, sharding, spellings, stack, word
+from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
+from estimate.row_shape import row_shape
+from metrics.shape import Shape
+
+Column = float | str
+NEEDED = ("gpu", "gpus", "model", "seq", "gbs")
+"""Columns without which a table is none of runs."""
+DIRECTIONS = ("tp", "pp", "vp", "cp", "ep")
+_MICRO_BATCHES = 8  # of a stage, where no batch is stated
+CHUNK = 4096
+_LONGEST_CELL = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table. number: from 1, the header not counted. texts: as they are in the file. job: its columns of
+    Jobs; None where it is refused, with the reason. missing: columns that were empty and decide the time, for which a
+    default stands in the job. notes: what was derived or defaulted."""
+
+    number: int
+    cells: Mapping[str, str]
+    texts: tuple[str, ...] = ()
+    job: Mapping[str, Column] | None = None
+    shape: Shape | None = None
+    missing: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def read_rows(file: TextIO, name: str) -> tuple[list[str], Iterator[Row]]:
+    """Return the header and the rows of a table. InputError: it is none."""
+    csv.field_size_limit(_LONGEST_CELL)
+    reader = csv.reader(file)
+    try:
+        header = next(reader, [])
+    except csv.Error as error:
+        raise InputError(Problem(name, f"is no table: {error}", hint="a CSV with a header")) from None
+    keys = [text.strip().strip("\ufeff").lower() for text in header]
+    if missing := [key for key in NEEDED if key not in keys]:
+        known = "the columns of published runs: docs/guide/estimate.md"
+        raise InputError(
+            Problem(name, f"is no table of runs: no column {listed(missing)}", quoted(",".join(header)), known)
+        )
+    if double := sorted({key for key in keys if key and keys.count(key) > 1}):
+        raise InputError(Problem(name, f"has a column twice: {listed([quoted(key) for key in double])}"))
+    return header, _rows(reader, keys)
+
+
+def _rows(reader: Iterator[list[str]], keys: Sequence[str]) -> Iterator[Row]:
+    number = 0
+    while True:
+        try:
+            texts = next(reader, None)
+        except csv.Error as error:
+            texts = [f"(line that cannot be read: {error})"]
+        if texts is None:
+            return
+        if not texts:
+            continue
+        number += 1
+        row = read_row(dict(zip(keys, texts, strict=False)), number)
+        if len(texts) > len(keys):
+            row = Row(number, row.cells, refused=f"{len(texts)} cells under {len(keys)} columns")
+        yield replace(row, texts=tuple(texts))
+
+
+def table_rows(path: Path) -> list[Row]:
+    """Return all rows of a file. InputError: it cannot be read, or is no table."""
+    try:
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            return [*read_rows(file, path.name)[1]]
+    except OSError as error:
+        raise InputError(Problem(str(path), "cannot be read", error.strerror or str(error))) from error
+
+
+def chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Yield rows, as many at a time as are predicted at once."""
+    while some := [*islice(rows, CHUNK)]:
+        yield some
+
+
+def read_row(cells: Mapping[str, str], number: int = 1) -> Row:
+    """Return what a row says. Total: whatever is wrong with it is its reason."""
+    texts = {key: text for key, text in cells.items() if isinstance(text, str)}
+    try:
+        return _Reader(texts).row(number)
+    except ValueError as error:
+        return Row(number, cells, refused=str(error))
+
+
+def jobs_of(columns: Sequence[Mapping[str, Column]]) -> Jobs:
+    """Return jobs of their columns, each a mapping with every field of Jobs."""
+    return Jobs(**{field.name: np.array([one[field.name] for one in columns]) for field in fields(Jobs)})
+
+
+class _Reader:
+    """Read one row; note what was derived, and which columns were empty."""
+
+    def __init__(self, cells: Mapping[str, str]) -> None:
+        self.cells = cells
+        self.notes: list[str] = []
+        self.missing: set[str] = set()
+
+    def row(self, number: int) -> Row:
+        """Return it. ValueError: why it is no job."""
+        device = self.read("gpu", hardware_named)
+        if device is None:
+            raise ValueError("gpu: empty")
+        known = row_shape(self.cells)
+        self.notes += known.notes
+        shape = self.predicted_tokens(known.shape)
+        layout = self.layout(shape)
+        work = self.work(layout)
+        if problem := next(iter(layout_problems(shape, layout, work, device)), None):
+            raise ValueError(problem.what)
+        job = columns_of_shape(shape) | self.machine(device, layout["gpus"]) | _named(layout) | work
+        job |= self.how(shape, layout) | {"stack": stack(self.text("framework"), self.text("date"))}
+        return Row(number, self.cells, (), job, shape, frozenset(self.missing), tuple(self.notes))
+
+    def text(self, name: str) -> str:
+        return self.cells.get(name, "").strip()
+
+    def read(self, name: str, reader: Callable[[str], Any]) -> Any:
+        """Return a cell by its reader; None where it is empty. ValueError: of which column."""
+        try:
+            return reader(self.text(name)) if self.text(name) else None
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def default(self, name: str, value: Any, note: str) -> Any:
+        """Return the default of an empty cell, and note it."""
+        self.missing.add(name)
+        self.notes.append(note)
+        return value
+
+    def predicted_tokens(self, shape: Shape) -> Shape:
+        """Return the shape with what a note says of multi-token prediction and of dense layers."""
+        text = self.text("notes").lower()
+        if "w/o mtp" in text:
+            shape = replace(shape, mtp_num_layers=0)
+        if shape.num_experts and (stated := text.partition("dense_layers=")[2][:2].strip(" ;,")).isdecimal():
+            shape = replace(shape, moe_first_dense_layers=int(stated))
+        return shape
+
+    def layout(self, shape: Shape) -> dict[str, int]:
+        """Return the sizes of the layout, 1 where they are not stated, and the GPUs."""
+        sizes = {name: self.read(name, count) for name in (*DIRECTIONS, "dp", "gpus")}
+        if sizes["gpus"] is None:
+            raise ValueError("gpus: empty")
+        absent = [name for name in ("tp", "pp", "cp") if sizes[name] is None]
+        absent += ["ep"] if shape.num_experts and sizes["ep"] is None else []
+        absent += ["vp"] if sizes["vp"] is None and (sizes["pp"] or 1) > 1 else []
+        if absent:
+            self.missing.update(absent)
+            self.notes.append(f"{listed([name.upper() for name in absent])} not stated, taken as 1")
+        known = {name: size or 1 for name, size in sizes.items()}
+        rest, left = divmod(known["gpus"], known["tp"] * known["pp"] * known["cp"])
+        if left or (sizes["dp"] is not None and sizes["dp"] != rest):
+            parts = f"TP {known['tp']} × PP {known['pp']} × CP {known['cp']}"
+            parts += "" if sizes["dp"] is None else f" × DP {sizes['dp']}"
+            raise ValueError(f"{parts} is not {known['gpus']} GPUs")
+        if known["pp"] == 1 < known["vp"]:
+            self.notes.append(f"VP {known['vp']} without a pipeline: none")
+            known["vp"] = 1
+        chunks = known["pp"] * known["vp"]
+        if chunks > shape.num_layers + 2:  # embedding and loss may count as a layer each
+            raise ValueError(f"PP {known['pp']} × VP {known['vp']} = {chunks} parts of {shape.num_layers} layers")
+        if shape.num_layers % chunks:
+            self.notes.append(f"{shape.num_layers} layers uneven over {chunks} parts")
+        return known | {"dp": rest}
+
+    def work(self, layout: Mapping[str, int]) -> dict[str, Column]:
+        """Return the sequence, the batch and what is trained."""
+        sequence, micro, batch = (self.read(name, count) for name in ("seq", "mbs", "gbs"))
+        if sequence is None:
+            raise ValueError("seq: empty")
+        if micro is None:
+            micro = self.default("mbs", 1, "micro-batch not stated, taken as 1")
+        if batch is None:
+            each = _MICRO_BATCHES if layout["pp"] > 1 else 1
+            text = f"global batch not stated, taken as {each} micro-batch{'es' if each > 1 else ''} a rank"
+            batch = self.default("gbs", micro * layout["dp"] * each, text)
+        task = self.read("task", lambda text: word("task", text)) or "pretraining"
+        return {"seq_length": sequence, "micro_batch_size": micro, "global_batch_size": batch, "trained": task}
+
+    def machine(self, device: Hardware, gpus: int) -> dict[str, Column]:
+        """Return the columns of the hardware, the network and the precision."""
+        peaks = device.peak_dense_tflops
+        precision = self.read("precision", lambda text: word("precision", text))
+        if precision is None:
+            best = "fp8" if self.text("framework").startswith("MLPerf") and "fp8" in peaks else "bf16"
+            precision = self.default("precision", best, f"precision not stated, taken as {best}")
+        columns = columns_of_hardware(device, precision)
+        if isnan(float(columns["peak_flops"])):
+            raise ValueError(f"precision: {device.name} has no {PEAK_OF[precision]} units")
+        nodes = self.read("nodes", count)
+        if nodes and gpus % nodes == 0 and nodes > 1:  # a node's GPUs, where they are fewer than a standard node's
+            of_node = gpus / nodes
+            if columns["gpus_per_domain"] == columns["gpus_per_node"]:
+                columns["gpus_per_domain"] = min(of_node, float(columns["gpus_per_domain"]))
+            columns["gpus_per_node"] = min(of_node, float(columns["gpus_per_node"]))
+        rate, note = network_bandwidth(self.text("interconnect"), device, float(columns["gpus_per_node"]))
+        self.notes += [note] if note and gpus > float(columns["gpus_per_domain"]) else []
+        return {**columns, "precision": precision, "nic_bandwidth": rate}
+
+    def how(self, shape: Shape, layout: Mapping[str, int]) -> dict[str, Column]:
+        """Return sharding, recomputation, offloading and sequence parallelism."""
+        switches = self.read("fsdp_zero", sharding)
+        if switches is None:
+            switches = {"distributed_optimizer": 1, "fsdp": 0}
+            self.notes.append("distributed optimizer assumed")
+        chunks, layers = layout["pp"] * layout["vp"], shape.num_layers
+        again = self.read("recompute", lambda text: recompute(text, chunks, layers))
+        if again is None:
+            again = self.default("recompute", recompute("none", 1, 1), "recomputation not stated, taken as none")
+        self.notes += [again.note] if again.note else []
+        without = any(self.text("framework").startswith(name) for name in spellings()["without_sequence_parallel"])
+        offloaded = self.read("offload_layers", count) or 0
+        modules = {f"again_{name}": float(name in again.modules) for name in RECOMPUTED}
+        return {
+            **switches,
+            **modules,
+            "recompute_layers": again.layers,
+            "offloaded_layers": min(offloaded, layers),
+            "sequence_parallel": float(layout["tp"] > 1 and not without),
+            "gradient_bytes": 4,
+        }
+
+
+_NAMES = {"tp": "tensor_model", "pp": "pipeline_model", "vp": "virtual_pipeline_model", "cp": "context"}
+_NAMES |= {"ep": "expert_model", "dp": "data"}
+
+
+def _named(layout: Mapping[str, int]) -> dict[str, Column]:
+    sizes: dict[str, Column] = {f"{name}_parallel_size": layout[short] for short, name in _NAMES.items()}
+    return sizes | {"expert_tensor_parallel_size": 1 if layout["ep"] > 1 else layout["tp"]}
+
+
+def layout_problems(
+    shape: Shape, layout: Mapping[str, int], work: Mapping[str, Column], device: Hardware
+) -> list[Problem]:
+    """Return what the launcher's own rules have against a layout (conf/check.py), as of a vendor's recipe: that may
+    deal layers out unevenly. Sequence parallelism is on, and the vocabulary padded as Megatron does."""
+    tp, gpus = layout["tp"], layout["gpus"]
+    unit = lcm(128, tp)
+    model = SimpleNamespace(
+        name="the model",
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        ffn_hidden_size=shape.ffn_hidden_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_query_groups=shape.num_query_groups or shape.num_attention_heads,
+        padded_vocab_size=-(-shape.vocabulary // unit) * unit,
+        max_position_embeddings=work["seq_length"],
+        dense_layers=shape.dense_layers,
+        mtp_num_layers=shape.mtp_num_layers,
+        add_bias_linear=False,
+        moe=_moe(shape),
+    )
+    training = {"seq_length": work["seq_length"], "micro_batch_size": work["micro_batch_size"]}
+    parallel = {f"{name}_parallel_size": layout[short] for short, name in _NAMES.items()}
+    request: Any = SimpleNamespace(
+        model=model,
+        layout=SimpleNamespace(sequence_parallel=tp > 1, **parallel),
+        training=SimpleNamespace(**training, global_batch_size=work["global_batch_size"]),
+        method=BEST,
+        hardware=device,
+        world_size=gpus,
+        nodes=1,
+        ranks_per_node=gpus,
+    )
+    sizes = Sizes(tp, layout["pp"], layout["ep"], layout["vp"], layout["cp"])
+    return [problem for rule in LAYOUT_RULES for problem in rule(request, sizes)]
+
+
+def _moe(shape: Shape) -> SimpleNamespace | None:
+    if not shape.num_experts:
+        return None
+    return SimpleNamespace(
+        num_experts=shape.num_experts,
+        moe_router_topk=shape.moe_router_topk,
+        moe_ffn_hidden_size=shape.moe_ffn_hidden_size,
+        moe_shared_expert_intermediate_size=shape.moe_shared_expert_intermediate_size,
+        moe_first_dense_layers=shape.moe_first_dense_layers if shape.dense_layers < shape.num_layers else 0,
+        moe_router_num_groups=None,
+        moe_router_score_function="sigmoid",
+    )

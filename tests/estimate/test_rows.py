@@ -1,0 +1,189 @@
+"""Rows of a table of runs as jobs: what is read, derived, defaulted and refused, and that nothing raises."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import fields
+from math import isnan
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conf.errors import InputError
+from estimate.cells import hardware_named, network_bandwidth, recompute, stack
+from estimate.jobs import Jobs
+from estimate.row_shape import parameters, row_shape
+from estimate.rows import jobs_of, read_row, read_rows, table_rows
+from metrics.shape import shape_of_model
+
+COLLECTED = Path(__file__).parents[3] / "shared" / "data" / "published_runs.csv"
+HEADER = """gpu,gpus,nodes,interconnect,framework,model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gbs,mbs,tp,\
+pp,vp,cp,ep,dp,fsdp_zero,precision,recompute,task,date"""
+LINE = """H100,64,8,NVLink+IB400,NeMo,llama3-70b,70.552,80,8192,28672,64,8,128256,8192,128,1,4,4,5,2,1,2,\
+distopt(zero1),bf16,none,pretrain,v25.04.02"""
+LLAMA = dict(zip(HEADER.split(","), LINE.split(","), strict=True))
+COLUMNS = sorted({*LLAMA, "offload_layers", "experts", "topk", "notes"})
+
+
+def test_a_complete_row_is_a_job_without_defaults() -> None:
+    row = read_row(LLAMA)
+    assert (row.refused, row.missing, row.notes) == ("", frozenset(), ())
+    assert row.job is not None
+    assert {*row.job} == {field.name for field in fields(Jobs)}
+    jobs = jobs_of([row.job])
+    assert (jobs.count, jobs.world_size[0], jobs.num_micro_batches[0]) == (1, 64, 64)
+    assert (jobs.stack[0], jobs.hardware[0]) == ("NeMo 25.04.02", "h100")
+    assert (jobs.nic_bandwidth[0], jobs.sequence_parallel[0], jobs.num_query_groups[0]) == (50e9, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpu": "=cmd('x')"}, "no facts of a GPU"),
+        ({"gpu": ""}, "gpu: empty"),
+        ({"gpus": ""}, "gpus: empty"),
+        ({"gpus": "-8"}, "no integer"),
+        ({"gpus": "1e400"}, "no integer"),
+        ({"dp": "4"}, "is not 64 GPUs"),
+        ({"tp": "3", "dp": ""}, "is not 64 GPUs"),
+        ({"tp": "16", "pp": "1", "vp": "1"}, "which TP 16 does not divide"),
+        ({"gbs": "127"}, "does not divide"),
+        ({"gbs": "130", "mbs": "1", "pp": "4"}, "interleaving needs a multiple"),
+        ({"pp": "16", "vp": "8", "tp": "1"}, "parts of 80 layers"),
+        ({"ep": "2"}, "has no experts"),
+        ({"model": "x", "layers": ""}, "not stated: layers"),
+        ({"model": "x", "hidden": "8e17"}, "no integer"),
+        ({"model": "x", "heads": "9000"}, "heads of a hidden size"),
+        ({"precision": "fp3"}, "precision: 'fp3' is none of"),
+        ({"precision": "nvfp4"}, "h100 has no fp4 units"),
+        ({"recompute": "everything"}, "recompute: 'everything' is none of"),
+        ({"task": "inference"}, "task:"),
+        ({"seq": "8190"}, "must divide by"),
+    ],
+)
+def test_a_row_that_is_no_job_says_why(change: dict[str, str], reason: str) -> None:
+    row = read_row(LLAMA | change)
+    assert row.job is None
+    assert reason in row.refused
+
+
+def test_what_is_not_stated_is_said() -> None:
+    row = read_row(LLAMA | dict.fromkeys(("mbs", "vp", "recompute", "precision", "dp", "interconnect"), ""))
+    assert row.missing == {"mbs", "vp", "recompute", "precision"}
+    assert "VP not stated" in " ".join(row.notes)
+    assert row.job is not None
+    assert row.job["data_parallel_size"] == 2
+
+
+def test_a_model_of_ours_brings_what_the_columns_lack() -> None:
+    qwen = {"model": "Qwen/Qwen3-30B-A3B", "layers": "48", "hidden": "2048", "ffn": "768", "heads": "32"}
+    known = row_shape(qwen | {"kv_heads": "4", "vocab": "151936", "experts": "128", "topk": "8"})
+    assert (known.shape.kv_channels, known.notes) == (128, ())
+    deep = row_shape({"model": "deepseek-v3", "layers_run": "4"})
+    assert deep.shape.mla is not None
+    assert (deep.shape.num_layers, deep.shape.dense_layers, deep.shape.mtp_num_layers) == (4, 3, 0)
+    other = row_shape({**LLAMA, "hidden": "4096", "params_b": ""})
+    assert other.notes[0] == "not our llama3-70b: hidden 4096, ours has 8192"
+
+
+@pytest.mark.parametrize(("name", "billions"), [("deepseek-v2", 235.741), ("kimi-k2", 1026.407)])
+def test_models_beside_ours_have_their_published_size(name: str, billions: float) -> None:
+    assert parameters(row_shape({"model": name}).shape) / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_gate_and_tied_output_follow_from_the_number_of_parameters() -> None:
+    gpt = {"model": "a", "layers": "96", "hidden": "12288", "ffn": "49152", "heads": "96", "vocab": "51200"}
+    plain = row_shape(gpt | {"params_b": "174.6"}).shape
+    gated = row_shape(gpt | {"params_b": "232.5"}).shape
+    assert (plain.gated_linear_unit, gated.gated_linear_unit) == (False, True)
+    assert "taken as not gated" in " ".join(row_shape(gpt).notes)
+    assert "params_b says 400" in row_shape(gpt | {"params_b": "400"}).notes[-1]
+
+
+def test_a_shape_has_the_parameters_of_its_model() -> None:
+    from conf.load import model_named
+    from conf.shapes import count
+
+    for name in ("llama31_8b", "llama32_1b", "mixtral_8x7b", "deepseek_v2_lite", "qwen3_30b_a3b"):
+        model = model_named(name)
+        assert model
+        assert parameters(shape_of_model(model)) == pytest.approx(count(model).total, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("A100-80 (paper: 'Ampere')", "a100"), ("NVIDIA H100 80GB HBM3", "h100"), ("H100-96G-HBM2e-500W", "h100_hbm2e")],
+)
+def test_gpus_by_the_names_that_people_use(text: str, name: str) -> None:
+    assert hardware_named(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "gbit"),
+    [
+        *[("NVLink+IB400", 400), ("RoCE1600Gb/node", 200), ("NVLink3+IB200x8 (Selene)", 200)],
+        *[("NVLink3+4xOPA100", 50), ("xGMI+8x400Gb (not stated)", 400), ("NVL72+IB", 200), ("NVLink3", 200)],
+    ],
+)
+def test_networks_as_rows_spell_them(text: str, gbit: float) -> None:
+    rate, note = network_bandwidth(text, hardware_named("A100-80"), 8)
+    assert rate == gbit * 1e9 / 8
+    assert bool(note) == ("IB" not in text.replace("NVL72+IB", "") and "x" not in text and "RoCE" not in text)
+
+
+def test_recomputation_as_rows_spell_it() -> None:
+    assert recompute("full?", 1, 24).layers == 1
+    assert recompute("full:5layers", 4, 80).layers == 0.25
+    assert recompute("selective", 1, 24).modules == {"core_attn"}
+    assert recompute("selective:norm+mla_up", 1, 24).modules == {"layernorm", "mla_up_proj"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "date", "name"),
+    [
+        ("Megatron-Bridge/NeMo 26.04.01", "26.04.01", "Megatron-Bridge 26.04.01"),
+        ("MLPerf Dell: NGC Pytorch 24.09, NGC HugeCTR 24.09", "MLPerf Training v4.1", "MLPerf 4.1"),
+        ("llm-foundry/Composer FSDP (torch1.13/2.0)", "2023", "llm-foundry 2023"),
+        ("NeMo 24.03", "", "NeMo 24.03"),
+        ("Megatron-LM core0.14 TE2.11", "", "Megatron-LM core0.14 TE2.11"),
+        ("", "", ""),
+    ],
+)
+def test_a_stack_is_a_framework_and_its_release(framework: str, date: str, name: str) -> None:
+    assert stack(framework, date) == name
+
+
+def test_a_file_that_is_no_table_of_runs_is_refused() -> None:
+    for text in ("", "a,b\n1,2\n", "gpu,gpus,model,seq\n", "gpu,gpu,gpus,model,seq,gbs\n", "\x00\x01"):
+        with pytest.raises(InputError):
+            read_rows(io.StringIO(text), "t.csv")
+
+
+def test_every_line_is_a_row_whatever_stands_in_it() -> None:
+    text = "GPU , gpus,model,seq,gbs\nH100,8,llama3-8b,8192,128,extra\n\"=cmd('x')\",8\nH100,8,llama3-8b,8192,128\n"
+    header, rows = read_rows(io.StringIO(text), "t.csv")
+    first, second, third = rows
+    assert header[0] == "GPU "
+    assert first.refused == "6 cells under 5 columns"
+    assert second.refused.startswith("gpu: no facts of a GPU")
+    assert third.job
+    assert third.texts == ("H100", "8", "llama3-8b", "8192", "128")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(COLUMNS), st.text(max_size=20)))
+def test_no_cell_raises(change: dict[str, str]) -> None:
+    row = read_row(LLAMA | change)
+    assert (row.job is None) == bool(row.refused)
+
+
+@pytest.mark.skipif(not COLLECTED.is_file(), reason="no ../shared")
+def test_the_published_rows_are_jobs_but_for_those_that_cannot_be() -> None:
+    rows = table_rows(COLLECTED)
+    jobs = jobs_of([row.job for row in rows if row.job])
+    assert (len(rows), jobs.count) == (2329, 2229)
+    for field in fields(Jobs):
+        values = getattr(jobs, field.name)
+        assert values.dtype.kind == "U" or not any(map(isnan, values)), field.name
