@@ -26,6 +26,8 @@ NOT_REQUESTED = (None, False, 1)
 HALVINGS, PROCESSES = 2, 4  # two cores hold no more
 STEPS = (8, 20)
 BATCH, SEQ_LENGTH = 8, 64
+LAYERS = 4  # two chunks on each of two stages; and the fourth layer, which some models have otherwise
+CUT = 2  # every size of a toy's layout is 1 or 2: what it can cut is even in all of them, so that layouts share a toy
 HIDDEN, FFN, HEAD, LOW_RANK, EXPERTS, TOPK = 128, 256, 16, 32, 4, 2
 VOCABULARY = 1024
 MOCK_VOCABULARY = 4096  # Megatron-Core 0.15.3's mock data holds ids up to 4094, whatever the vocabulary
@@ -174,12 +176,12 @@ def toy(e: Experiment) -> Experiment:
     """Return `e` shrunk to 1 to 4 processes of one node, 8 to 20 steps: sizes as small as they can be, and as requested
     what decides a comparison: optimizer, the schedule's shape, which sizes of the layout are above 1, the order of
     batch sizes, kinds of layer, RoPE, epsilon, ties, biases, gates, the ratio of heads to KV groups, data, seeds,
-    recompute, overlap. What a layout cuts is even here, as its sizes become 2."""
+    recompute, overlap. The model is one in every layout, so that layouts are compared."""
     layout, steps = _layout(e), _steps(e)
     batch = min(BATCH, 1 << (e.training.global_batch_size.bit_length() - 1))
     micro = _micro_batch(e, batch // layout.data_parallel_size)
     layout = replace(layout, num_micro_batches=batch // (micro * layout.data_parallel_size))
-    model, sizes = _model(e, layout), Sizes.of(layout)
+    model, sizes = _model(e), Sizes.of(layout)
     training = replace(
         _at_most(e.training, seq_length=SEQ_LENGTH, recompute_num_layers=model.num_layers // (sizes.pp * sizes.vp)),
         global_batch_size=batch,
@@ -252,54 +254,51 @@ def _optimizer(e: Experiment, steps: int) -> Optimizer:
     )
 
 
-def _model(e: Experiment, layout: Layout) -> Model:
-    m, (cut, stages, experts, chunks, *_) = e.model, Sizes.of(layout)
-    groups = min(m.num_query_groups, 4 if m.num_query_groups == m.num_attention_heads else 2)
-    groups -= groups % cut
-    layers = min(m.num_layers, 2 * stages)
-    layers -= layers % (stages * chunks)
+def _model(e: Experiment) -> Model:
+    m, corpus = e.model, e.data.name == "prefix"
+    groups = _even(m.num_query_groups, 4 if m.num_query_groups == m.num_attention_heads else 2)
+    layers = _even(m.num_layers, LAYERS)
     low_rank = {"q_lora_rank": 2 * LOW_RANK, "kv_lora_rank": LOW_RANK}
     widths = {"qk_head_dim": 2 * HEAD, "qk_pos_emb_head_dim": HEAD, "v_head_dim": 2 * HEAD}
     m = replace(
         m,
         num_layers=layers,
-        hidden_size=_even(m.hidden_size, CORPUS_HIDDEN if e.data.name == "prefix" else HIDDEN, cut),
-        ffn_hidden_size=_even(m.ffn_hidden_size, FFN, cut),
+        hidden_size=_even(m.hidden_size, CORPUS_HIDDEN if corpus else HIDDEN),
+        ffn_hidden_size=_even(m.ffn_hidden_size, FFN),
         num_query_groups=groups,
         num_attention_heads=groups * (m.num_attention_heads // m.num_query_groups),
-        vocab_size=m.vocab_size if e.data.name == "prefix" else _vocabulary(m, e.data.name == "mock", cut),
+        vocab_size=m.vocab_size if corpus else _vocabulary(m, e.data.name == "mock"),
         mla=_at_most(m.mla, **low_rank, **widths) if m.mla else None,
-        moe=_moe(m.moe, layers, cut, experts) if m.moe else None,
+        moe=_moe(m.moe, layers) if m.moe else None,
     )
     return _at_most(m, kv_channels=HEAD, window_size=SEQ_LENGTH // 4, mtp_num_layers=1)
 
 
-def _vocabulary(m: Model, mock: bool, cut: int) -> int:
-    """Return a size, padded where requested: stacks go apart at a vocabulary's end. `cut` divides it, padded."""
+def _vocabulary(m: Model, mock: bool) -> int:
+    """Return a size, padded where requested: stacks go apart at a vocabulary's end. Padded it can be cut."""
     most, unit = MOCK_VOCABULARY if mock else VOCABULARY, m.make_vocab_size_divisible_by
     padding = m.padded_vocab_size - m.vocab_size
     size = m.vocab_size if m.vocab_size <= most else max(1, most // unit) * unit - min(padding, unit - 1, most // 8)
-    while replace(m, vocab_size=size).padded_vocab_size % cut:
+    while replace(m, vocab_size=size).padded_vocab_size % CUT:
         size += 1
     return size
 
 
-def _moe(moe: MoE, layers: int, cut: int, experts: int) -> MoE:
+def _moe(moe: MoE, layers: int) -> MoE:
     moe = _at_most(moe, moe_router_num_groups=2, moe_router_group_topk=1, moe_first_dense_layers=min(1, layers - 1))
-    kept = _even(moe.num_experts, EXPERTS, max(experts, moe.moe_router_num_groups or 1))
-    shared = moe.moe_shared_expert_intermediate_size
+    kept, shared = _even(moe.num_experts, EXPERTS), moe.moe_shared_expert_intermediate_size
     return replace(
         moe,
         num_experts=kept,
         moe_router_topk=min(moe.moe_router_topk, TOPK, kept),
-        moe_ffn_hidden_size=_even(moe.moe_ffn_hidden_size, FFN // 2, cut),
-        moe_shared_expert_intermediate_size=_even(shared, FFN // 2, cut) if shared else shared,
+        moe_ffn_hidden_size=_even(moe.moe_ffn_hidden_size, FFN // 2),
+        moe_shared_expert_intermediate_size=_even(shared, FFN // 2) if shared else shared,
     )
 
 
-def _even(size: int, most: int, cut: int) -> int:
+def _even(size: int, most: int) -> int:
     size = min(size, most)
-    return size - size % cut or cut
+    return size - size % CUT or size
 
 
 def _at_most(part: _Part, **limits: int) -> _Part:

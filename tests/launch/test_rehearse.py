@@ -52,7 +52,7 @@ def test_two_experiments_with_one_toy_are_two_runs() -> None:
 
 def test_what_was_shrunk_is_listed_with_both_values() -> None:
     e, scope = prepared(rehearsal("train", "nemo", "model=deepseek_v3", "layout=data_parallel", "repeat=3"))
-    assert scope.shrunk["num_layers"] == {"asked": 61, "ran": 2}
+    assert scope.shrunk["num_layers"] == {"asked": 61, "ran": 4}
     assert scope.shrunk["model.moe.moe_router_num_groups"] == {"asked": 8, "ran": 2}, "without a canonical name"
     assert scope.shrunk["repeat"] == {"asked": 3, "ran": 1}
     assert "lr" not in scope.shrunk and "norm_epsilon" not in scope.shrunk

@@ -181,7 +181,7 @@ def test_what_a_toy_is() -> None:
     assert (small.training.train_iters, small.optimizer.lr_warmup_iters) == (10, 2)
     assert (small.training.global_batch_size, small.layout.num_micro_batches, small.training.seq_length) == (8, 4, 64)
     model = small.model
-    assert (model.num_layers, model.hidden_size, model.num_attention_heads, model.num_query_groups) == (2, 128, 8, 2)
+    assert (model.num_layers, model.hidden_size, model.num_attention_heads, model.num_query_groups) == (4, 128, 8, 2)
     assert (model.vocab_size, model.padded_vocab_size) == (1024, 1024)
 
 
@@ -195,6 +195,24 @@ def test_the_same_batch_whatever_the_layout() -> None:
         e = resolve(replace(requested, layout=layout, training=training, gpus_per_node=dp), ())
         batches.add(toy(e).training.global_batch_size)
     assert batches == {8}
+
+
+def test_one_model_whatever_the_layout() -> None:
+    """Or two layouts of one experiment part, and nothing is wrong."""
+    for name in ("llama31_8b", "qwen25_0p5b", "mixtral_8x7b"):
+        requested, models = request(name), []
+        for tp, pp, vp, ep in ((1, 1, None, 1), (2, 1, None, 1), (1, 2, None, 1), (1, 4, 2, 1), (1, 1, None, 2)):
+            layout = replace(
+                requested.layout,
+                name="explicit",
+                table=None,
+                tensor_model_parallel_size=tp,
+                pipeline_model_parallel_size=pp,
+                virtual_pipeline_model_parallel_size=vp,
+                expert_model_parallel_size=ep if requested.model.moe else 1,
+            )
+            models.append(toy(resolve(replace(requested, layout=layout), ())).model)
+        assert all(model == models[0] for model in models), name
 
 
 def test_a_corpus_of_the_users_own_keeps_its_vocabulary() -> None:

@@ -95,7 +95,7 @@ def test_a_bundles_run_is_a_rehearsed_record_and_installs_nothing(tmp_path: Path
     record = read(tmp_path / "record")
     assert (record.status, record.provenance) == ("completed", "rehearsed")
     assert {"speed", "fp8"} <= record.not_rehearsed.keys() and said in record.notes
-    assert record.shrunk["num_layers"] == {"asked": 32, "ran": 2}
+    assert record.shrunk["num_layers"] == {"asked": 32, "ran": 4}
     assert {step.step_time_s for step in record.steps} == {step.memory_bytes for step in record.steps} == {None}
 
 
@@ -104,7 +104,7 @@ def test_a_dry_run_says_beforehand_what_is_not_the_real_thing(capsys: pytest.Cap
     assert launch(given) == 0
     shown = capsys.readouterr().out
     assert "\nwarning       fp8 is not rehearsed: bf16 runs in its place\n" in shown
-    assert "\nshrunk        num_layers: 32, here 2\n" in shown and "\nnot rehearsed speed: " in shown
+    assert "\nshrunk        num_layers: 32, here 4\n" in shown and "\nnot rehearsed speed: " in shown
     assert launch([*given, "--json"]) == 0
     (reported,) = json.loads(capsys.readouterr().out)
     assert reported["rehearsal"]["notes"][-1] == "fp8 is not rehearsed: bf16 runs in its place"
