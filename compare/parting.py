@@ -61,6 +61,9 @@ _FACTORS: tuple[tuple[str, Part, str], ...] = (
 """A size by which gradients may be off, where that shows first, and why."""
 _MOST_CAUSES = 6
 _SAME_RATE = 1e-12  # as compare/curve.py has it: the last bits of a formula
+_ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""The unit roundoff of each params_dtype."""
+_SUMMED = 8 * 2.0**-24  # by which share a norm in fp32 may differ that is summed over other groups of parameters
 _ARGUMENTS = ("betas", "eps", "bias_correction", "amsgrad", "momentum", "dampening", "nesterov")
 
 
@@ -107,6 +110,7 @@ def parting(first: Seen, second: Seen) -> Parting | None:
         events.insert(0, inferred)
     if not events or not _begin_equal(first, second):  # equal weights in its place part nothing
         events[:0] = _draws(first, second)
+    events += _order_of_a_sum(first, second) if not events else ()
     if not events:
         return None
     at = "" if events[0].step < 0 else f" of step {events[0].step}"
@@ -116,13 +120,35 @@ def parting(first: Seen, second: Seen) -> Parting | None:
 def first_parting(pairs: Iterable[tuple[Seen, Seen]], rows: Sequence[FieldRow]) -> Parting | None:
     """Return where the pairs part that do first, with the fields that can be the cause. rows: of the stacks' own
     configuration objects, all that differ."""
-    found = [one for pair in pairs if (one := parting(*pair))]
+    found = [(one, pair) for pair in pairs if (one := parting(*pair))]
     if not found:
         return None
-    first = min(found, key=lambda one: (one.step, ORDER.index(one.part)))
-    able = [row for row in rows if row.cause in (first.part, "unknown") and row.weight in ("differs", "alone")]
+    first, pair = min(found, key=lambda one: (one[0].step, ORDER.index(one[0].part)))
+    given = [row for row in rows if row.weight in ("differs", "alone") and row.field != WHOLE]
+    first = _computed_otherwise(first, pair, {row.cause for row in given})
+    able = [row for row in given if row.cause in (first.part, "unknown")]
     able.sort(key=lambda row: row.cause == "unknown")
-    return replace(first, causes=tuple(spelled(row) for row in able if row.field != WHOLE))
+    return replace(first, causes=tuple(map(spelled, able)))
+
+
+def _computed_otherwise(parts: Parting, pair: tuple[Seen, Seen], causes: Collection[str]) -> Parting:
+    """Return a parting of gradients as one of the forward pass where settings of that alone differ, and the gradients
+    by no more than one rounding: a module that keeps its values in another precision can round to equal outputs, and
+    the derivative of what it kept does not. causes: of all fields that differ."""
+    outputs, gradients = ([getattr(one.read, name) for one in pair] for name in ("first_outputs", "first_gradients"))
+    if (parts.part, parts.step) != ("backward", 0) or not all(outputs) or unlike(*outputs):
+        return parts
+    if "forward" not in causes or "backward" in causes or differing_layout(*pair):
+        return parts
+    ours, theirs = ({name: one.norm or 0.0 for name, one in of.items()} for of in gradients)
+    most = max(gap(norm, theirs.get(name, math.inf)) for name, norm in ours.items())
+    if not most <= _ROUNDING.get(str(pair[0].record.setting("params_dtype")), 0.0):
+        return parts
+    text = (
+        f"parts {_IN_WORDS['forward']} of step 0: every module's output rounds to the same bits, and the gradients to "
+        f"others, whose norms are at most {shown(most, 2)} apart: modules are computed otherwise"
+    )
+    return replace(parts, part="forward", sentence=text)
 
 
 def _begin_equal(first: Seen, second: Seen) -> bool:
@@ -332,7 +358,8 @@ def _norms(first: Seen, second: Seen) -> Iterator[Parting]:
         gradients = first.read.first_gradients, second.read.first_gradients
         by = f"{second.label}'s gradient norm is {shown(theirs, 6)}, {first.label}'s {shown(ours, 6)}"
         if step == 0 and all(gradients):
-            if gradients[0].keys() == gradients[1].keys() and not unlike(*gradients):
+            alike = gradients[0].keys() == gradients[1].keys() and not unlike(*gradients)
+            if alike and not [*_order_of_a_sum(first, second)]:  # which is said where nothing else parts
                 yield Parting("clipping", 0, f"every gradient is equal, and the norm of them is not: {by}")
         else:
             part, why = _scaled(theirs / ours, first.record, second.record) if ours else ("backward", "")
@@ -398,14 +425,52 @@ def _decoupled(optimizer: Any) -> bool | None:
     return {"AdamW": True, "Adam": False}.get(name)
 
 
+def _order_of_a_sum(first: Seen, second: Seen) -> Iterator[Parting]:
+    """Yield that equal gradients are summed into a norm over other groups of the optimizer, which rounds otherwise."""
+    norms = [series(seen.record, "grad_norm").get(0, math.nan) for seen in (first, second)]
+    groups = [len(seen.read.optimizer.groups) if seen.read.optimizer else 0 for seen in (first, second)]
+    gradients = first.read.first_gradients, second.read.first_gradients
+    if 0 in groups or groups[0] == groups[1] or not all(gradients) or unlike(*gradients):
+        return
+    if 0 < gap(*norms) <= _SUMMED:
+        text = f"{first.label} steps {groups[0]} groups of parameters, {second.label} {groups[1]}"
+        yield Parting("optimizer", 0, f"{text}: the norm of equal gradients is summed in another order")
+
+
 def _rates(first: Seen, second: Seen) -> Iterator[Parting]:
-    """Yield where the rates of the schedule differ."""
-    ours, theirs = ({s.step: s.lr_used for s in seen.record.steps} for seen in (first, second))
-    common = sorted(ours.keys() & theirs.keys())
-    pairs = [(step, one, other) for step in common if None not in (one := ours[step], other := theirs[step])]
-    if apart := [pair for pair in pairs if gap(pair[1] or 0.0, pair[2] or 0.0) > _SAME_RATE]:
-        step, one, other = apart[0]
-        yield Parting("schedule", step, f"{second.label} steps at {other:.6g}, {first.label} at {one:.6g}")
+    """Yield where the rates differ: of the schedule, or those of one group of parameters by a factor that stays."""
+    ours, theirs = (_rates_of(seen) for seen in (first, second))
+    pairs = {step: (ours[step], theirs[step]) for step in sorted(ours.keys() & theirs.keys())}
+    step = next((step for step, pair in pairs.items() if not _same_rates(*pair)), None)
+    if step is None:
+        return
+    one, other = (" and ".join(f"{rate:.6g}" for rate in of) for of in pairs[step])
+    text = f"{second.label} steps at {other}, {first.label} at {one}"
+    stays = all(len({_share(pair[side]) for pair in pairs.values() if pair[side][-1]}) == 1 for side in (0, 1))
+    if stays and all({*map(_digits, of_one)} & {*map(_digits, of_other)} for of_one, of_other in pairs.values()):
+        yield Parting("optimizer", step, f"{text}: a group of parameters has a multiple of the rate")
+    else:
+        yield Parting("schedule", step, text)
+
+
+def _rates_of(seen: Seen) -> Mapping[int, Sequence[float]]:
+    """Return the rates of all groups of parameters by step, else that of the first, the least first."""
+    if seen.read.optimizer and seen.read.optimizer.rates:
+        return dict(enumerate(seen.read.optimizer.rates))
+    return {step.step: (step.lr_used,) for step in seen.record.steps if step.lr_used is not None}
+
+
+def _same_rates(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    return len(ours) == len(theirs) and all(gap(*pair) <= _SAME_RATE for pair in zip(ours, theirs, strict=True))
+
+
+def _share(rates: Sequence[float]) -> tuple[str, ...]:
+    """Return rates as shares of the largest."""
+    return tuple(_digits(rate / rates[-1]) for rate in rates)
+
+
+def _digits(rate: float) -> str:
+    return f"{rate:.9g}"
 
 
 def _afterwards(first: Seen, second: Seen) -> Parting | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -359,6 +359,8 @@ def _rates(files: Sequence[RankFile], notes: list[str]) -> dict[int, float]:
 def _read_back(files: Sequence[RankFile], notes: list[str]) -> ReadBack:
     """Return the numbers that were read of the complete toy; of a real run there are none."""
     decays = [decay for _, decay in sorted(_weight_decays(files).items())]
+    of_groups = sorted(_in_all([file for file in files if file.steps], lambda step: step.rates).items())
+    rates = [readings.distinct(chain.from_iterable(of_ranks)) for _, of_ranks in of_groups]
     return ReadBack(
         drawn=readings.tensors(files, "drawn", notes),
         first_weights=readings.tensors(files, "first_weights", notes),
@@ -366,7 +368,7 @@ def _read_back(files: Sequence[RankFile], notes: list[str]) -> ReadBack:
         last_weights=readings.tensors(files, "last_weights", notes),
         first_outputs=readings.outputs(files),
         batches=_batches(files),
-        optimizer=readings.optimizer(files, decays, notes),
+        optimizer=readings.optimizer(files, decays, rates, notes),
     )
 
 

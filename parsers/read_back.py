@@ -48,12 +48,14 @@ class Batch(Struct, frozen=True, kw_only=True, gc=False):
 class Optimizer(Struct, frozen=True, kw_only=True):
     """The optimizer that really steps. kind: its class, by module and name. arguments: what it was constructed with.
     groups: its parameter groups at the first step, without the parameters. weight_decays: the first decaying group's,
-    of each step. state: the name of each tensor that it keeps of a parameter, and its dtype."""
+    of each step. rates: of each step the learning rates of its groups, each once, the least first. state: the name of
+    each tensor that it keeps of a parameter, and its dtype."""
 
     kind: str | None = None
     arguments: Mapping[str, Any] = {}
     groups: tuple[Mapping[str, Any], ...] = ()
     weight_decays: tuple[float, ...] = ()
+    rates: tuple[tuple[float, ...], ...] = ()
     state: Mapping[str, str] = {}
 
 

@@ -161,8 +161,10 @@ def batch(step: int, given: Sequence[Given], targets: Sequence[Given], samples: 
     )
 
 
-def optimizer(files: Sequence[Tensors], decays: Sequence[float], notes: list[str]) -> Optimizer | None:
-    """Return the optimizer of the first rank that has one. decays: of each step."""
+def optimizer(
+    files: Sequence[Tensors], decays: Sequence[float], rates: Sequence[tuple[float, ...]], notes: list[str]
+) -> Optimizer | None:
+    """Return the optimizer of the first rank that has one. decays, rates: of each step."""
     rows = [file.optimizer for file in files if file.optimizer is not None]
     if not rows:
         return None
@@ -175,8 +177,14 @@ def optimizer(files: Sequence[Tensors], decays: Sequence[float], notes: list[str
         arguments=first.arguments,
         groups=first.groups,
         weight_decays=tuple(decays),
+        rates=tuple(rates),
         state=first.state,
     )
+
+
+def distinct(rates: Iterable[float | None]) -> tuple[float, ...]:
+    """Return the rates that are known, each once, the least first."""
+    return tuple(sorted({float(rate) for rate in rates if rate is not None and math.isfinite(rate)}))
 
 
 def agreed(values: Sequence[float | None]) -> float | None:

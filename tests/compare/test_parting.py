@@ -50,6 +50,11 @@ def optimizer(**other: Any) -> Change:
     return read(optimizer=replace(before, **other))
 
 
+def rates(of: Callable[[int], tuple[float, ...]], **other: Any) -> Change:
+    """Return what changes the rates of the groups of parameters, of each step."""
+    return optimizer(rates=tuple(map(of, range(12))), **other)
+
+
 def of_size(change: Change, over: Mapping[str, Any]) -> tuple[Change, Mapping[str, Any]]:
     return change, over
 
@@ -193,6 +198,34 @@ CASES: dict[str, tuple[Change, Mapping[str, Any], str, str]] = {
         "schedule",
         "primus steps at 0.00101, nemo at 0.001",
     ),
+    "a rate of its own": (
+        both(rates(lambda step: (1e-3,) if step == 0 else (1e-3, 1e-3 * (1 + step))), series("loss", 1.0001, 2)),
+        {},
+        "schedule",
+        "of step 1: primus steps at 0.001 and 0.002, nemo at 0.001",
+    ),
+    "a multiple of the rate": (
+        both(rates(lambda step: (0.5e-3, 1e-3)), LATER),
+        {},
+        "optimizer",
+        "primus steps at 0.0005 and 0.001, nemo at 0.001: a group of parameters has a multiple of the rate",
+    ),
+    "more groups round otherwise": (
+        both(optimizer(groups=(GROUPS,) * 3), series("grad_norm", 1 + 1e-7, 0)),
+        {},
+        "optimizer",
+        "nemo steps 2 groups of parameters, primus 3: the norm of equal gradients is summed in another order",
+    ),
+    "a rate of its own in a group more": (
+        both(
+            rates(lambda step: (1e-3,) if step == 0 else (1e-3, 1e-3 * (1 + step)), groups=(GROUPS,) * 3),
+            series("grad_norm", 1 + 1e-7, 0),
+            series("loss", 1.0001, 2),
+        ),
+        {},
+        "schedule",
+        "of step 1",
+    ),
     "the last weights alone": (read(last_weights=tensors(1.1)), {}, "optimizer", "of step 11"),
 }
 
@@ -239,6 +272,36 @@ def test_what_can_be_the_cause_is_said() -> None:
     )
     parting = compared(first, second).audit.parting
     assert parting is not None and parting.causes == ("rotary_percent (nemo 1.0, primus 0.5)",)
+
+
+def computed(in_fp32: bool, factor: float, **fields: Any) -> Record:
+    """Return a rehearsal whose outputs are equal, and whose gradients are off by a factor."""
+    config = Object(kind="T", fields={"attention_softmax_in_fp32": in_fp32, **fields})
+    apart = {"grad_norm": factor} if factor != 1 else {}
+    known = read_back(
+        objects={"TransformerConfig": config}, first_outputs=OUTPUTS, first_gradients=tensors(factor, "qkv")
+    )
+    alone = {"data_parallel_size": 1, "tensor_model_parallel_size": 1, "params_dtype": "bfloat16"}
+    made = replace(toy("b" if in_fp32 else "a", alone, **(PRIMUS if in_fp32 else NEMO)), read_back=known)
+    return both(*(series(what, by, 0) for what, by in apart.items()), *([LATER] if apart else []))(made)
+
+
+@pytest.mark.parametrize(
+    ("factor", "fields", "part"),
+    [
+        (1.0001, {}, "forward"),
+        (1.1, {}, "backward"),
+        (1.0001, {"gradient_accumulation_fusion": True}, "backward"),
+    ],
+)
+def test_gradients_that_round_otherwise_below_equal_outputs_are_of_the_forward_pass(
+    factor: float, fields: Mapping[str, Any], part: str
+) -> None:
+    """Where something of the forward pass is known to differ, and nothing of the backward pass."""
+    absent = dict.fromkeys(fields, False)
+    parting = compared(computed(False, 1.0, **absent), computed(True, factor, **fields)).audit.parting
+    assert parting is not None and parting.part == part, parting
+    assert any("attention_softmax_in_fp32" in cause for cause in parting.causes) == (part == "forward")
 
 
 def test_equal_rehearsals_part_nowhere() -> None:
