@@ -369,11 +369,20 @@ def _norms(first: Seen, second: Seen) -> Iterator[Parting]:
         for seen in (first, second)
     ]
     common = sorted(coefficients[0].keys() & coefficients[1].keys())
-    within = {step: tolerance(first.record, second.record, "grad_norm", step) for step in common}
+    norms = [series(seen.record, "grad_norm") for seen in (first, second)]
+    within = {  # a coefficient is as far apart as the norms that it is worked out of
+        step: tolerance(first.record, second.record, "grad_norm", step) or _SUMMED + _apart_at(norms, step)
+        for step in common
+    }
     if apart := [s for s in common if gap(coefficients[0][s], coefficients[1][s]) > within[s]]:
         ours, theirs = (one[apart[0]] for one in coefficients)
         text = f"{second.label}'s gradients are clipped by {shown(theirs, 4)}, {first.label}'s by {shown(ours, 4)}"
         yield Parting("clipping", apart[0], text)
+
+
+def _apart_at(known: Sequence[Mapping[int, float]], step: int) -> float:
+    """Return by which share two series differ at a step; 0 where one of them is not known there."""
+    return gap(known[0][step], known[1][step]) if all(step in of for of in known) else 0.0
 
 
 def _steps_otherwise(first: Seen, second: Seen) -> Iterator[Parting]:
