@@ -1,95 +1,307 @@
-"""Memory of the model states: parameters, gradients, optimizer. Activations, buffers and the runtime come on top."""
+"""Memory of one GPU in a training step, in closed form and with no fitted constant, for many jobs at once.
+
+Sources of the formulas: model states as in Megatron-Core's docs/source/api-guide/dist_optimizer.md; activations by
+following which tensors autograd keeps of TransformerEngine's and Megatron-Core's modules, in the manner of Korthikanti
+et al. 2022 (arXiv 2205.05198), Table 2, with flash attention, fused norms and no dropout; micro-batches in flight by
+core/pipeline_parallel/schedules.py. Tokens are taken to be spread evenly over experts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Any, NamedTuple
 
-from conf.compose import choices
-from conf.errors import Problem, listed
-from conf.load import model_named
-from conf.resolve import Experiment
-from conf.shapes import Sizes, count, per_rank
+import numpy as np
 
-GB = 1e9
+from estimate.jobs import Jobs, Numbers
+from estimate.parameters import Layers, fc1_width, layers_on, matrices, parameters, stages
+
+FP32 = 4
+CONTEXT_BYTES = 0.5e9  # CUDA or HIP context with the modules of the kernels
+COMMUNICATOR_BYTES = 0.3e9  # NCCL's or RCCL's channels of one group, both directions
+FRAGMENTED = 0.05  # of what is allocated: torch's caching allocator holds more than tensors need
+ADAPTER_RANK = 16
+_SAVED_INPUT = {"fp8": 1.0, "mxfp8": 33 / 32, "nvfp4": 9 / 16, "fp32": 4.0}
+"""Bytes an element of a matrix product's input that is kept for the weight's gradient; scales of blocks among them."""
+_COPIES = {"fp8": 2.0, "mxfp8": 2 * 33 / 32, "nvfp4": 2 * 9 / 16}
+"""Bytes a parameter of the quantised weights that TransformerEngine keeps through a step, by rows and by columns."""
 
 
-class ModelStates(NamedTuple):
-    """Bytes and parameters on the fullest rank."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of one GPU at its fullest moment of a step, by part, each of shape (3, n): the first, a middle and the last
+    pipeline stage. weights: with quantised copies; gradients: those that accumulate. checkpoints: inputs of layers that
+    are recomputed. attention, mlp, experts, norms: kept activations, norms with the residual stream. loss: logits
+    and what their gradients need. backward: what the pass back through one layer needs beside. stand_ins: the empty
+    gradients that TransformerEngine hands to autograd, a weight shape each. gathered: whole weights and their gradients
+    of FSDP, and Megatron's buffer of gathered activations.
 
-    parameters: int
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
+    context, communicators and fragmentation are assumed: the device shows them beyond what torch allocates."""
+
+    weights: Numbers
+    gradients: Numbers
+    optimizer: Numbers
+    checkpoints: Numbers
+    norms: Numbers
+    attention: Numbers
+    mlp: Numbers
+    experts: Numbers
+    loss: Numbers
+    backward: Numbers
+    stand_ins: Numbers
+    gathered: Numbers
+    context: Numbers
+    communicators: Numbers
+    fragmentation: Numbers
 
     @property
-    def total_bytes(self) -> int:
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+    def allocated(self) -> Numbers:
+        """Return the bytes that torch has in tensors at the most, shape (3, n)."""
+        return self._sum(_ALLOCATED)
 
-    def __str__(self) -> str:
-        kinds = zip(("parameters", "gradients", "optimizer"), self[1:], strict=True)
-        parts = ", ".join(f"{kind} {_size(n)}" for kind, n in kinds)
-        return f"{_size(self.total_bytes)} of model states on the fullest rank ({parts}); activations come on top"
+    @property
+    def on_device(self) -> Numbers:
+        """Return the bytes that the device shows, shape (3, n): with what is assumed."""
+        return self.allocated + self._sum(ASSUMED)
 
+    @property
+    def fullest(self) -> Numbers:
+        """Return which of the three stages is the fullest, shape (n,)."""
+        return self.allocated.argmax(axis=0)  # type: ignore[no-any-return]
 
-def model_states(e: Experiment) -> ModelStates | None:
-    """Return the model states of the fullest rank, in bytes, None where a recipe shares them out in a way of its own.
+    def parts(self, job: int) -> dict[str, float]:
+        """Return each part of one job on its fullest stage."""
+        stage = self.fullest[job]
+        return {field.name: float(getattr(self, field.name)[stage, job]) for field in fields(self)}
 
-    Megatron's own count (docs/source/api-guide/dist_optimizer.md): bf16 parameters with fp32 gradients take
-    18 bytes a parameter, 6 + 12/DP with the distributed optimizer; fp32 takes 16, or 8 + 8/DP. Experts are on EP times
-    fewer ranks, so their optimizer states are sharded over DP/EP."""
-    if e.not_counted():
-        return None
-    on_rank = per_rank(e.model, Sizes.of(e.layout)._replace(vp=1))
-    n = on_rank.total
-    half = e.precision.params_dtype == "bfloat16"
-    gradient = 4 if e.precision.accumulate_allreduce_grads_in_fp32 or not half else 2
-    shards = e.layout.data_parallel_size * e.layout.context_parallel_size if e.training.use_distributed_optimizer else 1
-    expert_shards = max(1, shards // e.layout.expert_model_parallel_size)
-    state = 12 if half else 8
-    optimizer = state * on_rank.dense // shards + state * on_rank.experts // expert_shards
-    return ModelStates(n, (2 if half else 4) * n, gradient * n, optimizer)
+    def _sum(self, names: tuple[str, ...]) -> Numbers:
+        return reduce(np.add, [getattr(self, name) for name in names])
 
 
-def memory_text(e: Experiment) -> str:
-    """Return the model states beside what the GPU of `e` has, in words."""
-    states, room = model_states(e), room_bytes(e)
-    if room is None:
-        return str(states or f"not known: {e.not_counted()}")
-    return f"{states or f'not known: {e.not_counted()}'}; one {e.hardware.name} has {_size(room)}"
+ASSUMED = ("context", "communicators", "fragmentation")
+_ALLOCATED = tuple(field.name for field in fields(Memory) if field.name not in ASSUMED)
+STATES = ("weights", "gradients", "optimizer")
+ACTIVATIONS = ("checkpoints", "norms", "attention", "mlp", "experts")
 
 
-def room_bytes(e: Experiment) -> float | None:
-    """Return the memory of one device as software sees it; None on a CPU, and where nobody says."""
-    if e.hardware.vendor is None or e.hardware.memory_gb is None:
-        return None
-    return e.hardware.memory_gb * GB / e.hardware.devices_per_package
-
-
-def memory_problems(e: Experiment, host_memory_bytes: int) -> list[Problem]:
-    """Return a problem where the model states do not fit the GPU, or those of all processes the host of a CPU run."""
-    states, of_device = model_states(e), room_bytes(e)
-    if states is None:
-        return []
-    if e.hardware.vendor is None:
-        needed, room, where = states.total_bytes * e.gpus_per_node, float(host_memory_bytes), "this host"
-    elif of_device is not None:
-        needed, room, where = states.total_bytes, of_device, f"one {e.hardware.name}"
+def memory(jobs: Jobs, training: bool = True) -> Memory:
+    """Return the memory of `jobs`. training=False: of the forward pass alone, without a cache of keys and values."""
+    stage = stages(jobs)
+    at = _At(stage, layers_on(jobs, stage), stage == jobs.pipeline_model_parallel_size - 1)
+    parts: dict[str, Any] = _states(jobs, at)
+    if training:
+        parts |= _kept(jobs, at)
     else:
-        return []
-    if needed <= room:
-        return []
-    what = (
-        f"{e.model.name} needs {_size(needed)} for its model states alone; {where} has {_size(room)}. "
-        f"{states.parameters:,} parameters a rank: {states}"
+        parts |= dict.fromkeys(("gradients", "optimizer", *ACTIVATIONS), 0.0)
+    parts |= _moment(jobs, at, training) | {"gathered": _gathered(jobs, at)}
+    allocated = reduce(np.add, parts.values())
+    parts |= {
+        "context": CONTEXT_BYTES,
+        "communicators": COMMUNICATOR_BYTES * _groups(jobs),
+        "fragmentation": FRAGMENTED * allocated,
+    }
+    shape = allocated.shape
+    return Memory(**{name: np.broadcast_to(np.asarray(part, float), shape) for name, part in parts.items()})
+
+
+def in_flight(jobs: Jobs, stage: Numbers) -> Numbers:
+    """Return how many micro-batches of all its layers a stage keeps at the most: of 1F1B the stages from here to the
+    end, of the interleaved schedule its warm-up and one, in virtual stages (core/pipeline_parallel/schedules.py,
+    get_pp_rank_microbatches)."""
+    pp, vp = jobs.pipeline_model_parallel_size, np.maximum(jobs.virtual_pipeline_model_parallel_size, 1)
+    interleaved = np.minimum((pp - stage - 1) * 2 + (vp - 1) * pp + 1, jobs.num_micro_batches * vp) / vp
+    return np.where(vp > 1, interleaved, np.minimum(pp - stage, jobs.num_micro_batches))
+
+
+class _At(NamedTuple):
+    """The pipeline stages that are looked at, their layers, and which is the last."""
+
+    stage: Numbers
+    layers: Layers
+    last: Numbers
+
+
+class _Layer(NamedTuple):
+    """Bytes a token that the backward pass needs of one layer's parts."""
+
+    norms: Numbers
+    attention: Numbers
+    mlp: Numbers
+    experts: Numbers
+
+
+def _states(jobs: Jobs, at: _At) -> dict[str, Numbers]:
+    """Return weights, gradients and Adam's states: bf16 parameters have an fp32 copy and two moments, fp32 ones the
+    moments. The distributed optimizer cuts them over DP × CP, an expert's over the ranks that share it."""
+    own = parameters(jobs, at.stage, at.layers)
+    half = jobs.precision != "fp32"
+    state = np.where(half, 12, 8)
+    ranks, experts_ranks = _replicas(jobs)
+    cut = np.maximum(jobs.distributed_optimizer, jobs.fsdp) > 0
+    shards, expert_shards = np.where(cut, ranks, 1), np.where(cut, experts_ranks, 1)
+    resting = own.dense / np.where(jobs.fsdp > 0, ranks, 1), own.experts / np.where(jobs.fsdp > 0, experts_ranks, 1)
+    # FSDP keeps fp32 parameters, which the optimizer steps, and no copy beside them.
+    weight = np.where(half & (jobs.fsdp == 0), 2, FP32)
+    copies = np.where(jobs.fsdp > 0, 0, _by_precision(jobs, _COPIES, 0.0)) * (own.matrices + own.experts)
+    trained = np.where(jobs.trained == "lora", _adapters(jobs, at), own.dense + own.experts)
+    share = trained / (own.dense + own.experts)
+    optimizer = (state - FP32 * ((jobs.fsdp > 0) & half)) * (own.dense / shards + own.experts / expert_shards)
+    return {
+        "weights": weight * sum(resting) + copies,
+        "gradients": jobs.gradient_bytes * sum(resting) * share,
+        "optimizer": optimizer * share,
+    }
+
+
+def _adapters(jobs: Jobs, at: _At) -> Numbers:
+    """Return the parameters of LoRA's adapters on queries, keys, values and the projection: of rank 16, as MLPerf has
+    it (training_policies, llama2_70b_lora)."""
+    wide = 2 * jobs.hidden_size + (jobs.num_attention_heads * 2 + 2 * jobs.num_query_groups) * jobs.kv_channels
+    return ADAPTER_RANK * wide / jobs.tensor_model_parallel_size * at.layers.all
+
+
+def _replicas(jobs: Jobs) -> tuple[Numbers, Numbers]:
+    """Return the ranks that hold the same dense parameters, and those that hold the same experts."""
+    ranks = jobs.data_parallel_size * jobs.context_parallel_size
+    of_experts = jobs.expert_model_parallel_size * jobs.expert_tensor_parallel_size
+    return ranks, np.maximum(ranks * jobs.tensor_model_parallel_size / of_experts, 1)
+
+
+def _kept(jobs: Jobs, at: _At) -> dict[str, Numbers]:
+    """Return the activations that all micro-batches in flight keep for the backward pass."""
+    dense, routed = _layer(jobs, routed=False), _layer(jobs, routed=True)
+    again, tokens, count = jobs.recompute_layers, _tokens(jobs), np.maximum(at.layers.all, 1)
+    flying = in_flight(jobs, at.stage)
+    stays = tokens * (1 - np.clip(jobs.offloaded_layers / count, 0, 1))
+    # One layer at a time is computed again, when those of its micro-batch that were not are done and gone.
+    working = tokens * np.maximum((again > 0) - count * (1 - again), 0) / count
+    each = stays * flying * (1 - again) + working
+    of_dense, of_routed = each * at.layers.dense, each * at.layers.routed
+    stream = tokens * _element(jobs) * jobs.hidden_size / _sequence(jobs)
+    kept = {name: of_dense * getattr(dense, name) + of_routed * getattr(routed, name) for name in _Layer._fields}
+    kept["norms"] = kept["norms"] + stream * (2 * at.last + 6 * at.layers.mtp)
+    return kept | {"checkpoints": stream * flying * again * at.layers.all * stays / tokens}
+
+
+def _layer(jobs: Jobs, routed: bool) -> _Layer:
+    """Return the bytes a token of one layer: with experts or an MLP. The residual stream and the outputs of norms are
+    cut by sequence parallelism, all else by TP. What a module that is computed again keeps is its input, which stands
+    with the norms."""
+    a, q, h = _element(jobs), _by_precision(jobs, _SAVED_INPUT, 2.0), jobs.hidden_size
+    s, etp, wide = _sequence(jobs), jobs.expert_tensor_parallel_size, fc1_width(jobs)
+    tp = jobs.tensor_model_parallel_size
+    apart = (jobs.mla > 0) | routed  # norms that are not fused with the product behind them, and can be done again
+    first = q * h / s * (1 - jobs.again_layernorm * (jobs.mla > 0))
+    second = q * h / s * (1 - jobs.again_layernorm * routed)
+    attention = _attention(jobs)
+    norms = 2 * a * h / s + first + second + 2 * FP32 / s
+    if not routed:
+        keeps = 1 - jobs.again_mlp
+        mlp = (a * wide + q) * jobs.ffn_hidden_size / tp * keeps
+        return _Layer(norms - q * h / s * jobs.again_mlp * ~np.asarray(apart), attention, mlp, np.zeros_like(mlp))
+    k, fe = jobs.moe_router_topk * etp / s, jobs.moe_ffn_hidden_size / etp
+    shared = (a * wide + q) * jobs.moe_shared_expert_intermediate_size / tp
+    act = q * fe * (1 - jobs.again_moe_act)
+    experts = k * (q * h + a * wide * fe + act) + jobs.num_experts * (2 * FP32 + 1) / s
+    keeps = 1 - jobs.again_moe
+    return _Layer(norms, attention, shared * keeps, experts * keeps)
+
+
+def _attention(jobs: Jobs) -> Numbers:
+    """Return the bytes a token that flash attention and its projection keep: queries, keys, values, output, and a sum
+    a head; of latent attention also what its low ranks are made of; and the inputs of norms of queries and keys."""
+    a, q, s, tp = (
+        _element(jobs),
+        _by_precision(jobs, _SAVED_INPUT, 2.0),
+        _sequence(jobs),
+        jobs.tensor_model_parallel_size,
     )
-    if e.hardware.vendor is not None:
-        return [Problem("model", what, hint="more TP or PP, the distributed optimizer, or more GPUs")]
-    most = int(states.parameters * room / needed)
-    models = {name: model_named(name) for name in choices("model")}
-    fitting = [name for name, model in models.items() if model is not None and count(model).total <= most]
-    hint = "model=llama_tiny, or dry_run=true to plan for a GPU: platform=nvidia dry_run=true"
-    return [Problem("model", what, "", f"up to {most:,} parameters a process: {listed(fitting)}", hint)]
+    heads, width = jobs.num_attention_heads, jobs.kv_channels
+    again = q * (q != a)  # the projection keeps a quantised copy of what attention keeps itself
+    grouped = (2 * a + again) * heads * width + 2 * a * jobs.num_query_groups * width
+    grouped = grouped + jobs.qk_layernorm * a * (heads + jobs.num_query_groups) * width
+    channels, values = jobs.qk_head_dim + jobs.qk_pos_emb_head_dim, jobs.v_head_dim
+    up = heads * a * (2 * channels + values) * (1 - jobs.again_mla_up_proj)
+    down = (a + q) * (jobs.q_lora_rank + jobs.kv_lora_rank) + a * jobs.qk_pos_emb_head_dim
+    latent = up + heads * (a + again) * values + down * tp / s
+    kept: Numbers = (np.where(jobs.mla > 0, latent, grouped) + FP32 * heads) / tp
+    return kept
 
 
-def _size(n: float) -> str:
-    return f"{n / GB:,.1f} GB" if n >= GB else f"{n / 1e6:,.1f} MB"
+def _moment(jobs: Jobs, at: _At, training: bool) -> dict[str, Numbers]:
+    """Return what the fullest moment needs beside what is kept: the output matrix with the loss on the last stage, or
+    the backward pass through an MLP or the experts; and the stand-ins of gradients (TransformerEngine, module/base.py,
+    get_dummy_wgrad)."""
+    tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
+    s, tp, wide = _sequence(jobs), jobs.tensor_model_parallel_size, fc1_width(jobs)
+    k, etp = jobs.moe_router_topk * jobs.expert_tensor_parallel_size / s, jobs.expert_tensor_parallel_size
+    of_mlp = (at.layers.dense > 0) * _through(a, h, h / s, wide * jobs.ffn_hidden_size / tp)
+    of_experts = (at.layers.routed > 0) * a * (h / s + k * (2 * h + wide * jobs.moe_ffn_hidden_size / etp))
+    layer = tokens * np.maximum(of_mlp, of_experts)
+    fused = (training & (jobs.fsdp == 0) & (jobs.trained != "lora")) * a
+    one = matrices(jobs)
+    shapes = one.attention * (at.layers.all > 0) + one.mlp * (at.layers.dense > 0)
+    shapes = shapes + (one.shared + one.expert) * (at.layers.routed > 0)
+    loss = _loss(jobs, at, fused)
+    in_loss = loss > layer
+    return {
+        "loss": np.where(in_loss, loss, 0),
+        "backward": np.where(in_loss, 0, layer),
+        "stand_ins": shapes * fused,
+    }
+
+
+def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
+    """Return the bytes of the output matrix's backward pass: the gradient of the logits, which TransformerEngine's
+    cross entropy writes over them (those of multi-token prediction beside), that of its input, and a stand-in for its
+    own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication)."""
+    tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
+    s, tp = _sequence(jobs), jobs.tensor_model_parallel_size
+    logits = tokens * a * (1 + jobs.mtp_num_layers) * jobs.vocabulary / tp
+    return at.last * (logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp)
+
+
+def _through(a: Numbers, h: Numbers, own: Numbers, fc1: Numbers) -> Numbers:
+    """Return the bytes a token of gradients at the fullest moment of an MLP's backward pass: of its output and of fc1's
+    output while the activation is differentiated, or gathered ones (sequence parallelism) at fc2."""
+    moment: Numbers = a * (own + np.maximum(fc1, np.where(own < h, h, 0) + fc1 / 2))
+    return moment
+
+
+def _gathered(jobs: Jobs, at: _At) -> Numbers:
+    """Return Megatron's buffer of gathered activations before the output matrix (core/parallel_state.py,
+    get_global_memory_buffer), or what FSDP holds in one piece: two layers or the vocabulary, and a gradient of them."""
+    buffer = at.last * (_sequence(jobs) > 1) * _tokens(jobs) * _element(jobs) * jobs.hidden_size
+    one, first = matrices(jobs), at.stage == 0
+    kept = jobs.num_experts / jobs.expert_model_parallel_size
+    layer = one.attention + np.maximum(one.mlp, one.shared + kept * one.expert)
+    vocabulary = jobs.vocabulary * jobs.hidden_size / jobs.tensor_model_parallel_size * (first | at.last)
+    whole = (2 * layer + vocabulary) * _element(jobs) + np.maximum(layer, vocabulary) * _element(jobs)
+    total: Numbers = np.where(jobs.fsdp > 0, whole, 0) + buffer
+    return total
+
+
+def _groups(jobs: Jobs) -> Numbers:
+    """Return how many groups of ranks talk to each other, each with communicators of its own."""
+    sizes = ("tensor_model", "pipeline_model", "context", "expert_model", "data")
+    return reduce(np.add, [np.asarray(getattr(jobs, f"{name}_parallel_size") > 1, float) for name in sizes])
+
+
+def _tokens(jobs: Jobs) -> Numbers:
+    """Return the tokens of a micro-batch on one rank, not cut by sequence parallelism."""
+    return jobs.micro_batch_size * jobs.seq_length / jobs.context_parallel_size
+
+
+def _sequence(jobs: Jobs) -> Numbers:
+    """Return over how many ranks sequence parallelism cuts the residual stream."""
+    return np.where(jobs.sequence_parallel > 0, jobs.tensor_model_parallel_size, 1)
+
+
+def _element(jobs: Jobs) -> Numbers:
+    """Return the bytes of an element of the computation."""
+    return np.where(jobs.precision == "fp32", FP32, 2)
+
+
+def _by_precision(jobs: Jobs, table: dict[str, float], otherwise: float) -> Numbers:
+    names = list(table)
+    return np.select([jobs.precision == name for name in names], [table[name] for name in names], otherwise)

@@ -21,7 +21,7 @@ from conf.errors import ConfigError, Problem, command
 from conf.load import experiments
 from conf.resolve import Experiment
 from conf.vocabulary import requested
-from estimate.memory import memory_problems, memory_text
+from estimate.headroom import memory_problems, memory_text
 from launchers import containers, make_plan, preflight, rehearse, where
 from launchers.frameworks import framework_of
 from launchers.plan import Host, Plan

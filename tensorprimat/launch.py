@@ -22,7 +22,7 @@ from conf.compose import CONF, checked_overrides, choices, compose
 from conf.errors import ConfigError, Problem, command
 from conf.load import experiments, settle
 from conf.resolve import Experiment
-from estimate.memory import memory_problems, model_states
+from estimate.headroom import memory_problems, model_states
 from launchers import bundle, make_plan, preflight, where
 from launchers.frameworks import framework_of
 from launchers.plan import Scope

@@ -14,7 +14,7 @@ from conf.errors import listed, some
 from conf.recipes import OF_THE_WORK, Recipe
 from conf.resolve import Experiment
 from conf.vocabulary import follow
-from estimate.memory import memory_problems, memory_text
+from estimate.headroom import memory_problems, memory_text
 from launchers import containers, make_plan, preflight, run_dir, where
 from launchers.attribute_settings import COMPUTED, Difference, options_unknown
 from launchers.frameworks import framework_of

@@ -23,7 +23,7 @@ from conf.facts import hardware
 from conf.frameworks import facts, git, tag_of
 from conf.recipes import Recipe, recipes
 from conf.schema import BEST
-from estimate.memory import memory_problems
+from estimate.headroom import memory_problems
 from launchers.frameworks import Framework, framework_of, frameworks
 from tensorprimat.lists import Row, table
 

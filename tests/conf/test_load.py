@@ -137,7 +137,7 @@ def test_the_summary_fits_a_screen_and_gives_reasons() -> None:
 
 
 def test_experts_take_less_memory_with_more_ranks_to_hold_them() -> None:
-    from estimate.memory import model_states
+    from estimate.headroom import model_states
 
     base = ("platform=nvidia", "model=mixtral_8x7b", "layout=data_parallel", "gpus_per_node=8")
     complete, cut = (model_states(load_experiment(*base, f"layout.expert_model_parallel_size={ep}")) for ep in (1, 8))

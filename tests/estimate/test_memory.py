@@ -1,0 +1,119 @@
+"""Memory of a GPU: the parameters are those of conf.shapes, the parts behave as they must, and measured runs agree."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import product
+
+import numpy as np
+import pytest
+
+from conf.compose import choices
+from conf.load import model_named
+from conf.shapes import Sizes, per_stage
+from estimate.jobs import GB
+from estimate.memory import ASSUMED, Memory, memory
+from estimate.parameters import layers_on, parameters
+from tests.estimate.jobs import jobs
+
+TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"
+DP, CP, EP = "data_parallel_size", "context_parallel_size", "expert_model_parallel_size"
+MODELS = [name for name in choices("model") if model_named(name)]
+DENSE, LATENT, EXPERTS = "llama31_70b", "deepseek_v3", "mixtral_8x7b"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_those_of_the_model_that_is_built(name: str) -> None:
+    model, checked = model_named(name), 0
+    assert model is not None
+    for tp, pp, ep, vp, etp in product((1, 2, 8), (1, 2, 4, 7), (1, 2, 8), (1, 2), (None, 1)):
+        try:
+            expected = per_stage(model, Sizes(tp, pp, ep, vp, etp=etp))
+        except ValueError:
+            continue
+        sizes = {TP: tp, PP: pp, EP: ep, "virtual_pipeline_model_parallel_size": vp}
+        job = jobs(model, **sizes, expert_tensor_parallel_size=etp or tp)
+        stage = np.arange(pp)[:, None]
+        found = parameters(job, stage, layers_on(job, stage))
+        assert [int(n) for n in found.dense[:, 0]] == [rank.dense for rank in expected], sizes
+        assert [int(n) for n in np.broadcast_to(found.experts, (pp, 1))[:, 0]] == [rank.experts for rank in expected]
+        checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize(("layers", "pp", "vp"), [(126, 16, 8), (61, 16, 1), (94, 8, 4), (61, 8, 2), (5, 3, 1)])
+def test_no_layer_is_lost_where_stages_are_uneven(layers: int, pp: int, vp: int) -> None:
+    job = jobs(LATENT, num_layers=layers, **{PP: pp}, virtual_pipeline_model_parallel_size=vp)
+    on = layers_on(job, np.arange(pp)[:, None])
+    assert (on.dense.sum(), on.routed.sum(), on.mtp.sum()) == (3, layers - 3 + 1, 1)
+    assert (on.dense >= 0).all() and (on.routed >= 0).all()
+
+
+@pytest.mark.parametrize("model", [DENSE, LATENT, EXPERTS])
+@pytest.mark.parametrize("size", [DP, TP])
+def test_more_gpus_never_need_more_memory(model: str, size: str) -> None:
+    switches = {"sequence_parallel": 1} if size == TP else {}
+    several = jobs(model, **({PP: 4} | {size: np.array([1, 2, 4, 8])} | switches))
+    assert (np.diff(memory(several).allocated.max(axis=0)) <= 0).all()
+
+
+@pytest.mark.parametrize("model", [DENSE, LATENT, EXPERTS])
+@pytest.mark.parametrize("vp", [1, 2])
+def test_recompute_never_needs_more(model: str, vp: int) -> None:
+    share = np.linspace(0, 1, 11)
+    m = memory(jobs(model, recompute_layers=share, **{PP: 4}, virtual_pipeline_model_parallel_size=vp))
+    assert (np.diff(m.allocated.max(axis=0)) <= 0).all()
+    without = memory(jobs(model)).allocated
+    for name in ("core_attn", "mlp", "moe", "layernorm", "moe_act", "mla_up_proj"):
+        assert (memory(jobs(model, **{f"again_{name}": 1})).allocated <= without).all(), name
+
+
+def test_a_stage_keeps_the_micro_batches_between_itself_and_the_end() -> None:
+    plain, interleaved = (
+        memory(jobs(DENSE, **{PP: 8}, virtual_pipeline_model_parallel_size=vp)).attention[:, 0] for vp in (1, 2)
+    )
+    assert plain[0] == 8 * plain[2] and plain[1] == 7 * plain[2]
+    assert interleaved[0] == pytest.approx(plain[0] * (14 + 8 + 1) / 16)
+    few = memory(jobs(DENSE, **{PP: 8}, global_batch_size=2)).attention[:, 0]
+    assert few[0] == few[1] == 2 * few[2]
+
+
+def test_parts_add_up_and_only_some_are_assumed() -> None:
+    m = memory(jobs(LATENT, **{PP: 4, EP: 8, DP: 16}))
+    parts = {field.name: getattr(m, field.name) for field in fields(Memory)}
+    assert all((part >= 0).all() and np.isfinite(part).all() for part in parts.values())
+    assert m.on_device == pytest.approx(sum(parts.values()))
+    assert m.allocated == pytest.approx(sum(part for name, part in parts.items() if name not in ASSUMED))
+    assert sum(m.parts(0).values()) == pytest.approx(m.on_device.max())
+
+
+def test_one_forward_pass_keeps_nothing_for_a_backward_pass() -> None:
+    job = jobs(DENSE, **{TP: 8, DP: 4})
+    trained, passed = memory(job), memory(job, training=False)
+    assert (passed.weights == trained.weights).all()
+    assert not passed.gradients.any() and not passed.optimizer.any() and not passed.attention.any()
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "sizes", "measured_gib"),
+    [
+        (DENSE, 12, {PP: 2, DP: 4}, (66.55, 62.97)),
+        (DENSE, 12, {TP: 2, DP: 4, "sequence_parallel": 1}, (60.68, 60.68)),
+        (DENSE, 12, {TP: 8, "sequence_parallel": 1}, (28.29, 28.29)),
+        ("llama31_405b", 4, {PP: 2, DP: 4}, (86.61, 87.08)),
+        ("llama31_405b", 4, {TP: 4, DP: 2, "sequence_parallel": 1}, (52.89, 52.89)),
+    ],
+)
+def test_what_torch_allocated_on_eight_b200_is_predicted(
+    model: str, layers: int, sizes: dict[str, int], measured_gib: tuple[float, float]
+) -> None:
+    """max_memory_allocated of the first and the last stage: MooreThreads/SimuMax@4dcaae5,
+    docs/b200/b200_release_v1.2_summary.json, peak_memory_by_rank_mb."""
+    allocated = memory(jobs(model, "b200", num_layers=layers, dense_layers=layers, **sizes)).allocated[[0, 2], 0]
+    assert allocated == pytest.approx(np.array(measured_gib) * 2**30, rel=0.012)
+
+
+def test_units_are_bytes() -> None:
+    m = memory(jobs("llama31_8b"))
+    assert m.weights[0, 0] == 2 * 8_030_261_248
+    assert m.allocated.max() / GB == pytest.approx(18 * 8.03, rel=0.3)
