@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, log2
@@ -60,17 +60,26 @@ class Recipe:
         """Return the value of the setting whose path ends with `name`; None where the recipe has none."""
         return next((value for path, value in self.settings.items() if path.rpartition(".")[2] == name), None)
 
-    def chunks(self, layers: int, count: int) -> tuple[int, ...] | None:
-        """Return the layers of each of `count` chunks of the pipeline where the recipe deals them out unevenly: by
-        Megatron's pipeline_model_parallel_layout (core/transformer/pipeline_parallel_layer_layout.py), or with the
-        embedding or the loss counted as a layer (core/transformer/transformer_block.py)."""
+    def layout(self) -> Sequence[Sequence[str]] | None:
+        """Return the parts of each chunk of the pipeline, as in Megatron's pipeline_model_parallel_layout
+        (core/transformer/pipeline_parallel_layer_layout.py): letters, or names; None where the recipe has no such."""
         layout = self.stated("pipeline_model_parallel_layout")
         if isinstance(layout, str):  # Et*4|(t*4|)*14tmL
             for repeated in (r"\(([^()]*)\)\*(\d+)", r"(\w)\*(\d+)"):
                 layout = re.sub(repeated, lambda match: match[1] * int(match[2]), layout)
-            layout = layout.split("|")
-        if layout:
-            return tuple(sum(part in ("t", "decoder") for part in chunk) for chunk in layout)
+            return layout.split("|")
+        return layout or None
+
+    def in_layout(self) -> tuple[int, int] | None:
+        """Return the layers, and those of multi-token prediction, that its layout of the pipeline has."""
+        parts = [part for chunk in self.layout() or () for part in chunk]
+        return (_of(parts, "t", "decoder"), _of(parts, "m", "mtp")) if parts else None
+
+    def chunks(self, layers: int, count: int) -> tuple[int, ...] | None:
+        """Return the layers of each of `count` chunks of the pipeline where the recipe deals them out unevenly: by its
+        layout, or with the embedding or the loss counted as a layer (core/transformer/transformer_block.py)."""
+        if layout := self.layout():
+            return tuple(_of(chunk, "t", "decoder") for chunk in layout)
         first, last = (bool(self.stated(f"account_for_{end}_in_pipeline_split")) for end in ("embedding", "loss"))
         if not (first or last) or (layers + first + last) % count:
             return None
@@ -83,6 +92,10 @@ class Recipe:
         count = "any number of" if self.gpus is None else f"{self.gpus} ×"
         where = f"{count} {' or '.join(self.hardware)} in {self.precision}"
         return f"{self.name} ({self.model} on {where}, framework={self.framework} framework.release={self.release})"
+
+
+def _of(parts: Sequence[str], *names: str) -> int:
+    return sum(part in names for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +196,12 @@ def no_recipe(case: Case, name: str | None = None) -> Problem:
     if nearest and not name:
         hint = f"{_how_to_take(nearest[0], anywhere)}{hint}"
     return Problem("recipe" if name else "method", what, found, listed([*map(str, nearest[:_MOST_NEAREST])]), hint)
+
+
+def nearest(case: Case, usable: Callable[[Recipe], bool]) -> Recipe | None:
+    """Return the nearest recipe of the case's model, for any stack, that is `usable`; None without one."""
+    anywhere = replace(case, framework=None, release=None)
+    return next((r for r in _nearest(anywhere) if r.model == case.model and usable(r)), None)
 
 
 def _nearest(case: Case) -> list[Recipe]:

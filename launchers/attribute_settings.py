@@ -14,7 +14,7 @@ import msgspec
 
 from conf import resolve, schema
 from conf.errors import Problem, closest
-from conf.recipes import Recipe, recipes
+from conf.recipes import Case, Recipe, nearest, recipes
 from conf.resolve import Declared, Experiment
 from conf.vocabulary import Write, follow, read_yaml, vocabulary, written
 
@@ -256,6 +256,23 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
                 "model."
             )
             yield Problem(row.of, row.write.cannot, _typed(value), _typed(needed), hint)
+
+
+def layout_refused(e: Experiment) -> Iterator[Problem]:
+    """Yield a recipe's layout of the pipeline that Megatron refuses with this model, and the nearest recipe that it
+    takes (core/transformer/pipeline_parallel_layer_layout.py, validate_layer_layout)."""
+    wanted = e.model.num_layers, e.model.mtp_num_layers or 0
+    if e.recipe is None or e.recipe.in_layout() in (None, wanted):
+        return
+    case = Case(None, None, e.model.name, e.hardware.name, e.layout.world_size, e.precision.name)
+    other = nearest(case, lambda r: r.in_layout() in (None, wanted))
+    hints = [f"the nearest that can is {other}"] if other else []
+    (layers, extra) = e.recipe.in_layout() or wanted
+    if layers == e.model.num_layers and not extra:
+        hints.append("model.mtp_num_layers=null, which is another model")
+    what = "the recipe's pipeline_model_parallel_layout has other layers than the model, which Megatron refuses"
+    found, allowed = (f"{n} layers and {m} of multi-token prediction" for n, m in ((layers, extra), wanted))
+    yield Problem("recipe", what, found, allowed, "; or ".join(hints))
 
 
 def _typed(value: Any) -> str:

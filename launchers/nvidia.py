@@ -56,6 +56,7 @@ class RecipeStack(Framework):
             yield wrong(e, "framework.release", what, listed([f"{known}x" for known in releases]))
         yield from attribute_settings.problems(e, self.table)
         yield from attribute_settings.options_refused(e, self.table)
+        yield from attribute_settings.layout_refused(e)
         yield from self._overlap_refused(e)
 
     def _overlap_refused(self, e: Experiment) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ from conf.compose import choices
 from conf.errors import ConfigError, InputError, Problem, closest, command, listed, some, writing
 from conf.facts import hardware
 from conf.frameworks import facts, git, tag_of
+from conf.load import model_named
 from conf.recipes import Recipe, recipes
 from conf.schema import BEST
 from estimate.headroom import memory_problems
@@ -221,7 +222,11 @@ def _least(r: Recipe, in_a_node: int) -> int:
 
 
 def _refused(r: Recipe) -> str | None:
-    """Return why no plan is made of a recipe, by the rule of conf/check.py: its experts' matrices may be left whole."""
+    """Return why no plan is made of a recipe, by the rules of conf/check.py (its experts' matrices may be left whole)
+    and of its framework."""
+    model = model_named(r.model)
+    if model and r.in_layout() not in (None, (model.num_layers, model.mtp_num_layers or 0)):
+        return "its layout of the pipeline has other layers than the model, which Megatron refuses"
     tp, pp, cp, ep = _sizes(r)
     unit = math.lcm(tp * pp * cp, pp * ep)
     if r.gpus is None or r.gpus % unit == 0:
@@ -350,17 +355,12 @@ def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def keep(known: Collection[Recipe], folder: Path) -> None:
     """Make `folder` the files of `known`, all or nothing: where this is killed, what was there stays, or is refused by
     conf.recipes between two renames."""
-    import yaml
-
     new, before = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}{kept.BEFORE}")
     with writing(folder):
         shutil.rmtree(new, ignore_errors=True)  # of an import that was killed
-        new.mkdir(parents=True)
         try:
             for recipe in known:
-                values = json.loads(json.dumps({key: value for key, value in asdict(recipe).items() if key != "name"}))
-                text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
-                (new / f"{recipe.name}.yaml").write_text(_HEAD + text, encoding="utf-8")
+                write(recipe, new)
             if folder.exists():
                 shutil.rmtree(before, ignore_errors=True)
                 folder.rename(before)
@@ -368,6 +368,16 @@ def keep(known: Collection[Recipe], folder: Path) -> None:
         finally:
             shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(before, ignore_errors=True)
+
+
+def write(recipe: Recipe, folder: Path) -> None:
+    """Write the file of `recipe`."""
+    import yaml
+
+    values = json.loads(json.dumps({key: value for key, value in asdict(recipe).items() if key != "name"}))
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{recipe.name}.yaml").write_text(_HEAD + text, encoding="utf-8")
 
 
 def _uncommitted(checkout: Path) -> Iterator[Problem]:

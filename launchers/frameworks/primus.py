@@ -254,19 +254,10 @@ def _applies(row: Mapping[str, Any], e: Experiment) -> bool:
 
 def _stages_refused(e: Experiment) -> Iterator[Problem]:
     """Yield what Megatron refuses of a recipe's pipeline stages, as AMD ships them and with this model."""
-    model, stages = (
-        e.model,
-        e.layout.pipeline_model_parallel_size * (e.layout.virtual_pipeline_model_parallel_size or 1),
-    )
-    layers, extra = model.num_layers, model.mtp_num_layers or 0
-    if parts := pipeline_layout(e):
-        sizes = {kind: sum(int(n or 1) for n in re.findall(rf"{kind}(?:\*(\d+))?", parts)) for kind in "tm"}
-        if sizes != {"t": layers, "m": extra}:
-            what = "the recipe's pipeline_model_parallel_layout has other layers than the model"
-            found, allowed = (f"{n} and {m} of multi-token prediction" for n, m in (sizes.values(), (layers, extra)))
-            yield Problem(
-                "recipe", what, found, allowed, "model.mtp_num_layers=null is AMD's own run, and another model"
-            )
+    layers, stages = e.model.num_layers, e.layout.pipeline_model_parallel_size
+    stages *= e.layout.virtual_pipeline_model_parallel_size or 1
+    if pipeline_layout(e):
+        yield from attribute_settings.layout_refused(e)
     elif e.recipe and layers % stages:
         first, last = (f"decoder_{end}_pipeline_num_layers" for end in ("first", "last"))
         if not {first, last} & {*e.framework.options} and not (e.recipe.settings[first] or e.recipe.settings[last]):

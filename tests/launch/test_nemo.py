@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from conf import load_experiment
+from conf.errors import ConfigError
 from conf.vocabulary import Target, Write, program_settings
 from launchers import attribute_settings, make_plan
 from launchers.plan import Host, Plan
@@ -101,3 +102,18 @@ def test_the_schedules_are_one(warmup: int) -> None:
     for s in range(steps):
         assert math.isclose(nemo(s), ours(s), rel_tol=2e-15)
         assert math.isclose(megatron(s), ours(s), rel_tol=2e-15)
+
+
+def test_a_layout_of_the_pipeline_without_the_models_layers_is_refused_with_the_nearest_recipe_that_has_them() -> None:
+    best = ("model=deepseek_v3", "hardware=b200", "nodes=32", "method=max_performance", "batch=vendor")
+    with pytest.raises(ConfigError) as error:
+        plan("framework=nemo", "platform=nvidia", *best)
+    (problem,) = error.value.problems
+    assert (problem.where, problem.found, problem.allowed) == (
+        "recipe",
+        "61 layers and 0 of multi-token prediction",
+        "61 layers and 1 of multi-token prediction",
+    )
+    assert "deepseek_v3_pretrain_256gpu_b200_bf16_config" in problem.hint
+    plan("framework=megatron_bridge", "framework.release=0.6.0", "platform=nvidia", *best)
+    plan("framework=nemo", "platform=nvidia", *best, "model.mtp_num_layers=null")

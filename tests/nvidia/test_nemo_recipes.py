@@ -19,13 +19,12 @@ from conf import load_experiment
 from conf.recipes import Recipe, recipes
 from conf.resolve import Experiment
 from launchers import make_plan
-from launchers.frameworks import framework_of
+from launchers.frameworks.nemo import FRAMEWORK as NEMO
 from launchers.plan import Host
 
 pytestmark = pytest.mark.nvidia
 
 HOST = Host(python="python", cpu_count=64)
-NEMO = framework_of("nemo")
 OPTIONAL = (
     "etp_size",
     "recompute_modules",
@@ -65,7 +64,7 @@ def tables(folder: Path) -> Path:
 def test_the_objects_differ_in_what_the_plan_says(nemo_python: str, tmp_path: Path) -> None:
     planned = {name: experiment(recipe) for name, recipe in RECIPES.items()}
     for name, e in planned.items():
-        (tmp_path / f"{name}.yaml").write_text(make_plan(e, HOST).files["settings.yaml"], encoding="utf-8")
+        (tmp_path / f"{name}.yaml").write_text(NEMO.text(e), encoding="utf-8")  # of those that are refused, too
     modules = next(iter(planned.values())).framework.recipes
     wanted = {script: modules[model] for script, model in NEMO.table.more["scripts"].items()}
     (tmp_path / "scripts.json").write_text(json.dumps(wanted), encoding="utf-8")
