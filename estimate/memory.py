@@ -60,6 +60,11 @@ class Memory:
         return self._sum(_ALLOCATED)
 
     @property
+    def reserved(self) -> Numbers:
+        """Return the bytes that torch's allocator holds, shape (3, n): with what is assumed of its gaps."""
+        return self.allocated + self.fragmentation
+
+    @property
     def on_device(self) -> Numbers:
         """Return the bytes that the device shows, shape (3, n): with what is assumed."""
         return self.allocated + self._sum(ASSUMED)
@@ -187,7 +192,7 @@ def _layer(jobs: Jobs, routed: bool) -> _Layer:
     """Return the bytes a token of one layer: with experts or an MLP. The residual stream and the outputs of norms are
     cut by sequence parallelism, all else by TP. What a module that is computed again keeps is its input, which stands
     with the norms."""
-    a, q, h = _element(jobs), _by_precision(jobs, _SAVED_INPUT, 2.0), jobs.hidden_size
+    a, q, h = _element(jobs), _saved_input(jobs), jobs.hidden_size
     s, etp, wide = _sequence(jobs), jobs.expert_tensor_parallel_size, fc1_width(jobs)
     tp = jobs.tensor_model_parallel_size
     apart = (jobs.mla > 0) | routed  # norms that are not fused with the product behind them, and can be done again
@@ -212,7 +217,7 @@ def _attention(jobs: Jobs) -> Numbers:
     a head; of latent attention also what its low ranks are made of; and the inputs of norms of queries and keys."""
     a, q, s, tp = (
         _element(jobs),
-        _by_precision(jobs, _SAVED_INPUT, 2.0),
+        _saved_input(jobs),
         _sequence(jobs),
         jobs.tensor_model_parallel_size,
     )
@@ -254,11 +259,14 @@ def _moment(jobs: Jobs, at: _At, training: bool) -> dict[str, Numbers]:
 def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
     """Return the bytes of the output matrix's backward pass: the gradient of the logits, which TransformerEngine's
     cross entropy writes over them (those of multi-token prediction beside), that of its input, and a stand-in for its
-    own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication)."""
+    own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). With FSDP, of torch's own
+    cross entropy: logits, their fp32 copy and its logarithms of probabilities."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp = _sequence(jobs), jobs.tensor_model_parallel_size
-    logits = tokens * a * (1 + jobs.mtp_num_layers) * jobs.vocabulary / tp
-    return at.last * (logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp)
+    each = np.where(jobs.fsdp > 0, a + 2 * FP32, a) * (1 + jobs.mtp_num_layers)
+    logits = tokens * each * jobs.vocabulary / tp
+    whole: Numbers = at.last * (logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp)
+    return whole
 
 
 def _through(a: Numbers, h: Numbers, own: Numbers, fc1: Numbers) -> Numbers:
@@ -270,13 +278,15 @@ def _through(a: Numbers, h: Numbers, own: Numbers, fc1: Numbers) -> Numbers:
 
 def _gathered(jobs: Jobs, at: _At) -> Numbers:
     """Return Megatron's buffer of gathered activations before the output matrix (core/parallel_state.py,
-    get_global_memory_buffer), or what FSDP holds in one piece: two layers or the vocabulary, and a gradient of them."""
+    get_global_memory_buffer), or what FSDP holds uncut: two layers or the vocabulary, and a gradient of them; in a
+    pipeline all of the stage between two steps, with fp32 gradients (reshard_after_forward of torchtitan,
+    unsharded_accumulated_grad of torch's FSDP2)."""
     buffer = at.last * (_sequence(jobs) > 1) * _tokens(jobs) * _element(jobs) * jobs.hidden_size
-    one, first = matrices(jobs), at.stage == 0
+    one, own = matrices(jobs), parameters(jobs, at.stage, at.layers)
     kept = jobs.num_experts / jobs.expert_model_parallel_size
     layer = one.attention + np.maximum(one.mlp, one.shared + kept * one.expert)
-    vocabulary = jobs.vocabulary * jobs.hidden_size / jobs.tensor_model_parallel_size * (first | at.last)
-    whole = (2 * layer + vocabulary) * _element(jobs) + np.maximum(layer, vocabulary) * _element(jobs)
+    whole = (2 * layer + own.vocabulary + np.maximum(layer, own.vocabulary)) * _element(jobs)
+    whole = np.where(jobs.pipeline_model_parallel_size > 1, (own.dense + own.experts) * (_element(jobs) + FP32), whole)
     total: Numbers = np.where(jobs.fsdp > 0, whole, 0) + buffer
     return total
 
@@ -300,6 +310,12 @@ def _sequence(jobs: Jobs) -> Numbers:
 def _element(jobs: Jobs) -> Numbers:
     """Return the bytes of an element of the computation."""
     return np.where(jobs.precision == "fp32", FP32, 2)
+
+
+def _saved_input(jobs: Jobs) -> Numbers:
+    """Return the bytes an element of a matrix product's input that is kept: TransformerEngine's is quantised, that of
+    torch's own modules under FSDP is not (torchao, float8/float8_linear.py)."""
+    return np.where(jobs.fsdp > 0, _element(jobs), _by_precision(jobs, _SAVED_INPUT, 2.0))
 
 
 def _by_precision(jobs: Jobs, table: dict[str, float], otherwise: float) -> Numbers:
