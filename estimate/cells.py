@@ -134,13 +134,15 @@ _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 
 
 def stack(framework: str, date: str) -> str:
-    """Return the framework with its release, as in Jobs: "Megatron-Bridge 26.04.01", "NeMo 25.04.02", "MLPerf 5.0". A
-    date stands where no release is stated."""
+    """Return FRAMEWORK-RELEASE, as in Jobs: megatron_bridge-26.04.01, nemo-25.04.02, mlperf-5.0. A date stands where no
+    release is stated; the framework alone where neither is."""
     if framework.startswith("MLPerf"):
         release = _RELEASE.search(date) or _RELEASE.search(framework)
-        return f"MLPerf {release[1]}" if release else "MLPerf"
+        return f"mlperf-{release[1]}" if release else "mlperf"
     name = re.sub(r"\(.*?\)", "", framework).strip()
     stated = re.search(r"(?<![\w.])v?\d[\w.]*$", name)
-    family = (name[: stated.start()] if stated else name).partition("/")[0].strip()
-    release = _RELEASE.fullmatch(date.strip())
-    return f"{family} {(stated[0] if stated else release[1] if release else date).strip()}".strip()[:80]
+    family = (name[: stated.start()] if stated else name).partition("/")[0]
+    family = re.sub(r"[^a-z0-9]+", "_", family.lower()).strip("_")
+    in_date = _RELEASE.fullmatch(date.strip())
+    release_text = stated[0] if stated else in_date[1] if in_date else date.strip()
+    return "-".join(filter(None, (family, release_text)))[:80]

@@ -103,15 +103,17 @@ def chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
 def read_row(cells: Mapping[str, str], number: int = 1) -> Row:
     """Return what a row says. Total: whatever is wrong with it is its reason."""
     texts = {key: text for key, text in cells.items() if isinstance(text, str)}
+    reader = _Reader(texts)
     try:
-        return _Reader(texts).row(number)
+        return reader.row(number)
     except ValueError as error:
-        return Row(number, cells, refused=str(error))
+        return Row(number, cells, missing=frozenset(reader.missing), refused=str(error))
 
 
 def jobs_of(columns: Sequence[Mapping[str, Column]]) -> Jobs:
-    """Return jobs of their columns, each a mapping with every field of Jobs."""
-    return Jobs(**{field.name: np.array([one[field.name] for one in columns]) for field in fields(Jobs)})
+    """Return jobs of their columns, each a mapping with every field of Jobs that has no default."""
+    names = [field.name for field in fields(Jobs) if field.name in columns[0]]
+    return Jobs(**{name: np.array([one[name] for one in columns]) for name in names})
 
 
 class _Reader:
@@ -170,7 +172,7 @@ class _Reader:
             raise ValueError("gpus: empty")
         absent = [name for name in ("tp", "pp", "cp") if sizes[name] is None]
         absent += ["ep"] if shape.num_experts and sizes["ep"] is None else []
-        absent += ["vp"] if sizes["vp"] is None and (sizes["pp"] or 1) > 1 else []
+        absent += ["vp"] if sizes["vp"] is None and sizes["pp"] != 1 else []
         if absent:
             self.missing.update(absent)
             self.notes.append(f"{listed([name.upper() for name in absent])} not stated, taken as 1")

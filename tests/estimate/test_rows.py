@@ -34,7 +34,7 @@ def test_a_complete_row_is_a_job_without_defaults() -> None:
     assert {*row.job} == {field.name for field in fields(Jobs)}
     jobs = jobs_of([row.job])
     assert (jobs.count, jobs.world_size[0], jobs.num_micro_batches[0]) == (1, 64, 64)
-    assert (jobs.stack[0], jobs.hardware[0]) == ("NeMo 25.04.02", "h100")
+    assert (jobs.stack[0], jobs.hardware[0]) == ("nemo-25.04.02", "h100")
     assert (jobs.nic_bandwidth[0], jobs.sequence_parallel[0], jobs.num_query_groups[0]) == (50e9, 1, 8)
 
 
@@ -143,11 +143,11 @@ def test_recomputation_as_rows_spell_it() -> None:
 @pytest.mark.parametrize(
     ("framework", "date", "name"),
     [
-        ("Megatron-Bridge/NeMo 26.04.01", "26.04.01", "Megatron-Bridge 26.04.01"),
-        ("MLPerf Dell: NGC Pytorch 24.09, NGC HugeCTR 24.09", "MLPerf Training v4.1", "MLPerf 4.1"),
-        ("llm-foundry/Composer FSDP (torch1.13/2.0)", "2023", "llm-foundry 2023"),
-        ("NeMo 24.03", "", "NeMo 24.03"),
-        ("Megatron-LM core0.14 TE2.11", "", "Megatron-LM core0.14 TE2.11"),
+        ("Megatron-Bridge/NeMo 26.04.01", "26.04.01", "megatron_bridge-26.04.01"),
+        ("MLPerf Dell: NGC Pytorch 24.09, NGC HugeCTR 24.09", "MLPerf Training v4.1", "mlperf-4.1"),
+        ("llm-foundry/Composer FSDP (torch1.13/2.0)", "2023", "llm_foundry-2023"),
+        ("NeMo 24.03", "", "nemo-24.03"),
+        ("Megatron-LM core0.14 TE2.11", "", "megatron_lm_core0_14_te2_11"),
         ("", "", ""),
     ],
 )

@@ -1,0 +1,103 @@
+"""Rows that leave a part of their layout empty: completed by the fastest of what fits the GPU, for whoever publishes a
+run has tuned it. What was chosen stands in the row's notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conf.check import divisors
+from estimate.cells import count
+from estimate.jobs import Jobs, Numbers
+from estimate.rows import Row, jobs_of, read_row
+
+_CHOSEN = ("tp", "pp", "vp", "cp", "ep", "mbs", "recompute")
+_POWERS = (1, 2, 4, 8, 16, 32, 64)
+_MICRO, _MICRO_OF_MANY = (8, 4, 2, 1), (2, 1)
+_LONG = 16_384  # tokens of a sequence, from which on context parallelism is tried
+_MOST = 200  # ways to complete one row
+
+
+class Judged(NamedTuple):
+    """Step time and bytes on the fullest GPU of each job, shape (n,)."""
+
+    step_time_s: Numbers
+    memory_bytes: Numbers
+
+
+def completed(rows: Sequence[Row], judge: Callable[[Jobs], Judged]) -> list[Row]:
+    """Return `rows` with those completed that leave a part of their layout empty. A row that can be completed in no way
+    stays refused."""
+    ways = [_ways(row) if row.missing.intersection(_CHOSEN) else [] for row in rows]
+    jobs = [way.job for way in chain(*ways) if way.job]
+    if not jobs:
+        return list(rows)
+    table = jobs_of(jobs)
+    judged = judge(table)
+    fits = judged.memory_bytes <= np.broadcast_to(table.memory_bytes, len(jobs))
+    done, first = list[Row](), 0
+    for row, some in zip(rows, ways, strict=True):
+        own = slice(first, first + len(some))
+        first += len(some)
+        done.append(_best(row, some, judged.step_time_s[own], judged.memory_bytes[own], fits[own]) if some else row)
+    return done
+
+
+def _best(row: Row, ways: Sequence[Row], times: Numbers, sizes: Numbers, fits: NDArray[np.bool_]) -> Row:
+    known = np.where(np.isnan(times), np.inf, times)
+    best = int(np.argmin(np.where(fits, known, np.inf)) if fits.any() else np.argmin(sizes))
+    way = ways[best]
+    chosen = [f"{name.upper()} {way.cells[name]}" for name in _CHOSEN if name in row.missing and name in way.cells]
+    which = f"the fastest of {len(ways)} that fit" if fits.any() else "what needs the least memory; nothing fits"
+    note = f"not stated, taken: {', '.join(chosen)} ({which})" if len(ways) > 1 else f"not stated: {', '.join(chosen)}"
+    return replace(way, texts=row.texts, cells=row.cells, missing=row.missing, notes=(*way.notes, note))
+
+
+def _ways(row: Row) -> list[Row]:
+    """Return `row` with its empty cells filled in, in all ways that are jobs."""
+    some = (read_row({**row.cells, **cells}, row.number) for cells in _fillings(row))
+    return [*islice((way for way in some if way.job and _accumulates(way)), _MOST)]
+
+
+def _accumulates(way: Row) -> bool:
+    """Return whether the micro-batches are as many as MLPerf's log says (ga=), where it does."""
+    stated = re.search(r"\bga=(\d+)", way.cells.get("notes", ""))
+    if stated is None or way.job is None:
+        return True
+    ranks = int(way.job["micro_batch_size"]) * int(way.job["data_parallel_size"])
+    return int(way.job["global_batch_size"]) == int(stated[1]) * ranks
+
+
+def _fillings(row: Row) -> Iterator[Mapping[str, str]]:
+    """Yield values for the empty cells; least parallelism, largest micro-batch and no recomputation first."""
+    gpus, layers = _count(row, "gpus"), _count(row, "layers") or 1
+    empty = [name for name in _CHOSEN if name in row.missing]
+    sizes = [size for size in _POWERS if gpus % size == 0]
+    options: dict[str, Sequence[str]] = {
+        "tp": [*map(str, (size for size in sizes if size <= 8))],
+        "pp": [*map(str, (size for size in sizes if size <= layers))],
+        "vp": [*map(str, divisors(layers)[:6] if "tp" not in empty else (1, 4))],
+        "cp": [*map(str, sizes[:4] if _count(row, "seq") >= _LONG else sizes[:1])],
+        "ep": [*map(str, sizes)] if _count(row, "experts") else ["1"],
+        "mbs": [*map(str, _MICRO if "tp" not in empty else _MICRO_OF_MANY)],
+        "recompute": ["none", "full"],
+    }
+    for values in product(*(options[name] for name in empty)):
+        filled = dict(zip(empty, values, strict=True))
+        parts = int(filled.get("pp") or row.cells.get("pp") or 1) * int(filled.get("vp") or row.cells.get("vp") or 1)
+        if "vp" in filled and (layers % parts or (filled.get("pp") == "1" and filled["vp"] != "1")):
+            continue
+        yield filled
+
+
+def _count(row: Row, name: str) -> int:
+    try:
+        return count(row.cells.get(name, ""))
+    except ValueError:
+        return 0

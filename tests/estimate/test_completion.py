@@ -1,0 +1,58 @@
+"""Rows that leave a part of their layout empty: completed by the fastest way that fits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from estimate.completion import Judged, completed
+from estimate.jobs import Jobs
+from estimate.rows import read_row
+from tests.estimate.test_rows import LLAMA
+
+
+def _slow_pipelines(jobs: Jobs) -> Judged:
+    """Judge: pipelines, small micro-batches and recomputation slow a step; TP alone saves memory."""
+    times = jobs.pipeline_model_parallel_size + 1 / jobs.micro_batch_size + jobs.recompute_layers
+    return Judged(times, 400e9 / jobs.tensor_model_parallel_size)
+
+
+def test_the_fastest_way_that_fits_is_taken_and_said() -> None:
+    names = ("tp", "pp", "vp", "cp", "dp", "mbs", "recompute")
+    row = read_row(LLAMA | dict.fromkeys(names, ""))
+    complete = read_row(LLAMA)
+    done, same = completed([row, complete], _slow_pipelines)
+    assert same is complete
+    assert done.job is not None
+    assert (done.job["tensor_model_parallel_size"], done.job["pipeline_model_parallel_size"]) == (8, 1)
+    assert (done.job["micro_batch_size"], done.job["recompute_layers"]) == (2, 0)
+    assert "TP 8, PP 1" in done.notes[-1]
+    assert "that fit" in done.notes[-1]
+    assert done.missing == {*names} - {"dp"}
+    assert done.cells == row.cells
+
+
+def test_where_nothing_fits_what_needs_least_is_taken() -> None:
+    row = read_row(LLAMA | {"recompute": ""})
+    (done,) = completed([row], lambda jobs: Judged(np.ones(jobs.count), 1e15 * (2 - jobs.recompute_layers)))
+    assert done.job is not None
+    assert done.job["recompute_layers"] == 1
+    assert "nothing fits" in done.notes[-1]
+
+
+def test_a_row_refused_for_its_defaults_is_completed() -> None:
+    """MLPerf states the steps of accumulation where the layout is not known."""
+    mlperf = LLAMA | dict.fromkeys(("tp", "pp", "vp", "cp", "dp", "mbs"), "") | {"gpus": "16", "nodes": "2", "gbs": "8"}
+    row = read_row(mlperf | {"notes": "system; ga=2; files=10"})
+    assert "does not divide" in row.refused
+    (done,) = completed([row], _slow_pipelines)
+    assert done.job is not None
+    assert done.job["data_parallel_size"] * done.job["micro_batch_size"] == 4
+    (never,) = completed([read_row(mlperf | {"notes": "ga=3"})], _slow_pipelines)
+    assert never.refused
+
+
+def test_a_row_without_a_gap_is_not_judged() -> None:
+    def judge(jobs: Jobs) -> Judged:
+        raise AssertionError
+
+    assert completed([read_row(LLAMA), read_row({})], judge)[1].refused == "gpu: empty"

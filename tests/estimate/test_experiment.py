@@ -1,0 +1,79 @@
+"""Experiments as jobs, and what one GPU computes at least in each module."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf import load_experiment
+from conf.errors import ConfigError
+from estimate.experiment import columns_of, jobs_of_experiments
+from estimate.roofline import rooflines
+from estimate.rows import jobs_of, read_row
+from metrics.flops import FORWARD, flops_per_token
+from metrics.shape import shape_of_model
+from tests.estimate.test_rows import LLAMA
+
+LAYOUT = ["layout=data_parallel", "layout.tensor_model_parallel_size=4", "layout.pipeline_model_parallel_size=4"]
+LAYOUT += ["layout.virtual_pipeline_model_parallel_size=5", "layout.context_parallel_size=2", "nodes=8"]
+
+
+def test_an_experiment_and_its_row_are_one_job() -> None:
+    keys = ["model=llama3_70b", "platform=nvidia", "hardware=h100", *LAYOUT, "precision=bf16"]
+    own = columns_of(load_experiment(*keys, "training.seq_length=8192", "training.global_batch_size=128"))
+    row = read_row(LLAMA).job
+    assert row is not None
+    assert {name: (own[name], row[name]) for name in own if own[name] != row[name]} == {
+        "stack": (own["stack"], "nemo-25.04.02")
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (["model=llama31_8b", "hardware=h100", "precision=fp8"], {"precision": "fp8", "recompute_layers": 0.0}),
+        (["model=llama31_8b", "hardware=b200", "precision=mxfp8"], {"precision": "mxfp8", "peak_flops": 4500e12}),
+        (
+            ["model=llama31_8b", "hardware=h100", "training.recompute_granularity=selective"],
+            {"again_core_attn": 1.0, "again_mlp": 0.0},
+        ),
+        (
+            [
+                *["model=llama31_8b", "hardware=h100", "training.recompute_granularity=full"],
+                *["training.recompute_method=block", "training.recompute_num_layers=8"],
+            ],
+            {"recompute_layers": 0.25},
+        ),
+        (
+            ["model=llama31_70b", "hardware=h100", "nodes=8", "method=max_performance", "precision=fp8"],
+            {"gradient_bytes": 2},
+        ),
+    ],
+)
+def test_what_an_experiment_sets(keys: list[str], expected: dict[str, object]) -> None:
+    known = columns_of(load_experiment("platform=nvidia", *keys))
+    assert {name: known[name] for name in expected} == expected
+
+
+def test_hardware_without_a_peak_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no peak of bf16 is known"):
+        columns_of(load_experiment("platform=nvidia", "hardware=unknown", "precision=bf16", "dry_run=true"))
+
+
+@pytest.mark.parametrize("model", ["llama31_8b", "mixtral_8x7b", "deepseek_v2_lite", "qwen3_30b_a3b"])
+def test_the_modules_of_all_layers_make_the_work_of_a_forward_pass(model: str) -> None:
+    e = load_experiment(f"model={model}", "platform=nvidia", "hardware=h100", "layout=data_parallel")
+    jobs, shape = jobs_of_experiments(e), shape_of_model(e.model)
+    found = {bound.module: bound for bound in rooflines(jobs)}
+    in_layers = sum(
+        bound.flop for name, bound in found.items() if name not in ("logits", "norms and residuals", "router")
+    )
+    tokens = e.training.seq_length * (e.training.micro_batch_size or 1)
+    counted = flops_per_token(shape, e.training.seq_length, passes=FORWARD) * tokens
+    assert in_layers * shape.num_layers + found["logits"].flop == pytest.approx(counted, rel=0.06)  # dense layers first
+    assert {bound.limit for bound in found.values()} == {"compute", "memory"}
+    assert found["norms and residuals"].limit == "memory"
+
+
+def test_a_row_without_a_peak_of_its_precision_is_refused() -> None:
+    assert "no fp8 units" in read_row(LLAMA | {"gpu": "A100-80", "precision": "fp8"}).refused
+    assert jobs_of([read_row(LLAMA).job or {}]).peak_flops[0] == pytest.approx(989.4e12)
