@@ -146,7 +146,8 @@ class Hardware:
     """Facts of one device, from its vendor's data sheet where there is one; None is unknown. peak_dense_tflops and
     achievable_tflops map a precision (fp32, tf32, bf16, fp8, fp4) to TFLOP/s of one package without sparsity, vendor
     spec and best measured matmul. A package may show several devices to software (MI250X: 2 dies). gpus_per_domain:
-    packages joined by the fast link, null where there is none. memory_gb: as the data sheet has it."""
+    packages joined by the fast link, null where there is none. network_gbit_s_per_gpu: of a typical node
+    memory_gb: as the data sheet has it."""
 
     name: str
     vendor: str | None
@@ -160,6 +161,7 @@ class Hardware:
     link: str | None
     link_gb_s_per_gpu_unidirectional: float | None
     gpus_per_domain: int | None
+    network_gbit_s_per_gpu: float | None
     gpus_per_node: int
     devices_per_package: int
     tdp_w: float | None

@@ -3,7 +3,7 @@ layouts of one model, a table of published runs a job for each row, an Experimen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,8 +35,11 @@ class Jobs:
     Model: as in metrics.shape.Shape. mla: attention is latent; q_lora_rank is 0 where queries are not compressed.
     Layout: in ranks. distributed_optimizer: its states are cut over DP × CP; fsdp: parameters and gradients, too.
     recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the others.
-    precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. stack: framework and
-    release, "" where it is unknown. hardware: the name in conf/hardware."""
+    precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. stack:
+    FRAMEWORK-RELEASE (nemo-25.04), the framework alone where its release is unknown, "" where both are. hardware: the
+    name in conf/hardware. cuda_graphs and below: share of the layers in graphs; tokens go to experts by a dispatcher
+    that sends each to a GPU once (DeepEP, HybridEP), not by plain all-to-all; their exchange overlaps other
+    micro-batches; nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch."""
 
     # the model
     num_layers: Numbers
@@ -94,6 +97,9 @@ class Jobs:
     again_mla_up_proj: Numbers
     offloaded_layers: Numbers
     stack: Words
+    cuda_graphs: Numbers = field(default_factory=lambda: np.array(np.nan))
+    flex_dispatcher: Numbers = field(default_factory=lambda: np.array(np.nan))
+    overlapped_experts: Numbers = field(default_factory=lambda: np.array(np.nan))
     # the machine
     hardware: Words
     peak_flops: Numbers
@@ -102,6 +108,7 @@ class Jobs:
     memory_bandwidth: Numbers
     link_bandwidth: Numbers
     gpus_per_domain: Numbers
+    mesh_links: Numbers
     gpus_per_node: Numbers
     nic_bandwidth: Numbers
     tdp_w: Numbers
@@ -120,11 +127,11 @@ class Jobs:
     @property
     def count(self) -> int:
         """Return n."""
-        return max(np.size(getattr(self, field.name)) for field in fields(self))
+        return max(np.size(getattr(self, each.name)) for each in fields(self))
 
     def take(self, index: Any) -> Jobs:
         """Return the jobs at `index` (integers or a mask over n); what all have in common stays."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return Jobs(**{name: value[index] if np.ndim(value) else value for name, value in values.items()})
 
 
@@ -147,12 +154,13 @@ def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | s
         "link_bandwidth": (device.link_gb_s_per_gpu_unidirectional, GB / packages),
         "gpus_per_domain": (device.gpus_per_domain, packages),
         "gpus_per_node": (device.gpus_per_node, packages),
+        "nic_bandwidth": (device.network_gbit_s_per_gpu, 1e9 / 8 / packages),
         "tdp_w": (device.tdp_w, 1 / packages),
     }
+    mesh = (device.gpus_per_domain or 1) * packages - 1 if device.link == "xGMI" else 0
     known = {name: value * unit if value is not None else np.nan for name, (value, unit) in rates.items()}
-    return (
-        known | {name: peak[1] * 1e12 if peak else np.nan for name, peak in peaks.items()} | {"hardware": device.name}
-    )
+    known |= {name: peak[1] * 1e12 if peak else np.nan for name, peak in peaks.items()}
+    return known | {"hardware": device.name, "mesh_links": float(mesh)}
 
 
 PEAK_OF = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp32": "fp32", "fp16": "bf16"}

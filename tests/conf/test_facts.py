@@ -40,6 +40,7 @@ CSV_COLUMNS = {
     "memory_bandwidth_tb_s": "hbm_tb_s",
     "link_gb_s_per_gpu_unidirectional": "link_gb_s_per_gpu_unidir",
     "gpus_per_domain": "domain_gpus",
+    "network_gbit_s_per_gpu": "nic_gbit_s_per_gpu_typ",
     "tdp_w": "tdp_w",
     "launch_year": "launch_year",
     "achievable_tflops.bf16": "mamf_bf16_tflops",
