@@ -126,8 +126,10 @@ def network_bandwidth(text: str, device: Hardware, gpus_per_node: float) -> tupl
         rate = int(match[1]) * cards / gpus_per_node
     if rate:
         return rate * 1e9 / 8, ""
-    rate = spellings()["network_gbit_s"].get(device.name)
-    return (rate * 1e9 / 8, f"network of {rate} Gbit/s per GPU assumed") if rate else (float("nan"), "network unknown")
+    rate = device.network_gbit_s_per_gpu
+    return (
+        (rate * 1e9 / 8, f"network of {rate:g} Gbit/s per GPU assumed") if rate else (float("nan"), "network unknown")
+    )
 
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")

@@ -35,11 +35,11 @@ class Jobs:
     Model: as in metrics.shape.Shape. mla: attention is latent; q_lora_rank is 0 where queries are not compressed.
     Layout: in ranks. distributed_optimizer: its states are cut over DP × CP; fsdp: parameters and gradients, too.
     recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the others.
-    precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. stack:
-    FRAMEWORK-RELEASE (nemo-25.04), the framework alone where its release is unknown, "" where both are. hardware: the
-    name in conf/hardware. cuda_graphs and below: share of the layers in graphs; tokens go to experts by a dispatcher
-    that sends each to a GPU once (DeepEP, HybridEP), not by plain all-to-all; their exchange overlaps other
-    micro-batches; nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch."""
+    precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. stack: framework and
+    release (NeMo 25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
+    conf/hardware. cuda_graphs: share of the layers in graphs. flex_dispatcher: tokens go to experts by one that sends
+    each to a GPU once (DeepEP, HybridEP), not by plain all-to-all. overlapped_experts: their exchange overlaps other
+    micro-batches. nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch."""
 
     # the model
     num_layers: Numbers
@@ -158,9 +158,9 @@ def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | s
         "tdp_w": (device.tdp_w, 1 / packages),
     }
     mesh = (device.gpus_per_domain or 1) * packages - 1 if device.link == "xGMI" else 0
-    known = {name: value * unit if value is not None else np.nan for name, (value, unit) in rates.items()}
-    known |= {name: peak[1] * 1e12 if peak else np.nan for name, peak in peaks.items()}
-    return known | {"hardware": device.name, "mesh_links": float(mesh)}
+    known = {name: peak[1] * 1e12 if peak else np.nan for name, peak in peaks.items()}
+    known |= {name: value * unit if value is not None else np.nan for name, (value, unit) in rates.items()}
+    return {**known, "hardware": device.name, "mesh_links": float(mesh)}
 
 
 PEAK_OF = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp32": "fp32", "fp16": "bf16"}

@@ -24,6 +24,7 @@ pp,vp,cp,ep,dp,fsdp_zero,precision,recompute,task,date"""
 LINE = """H100,64,8,NVLink+IB400,NeMo,llama3-70b,70.552,80,8192,28672,64,8,128256,8192,128,1,4,4,5,2,1,2,\
 distopt(zero1),bf16,none,pretrain,v25.04.02"""
 LLAMA = dict(zip(HEADER.split(","), LINE.split(","), strict=True))
+MAY_BE_UNKNOWN = {"cuda_graphs", "flex_dispatcher", "overlapped_experts"}
 COLUMNS = sorted({*LLAMA, "offload_layers", "experts", "topk", "notes"})
 
 
@@ -31,7 +32,7 @@ def test_a_complete_row_is_a_job_without_defaults() -> None:
     row = read_row(LLAMA)
     assert (row.refused, row.missing, row.notes) == ("", frozenset(), ())
     assert row.job is not None
-    assert {*row.job} == {field.name for field in fields(Jobs)}
+    assert {*row.job} == {field.name for field in fields(Jobs)} - MAY_BE_UNKNOWN
     jobs = jobs_of([row.job])
     assert (jobs.count, jobs.world_size[0], jobs.num_micro_batches[0]) == (1, 64, 64)
     assert (jobs.stack[0], jobs.hardware[0]) == ("nemo-25.04.02", "h100")
@@ -186,4 +187,4 @@ def test_the_published_rows_are_jobs_but_for_those_that_cannot_be() -> None:
     assert (len(rows), jobs.count) == (2329, 2229)
     for field in fields(Jobs):
         values = getattr(jobs, field.name)
-        assert values.dtype.kind == "U" or not any(map(isnan, values)), field.name
+        assert values.dtype.kind == "U" or field.name in MAY_BE_UNKNOWN or not any(map(isnan, values))

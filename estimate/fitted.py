@@ -1,0 +1,85 @@
+"""Parameters of the model of a step's time: each with its prior, its value and how well it is known, as shipped in
+parameters.yaml or as a calibration wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from conf.errors import blamed
+from conf.vocabulary import read_yaml
+
+SHIPPED = Path(__file__).with_name("parameters.yaml")
+
+
+class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What parameters of one kind are. prior: the expected value; sd: of its logarithm; most: a bound of physics;
+    each: what a parameter of this kind belongs to, empty where there is one for all."""
+
+    about: str
+    unit: str
+    prior: float
+    sd: float
+    most: float | None = None
+    each: tuple[str, ...] = ()
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fitted parameter. sd: of the logarithm of the value behind the fit; prior: where it is not that of its kind."""
+
+    value: float
+    sd: float
+    prior: float | None = None
+
+
+class Error(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Errors of predictions of a class of jobs, each of a job that the fit did not have. n: jobs. half_80 and half_95:
+    half widths of the intervals of the logarithm of the step time."""
+
+    n: int
+    half_80: float
+    half_95: float
+
+
+class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """All parameters. values: by KIND or KIND.PART.PART. offsets: factors on a step by what the job has in common with
+    measured ones (OFFSETS of estimate/step_time.py). errors: by class of jobs (estimate/predict.py). measured: the
+    GEMM efficiencies that measured jobs use. source: what they were fitted to."""
+
+    source: str
+    kinds: Mapping[str, Kind]
+    values: Mapping[str, Value] = {}
+    offsets: Mapping[str, Value] = {}
+    errors: Mapping[str, Error] = {}
+    measured: tuple[str, ...] = ()
+
+    def of(self, kind: str, *parts: str) -> float:
+        """Return a parameter's value, by its prior where it was never fitted."""
+        value = self.values.get(".".join((kind, *parts)))
+        return self.kinds[kind].prior if value is None else value.value
+
+    def known(self, kind: str, *parts: str) -> bool:
+        """Return whether a parameter has a value or a prior of its own."""
+        return ".".join((kind, *parts)) in self.values
+
+
+def read(path: Path) -> Parameters:
+    """Return the parameters of a file. ConfigError: it cannot be used."""
+    with blamed(str(path), "cannot be used as parameters"):
+        return msgspec.convert(read_yaml(path), Parameters, strict=False)
+
+
+@cache
+def shipped() -> Parameters:
+    """Return the parameters that are shipped."""
+    return read(SHIPPED)
+
+
+def plain(parameters: Parameters) -> dict[str, Any]:
+    """Return parameters as YAML holds them."""
+    built: dict[str, Any] = msgspec.to_builtins(parameters)
+    return built

@@ -1,0 +1,93 @@
+"""Step times with what they may be wrong by: intervals from the errors of predictions of published runs that the fit
+did not have, by class of jobs (split conformal: Lei 2018, arXiv:1604.04173), wider the less of a job was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from estimate.fitted import Parameters, shipped
+from estimate.jobs import Jobs, Numbers
+from estimate.step_time import Case, Cases, Parts, cases_of, step_time, vendor_of
+
+AMPERE, BLACKWELL = ("a100", "a100_40gb"), ("b200", "b300", "gb200", "gb300")
+UNKNOWN_GPU, UNKNOWN_STACK, LONG = 2.0, 1.5, 1.5
+"""Factors on the width for a GPU without measured runs, a stack without any, and longer or larger than measured."""
+LONGEST, LARGEST, MOST_EXPERT_RANKS = 131072, 16384, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Step times of n jobs in seconds, with the ends of the intervals that hold 80 and 95 of 100. classes: what the
+    errors are of; rows: how many of them there are. notes: of each job, why its interval is wider."""
+
+    step_time_s: Numbers
+    low_80_s: Numbers
+    high_80_s: Numbers
+    low_95_s: Numbers
+    high_95_s: Numbers
+    classes: tuple[str, ...]
+    rows: Numbers
+    notes: tuple[tuple[str, ...], ...]
+    parts: Parts
+
+
+def class_of(case: Case) -> str:
+    """Return the class whose errors a job's are expected to be like."""
+    if vendor_of(case.hardware) != "nvidia":
+        return "amd" if vendor_of(case.hardware) == "amd" else "dense"
+    if case.kind != "dense":
+        return case.kind
+    generation = "a100" if case.hardware in AMPERE else "blackwell" if case.hardware in BLACKWELL else "hopper"
+    return f"dense {generation}"
+
+
+def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
+    """Return the step times of jobs and their intervals; nan where a rate of the GPU is unknown."""
+    known = shipped() if parameters is None else parameters
+    parts, cases = step_time(jobs, known), cases_of(jobs)
+    total = parts.total
+    names = [class_of(case) for case in cases.distinct]
+    errors = [known.errors[name] for name in names]
+    notes = [_notes(known, case) for case in cases.distinct]
+    width = cases.spread([factor for factor, _ in notes]) * _beyond(jobs)
+    near, far = (
+        np.exp(width * cases.spread(half))
+        for half in ([error.half_80 for error in errors], [error.half_95 for error in errors])
+    )
+    spread = _index(cases, total.size)
+    return Prediction(
+        total,
+        total / near,
+        total * near,
+        total / far,
+        total * far,
+        tuple(names[i] for i in spread),
+        np.broadcast_to(cases.spread([float(error.n) for error in errors]), total.shape),
+        tuple(notes[i][1] for i in spread),
+        parts,
+    )
+
+
+def _index(cases: Cases, size: int) -> Sequence[int]:
+    return [0] * size if cases.index is None else cases.index.tolist()
+
+
+def _notes(known: Parameters, case: Case) -> tuple[float, tuple[str, ...]]:
+    """Return by how much an interval is wider for what was not measured, and why."""
+    factor, notes = 1.0, []
+    if f"gemm_efficiency.{case.hardware}.{case.precision}" not in known.measured:
+        factor *= UNKNOWN_GPU
+        notes.append(f"no measured run on {case.hardware} in {case.precision}: its efficiency is a prior")
+    if f"stack:{case.stack},kind:{case.kind}" not in known.offsets:
+        factor *= UNKNOWN_STACK
+        notes.append(f"no measured run of {case.stack or 'an unnamed stack'}")
+    return factor, tuple(notes)
+
+
+def _beyond(jobs: Jobs) -> Numbers:
+    """Return by how much intervals are wider for sequences, clusters and groups of experts beyond measured ones."""
+    far = np.where(jobs.seq_length > LONGEST, LONG, 1.0) * np.where(jobs.world_size > LARGEST, LONG, 1.0)
+    return np.asarray(far * np.where(jobs.expert_model_parallel_size > MOST_EXPERT_RANKS, LONG, 1.0))

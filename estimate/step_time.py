@@ -1,0 +1,619 @@
+"""The time of one training step from what a job computes and moves: closed formulas, all jobs at once.
+
+Terms after Korthikanti 2022 (arXiv:2205.05198: tensor and sequence parallelism, recomputation), Narayanan 2021
+(arXiv:2104.04473: pipelines), Rajbhandari 2020 (arXiv:1910.02054: sharded states), Liu 2023 (arXiv:2310.01889: ring
+attention) and Lepikhin 2020 (arXiv:2006.16668: experts); what is fitted, and to what, is in parameters.yaml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conf.facts import hardware
+from estimate.fitted import Parameters
+from estimate.jobs import Jobs, Numbers
+
+CHUNK = 8192  # jobs whose arrays stay in a core's cache
+BF16 = 2  # bytes
+OFFSETS = (
+    ("framework",),
+    ("framework", "kind"),
+    ("stack", "kind"),
+    ("stack", "hardware", "kind"),
+    ("framework", "hardware", "precision", "kind"),
+    ("framework", "model"),
+    ("framework", "hardware", "model", "precision"),
+)
+"""What jobs share a factor of: from all of a framework to one model on one GPU."""
+_A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
+_NORM = 4  # of launching and computing, of which the slower counts
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Seconds of one step, arrays of shape (n,), none negative. memory_bound: norms, activations, quantising, loss.
+    bubble: with the wait for the longest stage. exposed communication only. other: per step and micro-batch."""
+
+    gemm: Numbers
+    attention: Numbers
+    memory_bound: Numbers
+    tensor_parallel: Numbers
+    context_parallel: Numbers
+    expert_parallel: Numbers
+    bubble: Numbers
+    pipeline_sends: Numbers
+    data_parallel: Numbers
+    optimizer: Numbers
+    recompute: Numbers
+    launches: Numbers
+    offload: Numbers
+    other: Numbers
+    stragglers: Numbers
+
+    @property
+    def total(self) -> Numbers:
+        """Return the step time, the sum of all parts."""
+        return np.asarray(sum(getattr(self, part.name) for part in fields(self)), dtype=float)
+
+
+PARTS = tuple(part.name for part in fields(Parts))
+
+
+class Case(NamedTuple):
+    """What parameters are looked up by."""
+
+    stack: str
+    hardware: str
+    precision: str
+    trained: str
+    model: int
+
+    @property
+    def framework(self) -> str:
+        return self.stack.partition(" ")[0]
+
+    @property
+    def kind(self) -> str:
+        """Return dense, moe or lora."""
+        return "lora" if self.trained == "lora" else "moe" if self.model & 0xFFF else "dense"
+
+    @property
+    def offsets(self) -> tuple[str, ...]:
+        """Return the names of its offsets; nothing is known of a stack that nobody names."""
+        levels = OFFSETS if self.stack else ()
+        return tuple(",".join(f"{part}:{getattr(self, part)}" for part in level) for level in levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """The distinct cases of jobs, and the case of each; index is None where all have one."""
+
+    distinct: tuple[Case, ...]
+    index: NDArray[np.intp] | None
+
+    def spread(self, values: list[float]) -> Numbers:
+        """Return a value of each case as one of each job."""
+        array = np.array(values, dtype=float)
+        return array[0] if self.index is None else array[self.index]
+
+
+def cases_of(jobs: Jobs) -> Cases:
+    """Return what the parameters of jobs are looked up by. A model is told by its widths, whatever its layers."""
+    shape = (jobs.hidden_size, jobs.ffn_hidden_size + 7 * jobs.moe_ffn_hidden_size, jobs.num_experts)
+    wide, inner, experts = (np.asarray(column).astype(np.int64) for column in shape)
+    columns = [jobs.stack, jobs.hardware, jobs.precision, jobs.trained, (wide << 40) + (inner << 12) + experts]
+    if not any(np.ndim(column) for column in columns):
+        return Cases((Case(*(np.asarray(column).item() for column in columns)),), None)
+    codes, names = zip(*(_coded(np.asarray(column)) for column in columns), strict=True)
+    key = np.zeros((), dtype=np.int64)
+    for code, name in zip(codes, names, strict=True):
+        key = key * len(name) + code
+    found, index = np.unique(key, return_inverse=True)
+    return Cases(tuple(Case(*_digits(int(k), names)) for k in found), index)
+
+
+def _coded(column: NDArray[Any]) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return integers for values, and the values; a dict is ten times faster than sorting words."""
+    values = column.reshape(-1).tolist()
+    known = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    if column.ndim == 0:
+        return np.zeros((), dtype=np.int64), list(known)
+    return np.fromiter((known[value] for value in values), dtype=np.int64, count=len(values)), list(known)
+
+
+def _digits(key: int, names: tuple[list[Any], ...]) -> list[Any]:
+    found: list[Any] = []
+    for name in reversed(names):
+        key, code = divmod(key, len(name))
+        found.append(name[code])
+    return found[::-1]
+
+
+def step_time(jobs: Jobs, parameters: Parameters) -> Parts:
+    """Return the parts of a step of each job, in seconds; nan where a data sheet lacks a rate that it needs."""
+    count = jobs.count
+    if count <= CHUNK:
+        chunks = [_parts(jobs, parameters)]
+    else:
+        cuts = [*range(0, count, CHUNK), count]
+        chunks = [_parts(jobs.take(slice(*ends)), parameters) for ends in pairwise(cuts)]
+    sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
+    return Parts(
+        *(
+            np.concatenate(
+                [np.broadcast_to(getattr(chunk, part), size) for chunk, size in zip(chunks, sizes, strict=True)]
+            )
+            for part in PARTS
+        )
+    )
+
+
+@cache
+def nominal_power_w(name: str) -> float:
+    """Return the power of one device by its data sheet; nan where it has none or is not of conf/hardware."""
+    device = hardware(name)
+    return device.tdp_w / device.devices_per_package if device and device.tdp_w else float("nan")
+
+
+class _Rates(NamedTuple):
+    """Rates of one GPU that the jobs reach, FLOP/s and bytes/s."""
+
+    matrix: Numbers
+    matrix_bf16: Numbers
+    attention: Numbers
+    memory: Numbers
+    nic: Numbers
+    launch: Numbers
+    offset: Numbers
+    power: Numbers
+
+
+def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
+    """Return what the data sheet has, times the efficiency of the GPU, its maker and the precision."""
+
+    def matrix(precision: str | None) -> Numbers:
+        return cases.spread(
+            [matrix_efficiency(p, case.hardware, precision or case.precision) for case in cases.distinct]
+        )
+
+    attention = cases.spread([per_gpu(p, "attention_efficiency", case.hardware) for case in cases.distinct])
+    launch = cases.spread([per_gpu(p, "host", case.hardware) for case in cases.distinct])
+    nominal = cases.spread([nominal_power_w(case.hardware) for case in cases.distinct])
+    offset = cases.spread([offset_of(p, case) for case in cases.distinct])
+    share = np.where(nominal > 0, j.tdp_w / nominal, 1.0)
+    power = np.where(np.abs(share - 1) > 1e-9, np.minimum(share, 1.0) ** p.of("power"), 1.0)
+    return _Rates(
+        matrix=j.peak_flops * matrix(None) * power,
+        matrix_bf16=j.peak_bf16_flops * matrix("bf16") * power,
+        attention=j.peak_bf16_flops * attention * power,
+        memory=j.memory_bandwidth * p.of("memory_efficiency"),
+        nic=j.nic_bandwidth * p.of("nic_efficiency"),
+        launch=launch,
+        offset=offset,
+        power=power,
+    )
+
+
+@cache
+def vendor_of(name: str) -> str:
+    """Return the maker of a GPU of conf/hardware, "other" of any other."""
+    device = hardware(name)
+    return device.vendor if device and device.vendor else "other"
+
+
+def matrix_efficiency(p: Parameters, name: str, precision: str) -> float:
+    """Return the share of the peak that large matrix products reach, of any GPU the prior of all."""
+    shared = p.of("gemm_vendor", vendor_of(name)) * p.of("gemm_precision", precision)
+    return shared * p.of("gemm_efficiency", name, precision)
+
+
+def per_gpu(p: Parameters, kind: str, name: str) -> float:
+    """Return a parameter of a GPU times that of its maker."""
+    return p.of(f"{kind}_vendor", vendor_of(name)) * p.of(kind, name)
+
+
+def offset_of(p: Parameters, case: Case) -> float:
+    """Return the product of a case's offsets; 1 of what no fitted job had."""
+    product = 1.0
+    for name in case.offsets:
+        if (found := p.offsets.get(name)) is not None:
+            product *= found.value
+    return product
+
+
+class _Layer(NamedTuple):
+    """Seconds of one layer's forward pass of one micro-batch on one GPU. attention_gemm: without up; up: of latent
+    attention; mlp: dense or shared; experts; norm, activation, moving: bound by memory; quantise: to 8 or 4 bits."""
+
+    attention_gemm: Numbers
+    up: Numbers
+    mlp: Numbers
+    experts: Numbers
+    attention: Numbers
+    norm: Numbers
+    activation: Numbers
+    moving: Numbers
+    quantise: Numbers
+    tensor_parallel: Numbers
+    context_parallel: Numbers
+    expert_parallel: Numbers
+    launch: Numbers
+
+    @property
+    def gemm(self) -> Numbers:
+        return self.attention_gemm + self.up + self.mlp + self.experts
+
+    @property
+    def memory_bound(self) -> Numbers:
+        return self.norm + self.activation + self.moving + self.quantise
+
+
+class _Maker:
+    """Computes the layers of jobs; holds what all terms need."""
+
+    def __init__(self, jobs: Jobs, parameters: Parameters, cases: Cases) -> None:
+        self.j, self.p = jobs, parameters
+        self.rates = _rates(jobs, parameters, cases)
+        self.tp, self.cp, self.ep = (
+            jobs.tensor_model_parallel_size,
+            jobs.context_parallel_size,
+            jobs.expert_model_parallel_size,
+        )
+        self.tokens = jobs.micro_batch_size * jobs.seq_length / self.cp
+        self.own_tokens = self.tokens / np.where(jobs.sequence_parallel > 0, self.tp, 1.0)
+        self.domain = np.maximum(np.nan_to_num(jobs.gpus_per_domain, nan=1.0), 1.0)
+        self.quantised = cases.spread(
+            [float(case.precision not in ("bf16", "fp16", "fp32")) for case in cases.distinct]
+        )
+        self.pretrained = cases.spread([float(case.trained != "lora") for case in cases.distinct])
+        self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
+
+    def product(self, m: Numbers, n: Numbers, k: Numbers, rate: Numbers, peak: Numbers) -> Numbers:
+        """Return the seconds of an m × k by k × n product: slower the fewer tiles it has for the GPU's rate."""
+        halving = np.sqrt(peak / _A100)
+        m0, n0, k0 = self.sizes
+        seconds: Numbers = (2 * m * n * k + 2 * halving * (m0 * n * k + n0 * m * k + k0 * m * n)) / rate
+        return seconds
+
+    def matmul(self, m: Numbers, n: Numbers, k: Numbers) -> Numbers:
+        """Return the seconds of a product in the job's precision."""
+        return self.product(m, n, k, self.rates.matrix, self.j.peak_flops)
+
+    def link(self, ranks: Numbers) -> Numbers:
+        """Return bytes/s of one GPU to its domain: over point-to-point links only those to the group's ranks count."""
+        used = np.where(self.j.mesh_links > 0, np.minimum(1.0, (ranks - 1) / np.maximum(self.j.mesh_links, 1)), 1.0)
+        rate: Numbers = self.j.link_bandwidth * self.p.of("link_efficiency") * np.where(ranks > 1, used, 1.0)
+        return rate
+
+    def ring(self, ranks: Numbers, stride: Numbers) -> Numbers:
+        """Return bytes/s of one rank in a collective of `ranks` that lie `stride` GPUs apart: within the domain its
+        links; beyond it the network cards of all ranks that the group has in a domain."""
+        inside = np.clip(self.domain / stride, 1.0, ranks)
+        link = self.link(np.minimum(ranks, inside))
+        return np.where(ranks * stride <= self.domain, link, np.minimum(link, self.rates.nic * inside))
+
+    def attention_products(self) -> tuple[Numbers, Numbers]:
+        """Return the seconds of an attention's products without and of the up-projections of latent attention."""
+        j, t, h, tp = self.j, self.tokens, self.j.hidden_size, self.tp
+        heads = j.num_attention_heads
+        wide = j.kv_channels * heads / tp
+        plain = self.matmul(t, wide + 2 * j.kv_channels * j.num_query_groups / tp, h) + self.matmul(t, h, wide)
+        if not np.any(j.mla):
+            return plain, np.zeros(())
+        query = j.qk_head_dim + j.qk_pos_emb_head_dim
+        low, compressed = np.maximum(j.q_lora_rank, 1), j.q_lora_rank > 0
+        down = self.matmul(t, j.kv_lora_rank + j.qk_pos_emb_head_dim, h) + self.matmul(t, h, j.v_head_dim * heads / tp)
+        down = down + np.where(compressed, self.matmul(t, low, h), 0.0)
+        up = self.matmul(t, (j.qk_head_dim + j.v_head_dim) * heads / tp, np.maximum(j.kv_lora_rank, 1))
+        up = up + self.matmul(t, query * heads / tp, np.where(compressed, low, h))
+        return np.where(j.mla > 0, down, plain), np.where(j.mla > 0, up, 0.0)
+
+    def core_attention(self) -> Numbers:
+        """Return the seconds of causal attention: half of 4·t·s·heads·channels, less where layers have a window."""
+        j, s = self.j, self.j.seq_length
+        window = np.where(j.window_size > 0, np.minimum(j.window_size, s), s)
+        seen = window - window * window / (2 * s)
+        every = np.maximum(j.window_attn_skip_freq, 1)
+        seen = np.where(j.window_attn_skip_freq > 1, (seen * (every - 1) + s / 2) / every, seen)
+        latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) / 2
+        channels = np.where(j.mla > 0, latent, j.kv_channels)
+        flops = 4 * self.tokens * seen * j.num_attention_heads / self.tp * channels
+        small = (1 + self.p.of("attention_tokens") * self.cp / s) * (1 + self.p.of("attention_channels") / channels)
+        seconds: Numbers = flops * small / self.rates.attention
+        return seconds
+
+    def layers(self) -> tuple[_Layer, _Layer]:
+        """Return a dense layer and one with experts; the second is the first where no job has experts."""
+        j, p, t, h, tp = self.j, self.p, self.tokens, self.j.hidden_size, self.tp
+        attention_gemm, up = self.attention_products()
+        wide = np.where(
+            j.mla > 0,
+            (j.qk_head_dim + j.v_head_dim) * j.num_attention_heads,
+            j.kv_channels * (j.num_attention_heads + 2 * j.num_query_groups),
+        )
+        gated = 1 + j.gated
+        mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + self.matmul(t, h, j.ffn_hidden_size / tp)
+        per_byte = p.of("traffic") / self.rates.memory
+        norm = BF16 * 10 * h * self.own_tokens * per_byte
+        moving = BF16 * 4 * wide / tp * t * per_byte
+        ffn = j.ffn_hidden_size / tp
+        quantise = p.of("quantise") * self.quantised / self.rates.memory
+        zero = np.zeros(())
+        dense = _Layer(
+            attention_gemm=attention_gemm,
+            up=up,
+            mlp=mlp,
+            experts=zero,
+            attention=self.core_attention(),
+            norm=norm,
+            activation=BF16 * (gated + 1) * ffn * t * per_byte,
+            moving=moving,
+            quantise=quantise * t * (2 * h + wide / tp + ffn) * 3,
+            tensor_parallel=self.tensor_parallel(4.0),
+            context_parallel=self.context_parallel(),
+            expert_parallel=zero,
+            launch=self.launch("launch_dense"),
+        )
+        if not np.any(j.num_experts):
+            return dense, dense
+        return dense, self.with_experts(dense, quantise, per_byte, gated)
+
+    def with_experts(self, dense: _Layer, quantise: Numbers, per_byte: Numbers, gated: Numbers) -> _Layer:
+        """Return a layer with experts: each rank's experts get as many tokens as its ranks send, shared out evenly."""
+        j, p, h, tp = self.j, self.p, self.j.hidden_size, self.tp
+        cut = np.maximum(j.expert_tensor_parallel_size, 1)
+        routed = self.tokens / tp * cut * j.moe_router_topk
+        own = np.maximum(j.num_experts / self.ep, 1)
+        width, shared = j.moe_ffn_hidden_size / cut, j.moe_shared_expert_intermediate_size / tp
+        each = routed / own
+        experts = p.of("grouped") * own * (self.matmul(each, gated * width, h) + self.matmul(each, h, width))
+        both = self.matmul(self.tokens, gated * np.maximum(shared, 1), h) + self.matmul(self.tokens, h, shared)
+        router = self.product(self.tokens / tp, j.num_experts, h, self.rates.matrix_bf16, self.j.peak_bf16_flops)
+        permute = p.of("permute") * BF16 * 6 * h * routed / self.rates.memory
+        t = self.tokens
+        return dense._replace(
+            mlp=np.where(shared > 0, both, 0.0) + router,
+            experts=experts,
+            activation=BF16 * (gated + 1) * (width * routed + shared * t) * per_byte,
+            moving=dense.moving + permute,
+            quantise=dense.quantise
+            - quantise * 3 * t * (h + j.ffn_hidden_size / tp)
+            + quantise * 3 * (routed * (h + width) + shared * t),
+            tensor_parallel=self.tensor_parallel(2.0),
+            expert_parallel=self.expert_parallel(),
+            launch=self.launch("launch_moe"),
+        )
+
+    def launch(self, name: str) -> Numbers:
+        """Return the seconds in which the host starts a layer's kernels, fewer from a graph; of the share of layers in
+        graphs that nobody states the fitted one."""
+        graphs = np.where(np.isnan(self.j.cuda_graphs), self.p.of("graphs_unknown"), self.j.cuda_graphs)
+        return self.p.of(name) * self.rates.launch * (1 - graphs * (1 - self.p.of("graphs_left")))
+
+    def tensor_parallel(self, collectives: float) -> Numbers:
+        """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way."""
+        tp = self.tp
+        moved = BF16 * self.j.hidden_size * self.tokens * (tp - 1) / tp
+        seconds = moved / self.ring(tp, np.ones(())) + self.p.of("collective_latency") * (tp > 1)
+        return np.where(tp > 1, collectives * self.p.of("exposed_tensor") * seconds, 0.0)
+
+    def context_parallel(self) -> Numbers:
+        """Return the seconds in which keys and values go around the ring (Liu 2023), one way, before overlap."""
+        j, cp = self.j, self.cp
+        latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) * j.num_attention_heads
+        each = np.where(j.mla > 0, latent, 2 * j.num_query_groups * j.kv_channels) / self.tp
+        crossing = np.where(self.tp * cp <= self.domain, self.link(cp), self.rates.nic)
+        seconds = BF16 * each * self.tokens * (cp - 1) / crossing
+        return np.where(cp > 1, seconds + (cp - 1) * self.p.of("collective_latency"), 0.0)
+
+    def expert_parallel(self) -> Numbers:
+        """Return the exposed seconds of dispatch and combine, one way: each token to its experts' ranks, or once to
+        each domain that has one of them."""
+        j, p, ep = self.j, self.p, self.ep
+        flex = np.where(np.isnan(j.flex_dispatcher), p.of("flex_unknown"), j.flex_dispatcher)
+        overlap = np.where(np.isnan(j.overlapped_experts), 0.0, j.overlapped_experts)
+        span = ep * np.maximum(j.expert_tensor_parallel_size, 1)
+        inside = np.minimum(1.0, self.domain / span)
+        domains = np.maximum(span / self.domain, 1.0)
+        ranks = ep * (1 - (1 - 1 / ep) ** j.moe_router_topk)
+        reached = domains * (1 - (1 - 1 / domains) ** j.moe_router_topk)
+        copies = np.where(domains > 1, reached, ranks)
+        sent = flex * np.minimum(copies, j.moe_router_topk) + (1 - flex) * j.moe_router_topk
+        moved = BF16 * j.hidden_size * self.tokens / self.tp * sent * (ep - 1) / ep
+        seconds = moved * (inside / self.link(ep) + np.where(inside < 1, (1 - inside) / self.rates.nic, 0.0))
+        exposed = p.of("exposed_experts") * (1 - overlap * (1 - p.of("exposed_overlapped")))
+        return np.where(ep > 1, 2 * exposed * (seconds + p.of("collective_latency") * 2), 0.0)
+
+    def head(self) -> tuple[Numbers, Numbers]:
+        """Return the seconds of the output layer's products, forward, and of the loss, both ways, of a micro-batch."""
+        j, rows = self.j, self.j.vocabulary / self.tp
+        heads = 1 + j.mtp_num_layers
+        products = self.product(self.tokens, rows, j.hidden_size, self.rates.matrix_bf16, j.peak_bf16_flops)
+        return heads * products, heads * 14 * rows * self.tokens / self.rates.memory
+
+    def parameters_of_rank(self) -> tuple[Numbers, Numbers]:
+        """Return the parameters of one rank, dense and of experts, an even share of the pipeline's."""
+        j, h = self.j, self.j.hidden_size
+        heads, query = j.num_attention_heads, j.qk_head_dim + j.qk_pos_emb_head_dim
+        plain = 2 * h * j.kv_channels * (heads + j.num_query_groups)
+        into = np.where(j.q_lora_rank > 0, j.q_lora_rank * (h + query * heads), h * query * heads)
+        latent = into + h * (j.kv_lora_rank + j.qk_pos_emb_head_dim + j.v_head_dim * heads)
+        latent = latent + j.kv_lora_rank * heads * (j.qk_head_dim + j.v_head_dim)
+        attention = np.where(j.mla > 0, latent, plain)
+        matrices = (2 + j.gated) * h
+        moe_layers = j.num_layers - j.dense_layers + j.mtp_num_layers
+        shared = moe_layers * (matrices * j.moe_shared_expert_intermediate_size + h * j.num_experts)
+        layers = (j.num_layers + j.mtp_num_layers) * attention + j.dense_layers * matrices * j.ffn_hidden_size + shared
+        dense = (layers + (2 - j.tied) * j.vocabulary * h) / (self.tp * j.pipeline_model_parallel_size)
+        cut = self.ep * np.maximum(j.expert_tensor_parallel_size, 1) * j.pipeline_model_parallel_size
+        return dense, moe_layers * j.num_experts * matrices * j.moe_ffn_hidden_size / cut
+
+
+def _parts(jobs: Jobs, parameters: Parameters) -> Parts:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        cases = cases_of(jobs)
+        return _assembled(_Maker(jobs, parameters, cases))
+
+
+class _Micro(NamedTuple):
+    """Seconds of one micro-batch on one GPU of the mean pipeline stage, forward and backward."""
+
+    gemm: Numbers
+    attention: Numbers
+    memory_bound: Numbers
+    tensor_parallel: Numbers
+    context_parallel: Numbers
+    expert_parallel: Numbers
+    recompute: Numbers
+    launches: Numbers
+
+    @property
+    def total(self) -> Numbers:
+        return np.asarray(sum(self), dtype=float)
+
+
+def _again(j: Jobs, layer: _Layer) -> Numbers:
+    """Return the seconds of a layer's forward pass that are computed again (Korthikanti, 5)."""
+    full = layer.gemm + layer.attention + layer.memory_bound + layer.tensor_parallel + layer.expert_parallel
+    part = j.again_core_attn * layer.attention + j.again_mlp * (layer.mlp + layer.activation)
+    part = part + j.again_moe * (layer.experts + layer.expert_parallel + layer.activation)
+    part = part + j.again_layernorm * layer.norm / 2 + j.again_moe_act * layer.activation / 2
+    part = part + j.again_mla_up_proj * layer.up
+    again: Numbers = j.recompute_layers * full + (1 - j.recompute_layers) * np.minimum(part, full)
+    return again
+
+
+def _of_layer(m: _Maker, layer: _Layer) -> _Micro:
+    """Return both passes of a layer: each product twice backward, once where its weights are frozen."""
+    j, p = m.j, m.p
+    back = 1 + m.pretrained
+    attention = (1 + p.of("attention_backward")) * layer.attention
+    ring = 3 * layer.context_parallel
+    exposed = p.of("exposed_context") * ring + np.maximum(ring - attention, 0.0)
+    micro = _Micro(
+        gemm=layer.gemm * (1 + back * p.of("gemm_backward")),
+        attention=attention,
+        memory_bound=layer.memory_bound * (1 + p.of("traffic_backward")),
+        tensor_parallel=layer.tensor_parallel * 2,
+        context_parallel=exposed,
+        expert_parallel=layer.expert_parallel * 2,
+        recompute=_again(j, layer),
+        launches=np.zeros(()),
+    )
+    busy, start = micro.total, layer.launch * (3 + j.recompute_layers)
+    both = (busy**_NORM + start**_NORM) ** (1 / _NORM)
+    return micro._replace(launches=np.maximum(both - busy, 0.0))
+
+
+def _pipeline(j: Jobs, stage: Numbers, layers: Numbers, head: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the seconds of a micro-batch on the mean and on the longest stage. layers: all of one micro-batch, head:
+    the output layer. Where embedding and loss count as layers the last stage has one fewer (Llama 3, 3.3.2); where
+    nothing divides evenly the layers were dealt out by hand, so that none is longer than it must be."""
+    pp, count = j.pipeline_model_parallel_size, j.num_layers
+    chunks = pp * j.virtual_pipeline_model_parallel_size
+    each = layers / np.maximum(count, 1)
+    mean = stage + head / pp
+    even = layers / pp + head
+    counted = np.maximum((count + 2) / pp * each, ((count + 2) / pp - 1) * each + head)
+    by_hand = np.maximum(np.ceil(count / pp) * each, mean)
+    longest = np.where((count + 2) % chunks == 0, counted, np.where(count % chunks == 0, even, by_hand))
+    return mean, np.where(pp > 1, np.maximum(longest, mean), mean)
+
+
+def _assembled(m: _Maker) -> Parts:
+    """Return the parts of the step from those of layers."""
+    j, p = m.j, m.p
+    pp, micro_batches = j.pipeline_model_parallel_size, j.num_micro_batches
+    dense, experts = m.layers()
+    of_dense = _of_layer(m, dense)
+    moe_layers = j.num_layers - j.dense_layers + j.mtp_num_layers
+    if dense is experts:
+        layers = _Micro(*(j.num_layers * part for part in of_dense))
+    else:
+        of_experts = _of_layer(m, experts)
+        layers = _Micro(*(j.dense_layers * a + moe_layers * b for a, b in zip(of_dense, of_experts, strict=True)))
+    products, loss = m.head()
+    products = products * (2 + m.pretrained)
+    mean, longest = _pipeline(j, layers.total / pp, layers.total, products + loss)
+    stage = _Micro(*(part / pp for part in layers))
+    bubble = p.of("bubble") * (pp - 1) / j.virtual_pipeline_model_parallel_size * mean
+    bubble = bubble + micro_batches * (longest - mean)
+    parts = {
+        "gemm": micro_batches * (stage.gemm + products / pp),
+        "attention": micro_batches * stage.attention,
+        "memory_bound": micro_batches * (stage.memory_bound + loss / pp),
+        "tensor_parallel": micro_batches * stage.tensor_parallel,
+        "context_parallel": micro_batches * stage.context_parallel,
+        "expert_parallel": micro_batches * stage.expert_parallel,
+        "bubble": bubble,
+        "pipeline_sends": _pipeline_sends(m),
+        "data_parallel": _data_parallel(m, longest, micro_batches * longest),
+        "optimizer": _optimizer(m),
+        "recompute": micro_batches * stage.recompute,
+        "launches": micro_batches * stage.launches,
+        "offload": _offload(m),
+        "other": p.of("step_overhead") + micro_batches * p.of("micro_overhead"),
+    }
+    return _with_stragglers(m, parts)
+
+
+def _with_stragglers(m: _Maker, parts: dict[str, Numbers]) -> Parts:
+    """Return the parts with the offset of the case on each, and what the slowest of many GPUs adds."""
+    octaves = np.log2(np.maximum(m.j.world_size, 8) / 8)
+    known = {name: np.asarray(part * m.rates.offset, dtype=float) for name, part in parts.items()}
+    busy = sum(known.values(), np.zeros(()))
+    return Parts(**known, stragglers=np.asarray(m.p.of("straggler") * octaves * busy))
+
+
+def _pipeline_sends(m: _Maker) -> Numbers:
+    """Return the exposed seconds of activations and their gradients between stages (Narayanan, 2.2)."""
+    j, pp = m.j, m.j.pipeline_model_parallel_size
+    moved = BF16 * j.hidden_size * m.own_tokens * j.virtual_pipeline_model_parallel_size
+    rate = np.where(j.world_size <= m.domain, m.link(pp), m.rates.nic)
+    seconds = moved / rate + m.p.of("collective_latency") * j.virtual_pipeline_model_parallel_size
+    return np.where(pp > 1, 2 * m.p.of("exposed_pipeline") * j.num_micro_batches * seconds, 0.0)
+
+
+def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
+    """Return the exposed seconds of gradients and parameters between replicas: once a step behind the last backward
+    pass; with FSDP three times a micro-batch behind all of it (Rajbhandari, 7)."""
+    j, p = m.j, m.p
+    dense, experts = m.parameters_of_rank()
+    ranks = j.data_parallel_size * m.cp
+    expert_ranks = np.maximum(ranks * m.tp / (m.ep * np.maximum(j.expert_tensor_parallel_size, 1)), 1.0)
+    one = np.where(ranks > 1, dense * (ranks - 1) / ranks / m.ring(ranks, m.tp), 0.0)
+    far = m.ring(expert_ranks, m.ep * np.maximum(j.expert_tensor_parallel_size, 1))
+    one = one + np.where(expert_ranks > 1, experts * (expert_ranks - 1) / expert_ranks / far, 0.0)
+    one = one * m.pretrained
+    once = one * (j.gradient_bytes + BF16)
+    behind = micro * (2 / 3)
+    plain = p.of("exposed_data") * once + np.maximum(once - behind, 0.0)
+    sharded = one * 3 * BF16 * j.num_micro_batches
+    cut = p.of("exposed_fsdp") * sharded + np.maximum(sharded - work, 0.0)
+    return np.where(j.fsdp > 0, cut, plain)
+
+
+def _optimizer(m: _Maker) -> Numbers:
+    """Return the seconds in which Adam reads and writes 28 bytes of each parameter that the rank keeps states of."""
+    j = m.j
+    dense, experts = m.parameters_of_rank()
+    cut = (j.distributed_optimizer > 0) | (j.fsdp > 0)
+    ranks = j.data_parallel_size * m.cp
+    expert_ranks = np.maximum(ranks * m.tp / (m.ep * np.maximum(j.expert_tensor_parallel_size, 1)), 1.0)
+    kept = dense / np.where(cut, ranks, 1.0) + experts / np.where(cut, expert_ranks, 1.0)
+    seconds: Numbers = m.pretrained * m.p.of("optimizer") * 28 * kept / m.rates.memory
+    return seconds
+
+
+def _offload(m: _Maker) -> Numbers:
+    """Return the exposed seconds of activations that leave for the host's memory and come back."""
+    j = m.j
+    layers = np.minimum(j.offloaded_layers, j.num_layers)
+    moved = 2 * 34 * j.hidden_size * m.tokens / m.tp * layers / j.pipeline_model_parallel_size
+    seconds: Numbers = j.num_micro_batches * m.p.of("exposed_offload") * moved / m.p.of("host_link")
+    return seconds

@@ -1,0 +1,91 @@
+"""The time of a step: what physics demands of it, whatever the parameters."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conf.facts import hardware
+from conf.load import model_named
+from estimate.fitted import shipped
+from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
+from estimate.predict import predict
+from estimate.step_time import PARTS, step_time
+from metrics.shape import shape_of_model
+
+MODELS = ("llama31_8b", "llama31_70b", "qwen3_30b_a3b", "deepseek_v3", "gpt_oss_120b")
+PARALLEL = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
+
+
+def job(model: str = "llama31_70b", gpu: str = "h100", precision: str = "bf16", **columns: Any) -> Jobs:
+    """Return one job on 128 GPUs."""
+    known, device = model_named(model), hardware(gpu)
+    assert known and device
+    values: dict[str, Any] = columns_of_shape(shape_of_model(known)) | columns_of_hardware(device, precision)
+    values |= dict.fromkeys([f"{name}_parallel_size" for name in PARALLEL], 1.0)
+    values |= {f"again_{name}": 0.0 for name in RECOMPUTED}
+    values |= {"data_parallel_size": 128.0, "expert_tensor_parallel_size": 1.0, "sequence_parallel": 1.0}
+    values |= {"distributed_optimizer": 1.0, "fsdp": 0.0, "seq_length": 4096.0, "micro_batch_size": 1.0}
+    values |= {"global_batch_size": 1024.0, "trained": "pretraining", "precision": precision, "gradient_bytes": 4.0}
+    values |= {"recompute_layers": 0.0, "offloaded_layers": 0.0, "stack": "NeMo 25.04"}
+    values |= {"qk_layernorm": 0.0, "add_qkv_bias": 0.0, "add_bias_linear": 0.0, "attention_sinks": 0.0}
+    return Jobs(**{name: np.asarray(value) for name, value in (values | columns).items()})
+
+
+def many(count: int = 3000) -> Jobs:
+    """Return jobs of all models on several GPUs, at random layouts."""
+    random = np.random.default_rng(7)
+    models, gpus = random.choice(MODELS, count), random.choice(("a100", "h100", "gb200", "mi300x"), count)
+    sizes = {f"{name}_parallel_size": 2.0 ** random.integers(0, 4, count) for name in PARALLEL}
+    dp = 2.0 ** random.integers(4, 8, count)
+    sizes |= {"data_parallel_size": dp, "seq_length": 2.0 ** random.integers(11, 17, count)}
+    sizes |= {"global_batch_size": dp * 2.0 ** random.integers(0, 6, count)}
+    sizes |= {name: random.integers(0, 2, count).astype(float) for name in ("fsdp", "sequence_parallel")}
+    sizes |= {f"again_{name}": random.integers(0, 2, count).astype(float) for name in RECOMPUTED}
+    each = [job(model, gpu) for model, gpu in zip(models, gpus, strict=True)]
+    names = [field.name for field in fields(Jobs)]
+    joined = {name: np.array([getattr(one, name) for one in each]) for name in names}
+    return Jobs(**(joined | sizes))
+
+
+def test_parts_are_not_negative_and_add_up() -> None:
+    jobs = many()
+    parts = step_time(jobs, shipped())
+    each = np.array([getattr(parts, name) for name in PARTS])
+    assert np.isfinite(each).all()
+    assert (each >= 0).all(), [name for name, part in zip(PARTS, each, strict=True) if (part < 0).any()]
+    np.testing.assert_allclose(each.sum(axis=0), parts.total, rtol=1e-12)
+
+
+def test_many_at_once_are_the_same_as_one_by_one() -> None:
+    jobs = many(40)
+    together = step_time(jobs, shipped()).total
+    alone = [step_time(jobs.take(i), shipped()).total[0] for i in range(40)]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    ["link_bandwidth", "nic_bandwidth", "memory_bandwidth", "peak_flops", "peak_bf16_flops"],
+)
+def test_a_faster_machine_never_slows_a_step(rate: str) -> None:
+    jobs = many()
+    slow = step_time(jobs, shipped()).total
+    fast = step_time(replace(jobs, **{rate: getattr(jobs, rate) * 1.5}), shipped()).total
+    assert (fast <= slow * (1 + 1e-9)).all()
+
+
+def test_a_larger_batch_never_takes_less_time() -> None:
+    jobs = many()
+    small = step_time(jobs, shipped()).total
+    large = step_time(replace(jobs, global_batch_size=jobs.global_batch_size * 2), shipped()).total
+    assert (large >= small).all()
+
+
+def test_intervals_hold_the_prediction_and_a_gpu_that_nobody_measured_has_wider_ones() -> None:
+    known, other = predict(job()), predict(job(gpu="mi250x"))
+    assert known.low_95_s < known.low_80_s < known.step_time_s < known.high_80_s < known.high_95_s
+    assert any("prior" in note for note in other.notes[0])
