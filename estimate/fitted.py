@@ -17,7 +17,7 @@ SHIPPED = Path(__file__).with_name("parameters.yaml")
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What parameters of one kind are. prior: the expected value; sd: of its logarithm; most: a bound of physics;
+    """The parameters of one kind. prior: the expected value; sd: of its logarithm; most: a bound of physics;
     each: what a parameter of this kind belongs to, empty where there is one for all."""
 
     about: str

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conf.facts import hardware
 from estimate.fitted import Parameters, shipped
 from estimate.jobs import Jobs, Numbers
 from estimate.step_time import Case, Cases, Parts, cases_of, step_time, vendor_of
 
-AMPERE, BLACKWELL = ("a100", "a100_40gb"), ("b200", "b300", "gb200", "gb300")
 UNKNOWN_GPU, UNKNOWN_STACK, LONG = 2.0, 1.5, 1.5
 """Factors on the width for a GPU without measured runs, a stack without any, and longer or larger than measured."""
 LONGEST, LARGEST, MOST_EXPERT_RANKS = 131072, 16384, 64
@@ -34,14 +34,17 @@ class Prediction:
     parts: Parts
 
 
-def class_of(case: Case) -> str:
-    """Return the class whose errors a job's are expected to be like."""
-    if vendor_of(case.hardware) != "nvidia":
-        return "amd" if vendor_of(case.hardware) == "amd" else "dense"
-    if case.kind != "dense":
-        return case.kind
-    generation = "a100" if case.hardware in AMPERE else "blackwell" if case.hardware in BLACKWELL else "hopper"
-    return f"dense {generation}"
+def classes_of(case: Case) -> tuple[str, ...]:
+    """Return the classes that a job belongs to, those whose errors are most like its own first: its GPU's maker where
+    few runs of it were measured, the kind of work, and the generation of the GPU."""
+    device = hardware(case.hardware)
+    generation = (device.architecture or "")[:-1] if device else ""
+    return vendor_of(case.hardware), case.kind if case.kind != "dense" else f"dense, {generation}x", "dense"
+
+
+def class_of(known: Parameters, case: Case) -> str:
+    """Return the class whose errors a job's are expected to be like: the first that errors are known of."""
+    return next(name for name in classes_of(case) if name in known.errors)
 
 
 def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
@@ -49,7 +52,7 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     known = shipped() if parameters is None else parameters
     parts, cases = step_time(jobs, known), cases_of(jobs)
     total = parts.total
-    names = [class_of(case) for case in cases.distinct]
+    names = [class_of(known, case) for case in cases.distinct]
     errors = [known.errors[name] for name in names]
     notes = [_notes(known, case) for case in cases.distinct]
     width = cases.spread([factor for factor, _ in notes]) * _beyond(jobs)

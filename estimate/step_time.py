@@ -29,7 +29,7 @@ OFFSETS = (
     ("framework", "model"),
     ("framework", "hardware", "model", "precision"),
 )
-"""What jobs share a factor of: from all of a framework to one model on one GPU."""
+"""Jobs that have these in common share a factor: from all of a framework to one model on one GPU."""
 _A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
 _NORM = 4  # of launching and computing, of which the slower counts
 
@@ -65,7 +65,7 @@ PARTS = tuple(part.name for part in fields(Parts))
 
 
 class Case(NamedTuple):
-    """What parameters are looked up by."""
+    """A key of parameters: the stack, the machine and the model of a job."""
 
     stack: str
     hardware: str
