@@ -126,7 +126,7 @@ def kept(folder: Path) -> Path:
     return path.parent
 
 
-def asked(*paths: Path, vary: str = "") -> Answer:
+def compared(*paths: Path, vary: str = "") -> Answer:
     """Return what `compare` answers. vary: what differs on purpose."""
     printed, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
@@ -157,14 +157,14 @@ def judged(case: Case, keep: Path) -> Answer:
     folder = keep / "planted" / re.sub(r"\W+", "-", case.name)
     try:
         if case.do:
-            return asked(*DONE[case.do](case, folder, keep), vary="" if case.stack == case.against else "framework")
+            return compared(*DONE[case.do](case, folder, keep), vary="" if case.stack == case.against else "framework")
         path, reference = ran(folder, case.stack, "planted", case, case.request), kept(reference_of(case, keep))
     except (UserError, ValueError) as error:
         return Answer(ERROR, (), (str(error),), None)
     said = NOT_PLANTED.search((path / "train.log").read_text(encoding="utf-8"))
     if said:
         return Answer(ERROR, (), (said.group(),), None)
-    return asked(path, reference, vary="" if case.stack == case.against else "framework")
+    return compared(path, reference, vary="" if case.stack == case.against else "framework")
 
 
 def _older(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
@@ -328,7 +328,7 @@ def pairs(chosen: Sequence[Clean], keep: Path, jobs: int) -> Iterator[tuple[str,
                     yield name, Answer(ERROR, (), (dead[0],), None)
                 else:
                     varied = one.vary if one.sides[pair[0]][0] == one.sides[pair[1]][0] else "framework"
-                    yield name, asked(*(kept(one.folder(keep, side)) for side in pair), vary=varied)
+                    yield name, compared(*(kept(one.folder(keep, side)) for side in pair), vary=varied)
 
 
 def _print_clean(chosen: Sequence[Clean], keep: Path, jobs: int) -> int:

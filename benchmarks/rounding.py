@@ -53,11 +53,11 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, default=3)
     arguments.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
     arguments.add_argument("--only", nargs="+", default=[*PAIRS], help="what differs: TP …")
-    asked = arguments.parse_args()
+    chosen = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for precision in asked.precision:
-            for row in bands(precision, asked.seeds, folder, asked.only):
-                print(json.dumps({**row, "source": source(asked.seeds)}), flush=True)
+        for precision in chosen.precision:
+            for row in bands(precision, chosen.seeds, folder, chosen.only):
+                print(json.dumps({**row, "source": source(chosen.seeds)}), flush=True)
 
 
 def source(seeds: int) -> str:

@@ -189,12 +189,13 @@ def no_recipe(case: Case, name: str | None = None) -> Problem:
         what = f"{name} is published for another case" if named else "no recipe has this name"
         nearest = named or nearest
     anywhere = replace(case, framework=None, release=None)
-    stack = any(anywhere.fits(r) for r in recipes(model=case.model))
-    release = f" framework.release={case.release}" if case.release else ""
-    found = f"{case}, framework={case.framework}{release}" if stack else str(case)
+    other_release = replace(case, release=None)
+    of_model = recipes(model=case.model)
+    found = f"{case}, framework={case.framework}" if any(map(anywhere.fits, of_model)) else str(case)
+    found += f" framework.release={case.release}" if any(map(other_release.fits, of_model)) else ""
     hint = "one of these, or method=identical; `tprimat recipes list` has all"
     if nearest and not name:
-        hint = f"{_how_to_take(nearest[0], anywhere)}{hint}"
+        hint = f"{_how_to_take(nearest[0], case)}{hint}"
     return Problem("recipe" if name else "method", what, found, listed([*map(str, nearest[:_MOST_NEAREST])]), hint)
 
 
@@ -227,10 +228,14 @@ def _nearest(case: Case) -> list[Recipe]:
 
 
 def _how_to_take(r: Recipe, case: Case) -> str:
-    """Return what to type for a recipe that needs to be asked for, in words that others follow; empty for any other."""
-    if case.fits(r, kin=True):
-        published = "" if case.fits(r) else f", which is published for {' and '.join(r.hardware)}"
-        return f"recipe={r.name} runs it on {case.hardware}{published}; else "
+    """Return what to type for a recipe that must be named, in words that others follow; empty for any other."""
+    anywhere = replace(case, framework=None, release=None)
+    stack = "" if case.fits(r, kin=True) else f" framework={r.framework} framework.release={r.release}"
+    if anywhere.fits(r):
+        return f"{stack.strip()} has one; else "
+    if anywhere.fits(r, kin=True):
+        published = " and ".join(r.hardware)
+        return f"recipe={r.name}{stack} runs it on {case.hardware}, which is published for {published}; else "
     if r.model != case.model and _sizes(r.model) == _sizes(case.model):
         return f"model={r.model} is of the same sizes, and another model; else "
     return ""

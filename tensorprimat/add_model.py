@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add(argv: Sequence[str]) -> int:
     arguments = ADD.parse(argv)
-    path, about = _asked(arguments.words, arguments.values)
+    path, about = _given(arguments.words, arguments.values)
     config = read_json(path)
     model, defaults = model_of(config, **about)
     checked = _checked(model, config, path, arguments["parameters"])
@@ -91,7 +91,7 @@ def _add(argv: Sequence[str]) -> int:
     return 0
 
 
-def _asked(words: Sequence[str], values: Mapping[str, Any]) -> tuple[Path, dict[str, str | None]]:
+def _given(words: Sequence[str], values: Mapping[str, Any]) -> tuple[Path, dict[str, str | None]]:
     """Return the path of config.json, and what it does not say itself. InputError: all that is not given."""
     problems = [] if len(words) == 1 else [Problem("PATH", "takes one config.json", f"{len(words)} given")]
     name, hf_id, source = values["name"], values["hf_id"], values["source"]

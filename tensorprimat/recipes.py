@@ -122,8 +122,8 @@ def _chosen(arguments: Arguments) -> list[Recipe]:
     fitting = [r for r in recipes() if all(_fits(r, *one) for one in wanted.items())]
     named = [r for r in fitting if not arguments.words or r.name in arguments.words]
     if not named:
-        asked = listed([*arguments.words, *(f"{key}={value}" for key, value in wanted.items())])
-        raise InputError(Problem("recipes", "no recipe is so", asked, hint="recipes list has all"))
+        requested = listed([*arguments.words, *(f"{key}={value}" for key, value in wanted.items())])
+        raise InputError(Problem("recipes", "no recipe is so", requested, hint="recipes list has all"))
     return sorted(named, key=lambda r: (r.model, r.hardware, r.gpus or 0, r.precision, r.framework))
 
 

@@ -182,6 +182,18 @@ def test_the_nearest_recipe_is_one_of_this_architecture_and_runs_when_it_is_name
     assert "theirs is published for another case" in refused(*request, "recipe=theirs")
 
 
+def test_what_a_refusal_names_is_what_helps() -> None:
+    """The release that nobody typed stands in it only where another release has the recipe."""
+    other = refused("platform=nvidia", "model=llama", "method=max_performance", "hardware=b200", "framework=nemo")
+    found, _, allowed = other.partition("allowed")
+    assert "framework=nemo" in found and "framework.release" not in found
+    assert "try: framework=megatron_bridge framework.release=0.6.0 has one" in allowed
+    older = refused(*BEST, "framework.release=0.3.1")
+    assert "framework=megatron_bridge framework.release=0.3.1" in older.partition("allowed")[0]
+    assert "try: framework=megatron_bridge framework.release=0.6.0 has one" in older
+    load_experiment(*BEST, "framework=megatron_bridge", "framework.release=0.6.0")
+
+
 def test_a_model_of_the_same_sizes_is_named_and_all_else_that_is_wrong(folder: Path) -> None:
     message = refused(
         "platform=nvidia", "model=llama3_8b", "method=max_performance", "hardware=b200", "optimizer.lr=-1"

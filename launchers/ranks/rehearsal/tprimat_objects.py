@@ -369,8 +369,8 @@ def _imported() -> Iterator[tuple[str, Path]]:
             continue
         folder, _, last = file.rpartition(os.sep)
         real = folders.get(folder) or folders.setdefault(folder, os.path.realpath(folder))
-        asked = f"{name}.".startswith(prefixes) or f"{real}{os.sep}".startswith(front)
-        if asked and real not in _OURS and (path := Path(real, last)).is_file():
+        wanted = f"{name}.".startswith(prefixes) or f"{real}{os.sep}".startswith(front)
+        if wanted and real not in _OURS and (path := Path(real, last)).is_file():
             yield name, path
 
 

@@ -292,9 +292,9 @@ def described(probe: Probe) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in (_built, _rope, _batches, _data):
         settings |= probe.guarded(part, probe) or {}
-    told = _REHEARSES or os.environ.get("RANK", "0") == "0"  # a large run has thousands of ranks
+    reports = _REHEARSES or os.environ.get("RANK", "0") == "0"  # a large run has thousands of ranks
     return {
-        "objects": probe.guarded(objects, probe) if told else None,
+        "objects": probe.guarded(objects, probe) if reports else None,
         "ranks": probe.guarded(ranks),
         "settings": settings,
         "chunks": [probe.guarded(chunk, model, probe) for model in probe.models],
