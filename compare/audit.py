@@ -47,7 +47,17 @@ from compare.groups import (
     variables_of,
 )
 from compare.losses import compare_losses
-from compare.objects import AS_NAMED, MEANING, FieldRow, changes_numbers, distinct, object_rows, process_of, strays
+from compare.objects import (
+    AS_NAMED,
+    MEANING,
+    FieldRow,
+    changes_numbers,
+    deciding,
+    distinct,
+    object_rows,
+    process_of,
+    strays,
+)
 from compare.parting import Parting, Seen, first_parting
 from compare.rehearsed import strictly, trained
 from conf.arguments import program
@@ -176,7 +186,8 @@ def audit(
         may |= {"platform"} | expand(("hardware",))
     runs = [Traced(side.label, run, curves[run.path]) for side in sides for run in side.usable]
     checksums = compare_checksums(runs, len(sides))
-    rows = tuple(_rows(sides, may, curves, checksums)) if sides else ()
+    objects = object_rows(sides)
+    rows = (*_rows(sides, may, curves, checksums), *_switch_rows(objects)) if sides else ()
     states = {row.setting: row.state for row in rows}
     ran = len(runs) > 1 and among != "planned"
     checks = tuple(_checks(sides, runs, checksums, states, question.baseline)) if ran else ()
@@ -190,7 +201,6 @@ def audit(
     rows = tuple(_accepted(row, row.setting, accept) for row in rows)
     checks = tuple(_accepted(check, check.name, question.accept) for check in checks)
     deviations = tuple(_accepted(item, item.setting, question.accept) for item in deviations)
-    objects = object_rows(sides)
     parts = _parting(runs, objects) if ran and _is_strict(sides, runs) else None
     verdict = _verdict(groups, sides, rows, checks, deviations)
     if parts and verdict.word != "comparable":
@@ -331,6 +341,14 @@ def _variable_rows(sides: Sides, varied: frozenset[str]) -> Iterator[Row]:
         excused = ENVIRONMENT in varied and name not in own and not changes_numbers(bare)
         values = {label: _distinct(known) for label, known in ran.items()}
         yield _row(name, values, varied | {name} if excused else varied, sides)
+
+
+def _switch_rows(objects: Sequence[FieldRow]) -> Iterator[Row]:
+    """Yield what no setting and no variable says, and changes what a GPU computes."""
+    for row in deciding(objects):
+        name = f"{row.object}.{row.field}"
+        reason = "a GPU computes otherwise with it, which a CPU does not show"
+        yield Row(name, "fact", "unexplained", row.values, reason, decides=True, rank=rank_of(name))
 
 
 def _fact_or_unset(record: Record, name: str) -> Any:

@@ -85,7 +85,7 @@ def conditions(audit: Audit, groups: Sequence[Group]) -> tuple[str, ...]:
         texts += [f"{DECLARED}: {text}" if breaking else text for text in said]
     texts += [f"{check.name}: {check.reason}" for check in audit.checks if check.state == "declared"]
     if switches := speed_switches(audit.objects):
-        texts.append(f"switches of the speed alone differ: {some([*map(spelled, switches)], between='; ')}")
+        texts.append(f"switches of the speed alone differ: {'; '.join(map(spelled, switches))}")
     recipes = _recipes(
         [side.usable[0].record for side in counted(groups)], any(text.startswith(DECLARED) for text in texts)
     )

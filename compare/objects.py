@@ -76,6 +76,7 @@ class Table(Struct, frozen=True):
     """conf/tables/causes.yaml, whose head says what each part means."""
 
     causes: Mapping[Cause, tuple[str, ...]]
+    decides: tuple[str, ...]
     idle: Mapping[str, Idle]
     absent: Mapping[str, Any]
 
@@ -194,6 +195,11 @@ def speed_switches(rows: Sequence[FieldRow]) -> tuple[FieldRow, ...]:
     """Return the rows of what can change how fast a step is, and no number of it."""
     heavy = (row for row in rows if row.cause == "speed" and row.weight in ("differs", "alone"))
     return tuple(row for row in heavy if row.setting is None)
+
+
+def deciding(rows: Sequence[FieldRow]) -> tuple[FieldRow, ...]:
+    """Return the rows that decide a comparison by themselves: a toy shows nothing of what they change."""
+    return tuple(row for row in rows if f"{row.object}:{row.field}" in table().decides)
 
 
 def spelled(row: FieldRow) -> str:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from compare.draws import drawn_apart
 from compare.objects import WHOLE, FieldRow, Part, spelled
-from compare.rehearsed import by_step, gap, known_apart, read_of, series, tolerance, unlike
+from compare.rehearsed import by_step, gap, inputs_of, known_apart, read_of, series, tolerance, unlike
 from conf.errors import some
 from metrics import shown
 from parsers import Record
@@ -175,7 +175,7 @@ def _weights(first: Seen, second: Seen) -> Iterator[Parting]:
 
 def _inputs(first: Seen, second: Seen) -> Iterator[Parting]:
     """Yield where the inputs of a step differ: what the model reads, and which targets count."""
-    others = by_step(second.record)
+    others, members = by_step(second.record), inputs_of(first.record, second.record)
     for one in first.read.batches:
         other = others.get(one.step)
         if other is None:
@@ -187,7 +187,7 @@ def _inputs(first: Seen, second: Seen) -> Iterator[Parting]:
                 "mask", one.step, f"masked targets: {one.masked}{of} in {first.label}, {other.masked} in {second.label}"
             )
         for name, part, text in _INPUTS:
-            if known_apart(getattr(one, name), getattr(other, name)):
+            if name in members and known_apart(getattr(one, name), getattr(other, name)):
                 yield Parting(part, one.step, text)
     ours, theirs = ({s.step: s.metrics.get("tokens_checksum") for s in seen.record.steps} for seen in (first, second))
     if step := [s for s in ours if known_apart(ours[s], theirs.get(s))]:
@@ -196,6 +196,7 @@ def _inputs(first: Seen, second: Seen) -> Iterator[Parting]:
 
 _INPUTS: tuple[tuple[str, Part, str], ...] = (
     ("tokens", "data", "other tokens are read"),
+    ("order", "data", "the same tokens are read, in another order of micro-batches"),
     ("labels", "data", "the tokens are the same, and the labels are not"),
     ("position_ids", "data", "the positions of the tokens are counted otherwise"),
     ("loss_mask", "mask", "other targets count in the loss"),
@@ -229,13 +230,45 @@ def _forward(first: Seen, second: Seen) -> Iterator[Parting]:
         if apart := sorted(unlike(*outputs), key=_depth):
             yield Parting("forward", 0, f"{apart[0]} is the first module whose output differs; {by}")
         else:
-            yield Parting("loss", 0, f"every module's output is equal, and the loss of them is not: {by}")
+            yield _later(first, second) or Parting(
+                "loss", 0, f"every module's output is equal, and the loss of them is not: {by}"
+            )
     elif all(gradients) and not unlike(*gradients):
         yield Parting("loss", 0, f"every gradient is equal, and the loss that is reported is not: {by}")
     elif (factor := _factor(*gradients)) and gap(factor, ratio) < _CONSTANT:
         yield Parting("loss", 0, f"loss and gradients are {shown(factor, 3)} times the other's: {by}")
     else:
         yield Parting("forward", 0, f"the weights and the data are equal, and the first loss is not: {by}")
+
+
+def _later(first: Seen, second: Seen) -> Parting | None:
+    """Return what differs behind the first forward pass: the backward pass computes a module's output again, of an
+    earlier micro-batch, and differs there, or a later forward pass does."""
+    ours, theirs = first.read.first_outputs, second.read.first_outputs
+    names = sorted(ours.keys() & theirs.keys(), key=_depth)
+    passes = _first_unlike(names, [(ours[name].passes, theirs[name].passes) for name in names])
+    again = _first_unlike(names, [(ours[name].recomputed, theirs[name].recomputed) for name in names])
+    if again and (passes is None or again[0] < passes[0]):
+        place, module = again
+        text = f"{module} is recomputed in the backward pass of micro-batch {place}, and differs there alone"
+        return Parting("backward", 0, text)
+    if passes:
+        return Parting(
+            "forward", 0, f"{passes[1]} is the first module whose output differs, in micro-batch {passes[0]}"
+        )
+    return None
+
+
+def _first_unlike(names: Sequence[str], pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[int, str] | None:
+    """Return the first pass, from 0, in which a module's checksums differ, and the first module in it."""
+    found = (
+        (at, place)
+        for place, pair in enumerate(pairs)
+        if (at := next((n for n, (one, other) in enumerate(zip(*pair, strict=False)) if one != other), None))
+        is not None
+    )
+    first = min(found, default=None)
+    return None if first is None else (first[0], names[first[1]])
 
 
 def _depth(module: str) -> float:

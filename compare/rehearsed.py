@@ -92,7 +92,7 @@ TENSORS: Mapping[str, tuple[str, What | None]] = {
 """Members of ReadBack by name of their check, in words, and the band of their norms; without one they are equal in any
 layout."""
 INPUTS = ("tokens", "labels", "position_ids", "loss_mask", "attention_mask", "masked")
-"""Members of Batch that are equal in any layout."""
+"""Members of Batch that are equal in any layout; in one layout the order of the micro-batches is, too."""
 
 
 def compare_tensors(runs: Sequence[Traced], name: str) -> Finding:
@@ -164,13 +164,18 @@ def compare_inputs(runs: Sequence[Traced]) -> Finding:
 def _inputs(first: Traced, run: Traced) -> Finding:
     ours, theirs = (by_step(one.run.record) for one in (first, run))
     common = sorted(ours.keys() & theirs.keys())
-    for step, name in product(common, INPUTS):
+    for step, name in product(common, inputs_of(first.run.record, run.run.record)):
         if known_apart(getattr(ours[step], name), getattr(theirs[step], name)):
             return Finding("apart", f"{name} of {first.name} and {run.name} differ at step {step}", step)
     known = [name for name in INPUTS if common and None not in (getattr(ours[0], name), getattr(theirs[0], name))]
     if not known:
         return Finding("unknown", f"{first.name} and {run.name} report no input of the same step")
     return Finding("equal", f"{', '.join(known)} of {len(common)} steps")
+
+
+def inputs_of(first: Record, second: Record) -> tuple[str, ...]:
+    """Return the members of Batch that must be equal in two rehearsals."""
+    return INPUTS if [*differing(first, second)] else (*INPUTS, "order")
 
 
 def by_step(record: Record) -> dict[int, Batch]:

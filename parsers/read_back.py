@@ -32,12 +32,22 @@ class Tensor(Struct, frozen=True, kw_only=True, gc=False):
     most: float | None = None
 
 
+class Output(Tensor, frozen=True, kw_only=True, gc=False):
+    """The output of a module in its first forward pass, summed over the ranks. passes: the checksum of each forward
+    pass of the first step, in their order; recomputed: of each that the backward pass made again."""
+
+    passes: tuple[Checksum, ...] = ()
+    recomputed: tuple[Checksum, ...] = ()
+
+
 class Batch(Struct, frozen=True, kw_only=True, gc=False):
     """The input of the model in one step, as sums over the global batch, so that their order does not matter.
-    step: from 0. Each but `masked` is the sum of a hash of each sample's row; masked: targets that do not count."""
+    step: from 0. Each is the sum of a hash of each sample's row, but these: order: of each micro-batch's tokens and its
+    place, another where the same samples come in another order; masked: targets that do not count."""
 
     step: Size
     tokens: Checksum | None = None
+    order: Checksum | None = None
     labels: Checksum | None = None
     loss_mask: Checksum | None = None
     position_ids: Checksum | None = None
@@ -86,14 +96,14 @@ class ReadBack(Struct, frozen=True, kw_only=True):
     """All that was read. drawn: the stack's own first weights, before equal ones were put in their place.
     first_weights: before the first step; last_weights: after the last; first_gradients: of the first step, reduced over
     the ranks and averaged as the optimizer receives them, before clipping. Each by the parameter's name in the complete
-    model. first_outputs: of each module in its first forward pass, in that order, summed over the ranks: the same
-    where the layout is the same. objects: by a short name (TransformerConfig, OptimizerConfig …)."""
+    model. first_outputs: of each module, in the order of the forward pass: the same where the layout is the same.
+    objects: by a short name (TransformerConfig, OptimizerConfig …)."""
 
     drawn: Mapping[str, Tensor] = {}
     first_weights: Mapping[str, Tensor] = {}
     last_weights: Mapping[str, Tensor] = {}
     first_gradients: Mapping[str, Tensor] = {}
-    first_outputs: Mapping[str, Tensor] = {}
+    first_outputs: Mapping[str, Output] = {}
     batches: tuple[Batch, ...] = ()
     optimizer: Optimizer | None = None
     objects: Mapping[str, Object] = {}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from parsers.read_back import MODULUS, Batch, Checksum, Optimizer, Size, Tensor
+from parsers.read_back import MODULUS, Batch, Checksum, Optimizer, Output, Size, Tensor
 
 _MOST_NAMED = 4
 _NEAR = 1e-6  # relative; of one number that all ranks work out together in fp32
@@ -39,6 +39,7 @@ class Given(Struct, frozen=True):
 
     samples: Size = 0
     tokens: Checksum | None = None
+    order: Checksum | None = None
     position_ids: Checksum | None = None
     attention_mask: Checksum | None = None
     labels: Checksum | None = None
@@ -46,14 +47,18 @@ class Given(Struct, frozen=True):
     masked: Size | None = None
 
 
-class Output(Struct, frozen=True, array_like=True, gc=False):
-    """The output of a module on one rank, in its first forward pass. checksum: the CRC-32 of its values in float32."""
+class ModuleOutput(Struct, frozen=True, array_like=True, gc=False):
+    """The outputs of a module on one rank. shape, dtype, squares, checksum: of its first forward pass; a checksum is
+    the CRC-32 of the values in float32. passes: of each forward pass of the first step; recomputed: of each inside of
+    a backward pass."""
 
     name: str
     shape: Annotated[tuple[Size, ...], Meta(max_length=8)]
     dtype: str
     squares: float | None
     checksum: Checksum
+    passes: tuple[Checksum, ...] = ()
+    recomputed: tuple[Checksum, ...] = ()
 
 
 class OptimizerRow(Struct, frozen=True):
@@ -72,24 +77,33 @@ class Tensors(Struct, frozen=True, kw_only=True):
     first_weights: tuple[Part, ...] = ()
     last_weights: tuple[Part, ...] = ()
     first_gradients: tuple[Part, ...] = ()
-    first_outputs: tuple[Output, ...] = ()
+    first_outputs: tuple[ModuleOutput, ...] = ()
     optimizer: OptimizerRow | None = None
 
 
-def outputs(files: Sequence[Tensors]) -> dict[str, Tensor]:
+def outputs(files: Sequence[Tensors]) -> dict[str, Output]:
     """Return the outputs of all ranks together, by module: of equal layouts the same ones. shape: on the first rank."""
-    of_names: dict[str, list[Output]] = {}
+    of_names: dict[str, list[ModuleOutput]] = {}
     for output in (output for file in files for output in file.first_outputs):
         of_names.setdefault(output.name, []).append(output)
     return {
-        name: Tensor(
+        name: Output(
             shape=parts[0].shape,
             dtype=parts[0].dtype,
             checksum=sum(part.checksum for part in parts) % MODULUS,
             norm=None if any(part.squares is None for part in parts) else math.sqrt(sum(p.squares or 0 for p in parts)),
+            passes=_added([part.passes for part in parts]),
+            recomputed=_added([part.recomputed for part in parts]),
         )
         for name, parts in of_names.items()
     }
+
+
+def _added(ranks: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the sums over the ranks, pass by pass; nothing where they did not make as many."""
+    if len({*map(len, ranks)}) > 1:
+        return ()
+    return tuple(sum(checksums) % MODULUS for checksums in zip(*ranks, strict=True))
 
 
 def tensors(files: Sequence[Tensors], kind: str, notes: list[str]) -> dict[str, Tensor]:
@@ -153,6 +167,7 @@ def batch(step: int, given: Sequence[Given], targets: Sequence[Given], samples: 
     return Batch(
         step=step,
         tokens=total(given, lambda row: row.tokens),
+        order=total(given, lambda row: row.order),
         labels=total(targets, lambda row: row.labels),
         loss_mask=total(targets, lambda row: row.loss_mask),
         position_ids=total(given, lambda row: row.position_ids),

@@ -106,7 +106,7 @@ def _matrix(times: float) -> Tensor:
 
 def read_back(**known: Any) -> ReadBack:
     """Return what the probe reads of a toy of two layers."""
-    given = {"tokens": 5, "labels": 6, "loss_mask": 7, "position_ids": 8, "attention_mask": 9, "masked": 0}
+    given = {"tokens": 5, "order": 4, "labels": 6, "loss_mask": 7, "position_ids": 8, "attention_mask": 9, "masked": 0}
     adam = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "decoupled_weight_decay": True}
     read = ReadBack(
         drawn=drawn(),

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import jsonschema
 import pytest
-from made import SCHEMA, TP2, compared, made
+from made import SCHEMA, TP2, compared, made, read_back, toy
 from msgspec.structs import replace
 
 from compare.comparison import to_json
@@ -60,6 +60,21 @@ def test_what_a_newer_class_alone_has_at_its_default_and_what_has_no_effect_come
     assert next(iter(found)) == "num_layers"
     on = rows({**older, "fp8": "hybrid", "fp8_recipe": "delayed"}, {**newer, "fp8": "hybrid"})
     assert on["fp8_recipe"].weight == "differs"
+
+
+def test_a_switch_that_changes_what_a_gpu_computes_decides_and_one_of_speed_does_not() -> None:
+    def of(name: str, **switches: Any) -> Record:
+        objects = {"Switches": Object(kind="Switches", fields={"allow_tf32": False, "evaluation": None, **switches})}
+        return replace(toy(name), framework=name, read_back=read_back(objects=objects))
+
+    decided = compared(of("nemo"), of("primus", allow_tf32=True))
+    assert decided.audit.verdict.word == "not comparable"
+    assert "Switches.allow_tf32: nemo False; primus True (a GPU computes" in decided.audit.verdict.texts[0]
+    accepted = compared(of("nemo"), of("primus", allow_tf32=True), accept={"Switches.allow_tf32": "on purpose"})
+    assert accepted.audit.verdict.word == "comparable"
+    slower = compared(of("nemo"), of("primus", evaluation=[2, 1]))
+    assert slower.audit.verdict.word == "comparable"
+    assert "evaluation (nemo null, primus [2, 1])" in " ".join(slower.conditions)
 
 
 def test_an_object_that_one_stack_alone_has_is_one_row_and_a_run_that_nobody_read_none() -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from compare.parting import ORDER, Parting
 from parsers import Record, Step
-from parsers.read_back import Batch, Object, Optimizer, Tensor
+from parsers.read_back import Batch, Object, Optimizer, Output, Tensor
 
 NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
 Change = Callable[[Record], Record]
@@ -72,10 +72,18 @@ LOSS = series("loss", 1.001, 0)
 LATER = series("loss", 1.0001, 1)
 GROUPS = {"betas": [0.9, 0.95], "eps": 1e-8}
 OUTPUTS = {
-    name: Tensor(checksum=at, norm=1.0)
+    name: Output(checksum=at, norm=1.0, passes=(at, at + 10, at + 20), recomputed=(at, at + 10))
     for at, name in enumerate(("embedding", "decoder.layers.0.self_attention", "decoder.layers.1.mlp", "output_layer"))
 }
-OTHER_OUTPUTS = {**OUTPUTS, **{n: Tensor(checksum=99, norm=1.1) for n in ("output_layer", "decoder.layers.1.mlp")}}
+OTHER_OUTPUTS = {**OUTPUTS, **{n: Output(checksum=99, norm=1.1) for n in ("output_layer", "decoder.layers.1.mlp")}}
+
+
+def later(**passes: tuple[int, ...]) -> dict[str, Output]:
+    """Return outputs of which some passes of one module are others."""
+    name = "decoder.layers.1.mlp"
+    return {**OUTPUTS, name: replace(OUTPUTS[name], **passes)}
+
+
 DP = {"data_parallel_size": 4}
 TP = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 PP = {"pipeline_model_parallel_size": 2}
@@ -253,13 +261,26 @@ def test_of_all_that_differs_the_first_decides() -> None:
     assert ORDER.index("data") < ORDER.index("forward")
 
 
-@pytest.mark.parametrize(("outputs", "part"), [(OTHER_OUTPUTS, "forward"), (OUTPUTS, "loss")])
-def test_the_first_module_is_named_where_the_losses_part(outputs: Mapping[str, Tensor], part: str) -> None:
+MLP = "decoder.layers.1.mlp is "
+
+
+@pytest.mark.parametrize(
+    ("outputs", "part", "says"),
+    [
+        (OTHER_OUTPUTS, "forward", f"{MLP}the first module whose output differs"),
+        (OUTPUTS, "loss", "every module's output is equal"),
+        (later(passes=(2, 12, 99)), "forward", f"{MLP}the first module whose output differs, in micro-batch 2"),
+        (later(recomputed=(2, 99)), "backward", f"{MLP}recomputed in the backward pass of micro-batch 1"),
+        (later(recomputed=(2, 99), passes=(2, 99, 22)), "forward", "differs, in micro-batch 1"),
+        (later(recomputed=(99, 12), passes=(2, 99, 22)), "backward", "of micro-batch 0"),
+    ],
+)
+def test_the_first_module_is_named_where_the_losses_part(outputs: Mapping[str, Output], part: str, says: str) -> None:
     first = replace(toy("a", **NEMO), read_back=read_back(first_outputs=OUTPUTS))
     second = LOSS(replace(toy("b", **PRIMUS), read_back=read_back(first_outputs=outputs)))
     parting = compared(first, second).audit.parting
     assert parting is not None and parting.part == part
-    assert part == "loss" or "decoder.layers.1.mlp is the first module whose output differs" in parting.sentence
+    assert says in parting.sentence
 
 
 def test_what_can_be_the_cause_is_said() -> None:
@@ -302,6 +323,13 @@ def test_gradients_that_round_otherwise_below_equal_outputs_are_of_the_forward_p
     parting = compared(computed(False, 1.0, **absent), computed(True, factor, **fields)).audit.parting
     assert parting is not None and parting.part == part, parting
     assert any("attention_softmax_in_fp32" in cause for cause in parting.causes) == (part == "forward")
+
+
+def test_the_order_of_micro_batches_is_data_where_the_layouts_are_one() -> None:
+    parting, word, _ = where(both(batch(0, order=77), series("grad_norm", 1.001, 0)), {})
+    assert parting is not None and (parting.part, word) == ("data", "not comparable")
+    first, second = toy("a", DP), batch(0, order=77)(toy("b", {"data_parallel_size": 1}))
+    assert compared(first, second).audit.parting is None
 
 
 def test_equal_rehearsals_part_nowhere() -> None:

@@ -97,6 +97,8 @@ def planted(plan: Plan, wrong: Mapping[str, Any], words: str = "") -> Plan:
     elif "settings.yaml" in files:
         document = yaml.safe_load(files["settings.yaml"])
         document["set"] = _over(document["set"], wrong)
+        later = document.get("set_if_there", {})  # what is assigned last wins
+        document["set_if_there"] = _over(later, {key: value for key, value in wrong.items() if key in later})
         files["settings.yaml"] = yaml.safe_dump(document, sort_keys=False)
     else:
         document = yaml.safe_load(files["primus.yaml"])

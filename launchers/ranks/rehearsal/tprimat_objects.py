@@ -100,7 +100,8 @@ def lightning(trainer: Any) -> Named:
 
 class Switches(NamedTuple):
     """The switches of a process that decide how fast a step is, or how it is rounded, beside all configuration: as
-    they are while steps are made. workers: of the training data's loader, as its iterator has them."""
+    they are while steps are made. workers: of the training data's loader, as its iterator has them. evaluation: after
+    so many steps so many batches."""
 
     garbage_collection: bool
     garbage_collection_threshold: tuple[int, ...]
@@ -109,6 +110,8 @@ class Switches(NamedTuple):
     persistent_workers: bool | None
     timing_log_level: int | None
     timing_log_option: str | None
+    evaluation: tuple[float, float] | None
+    empty_unused_memory_level: int
     float32_matmul_precision: str
     allow_tf32: tuple[bool, ...]
     reduced_precision_reduction: tuple[Any, ...]
@@ -117,8 +120,11 @@ class Switches(NamedTuple):
     cudnn_benchmark: bool
 
 
-def switches(loader: Any, timers: Any) -> Named:
-    """Return them. loader: the iterator over the training data, timers: Megatron's, or None. None: unknown, or none."""
+def switches(
+    loader: Any, timers: Any, trainers: tuple[Any, ...], requested: tuple[float, float] | None = None
+) -> Named:
+    """Return them. loader: the iterator over the training data, timers: Megatron's, or None. trainers: the stack's own
+    objects that say how it trains; None among them. requested: evaluation, where it is read. None: unknown, or none."""
     torch = sys.modules["torch"]
     blas, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     values = Switches(
@@ -129,6 +135,8 @@ def switches(loader: Any, timers: Any) -> Named:
         persistent_workers=getattr(loader, "_persistent_workers", None),
         timing_log_level=getattr(timers, "_log_level", None),
         timing_log_option=getattr(timers, "_log_option", None),
+        evaluation=requested or evaluation(trainers),
+        empty_unused_memory_level=_first_of(trainers, "empty_unused_memory_level") or 0,
         float32_matmul_precision=torch.get_float32_matmul_precision(),
         allow_tf32=(blas.allow_tf32, cudnn.allow_tf32),
         reduced_precision_reduction=(
@@ -140,6 +148,21 @@ def switches(loader: Any, timers: Any) -> Named:
         cudnn_benchmark=cudnn.benchmark,
     )
     return Named(Switches, values._asdict(), {})
+
+
+def evaluation(trainers: tuple[Any, ...]) -> tuple[float, float] | None:
+    """Return after how many steps a stack evaluates inside training, and on how many batches; None where it never
+    does. By Megatron's names, and Lightning's."""
+    for names in (("eval_interval", "eval_iters"), ("val_check_interval", "limit_val_batches")):
+        interval, batches = (_first_of(trainers, name) for name in names)
+        if interval and batches:
+            return interval, batches
+    return None
+
+
+def _first_of(trainers: tuple[Any, ...], name: str) -> Any:
+    known = (getattr(trainer, name, None) for trainer in trainers)
+    return next((value for value in known if value is not None), None)
 
 
 def _plain_attributes(value: Any) -> Iterator[tuple[str, Any]]:

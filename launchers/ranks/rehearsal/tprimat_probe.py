@@ -91,6 +91,7 @@ class Probe:
         self.arguments: Any = None  # Primus'
         self.stack: dict[str, Any] = {}  # its own objects, which are no part of Megatron-Core, by a short name
         self.strategy: Any = None  # NeMo's
+        self.evaluation: tuple[float, float] | None = None  # Bridge's, as it was requested
         self.loader: Callable[[], Any] = lambda: None  # the first iterator over the training data
         self.rendered = tprimat_objects.rendered(folder.parent)
         self.ran: dict[str, Any] | None = None
@@ -324,8 +325,14 @@ def objects(probe: Probe) -> dict[str, Any]:
     if (trainer := getattr(probe.strategy, "trainer", None)) is not None:
         found["Trainer"] = tprimat_objects.lightning(trainer)
     timers = getattr(probe.models[0].config, "timers", None) if probe.models else None
-    found["Switches"] = probe.guarded(tprimat_objects.switches, probe.loader(), timers)
+    trainers = (*_parts(probe.stack.get("ConfigContainer")), probe.arguments, trainer)
+    found["Switches"] = probe.guarded(tprimat_objects.switches, probe.loader(), timers, trainers, probe.evaluation)
     return tprimat_objects.described({**found, **probe.stack})
+
+
+def _parts(config: Any) -> tuple[Any, ...]:
+    """Return the parts of Bridge's config that say how it trains; newer releases have one for evaluation."""
+    return getattr(config, "validation", None), getattr(config, "train", None)
 
 
 def ranks() -> dict[str, Any]:
@@ -448,13 +455,16 @@ def _batches(probe: Probe) -> dict[str, Any]:
     }
 
 
+_MASKS = ("eod_mask_loss", "reset_position_ids", "reset_attention_mask")
+
+
 def _trained(probe: Probe) -> list[Any]:
     """Return the parts of the training data."""
     return [d for d in probe.made["MegatronDataset"] if getattr(d.index_split, "name", None) == "train"]
 
 
 def _data(probe: Probe) -> dict[str, Any]:
-    """Read the training data's first part. A blend of several is named by none."""
+    """Read the training data's first part, and what it masks. A blend of several is named by none."""
     trained = _trained(probe)
     if not trained:
         return {}
@@ -462,6 +472,7 @@ def _data(probe: Probe) -> dict[str, Any]:
     values = {"seed": config.random_seed, "seq_length": config.sequence_length}
     if isinstance(size := getattr(config.tokenizer, "vocab_size", None), int):
         values["vocab_size"] = size
+    values |= {name: value for name in _MASKS if isinstance(value := getattr(config, name, None), bool)}
     if getattr(config, "mock", False):
         return {**values, "data": "mock", "data_path": None}
     split = {} if config.split is None else {"split": config.split}
@@ -594,6 +605,7 @@ def _extra_attributes(probe: Probe, module: Any) -> None:
 
         probe.guarded(inert_attributes)
         probe.stack["ConfigContainer"] = config
+        probe.evaluation = tprimat_objects.evaluation(_parts(config))  # it sets 0 batches where it finds no data
         return run(config, *arguments, **options)
 
     wrap(module, "pretrain", list_and_run)

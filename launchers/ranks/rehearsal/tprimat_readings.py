@@ -30,6 +30,7 @@ _STEPS = ("ChainedOptimizer", "MixedPrecisionOptimizer", "FP32Optimizer")
 """Megatron's classes whose step() clips: the outermost of them is the one that a stack calls."""
 _ARGUMENTS = ("input_ids", "position_ids", "attention_mask", "decoder_input", "labels")
 """GPTModel.forward's, in order (megatron/core/models/gpt/gpt_model.py)."""
+_PLACES = 4099  # of micro-batches on one rank, for their order: a prime number
 _TOGETHER = 1 << 16  # elements: what a core's cache holds
 
 
@@ -155,11 +156,13 @@ class Readings:
         self.content: dict[str, Any] = {"drawn": [], "first_weights": [], "first_gradients": [], "last_weights": []}
         self.content["first_outputs"] = []
         self.hooks: list[Any] = []
+        self.outputs: dict[tuple[int, str], list[Any]] = {}
         self.parts: list[Part] | None = None
         self.inside = False
         self.before = self.stepped = 0.0  # sums of squares of the gradients, before clipping and as they step
         self.given: dict[str, Any] = {}
         self.targets: dict[str, Any] = {}
+        self.place = 0  # of the micro-batch in its step
         after("megatron.core.optimizer.optimizer")(self.watch_steps)
         if os.environ.get("TPRIMAT_REHEARSE"):  # the engine's own first weights are the equal ones
             tprimat_parameters.BEFORE.append(lambda model: probe.guarded(self.read_drawn, model))
@@ -230,25 +233,31 @@ class Readings:
     # What the model is given, and which of its losses count
 
     def watch_outputs(self, model: Any) -> None:
-        """Read the output of each module of a chunk in its first forward pass, in the order in which they are made."""
-        seen: set[str] = set()
+        """Read the output of each module of a chunk in every forward pass of the first step, and where the backward
+        pass computes it again."""
 
         def read_output(name: str, module: Any, arguments: Any, output: Any) -> None:
-            if model.training and name not in seen:
-                seen.add(name)
-                self.probe.guarded(self.read_output, global_name(model, name).rstrip("."), output)
+            if model.training:
+                self.probe.guarded(self.read_output, model, name, output)
 
         for name, module in model.named_modules():
             if name:
                 self.hooks.append(module.register_forward_hook(functools.partial(read_output, name)))
 
-    def read_output(self, name: str, output: Any) -> None:
-        """Add a row of one output: its name, shape, dtype, sum of squares, and the CRC-32 of its values in float32."""
+    def read_output(self, model: Any, name: str, output: Any) -> None:
+        """Add one output to the row of its module: name, shape, dtype, sum of squares and checksum of the first one,
+        and the checksums of all. A checksum is the CRC-32 of the values in float32."""
         parts = output if isinstance(output, tuple | list) else (output,)
-        if (tensor := next((one for one in parts if hasattr(one, "is_floating_point")), None)) is not None:
-            values = tensor.detach().float().contiguous().numpy()
-            row = [name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
-            self.content["first_outputs"].append([*row, _squares(tensor), zlib.crc32(values)])
+        tensor = next((one for one in parts if hasattr(one, "is_floating_point")), None)
+        if tensor is None:
+            return
+        checksum = zlib.crc32(tensor.detach().float().contiguous().numpy())
+        if (key := (id(model), name)) not in self.outputs:
+            row = [global_name(model, name).rstrip("."), list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
+            self.outputs[key] = [*row, _squares(tensor), checksum, [], []]
+            self.content["first_outputs"].append(self.outputs[key])
+        again = sys.modules["torch"]._C._current_graph_task_id() != -1  # inside of a backward pass
+        self.outputs[key][6 if again else 5].append(checksum)
 
     def watch(self, model: Any) -> None:
         """Read the input of each forward pass of a chunk; of one that makes losses also what is left of them."""
@@ -270,6 +279,7 @@ class Readings:
         if complete and model is self.probe.models[0] and model.pre_process and tokens is not None:
             hashes = {
                 "tokens": row_hash(tokens),
+                "order": self.order_hash(tokens),
                 "position_ids": positions_hash(inputs.get("position_ids"), tokens),
                 "attention_mask": None if inputs.get("packed_seq_params") else mask_hash(inputs, tokens),
             }
@@ -286,10 +296,18 @@ class Readings:
         hashed = row_hash(counted) if complete else None
         _add(self.targets, loss_mask=hashed, masked=int(counted.numel() - counted.sum()))
 
+    def order_hash(self, tokens: Any) -> int:
+        """Return the CRC-32 of a micro-batch times its place in the step: the sum is another in another order."""
+        from megatron.core import parallel_state as groups
+
+        self.place += 1
+        checksum = zlib.crc32(tokens.detach().long().contiguous().numpy())
+        return checksum * (self.place + _PLACES * int(groups.get_data_parallel_rank()))
+
     def end_batch(self, row: dict[str, Any]) -> None:
         """Put what was given since the last step into this one's row."""
         row |= {name: value for name, value in (("given", self.given), ("targets", self.targets)) if value}
-        self.given, self.targets = {}, {}
+        self.given, self.targets, self.place = {}, {}, 0
 
 
 def _add(sums: dict[str, Any], **values: int | None) -> None:
