@@ -194,6 +194,9 @@ def audit(
     if too_fast := [f"{one.run.record.id} is {impossible[one.run.path]}" for one in runs if one.run.path in impossible]:
         more = f"; and so for {len(too_fast) - 1:,} more" if len(too_fast) > 1 else ""
         checks = (_check("figures", "unknown", f"{too_fast[0]}{more}", None, decides=True), *checks)
+    parts = _parting(runs, objects) if ran and _is_strict(sides, runs) else None
+    if parts and all(check.state == "equal" for check in checks):  # what left no trace in any number
+        checks = (*checks, _check("parting", "apart", parts.sentence, max(0, parts.step), decides=True))
     deviations = tuple(item for side in sides for run in side.usable for item in _deviations(run))
     _refuse_unknown(question.accept, rows, checks, deviations)
     # Who accepts another image accepts what it is known by.
@@ -201,7 +204,6 @@ def audit(
     rows = tuple(_accepted(row, row.setting, accept) for row in rows)
     checks = tuple(_accepted(check, check.name, question.accept) for check in checks)
     deviations = tuple(_accepted(item, item.setting, question.accept) for item in deviations)
-    parts = _parting(runs, objects) if ran and _is_strict(sides, runs) else None
     verdict = _verdict(groups, sides, rows, checks, deviations)
     if parts and verdict.word != "comparable":
         verdict = replace(verdict, reasons=(Reason(parts.text, "breaks"), *verdict.reasons))

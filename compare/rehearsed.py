@@ -67,6 +67,7 @@ def trained(runs: Sequence[Traced]) -> bool:
 
 def strictly(runs: Sequence[Traced]) -> Iterator[tuple[str, Finding]]:
     """Yield each check of rehearsals by its name, in the order of a step."""
+    yield "readings", compare_readings(runs)
     yield "initialisation", compare_draws(runs)
     yield "first_weights", compare_tensors(runs, "first_weights")
     yield "inputs", compare_inputs(runs)
@@ -84,6 +85,7 @@ def compare_series(runs: Sequence[Traced], what: What) -> Finding:
     return _first([_two(*pair, what, *(known[id(run)] for run in pair)) for pair in _pairs(runs)])
 
 
+_AGAIN = "rehearse it again"
 TENSORS: Mapping[str, tuple[str, What | None]] = {
     "first_weights": ("weights before the first step", None),
     "first_gradients": ("gradients of the first step", "gradient"),
@@ -100,7 +102,7 @@ def compare_tensors(runs: Sequence[Traced], name: str) -> Finding:
     words, what = TENSORS[name]
     for run in runs:
         if not getattr(read_of(run.run.record), name):
-            return Finding("unknown", f"{run.name} has no reading of the {words}: rehearse it again")
+            return Finding("unknown", f"{run.name} has no reading of the {words}: {_AGAIN}")
     return _first([_tensors(first, run, name, words, what) for first, run in _pairs(runs)])
 
 
@@ -133,6 +135,16 @@ def unlike(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], within: flo
     return [name for name, tensor in ours.items() if name in theirs and differ(tensor, theirs[name])]
 
 
+def compare_readings(runs: Sequence[Traced]) -> Finding:
+    """Compare what was read of rehearsals at all: of what one has no reading, nobody can say that it is the same."""
+    reads = [read_of(run.run.record) for run in runs]
+    kinds = [name for name in ReadBack.__struct_fields__ if any(getattr(read, name) for read in reads)]
+    for run, read in zip(runs, reads, strict=True):
+        if absent := [name for name in kinds if not getattr(read, name)]:
+            return Finding("unknown", f"{run.name} has no reading of {some(absent)}, which others have: {_AGAIN}")
+    return Finding("equal", f"{', '.join(kinds)} of all" if kinds else "none")
+
+
 def compare_draws(runs: Sequence[Traced]) -> Finding:
     """Compare the distributions from which rehearsals drew their first weights, before equal ones were put in."""
     if silent := next((run for run in runs if not read_of(run.run.record).drawn), None):
@@ -157,19 +169,24 @@ def compare_inputs(runs: Sequence[Traced]) -> Finding:
     """Compare what the models of rehearsals were given, and which targets count, step by step."""
     for run in runs:
         if not read_of(run.run.record).batches:
-            return Finding("unknown", f"{run.name} has no reading of its batches: rehearse it again")
+            return Finding("unknown", f"{run.name} has no reading of its batches: {_AGAIN}")
     return _first([_inputs(first, run) for first, run in _pairs(runs)])
 
 
 def _inputs(first: Traced, run: Traced) -> Finding:
     ours, theirs = (by_step(one.run.record) for one in (first, run))
-    common = sorted(ours.keys() & theirs.keys())
-    for step, name in product(common, inputs_of(first.run.record, run.run.record)):
+    common, members = sorted(ours.keys() & theirs.keys()), inputs_of(first.run.record, run.run.record)
+    for step, name in product(common, members):
         if known_apart(getattr(ours[step], name), getattr(theirs[step], name)):
             return Finding("apart", f"{name} of {first.name} and {run.name} differ at step {step}", step)
-    known = [name for name in INPUTS if common and None not in (getattr(ours[0], name), getattr(theirs[0], name))]
-    if not known:
+    if not common:
         return Finding("unknown", f"{first.name} and {run.name} report no input of the same step")
+    pairs = {name: (getattr(ours[common[0]], name), getattr(theirs[common[0]], name)) for name in members}
+    known = [name for name, pair in pairs.items() if None not in pair]
+    if alone := [name for name, (one, other) in pairs.items() if (one is None) != (other is None)]:
+        return Finding("unknown", f"{some(alone)} of {first.name} or {run.name} were not read: {_AGAIN}")
+    if not known:
+        return Finding("unknown", f"{first.name} and {run.name} report no input")
     return Finding("equal", f"{', '.join(known)} of {len(common)} steps")
 
 

@@ -14,6 +14,7 @@ from compare.audit import Audit, Check
 from compare.rehearsed import MARGIN, ROUNDING, SIZES
 from conf.vocabulary import vocabulary
 from parsers import Record
+from parsers.read_back import Object, Output
 
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
 NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
@@ -86,6 +87,40 @@ CANNOT: dict[str, tuple[Callable[[Record], Record], str]] = {
     ),
     "fewer steps": (lambda r: replace(r, steps=r.steps[:-1]), "do not report it of the same steps"),
 }
+
+
+LACKING: dict[str, dict[str, Any]] = {
+    "objects": {"objects": {}},
+    "optimizer": {"optimizer": None},
+    "first_outputs": {"first_outputs": {}},
+    "drawn": {"drawn": {}},
+    "order": {"batches": tuple(replace(one, order=None) for one in read_back().batches)},
+}
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_what_one_of_two_records_was_not_read_of_is_not_known_and_of_both_it_is_no_difference(name: str) -> None:
+    more = read_back(
+        objects={"OptimizerConfig": Object(kind="O", fields={"lr": 1e-3})},
+        first_outputs={"embedding": Output(checksum=5)},
+    )
+    older = replace(more, **LACKING[name])
+    first, second = (toy(n, **of, read_back=more) for n, of in (("a", NEMO), ("b", PRIMUS)))
+    assert audited(first, second).verdict.word == YES
+    for pair in ((first, replace(second, read_back=older)), (replace(first, read_back=older), second)):
+        verdict = audited(*pair).verdict
+        assert verdict.word == OPEN and any(name in text for text in verdict.texts), verdict.texts
+    both = audited(replace(first, read_back=older), replace(second, read_back=older)).verdict
+    assert both.word == (OPEN if name == "drawn" else YES)
+
+
+def test_what_an_optimizer_is_given_decides_though_no_number_shows_it() -> None:
+    before = read_back().optimizer
+    assert before is not None
+    other = replace(before, groups=({**before.groups[0], "eps": 1e-6},))
+    of = audited(toy("a", **NEMO), replace(toy("b", **PRIMUS), read_back=read_back(optimizer=other)))
+    assert of.verdict.word == NO and check(of, "parting").step == 0
+    assert "eps: nemo 1e-08; primus 1e-06" in of.verdict.texts[0]
 
 
 @pytest.mark.parametrize("case", CANNOT)
