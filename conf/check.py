@@ -10,9 +10,10 @@ from math import lcm, log
 from types import SimpleNamespace
 from typing import Any
 
+from conf import fits
 from conf.errors import Problem, listed
 from conf.freeze import MOST, MOST_LAYERS
-from conf.schema import BEST, IDENTICAL, Model, Request
+from conf.schema import IDENTICAL, Model, Request
 from conf.shapes import Sizes, tensor_widths
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, leaves, requested, vocabulary
@@ -53,8 +54,8 @@ def wrong(requested: object, key: str, what: str, allowed: str = "", hint: str =
 
 
 def _world(r: Request, s: Sizes) -> Iterator[Problem]:
-    size = s.tp * s.pp * s.cp
-    if r.world_size % size:
+    if not fits.splits_world(r, s):
+        size = s.tp * s.pp * s.cp
         what = (
             f"TP {s.tp} × PP {s.pp} × CP {s.cp} = {size} does not divide {r.world_size} GPUs "
             f"({r.nodes} × {r.ranks_per_node}): TP × PP × CP × DP = GPUs"
@@ -80,7 +81,8 @@ def tensor_sizes(model: Model) -> list[int]:
 
 
 def _tensor(r: Request, s: Sizes) -> Iterator[Problem]:
-    for name, n in tensor_widths(r.model).items():
+    broken = {} if fits.splits_widths(r, s) else tensor_widths(r.model)
+    for name, n in broken.items():
         if n % s.tp:
             what = f"{r.model.name} has {n} {_WORDS[name]}, which TP {s.tp} does not divide"
             yield Problem(TENSOR, f"{what} ({n} / {s.tp} = {n / s.tp:g})", allowed=listed(tensor_sizes(r.model)))
@@ -95,13 +97,13 @@ def _groups(r: Request, s: Sizes) -> Iterator[Problem]:
 
 def _pipeline(r: Request, s: Sizes) -> Iterator[Problem]:
     layers, stages = r.model.num_layers, s.pp * s.vp
-    if layers % stages and r.method == IDENTICAL:  # a recipe brings the shares of its stages with it
+    if not fits.splits_layers(r, s):
         virtual = f" × VP {s.vp}" if s.vp > 1 else ""
         what = f"{r.model.name} has {layers} layers, which PP {s.pp}{virtual} does not divide"
         valid = nearest(s.pp, [pp for pp in divisors(layers) if layers % (pp * s.vp) == 0])
         key = "layout.pipeline_model_parallel_size"
         yield Problem(key, f"{what} ({layers} / {stages} = {layers / stages:g})", allowed=listed(valid))
-    if s.vp > 1 and s.pp == 1:
+    if not fits.has_stages(r, s):
         key = "layout.virtual_pipeline_model_parallel_size"
         yield wrong(r, key, "virtual stages need PP above 1", hint=f"{key}=null, or PP above 1")
 
@@ -109,14 +111,15 @@ def _pipeline(r: Request, s: Sizes) -> Iterator[Problem]:
 def _sequence(r: Request, s: Sizes) -> Iterator[Problem]:
     key, length, most = "training.seq_length", r.training.seq_length, r.model.max_position_embeddings
     by_tp = r.layout.sequence_parallel and s.tp in tensor_sizes(r.model)  # another TP is refused anyway
-    parts = (2 * s.cp if s.cp > 1 else 1) * (s.tp if by_tp else 1)
-    if length % parts:
+    counted = s if by_tp else s._replace(tp=1)
+    if not fits.splits_sequence(r, counted):
+        parts = fits.sequence_parts(r, counted)
         how = [f"2 × CP {s.cp}"] if s.cp > 1 else []
         how += [f"TP {s.tp} (sequence parallel)"] if by_tp else []
         yield wrong(r, key, f"must divide by {' × '.join(how)} = {parts}", _multiples_around(length, parts))
     if length > most:
         yield wrong(r, key, f"longer than {r.model.name} was made for", f"at most {most}")
-    if r.layout.sequence_parallel and s.tp == 1:
+    if not fits.has_tensor_ranks(r, s):
         what = "sequence parallel splits over the TP ranks: it needs TP above 1"
         yield Problem("layout.sequence_parallel", what, hint="layout.sequence_parallel=null")
 
@@ -127,14 +130,15 @@ def _multiples_around(n: int, unit: int) -> str:
 
 def _batch(r: Request, s: Sizes) -> Iterator[Problem]:
     dp, key = data_parallel_size(r, s), "training.global_batch_size"
-    micro, batch = r.training.micro_batch_size or 1, r.training.global_batch_size
-    step = micro * dp
-    if step and batch % step:
+    micro, batch = r.training.micro_batch_size, r.training.global_batch_size
+    if not dp:
+        return
+    step, count = fits.micro_batches(r, s)
+    if not fits.splits_batch(r, s):
         what = f"{batch} does not divide by micro-batch {micro} × DP {dp} = {step} (GBS = MBS × DP × accumulation)"
         yield wrong(r, key, what, _multiples_around(batch, step))
-    elif step and s.vp > 1 and batch // step % s.pp:
-        count = f"{batch} / ({micro} × DP {dp}) = {batch // step}"
-        what = f"interleaving needs a multiple of PP {s.pp} micro-batches; {count}"
+    elif not fits.fills_stages(r, s):
+        what = f"interleaving needs a multiple of PP {s.pp} micro-batches; {batch} / ({micro} × DP {dp}) = {count}"
         yield wrong(r, key, what, f"a multiple of {step * s.pp}")
 
 
@@ -163,27 +167,28 @@ def _experts(r: Request, s: Sizes) -> Iterator[Problem]:
         return
     if moe is None:
         yield wrong(r, EXPERT, f"{r.model.name} has no experts", "1")
-    elif moe.num_experts % s.ep:
+    elif not fits.splits_experts(r, s):
         valid = listed(nearest(s.ep, divisors(moe.num_experts)))
         yield wrong(r, EXPERT, f"{moe.num_experts} experts do not divide by EP {s.ep}", valid)
-    least = 1 if r.method == BEST else s.tp  # a recipe may not split its experts' matrices
-    if r.world_size % (least * s.pp * s.ep):
+    if not fits.splits_world_by_experts(r, s):
+        ranks = fits.expert_ranks(r, s)
+        least = ranks // (s.pp * s.ep)
         what = f"TP {least} × EP {s.ep} × PP {s.pp} does not divide {r.world_size} GPUs"
-        fitting = [n for n in divisors(moe.num_experts if moe else 1) if r.world_size % (least * s.pp * n) == 0]
-        more = f"a multiple of {lcm(s.tp * s.pp * s.cp, least * s.pp * s.ep)} GPUs for this layout"
+        fitting = [n for n in divisors(moe.num_experts if moe else 1) if r.world_size % (ranks // s.ep * n) == 0]
+        more = f"a multiple of {lcm(s.tp * s.pp * s.cp, ranks)} GPUs for this layout"
         yield wrong(r, EXPERT, what, listed(nearest(s.ep, fitting)), more)
 
 
 def _experts_with_tensor(r: Request, s: Sizes) -> Iterator[Problem]:
     if r.model.moe is None or s.tp == 1:
         return
-    if not r.layout.sequence_parallel:
+    if not fits.routes_apart(r, s):
         what = f"experts with TP {s.tp} need sequence parallel: without it every TP rank would route the same tokens"
         yield Problem("layout.sequence_parallel", what, "false", "true", "layout.sequence_parallel=true, or TP 1")
-    if r.model.add_bias_linear and r.method == IDENTICAL:  # a recipe may split no expert
+    if not fits.splits_biases(r, s):
         what = f"{r.model.name}'s experts have biases, which Megatron-Core does not split over TP"
         yield wrong(r, TENSOR, what, "1", f"TP 1 and up to EP {r.model.moe.num_experts}")
-    if s.ep > 1 and r.hardware.vendor is None:
+    if not fits.gathers_equal(r, s):
         what = f"TP {s.tp} with EP {s.ep} gathers pieces of unequal size, which gloo on a CPU refuses"
         yield wrong(r, EXPERT, what, "1", "TP or EP alone, with PP or DP; on GPUs both work")
 
