@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isnan
 
 from conf.errors import ConfigError, Problem, listed
 from conf.recipes import Recipe
 from conf.resolve import Experiment
 from estimate.cells import Again, network_bandwidth, word
-from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
+from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column, jobs_of
 from metrics.shape import shape_of_model
 
 _SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "fsdp")
 """Settings of recipes that switch on sharding of parameters and gradients: Bridge's, Primus', NeMo's."""
+
+_FP8_PARAMS = ("fp8_param", "fp8_param_gather", "fp8_params")
+"""Settings of recipes by which weights rest in fp8, in Bridge, Primus and NeMo."""
+_BYTES = {"float32": 4, "fp32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "uint8": 1, "fp8": 1}
 
 
 def jobs_of_experiments(*experiments: Experiment) -> Jobs:
@@ -45,6 +49,8 @@ def columns_of(e: Experiment) -> dict[str, Column]:
         "trained": "pretraining",
         "precision": precision,
         "gradient_bytes": 4 if _fp32_gradients(e) else 2,
+        "optimizer_bytes": _optimizer_bytes(e),
+        "fp8_params": float(recipe is not None and any(recipe.stated(name) for name in _FP8_PARAMS)),
         "distributed_optimizer": float(sharded or bool(e.training.use_distributed_optimizer)),
         "fsdp": float(sharded),
         "recompute_layers": again.layers,
@@ -79,6 +85,15 @@ def _modules(recipe: Recipe | None) -> list[str]:
     """Return the modules that a recipe recomputes; those that Jobs do not tell apart (shared experts) are left out."""
     named = (recipe.stated("recompute_modules") if recipe else None) or []
     return [name for name in named if name in RECOMPUTED]
+
+
+def _optimizer_bytes(e: Experiment) -> float:
+    """Return the bytes a parameter of what the optimizer keeps: a recipe may keep it in less than fp32 (Megatron-Core,
+    use_precision_aware_optimizer)."""
+    if e.recipe is None or not e.recipe.stated("use_precision_aware_optimizer"):
+        return adam_bytes(e.precision.params_dtype == "float32")
+    kept = [e.recipe.stated(f"{name}_dtype") for name in ("main_params", "exp_avg", "exp_avg_sq")]
+    return float(sum(_BYTES[str(kind["dtype"] if isinstance(kind, Mapping) else kind or "float32")] for kind in kept))
 
 
 def _fp32_gradients(e: Experiment) -> bool:

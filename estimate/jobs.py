@@ -35,7 +35,8 @@ class Jobs:
     Model: as in metrics.shape.Shape. mla: attention is latent; q_lora_rank is 0 where queries are not compressed.
     Layout: in ranks. distributed_optimizer: its states are cut over DP × CP; fsdp: parameters and gradients, too.
     recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the others.
-    precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. stack: framework and
+    precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. gradient_bytes,
+    optimizer_bytes: of one parameter; fp8_params: weights of matrix products rest in fp8 alone. stack: framework and
     release (NeMo 25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
     conf/hardware. cuda_graphs: share of the layers in graphs. flex_dispatcher: tokens go to experts by one that sends
     each to a GPU once (DeepEP, HybridEP), not by plain all-to-all. overlapped_experts: their exchange overlaps other
@@ -88,6 +89,8 @@ class Jobs:
     # how
     precision: Words
     gradient_bytes: Numbers
+    optimizer_bytes: Numbers
+    fp8_params: Numbers
     recompute_layers: Numbers
     again_core_attn: Numbers
     again_mlp: Numbers
@@ -142,6 +145,11 @@ def columns_of_shape(shape: Shape) -> dict[str, float]:
     same = {name: getattr(shape, name) or 0 for name in _OF_SHAPE}
     tied = shape.untie_embeddings_and_output_weights is False
     return same | latent | {"gated": shape.gated_linear_unit, "tied": tied, "mla": mla is not None}
+
+
+def adam_bytes(fp32: bool) -> float:
+    """Return the bytes a parameter of Adam's two moments in fp32, and the copy in fp32 of one that is in 16 bits."""
+    return 8.0 if fp32 else 12.0
 
 
 def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | str]:

@@ -21,6 +21,7 @@ CONTEXT_BYTES = 0.5e9  # CUDA or HIP context with the modules of the kernels
 COMMUNICATOR_BYTES = 0.3e9  # NCCL's or RCCL's channels of one group, both directions
 FRAGMENTED = 0.05  # of what is allocated: torch's caching allocator holds more than tensors need
 ADAPTER_RANK = 16
+_TORCH = ("torchtitan", "llm-foundry")  # stacks of torch's own modules
 _SAVED_INPUT = {"fp8": 1.0, "mxfp8": 33 / 32, "nvfp4": 9 / 16, "fp32": 4.0}
 """Bytes an element of a matrix product's input that is kept for the weight's gradient; scales of blocks among them."""
 _COPIES = {"fp8": 2.0, "mxfp8": 2 * 33 / 32, "nvfp4": 2 * 9 / 16}
@@ -136,26 +137,23 @@ class _Layer(NamedTuple):
 
 
 def _states(jobs: Jobs, at: _At) -> dict[str, Numbers]:
-    """Return weights, gradients and Adam's states: bf16 parameters have an fp32 copy and two moments, fp32 ones the
-    moments. The distributed optimizer cuts them over DP × CP, an expert's over the ranks that share it."""
-    own = parameters(jobs, at.stage, at.layers)
-    half = jobs.precision != "fp32"
-    state = np.where(half, 12, 8)
+    """Return weights, gradients and the optimizer's states. The distributed optimizer cuts those over DP × CP, an
+    expert's over the ranks that share it; FSDP cuts all three."""
+    own, element = parameters(jobs, at.stage, at.layers), _element(jobs)
     ranks, experts_ranks = _replicas(jobs)
     cut = np.maximum(jobs.distributed_optimizer, jobs.fsdp) > 0
     shards, expert_shards = np.where(cut, ranks, 1), np.where(cut, experts_ranks, 1)
-    resting = own.dense / np.where(jobs.fsdp > 0, ranks, 1), own.experts / np.where(jobs.fsdp > 0, experts_ranks, 1)
-    # FSDP keeps fp32 parameters, which the optimizer steps, and no copy beside them.
-    weight = np.where(half & (jobs.fsdp == 0), 2, FP32)
-    copies = np.where(jobs.fsdp > 0, 0, _by_precision(jobs, _COPIES, 0.0)) * (own.matrices + own.experts)
-    trained = np.where(jobs.trained == "lora", _adapters(jobs, at), own.dense + own.experts)
-    share = trained / (own.dense + own.experts)
-    optimizer = (state - FP32 * ((jobs.fsdp > 0) & half)) * (own.dense / shards + own.experts / expert_shards)
-    return {
-        "weights": weight * sum(resting) + copies,
-        "gradients": jobs.gradient_bytes * sum(resting) * share,
-        "optimizer": optimizer * share,
-    }
+    resting, expert_resting = np.where(jobs.fsdp > 0, ranks, 1), np.where(jobs.fsdp > 0, experts_ranks, 1)
+    copies = np.where(jobs.fsdp > 0, 0, _by_precision(jobs, _COPIES, 0.0))
+    product = element * (1 - jobs.fp8_params * (copies > 0)) + copies
+    # torch's FSDP keeps fp32 parameters, which the optimizer steps, and no copy beside them.
+    moved = np.where(_of_torch(jobs) & (element < FP32), FP32 - element, 0)
+    plain = (own.vocabulary + own.rest) * element + own.matrices * product + own.dense * moved
+    weights = plain / resting + own.experts * (product + moved) / expert_resting
+    kept = (jobs.optimizer_bytes - np.where(moved > 0, FP32, 0)) * (own.dense / shards + own.experts / expert_shards)
+    share = np.where(jobs.trained == "lora", _adapters(jobs, at) / (own.dense + own.experts), 1)
+    gradients = jobs.gradient_bytes * (own.dense / resting + own.experts / expert_resting)
+    return {"weights": weights, "gradients": gradients * share, "optimizer": kept * share}
 
 
 def _adapters(jobs: Jobs, at: _At) -> Numbers:
@@ -259,11 +257,11 @@ def _moment(jobs: Jobs, at: _At, training: bool) -> dict[str, Numbers]:
 def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
     """Return the bytes of the output matrix's backward pass: the gradient of the logits, which TransformerEngine's
     cross entropy writes over them (those of multi-token prediction beside), that of its input, and a stand-in for its
-    own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). With FSDP, of torch's own
+    own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). Of torch's own
     cross entropy: logits, their fp32 copy and its logarithms of probabilities."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp = _sequence(jobs), jobs.tensor_model_parallel_size
-    each = np.where(jobs.fsdp > 0, a + 2 * FP32, a) * (1 + jobs.mtp_num_layers)
+    each = np.where(_of_torch(jobs), a + 2 * FP32, a) * (1 + jobs.mtp_num_layers)
     logits = tokens * each * jobs.vocabulary / tp
     whole: Numbers = at.last * (logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp)
     return whole
@@ -278,15 +276,19 @@ def _through(a: Numbers, h: Numbers, own: Numbers, fc1: Numbers) -> Numbers:
 
 def _gathered(jobs: Jobs, at: _At) -> Numbers:
     """Return Megatron's buffer of gathered activations before the output matrix (core/parallel_state.py,
-    get_global_memory_buffer), or what FSDP holds uncut: two layers or the vocabulary, and a gradient of them; in a
-    pipeline all of the stage between two steps, with fp32 gradients (reshard_after_forward of torchtitan,
-    unsharded_accumulated_grad of torch's FSDP2)."""
+    get_global_memory_buffer), or what FSDP holds uncut: two layers or the vocabulary, and a gradient of them; torch's
+    FSDP2 in a pipeline all of the stage between two steps, with fp32 gradients (torchtitan, reshard_after_forward;
+    FSDP2, unsharded_accumulated_grad)."""
     buffer = at.last * (_sequence(jobs) > 1) * _tokens(jobs) * _element(jobs) * jobs.hidden_size
     one, own = matrices(jobs), parameters(jobs, at.stage, at.layers)
     kept = jobs.num_experts / jobs.expert_model_parallel_size
     layer = one.attention + np.maximum(one.mlp, one.shared + kept * one.expert)
     whole = (2 * layer + own.vocabulary + np.maximum(layer, own.vocabulary)) * _element(jobs)
-    whole = np.where(jobs.pipeline_model_parallel_size > 1, (own.dense + own.experts) * (_element(jobs) + FP32), whole)
+    whole = np.where(
+        _of_torch(jobs) & (jobs.pipeline_model_parallel_size > 1),
+        (own.dense + own.experts) * (_element(jobs) + FP32),
+        whole,
+    )
     total: Numbers = np.where(jobs.fsdp > 0, whole, 0) + buffer
     return total
 
@@ -315,7 +317,12 @@ def _element(jobs: Jobs) -> Numbers:
 def _saved_input(jobs: Jobs) -> Numbers:
     """Return the bytes an element of a matrix product's input that is kept: TransformerEngine's is quantised, that of
     torch's own modules under FSDP is not (torchao, float8/float8_linear.py)."""
-    return np.where(jobs.fsdp > 0, _element(jobs), _by_precision(jobs, _SAVED_INPUT, 2.0))
+    return np.where(_of_torch(jobs), _element(jobs), _by_precision(jobs, _SAVED_INPUT, 2.0))
+
+
+def _of_torch(jobs: Jobs) -> Any:
+    """Return whether a job's modules, FSDP and loss are torch's own, not TransformerEngine's and Megatron's."""
+    return (jobs.fsdp > 0) & reduce(np.logical_or, [np.char.startswith(jobs.stack, name) for name in _TORCH])
 
 
 def _by_precision(jobs: Jobs, table: dict[str, float], otherwise: float) -> Numbers:

@@ -19,7 +19,7 @@ from conf.errors import InputError, Problem, listed
 from conf.schema import BEST, Hardware
 from conf.shapes import Sizes
 from estimate.cells import count, hardware_named, network_bandwidth, quoted, recompute, sharding, spellings, stack, word
-from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
+from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.row_shape import row_shape
 from metrics.shape import Shape
 
@@ -247,6 +247,8 @@ class _Reader:
             "offloaded_layers": min(offloaded, layers),
             "sequence_parallel": float(layout["tp"] > 1 and not without),
             "gradient_bytes": 4,
+            "optimizer_bytes": adam_bytes(self.text("precision").lower() in ("fp32", "float32")),
+            "fp8_params": 0.0,
         }
 
 

@@ -30,6 +30,7 @@ def job(model: str = "llama31_70b", gpu: str = "h100", precision: str = "bf16", 
     values |= {"data_parallel_size": 128.0, "expert_tensor_parallel_size": 1.0, "sequence_parallel": 1.0}
     values |= {"distributed_optimizer": 1.0, "fsdp": 0.0, "seq_length": 4096.0, "micro_batch_size": 1.0}
     values |= {"global_batch_size": 1024.0, "trained": "pretraining", "precision": precision, "gradient_bytes": 4.0}
+    values |= {"optimizer_bytes": 12.0, "fp8_params": 0.0}
     values |= {"recompute_layers": 0.0, "offloaded_layers": 0.0, "stack": "NeMo 25.04"}
     values |= {"qk_layernorm": 0.0, "add_qkv_bias": 0.0, "add_bias_linear": 0.0, "attention_sinks": 0.0}
     return Jobs(**{name: np.asarray(value) for name, value in (values | columns).items()})
