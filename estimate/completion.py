@@ -17,7 +17,8 @@ from estimate.cells import count
 from estimate.jobs import Jobs, Numbers
 from estimate.rows import Row, jobs_of, read_row
 
-_CHOSEN = ("tp", "pp", "vp", "cp", "ep", "mbs", "recompute")
+_LAYOUT = ("tp", "pp", "vp", "cp", "ep", "mbs")
+_CHOSEN = (*_LAYOUT, "recompute")  # recomputation alone is taken as none, as where parameters are fitted
 _POWERS = (1, 2, 4, 8, 16, 32, 64)
 _MICRO, _MICRO_OF_MANY = (8, 4, 2, 1), (2, 1)
 _LONG = 16_384  # tokens of a sequence, from which on context parallelism is tried
@@ -34,7 +35,7 @@ class Judged(NamedTuple):
 def completed(rows: Sequence[Row], judge: Callable[[Jobs], Judged]) -> list[Row]:
     """Return `rows` with those completed that leave a part of their layout empty. A row that can be completed in no way
     stays refused."""
-    ways = [_ways(row) if row.missing.intersection(_CHOSEN) else [] for row in rows]
+    ways = [_ways(row) if row.missing.intersection(_LAYOUT) else [] for row in rows]
     jobs = [way.job for way in chain(*ways) if way.job]
     if not jobs:
         return list(rows)
@@ -77,7 +78,7 @@ def _accumulates(way: Row) -> bool:
 def _fillings(row: Row) -> Iterator[Mapping[str, str]]:
     """Yield values for the empty cells; least parallelism, largest micro-batch and no recomputation first."""
     gpus, layers = _count(row, "gpus"), _count(row, "layers") or 1
-    empty = [name for name in _CHOSEN if name in row.missing]
+    empty = [name for name in (_CHOSEN if "tp" in row.missing else _LAYOUT) if name in row.missing]
     sizes = [size for size in _POWERS if gpus % size == 0]
     options: dict[str, Sequence[str]] = {
         "tp": [*map(str, (size for size in sizes if size <= 8))],

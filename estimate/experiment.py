@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import isnan
 
 from conf.errors import ConfigError, Problem, listed
-from conf.recipes import Recipe
 from conf.resolve import Experiment
-from estimate.cells import Again, network_bandwidth, word
+from estimate.cells import Again
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column, jobs_of
+from estimate.switches import UNKNOWN, again, kept_in_less, recompute_modules, switches
 from metrics.shape import shape_of_model
 
 _SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "fsdp")
 """Settings of recipes that switch on sharding of parameters and gradients: Bridge's, Primus', NeMo's."""
-
-_FP8_PARAMS = ("fp8_param", "fp8_param_gather", "fp8_params")
-"""Settings of recipes by which weights rest in fp8, in Bridge, Primus and NeMo."""
-_BYTES = {"float32": 4, "fp32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "uint8": 1, "fp8": 1}
 
 
 def jobs_of_experiments(*experiments: Experiment) -> Jobs:
@@ -32,10 +28,9 @@ def columns_of(e: Experiment) -> dict[str, Column]:
     machine = columns_of_hardware(e.hardware, precision)
     if e.hardware.vendor is not None and (problems := [*_unknown(e, machine, precision)]):
         raise ConfigError(*problems)
-    machine.setdefault("nic_bandwidth", network_bandwidth("", e.hardware, e.gpus_per_node)[0])
     if e.nodes > 1 and machine["gpus_per_domain"] == machine["gpus_per_node"]:
         machine["gpus_per_domain"] = min(e.gpus_per_node, float(machine["gpus_per_domain"]))
-    again, recipe = recomputed(e), e.recipe
+    redone, recipe = recomputed(e), e.recipe
     offloads = recipe is not None and bool(recipe.stated("cpu_offloading"))
     sharded = recipe is not None and any(recipe.stated(name) for name in _SHARDED)
     return {
@@ -49,13 +44,15 @@ def columns_of(e: Experiment) -> dict[str, Column]:
         "trained": "pretraining",
         "precision": precision,
         "gradient_bytes": 4 if _fp32_gradients(e) else 2,
-        "optimizer_bytes": _optimizer_bytes(e),
-        "fp8_params": float(recipe is not None and any(recipe.stated(name) for name in _FP8_PARAMS)),
+        "optimizer_bytes": adam_bytes(e.precision.params_dtype == "float32"),
+        "fp8_params": 0.0,
+        **(kept_in_less(recipe) if recipe else {}),
         "distributed_optimizer": float(sharded or bool(e.training.use_distributed_optimizer)),
         "fsdp": float(sharded),
-        "recompute_layers": again.layers,
-        **{f"again_{name}": float(name in again.modules) for name in RECOMPUTED},
+        "recompute_layers": redone.layers,
+        **{f"again_{name}": float(name in redone.modules) for name in RECOMPUTED},
         "offloaded_layers": (recipe.stated("cpu_offloading_num_layers") or 0) if recipe and offloads else 0,
+        **(switches(recipe) if recipe else UNKNOWN),
         "stack": f"{e.framework.name}-{e.framework.release}" if e.framework.release else e.framework.name,
     }
 
@@ -68,32 +65,10 @@ def precision_of(e: Experiment) -> str:
 
 
 def recomputed(e: Experiment) -> Again:
-    """Return what is recomputed. `block` does the first recompute_num_layers of each chunk of each stage again
-    (Megatron-LM@d98e8a6 megatron/core/recompute.py:170-180), `uniform` all layers."""
+    """Return what is recomputed."""
     training, sizes = e.training, e.sizes()
-    if training.recompute_granularity == "full":
-        if training.recompute_method == "uniform":
-            return Again(1.0)
-        return Again(min(1.0, (training.recompute_num_layers or 1) * sizes.pp * sizes.vp / e.model.num_layers))
-    if training.recompute_granularity != "selective":
-        return Again()
-    named = _modules(e.recipe) or ["core_attn"]
-    return Again(modules=frozenset(word("recompute_modules", name) for name in named))
-
-
-def _modules(recipe: Recipe | None) -> list[str]:
-    """Return the modules that a recipe recomputes; those that Jobs do not tell apart (shared experts) are left out."""
-    named = (recipe.stated("recompute_modules") if recipe else None) or []
-    return [name for name in named if name in RECOMPUTED]
-
-
-def _optimizer_bytes(e: Experiment) -> float:
-    """Return the bytes a parameter of what the optimizer keeps: a recipe may keep it in less than fp32 (Megatron-Core,
-    use_precision_aware_optimizer)."""
-    if e.recipe is None or not e.recipe.stated("use_precision_aware_optimizer"):
-        return adam_bytes(e.precision.params_dtype == "float32")
-    kept = [e.recipe.stated(f"{name}_dtype") for name in ("main_params", "exp_avg", "exp_avg_sq")]
-    return float(sum(_BYTES[str(kind["dtype"] if isinstance(kind, Mapping) else kind or "float32")] for kind in kept))
+    how = (training.recompute_granularity, training.recompute_method, training.recompute_num_layers)
+    return again(how, recompute_modules(e.recipe), sizes.pp * sizes.vp, e.model.num_layers)
 
 
 def _fp32_gradients(e: Experiment) -> bool:

@@ -59,6 +59,14 @@ def _shape(name: str, *texts: str) -> Known:
 
 
 @cache
+def ours_named(name: str) -> tuple[str, ...]:
+    """Return the models of conf/model that people call `name`."""
+    bare = plain(name.rpartition("/")[2])
+    published = (known.conf_model for label, known in models().items() if plain(label) == bare)
+    return tuple(dict.fromkeys((*(one for one in choices("model") if plain(one) == bare), *filter(None, published))))
+
+
+@cache
 def _ours(name: str) -> Shape | None:
     """Return the shape of the model that people call `name`: of conf/model, else of published_models.yaml."""
     bare = plain(name.rpartition("/")[2])

@@ -16,11 +16,13 @@ import numpy as np
 
 from conf.check import LAYOUT_RULES
 from conf.errors import InputError, Problem, listed
+from conf.recipes import Recipe
 from conf.schema import BEST, Hardware
 from conf.shapes import Sizes
 from estimate.cells import count, hardware_named, network_bandwidth, quoted, recompute, sharding, spellings, stack, word
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
-from estimate.row_shape import row_shape
+from estimate.row_shape import ours_named, row_shape
+from estimate.switches import UNKNOWN, columns_of_recipe, followed, recomputed_by
 from metrics.shape import Shape
 
 Column = float | str
@@ -137,7 +139,9 @@ class _Reader:
         if problem := next(iter(layout_problems(shape, layout, work, device)), None):
             raise ValueError(problem.what)
         job = columns_of_shape(shape) | self.machine(device, layout["gpus"]) | _named(layout) | work
-        job |= self.how(shape, layout) | {"stack": stack(self.text("framework"), self.text("date"))}
+        job |= {**UNKNOWN, "stack": stack(self.text("framework"), self.text("date"))}
+        recipe = followed(ours_named(self.text("model")), job)
+        job |= self.how(shape, layout, recipe)
         return Row(number, self.cells, (), job, shape, frozenset(self.missing), tuple(self.notes))
 
     def text(self, name: str) -> str:
@@ -226,17 +230,21 @@ class _Reader:
         self.notes += [note] if note and gpus > float(columns["gpus_per_domain"]) else []
         return {**columns, "precision": precision, "nic_bandwidth": rate}
 
-    def how(self, shape: Shape, layout: Mapping[str, int]) -> dict[str, Column]:
-        """Return sharding, recomputation, offloading and sequence parallelism."""
+    def how(self, shape: Shape, layout: Mapping[str, int], recipe: Recipe | None) -> dict[str, Column]:
+        """Return sharding, recomputation, offloading and sequence parallelism; of the recipe that the row followed,
+        what has no column."""
         switches = self.read("fsdp_zero", sharding)
         if switches is None:
             switches = {"distributed_optimizer": 1, "fsdp": 0}
             self.notes.append("distributed optimizer assumed")
         chunks, layers = layout["pp"] * layout["vp"], shape.num_layers
         again = self.read("recompute", lambda text: recompute(text, chunks, layers))
+        if again is None and recipe is not None:
+            again = recomputed_by(recipe, chunks, layers)
         if again is None:
             again = self.default("recompute", recompute("none", 1, 1), "recomputation not stated, taken as none")
         self.notes += [again.note] if again.note else []
+        self.notes += [f"graphs, dispatcher and gradients by the recipe {recipe.name}"] if recipe else []
         without = any(self.text("framework").startswith(name) for name in spellings()["without_sequence_parallel"])
         offloaded = self.read("offload_layers", count) or 0
         modules = {f"again_{name}": float(name in again.modules) for name in RECOMPUTED}
@@ -249,6 +257,7 @@ class _Reader:
             "gradient_bytes": 4,
             "optimizer_bytes": adam_bytes(self.text("precision").lower() in ("fp32", "float32")),
             "fp8_params": 0.0,
+            **(columns_of_recipe(recipe) if recipe else {}),
         }
 
 

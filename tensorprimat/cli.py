@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "parse": ("tensorprimat.parse", "PARSE", "main", "read training logs: LOG"),
     "metrics": ("metrics.cli", "METRICS", "main", "figures of runs: RUN; cost, energy, check, flops"),
     "compare": ("compare.cli", "COMPARE", "main", "compare runs: RUN RUN -o DIR"),
+    "estimate": ("estimate.cli", "ESTIMATE", "main", "memory, step time and cost before anyone rents a GPU: KEY=VALUE"),
     "models": ("tensorprimat.add_model", "MODELS", "main", "the models of conf/model; add PATH: one more"),
     "gpus": ("tensorprimat.lists", "GPUS", "gpus", "the GPUs of conf/hardware"),
     "prices": ("tensorprimat.lists", "PRICES", "prices", "the example prices of conf/price"),
@@ -63,6 +64,7 @@ def commands() -> Iterator[Command]:
     """Yield every command, those of `metrics` and `data` among them."""
     for module, name, _, _ in COMMANDS.values():
         yield getattr(import_module(module), name)
+    from estimate.cli import COMMANDS as OF_ESTIMATE
     from metrics.check import CHECK, FLOPS
     from metrics.cli import COST, ENERGY_COMMAND
     from tensorprimat.add_model import ADD
@@ -70,6 +72,7 @@ def commands() -> Iterator[Command]:
     from tensorprimat.recipes import PARTS
 
     yield from (COST, ENERGY_COMMAND, CHECK, FLOPS, INSPECT, PREVIEW, ADD, *PARTS.values())
+    yield from (one for _, one, _ in OF_ESTIMATE.values())
 
 
 @command

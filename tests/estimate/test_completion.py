@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from estimate.completion import Judged, completed
 from estimate.jobs import Jobs
 from estimate.rows import read_row
@@ -32,10 +30,10 @@ def test_the_fastest_way_that_fits_is_taken_and_said() -> None:
 
 
 def test_where_nothing_fits_what_needs_least_is_taken() -> None:
-    row = read_row(LLAMA | {"recompute": ""})
-    (done,) = completed([row], lambda jobs: Judged(np.ones(jobs.count), 1e15 * (2 - jobs.recompute_layers)))
+    row = read_row(LLAMA | {"mbs": ""})
+    (done,) = completed([row], lambda jobs: Judged(1 / jobs.micro_batch_size, 1e15 * jobs.micro_batch_size))
     assert done.job is not None
-    assert done.job["recompute_layers"] == 1
+    assert done.job["micro_batch_size"] == 1
     assert "nothing fits" in done.notes[-1]
 
 

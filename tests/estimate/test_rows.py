@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conf.errors import InputError
+from conf.recipes import recipes
 from estimate.cells import hardware_named, network_bandwidth, recompute, stack
 from estimate.jobs import Jobs
 from estimate.row_shape import parameters, row_shape
@@ -21,7 +22,7 @@ from metrics.shape import shape_of_model
 COLLECTED = Path(__file__).parents[3] / "shared" / "data" / "published_runs.csv"
 HEADER = """gpu,gpus,nodes,interconnect,framework,model,params_b,layers,hidden,ffn,heads,kv_heads,vocab,seq,gbs,mbs,tp,\
 pp,vp,cp,ep,dp,fsdp_zero,precision,recompute,task,date"""
-LINE = """H100,64,8,NVLink+IB400,NeMo,llama3-70b,70.552,80,8192,28672,64,8,128256,8192,128,1,4,4,5,2,1,2,\
+LINE = """H100,64,8,NVLink+IB400,Megatron-Core,llama3-70b,70.552,80,8192,28672,64,8,128256,8192,128,1,4,4,5,2,1,2,\
 distopt(zero1),bf16,none,pretrain,v25.04.02"""
 LLAMA = dict(zip(HEADER.split(","), LINE.split(","), strict=True))
 MAY_BE_UNKNOWN = {"cuda_graphs", "flex_dispatcher", "overlapped_experts"}
@@ -32,10 +33,10 @@ def test_a_complete_row_is_a_job_without_defaults() -> None:
     row = read_row(LLAMA)
     assert (row.refused, row.missing, row.notes) == ("", frozenset(), ())
     assert row.job is not None
-    assert {*row.job} == {field.name for field in fields(Jobs)} - MAY_BE_UNKNOWN
+    assert {*row.job} == {field.name for field in fields(Jobs)}
     jobs = jobs_of([row.job])
     assert (jobs.count, jobs.world_size[0], jobs.num_micro_batches[0]) == (1, 64, 64)
-    assert (jobs.stack[0], jobs.hardware[0]) == ("nemo-25.04.02", "h100")
+    assert (jobs.stack[0], jobs.hardware[0]) == ("megatron_core-25.04.02", "h100")
     assert (jobs.nic_bandwidth[0], jobs.sequence_parallel[0], jobs.num_query_groups[0]) == (50e9, 1, 8)
 
 
@@ -154,6 +155,28 @@ def test_recomputation_as_rows_spell_it() -> None:
 )
 def test_a_stack_is_a_framework_and_its_release(framework: str, date: str, name: str) -> None:
     assert stack(framework, date) == name
+
+
+def test_a_row_of_bridge_has_what_its_recipe_says() -> None:
+    layout = {"gpu": "GB200", "gpus": "256", "nodes": "64", "model": "qwen3-235b-a22b", "experts": "128", "topk": "8"}
+    shape = {"layers": "94", "hidden": "4096", "ffn": "1536", "heads": "64", "kv_heads": "4", "vocab": "151936"}
+    known = [recipe for recipe in recipes("megatron_bridge-0.3.1", "qwen3_235b_a22b") if "gb200" in recipe.hardware]
+    sizes = {"tp": "tensor_model", "pp": "pipeline_model", "vp": "virtual_pipeline_model", "cp": "context"}
+    sizes |= {"ep": "expert_model"}
+    wanted = known[0].experiment
+    cut = {
+        name: str(wanted[f"layout.{own}_parallel_size"] or 1) for name, own in (sizes | {"ep": "expert_model"}).items()
+    }
+    work = {"mbs": str(wanted["training.micro_batch_size"]), "gbs": str(wanted["training.global_batch_size"])}
+    stated = {"precision": known[0].precision.replace("_current", ""), "framework": "Megatron-Bridge/NeMo 26.02"}
+    empty = {"dp": "", "params_b": "", "seq": "4096", "recompute": "", "date": "26.02"}
+    row = read_row(LLAMA | layout | shape | cut | work | stated | empty)
+    assert row.refused == ""
+    assert row.job is not None
+    assert row.job["gradient_bytes"] == 2
+    assert row.job["flex_dispatcher"] in (0, 1)
+    assert "recompute" not in row.missing
+    assert any(note.startswith("graphs, dispatcher and gradients by the recipe qwen3") for note in row.notes)
 
 
 def test_a_file_that_is_no_table_of_runs_is_refused() -> None:

@@ -1,0 +1,3 @@
+from estimate.cli import main
+
+raise SystemExit(main(None))

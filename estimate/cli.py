@@ -1,0 +1,227 @@
+"""`tprimat estimate KEY=VALUE…`: memory, step time, speed, cost, energy and CO2 of an experiment before anyone runs it;
+`rows`: the same for a table of runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conf.arguments import OUTPUT, Arguments, Command, Key, experiment_keys, program
+from conf.compose import choices
+from conf.errors import ConfigError, InputError, Main, Problem, command, writing
+from conf.facts import hardware
+from conf.load import load
+from conf.resolve import Experiment
+from conf.vendors import CPU
+from metrics.bill import Bill, Terms, bill
+from metrics.quantity import Quantity, shown
+from metrics.terms import KEYS, left_at_nothing, terms_of
+from parsers.storage import dumps, write
+from parsers.text import plain
+
+if TYPE_CHECKING:  # numpy takes a quarter of a second, which completion and --help do not wait for
+    from estimate.figures import Estimate
+
+_CALIBRATED = Key("calibrated", "parameters that `estimate calibrate` wrote (default: ours)", Path, None, "mine.yaml")
+_MONEY = ("gpu_hours", "days", "price", "total", "cost_per_trillion_tokens", "energy_mwh", "carbon_t", "carbon_total_t")
+ESTIMATE = Command(
+    name="estimate",
+    summary="Predict memory, step time, speed, cost, energy and CO2 of an experiment that nobody has run yet.",
+    words="KEY=VALUE…",
+    words_help="any key of conf/, as of launch: model=llama31_70b hardware=mi300x nodes=8",
+    keys=(*KEYS, _CALIBRATED),
+    others="any key of conf/, as of launch",
+    known=experiment_keys,
+    switches={
+        "--explain": "the parts of a step as bars, the roofline of each module, and what moves the step time",
+        "--json": "every figure with unit, source and interval",
+    },
+    output="write it as a record, which compare shows beside measured runs",
+    examples=(
+        "model=llama31_70b hardware=mi300x nodes=8",
+        "model=llama31_8b hardware=b200 precision=fp8 --explain",
+        "model=llama31_70b hardware=h100 nodes=8 tokens=15T price=oracle carbon=FRA -o estimates/h100",
+    ),
+)
+ROWS = Command(
+    name="estimate rows",
+    summary="Predict every row of a table of runs (docs/guide/estimate.md has its columns).",
+    words="FILE.csv",
+    output="here: the file to write, the table with its predictions",
+    switches={"--json": "how many rows were predicted, as JSON"},
+    examples=("sweep.csv -o predicted.csv",),
+)
+
+
+@command
+def rows(argv: Sequence[str] | None = None) -> int:
+    """Predict a table. 0: written; 2: no such table."""
+    from estimate.tables import predict_table
+
+    arguments = ROWS.parse(argv)
+    if len(arguments.words) != 1 or arguments.output is None:
+        what = "needs one table, and where to write it"
+        raise InputError(Problem("estimate rows", what, hint=f"{program('estimate')} rows sweep.csv {OUTPUT} out.csv"))
+    source, target = Path(arguments.words[0]), arguments.output
+    if target.exists() and source.exists() and target.samefile(source):
+        raise InputError(Problem(OUTPUT, "is the table itself", str(target), hint="another file"))
+    counts = predict_table(source, target)
+    if arguments.switches:
+        print(dumps(counts._asdict(), indent=1))
+    else:
+        print(f"{counts.predicted:,} rows predicted, {counts.refused:,} not (their note says why): {target}")
+    return 0
+
+
+COMMANDS: Mapping[str, tuple[Main, Command, str]] = {
+    "rows": (rows, ROWS, "every row of a table of runs"),
+}
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 0: printed; 2: bad input."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in COMMANDS:
+        return COMMANDS[words[0]][0](words[1:])
+    more = ["more, each with --help:", *(f"  {name:<10}{about}" for name, (*_, about) in COMMANDS.items())]
+    arguments = replace(ESTIMATE, more="\n".join(more)).parse(words)
+    if arguments.words:
+        raise InputError(*(Problem(word, "is not KEY=VALUE", allowed=", ".join(COMMANDS)) for word in arguments.words))
+    from estimate.figures import estimate
+
+    terms, notes = terms_of(arguments, ()), list[str]()
+    result = estimate(_experiment(arguments.others, notes), _parameters(arguments["calibrated"]))
+    terms, notes = _with_hosts(arguments, terms, notes)
+    if arguments.output is not None:
+        with writing(arguments.output):
+            write(result.record(), arguments.output)
+    if "--json" in arguments.switches:
+        print(dumps(_object(result, terms, notes, "--explain" in arguments.switches), indent=1))
+    else:
+        print(plain("\n".join(_lines(result, terms, notes, "--explain" in arguments.switches)), keep="\n"))
+    return 0
+
+
+def _parameters(path: Path | None) -> Any:
+    from estimate.fitted import read
+
+    return None if path is None else read(path)
+
+
+def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
+    """Return the experiment, on the platform of its hardware where none is typed. ConfigError: it is not valid."""
+    keys = dict(text.partition("=")[::2] for text in overrides)
+    device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
+    platform = [f"platform={device.vendor}"] if device and device.vendor and "platform" not in keys else []
+    e = load([*overrides, *platform])
+    if e.rehearse or e.platform.vendor is None:
+        what = "of a CPU, and of a rehearsal, there are no speeds to predict from"
+        hint = "hardware=h100, or another of `tprimat gpus`"
+        raise ConfigError(Problem("platform", what, CPU, "a GPU", hint))
+    notes += [str(warning.what) for warning in e.warnings]
+    return e
+
+
+def _with_hosts(arguments: Arguments, terms: Terms, notes: Sequence[str]) -> tuple[Terms, list[str]]:
+    """Return terms with the power of hosts, where the user says nothing of it, and what a bill leaves out."""
+    from estimate.figures import HOST_SHARE, HOSTS
+
+    if "host_share" in arguments.typed:
+        return terms, [*notes, *left_at_nothing(arguments)]
+    left = [] if "pue" in arguments.typed else ["energy and CO2 are without the building (pue=1.25)"]
+    return replace(terms, host_share=HOST_SHARE), [*notes, HOSTS, *left]
+
+
+def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) -> Iterator[str]:
+    e, figures = result.experiment, result.figures
+    gpus = f"{e.layout.world_size} × {e.hardware.spelled}"
+    yield f"{e.name}: {e.model.name} on {gpus}, {e.layout}, {_work(e)} (estimated)"
+    room = f"{result.room_bytes / 1e9:,.0f} GB"
+    device = figures["peak_memory_device_bytes"].readable()
+    allocated = figures["peak_memory_allocated_bytes"].readable()
+    yield _row("memory per GPU", f"{device} of {room}: {result.fits}", f"{allocated} allocated by torch; {device.note}")
+    yield from (_row(label, _interval(figures[name]), figures[name].note) for label, name in _SPEEDS)
+    yield _row("how wrong", result.accuracy)
+    yield _row(f"for {terms.tokens:g} tokens", "", f"goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}")
+    bill_: Bill = bill(result.option, terms)
+    yield from (_row(f"  {name}", _interval(bill_[name]), bill_[name].note) for name in _MONEY if name in bill_)
+    yield from (_row("note", note) for note in notes)
+    if explain:
+        yield from _explained(result)
+
+
+_SPEEDS = (
+    ("step time", "step_time_mean_s"),
+    ("speed", "tokens_per_s_per_gpu"),
+    ("", "tokens_per_s"),
+    ("", "tflops_per_gpu"),
+    ("MFU", "mfu_percent"),
+)
+_COLUMN = 28
+
+
+def _row(label: str, text: str, note: str = "") -> str:
+    return f"{label:<{_COLUMN}}{text:<44}{note}".rstrip()
+
+
+def _interval(quantity: Quantity) -> str:
+    if quantity.value is None or quantity.interval is None:
+        return str(quantity)
+    low, high = quantity.interval
+    return f"{quantity} ({shown(low, 3)} to {shown(high, 3)})"
+
+
+def _work(e: Experiment) -> str:
+    training = e.training
+    return f"{e.precision.name}, {training.global_batch_size} sequences of {training.seq_length:,} tokens a step"
+
+
+def _explained(result: Estimate) -> Iterator[str]:
+    from estimate.explained import bars, roofline_lines, sensitivities, swing_lines
+
+    yield from ("", "the parts of a step", *bars(_parts(result), "s"))
+    yield from ("", "memory of the fullest GPU", *bars(result.memory.parts(0), "GB", 1e-9))
+    yield from ("", "roofline", *roofline_lines(result.jobs))
+    yield from ("", "sensitivity", *swing_lines(sensitivities(result.jobs)))
+
+
+def _parts(result: Estimate) -> dict[str, float]:
+    from estimate.step_time import PARTS
+
+    return {name: float(getattr(result.time.parts, name).reshape(-1)[0]) for name in PARTS}
+
+
+def _object(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) -> dict[str, Any]:
+    e = result.experiment
+    about = {
+        "experiment": e.name,
+        "model": e.model.name,
+        "hardware": e.hardware.name,
+        "gpus": e.layout.world_size,
+        "layout": str(e.layout),
+        "provenance": "estimated",
+        "fits": result.fits,
+        "accuracy": {
+            "class": result.time.classes[0],
+            "runs": int(result.time.rows[0]),
+            "notes": list(result.time.notes[0]),
+        },
+        "notes": list(notes),
+        "figures": {name: quantity.to_json() for name, quantity in result.figures.items()},
+        "bill": {name: quantity.to_json() for name, quantity in bill(result.option, terms).items()},
+        "tokens": terms.tokens,
+        "step_time_parts_s": _parts(result),
+        "memory_parts_bytes": result.memory.parts(0),
+    }
+    if not explain:
+        return about
+    from estimate.explained import sensitivities
+    from estimate.roofline import rooflines
+
+    swings = {swing.name: 100 * swing.change for swing in sensitivities(result.jobs)}
+    modules = [bound._asdict() | {"flop_per_byte": bound.intensity} for bound in rooflines(result.jobs)]
+    return about | {"step_time_percent_for_10_percent_more": swings, "roofline": modules}

@@ -1,0 +1,149 @@
+"""An estimate of one experiment as figures: memory, step time, speed, MFU; each with unit, source and 95 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec.structs import replace as changed
+
+from conf.facts import peak_of
+from conf.resolve import Experiment
+from conf.vocabulary import requested
+from estimate.experiment import jobs_of_experiments, precision_of
+from estimate.fitted import Parameters
+from estimate.jobs import PEAK_OF, Jobs
+from estimate.memory import ASSUMED, Memory, memory
+from estimate.predict import Prediction, predict
+from metrics.bill import Option, energy_at
+from metrics.flops import DEFAULT, flops_per_token
+from metrics.peak import achievable_tflops, design_power, peak_tflops, utilisation
+from metrics.quantity import Quantity
+from metrics.shape import shape_of_model
+from parsers.planned import as_planned
+from parsers.record import Declaration, Record, RunRecipe
+
+HOST_SHARE = 0.25
+HOSTS = "hosts and network 25 % of the GPUs' TDP: nodes of 8 drew 1.20 to 1.29 times it (MLPerf Training's power logs)"
+_WHY = "an estimate"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A prediction for one experiment, job 0 of all arrays. figures: by the names of metrics.summary, in the order that
+    people read."""
+
+    experiment: Experiment
+    jobs: Jobs
+    memory: Memory
+    time: Prediction
+    figures: Mapping[str, Quantity]
+
+    @property
+    def option(self) -> Option:
+        """Return it as an option of a bill."""
+        device, gpus = self.experiment.hardware, self.experiment.layout.world_size
+        return Option(
+            label=f"{self.experiment.model.name} {device.name} ×{gpus}",
+            runs=0,
+            hardware=device.name,
+            gpus=gpus,
+            devices_per_package=device.devices_per_package,
+            **{name: self.figures[name] for name in ("tokens_per_s_per_gpu", "power_w_per_gpu", "energy_j_per_token")},
+        )
+
+    @property
+    def accuracy(self) -> str:
+        """Return how wrong it may be, in words: the runs that its interval is of."""
+        text = f"95 % by the errors of {int(self.time.rows[0]):,} published runs of the class {self.time.classes[0]}"
+        return "; ".join((f"{text}, each predicted without itself", *self.time.notes[0]))
+
+    @property
+    def room_bytes(self) -> float:
+        """Return the memory of one GPU."""
+        return float(self.jobs.memory_bytes.reshape(-1)[0])
+
+    @property
+    def fits(self) -> str:
+        """Return fits, tight (what torch allocates fits, but not all that the device shows) or does not fit."""
+        allocated, shown_ = (self.figures[f"peak_memory_{kind}_bytes"].value or 0.0 for kind in ("allocated", "device"))
+        if shown_ <= self.room_bytes:
+            return "fits"
+        return "tight" if allocated <= self.room_bytes else "does not fit"
+
+    def record(self) -> Record:
+        """Return it as a record, which `compare` shows beside measured ones and leaves out of its verdict."""
+        e, recipe = self.experiment, None
+        if e.recipe is not None:
+            recipe = RunRecipe(e.recipe.name, e.recipe.framework, e.recipe.release, e.recipe.source)
+        planned = Record(
+            id=f"{e.name}-estimated",
+            name=e.name,
+            provenance="planned",
+            status="unknown",
+            notes=(self.accuracy,),
+            framework=e.framework.name,
+            framework_version=e.framework.release,
+            platform=e.platform.name,
+            vendor=e.platform.vendor,
+            hardware=e.hardware.name,
+            requested=requested(e),
+            declared=tuple(Declaration(d.key, d.value, d.reason) for d in e.declared),
+            method=e.method,
+            batch=e.batch,
+            recipe=recipe,
+            given={"model": e.model.name},
+            environment={"num_nodes": e.nodes},
+        )
+        summary: Any = {name: quantity.to_json() for name, quantity in self.figures.items()}
+        return changed(as_planned(planned), provenance="estimated", status="completed", summary=summary)
+
+
+def estimate(e: Experiment, parameters: Parameters | None = None) -> Estimate:
+    """Return the prediction for `e`, by the shipped parameters or calibrated ones. ConfigError: hardware of which too
+    little is known."""
+    jobs = jobs_of_experiments(e)
+    bytes_, time = memory(jobs), predict(jobs, parameters)
+    ends = float(time.low_95_s[0]), float(time.high_95_s[0])
+    seconds = replace(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
+    tokens = e.training.global_batch_size * e.training.seq_length
+    speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
+    return Estimate(e, jobs, bytes_, time, {**_speeds(e, seconds, speed), **_sizes(bytes_), **_power(e, speed)})
+
+
+def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quantity]:
+    per_token = flops_per_token(shape_of_model(e.model), e.training.seq_length)
+    tflops = speed.times(per_token / 1e12, "TFLOP/s/GPU", note=DEFAULT.name)
+    peak = peak_of(e.hardware, PEAK_OF[precision_of(e)])
+    name = peak[0] if peak else None
+    return {
+        "step_time_mean_s": seconds,
+        "tokens_per_s_per_gpu": speed,
+        "tokens_per_s": speed.times(e.layout.world_size, "tokens/s", note=_WHY),
+        "tflops_per_gpu": tflops,
+        "mfu_percent": _share(tflops, peak_tflops(e.hardware, name)),
+        "mfu_achievable_percent": _share(tflops, achievable_tflops(e.hardware, name)),
+    }
+
+
+def _share(tflops: Quantity, peak: Quantity) -> Quantity:
+    """Return the share of a peak, with the interval of the speed."""
+    share = utilisation(tflops, peak)
+    if not share.value or not tflops.value:
+        return share
+    return replace(share, interval=tflops.times(share.value / tflops.value, "%").interval)
+
+
+def _sizes(bytes_: Memory) -> dict[str, Quantity]:
+    allocated, shown_ = float(bytes_.allocated.max()), float(bytes_.on_device.max())
+    beside = f"with {', '.join(ASSUMED)}, which are assumed"
+    return {
+        "peak_memory_allocated_bytes": Quantity(allocated, "bytes", "computed", note="what torch allocates"),
+        "peak_memory_device_bytes": Quantity(shown_, "bytes", "assumed", note=beside),
+    }
+
+
+def _power(e: Experiment, speed: Quantity) -> dict[str, Quantity]:
+    power = design_power(e.hardware, _WHY)
+    return {"power_w_per_gpu": power, "energy_j_per_token": energy_at(speed, power)}

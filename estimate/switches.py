@@ -1,0 +1,122 @@
+"""Gradients, graphs and experts by a vendor's recipe, and which recipe a published run followed: a table of
+runs has no columns for these, and a step of experts depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from math import nan
+from typing import Any
+
+from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, RECIPES, Recipe, recipes
+from estimate.cells import Again
+from estimate.jobs import RECOMPUTED
+
+UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
+_GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}
+"""Share of a layer's kernels in a graph of this scope (Megatron-Core's cuda_graph_scope): a third each for attention,
+routing and experts, an MLP in place of the last two."""
+_FP8_PARAMS = ("fp8_param", "fp8_param_gather", "fp8_params")
+"""Settings of recipes by which weights rest in fp8, in Bridge, Primus and NeMo."""
+_BYTES = {"float32": 4, "fp32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "uint8": 1, "fp8": 1}
+_SIZES = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
+_PRECISIONS = {"fp8_current": "fp8"}
+
+
+def switches(recipe: Recipe) -> dict[str, float]:
+    """Return the optional columns of Jobs that a recipe decides; nan where it does not say."""
+    dispatcher = recipe.stated("moe_token_dispatcher_type")
+    deep = recipe.stated("use_turbo_deepep") or recipe.stated("moe_enable_deepep")
+    overlap = recipe.settings.get("comm_overlap")
+    known = overlap.get("set", {}) if isinstance(overlap, Mapping) else {}
+    overlapped = known.get("overlap_moe_expert_parallel_comm", recipe.stated("overlap_moe_expert_parallel_comm"))
+    return {
+        "cuda_graphs": _graphs(recipe),
+        "flex_dispatcher": nan if dispatcher is None else float(dispatcher == "flex" or bool(deep)),
+        "overlapped_experts": nan if overlapped is None else float(bool(overlapped)),
+    }
+
+
+def _graphs(recipe: Recipe) -> float:
+    """Return the share of a layer that is in graphs."""
+    kind, scope = recipe.stated("cuda_graph_impl"), recipe.stated("cuda_graph_scope") or []
+    if kind is None:
+        enabled = recipe.stated("enable_cuda_graph")
+        return nan if enabled is None else float(bool(enabled))
+    scopes = [scope] if isinstance(scope, str) else list(scope)
+    if kind == "none":
+        return 0.0
+    return 1.0 if not scopes or "full_iteration" in scopes else min(1.0, sum(_GRAPHS.get(s, 0.0) for s in scopes))
+
+
+def again(how: tuple[Any, Any, Any], modules: frozenset[str], chunks: int, layers: int) -> Again:
+    """Return what Megatron recomputes. how: recompute_granularity, _method and _num_layers: `uniform` is all layers,
+    `block` the first num_layers of each of `chunks` parts of the pipeline (Megatron-LM@d98e8a6
+    megatron/core/recompute.py:170-180), `selective` the modules."""
+    granularity, method, num_layers = how
+    if granularity == "full":
+        return Again(1.0 if method == "uniform" else min(1.0, (num_layers or 1) * chunks / layers))
+    return Again(modules=modules or frozenset(("core_attn",))) if granularity == "selective" else Again()
+
+
+def recompute_modules(recipe: Recipe | None) -> frozenset[str]:
+    """Return the modules that a recipe recomputes; those that Jobs do not tell apart (shared experts) are left out."""
+    named = (recipe.stated("recompute_modules") if recipe else None) or ()
+    return frozenset(named).intersection(RECOMPUTED)
+
+
+def columns_of_recipe(recipe: Recipe) -> dict[str, float]:
+    """Return the columns of Jobs that a table of runs has no column for, by the recipe that a row followed."""
+    gradients = recipe.experiment.get("precision.accumulate_allreduce_grads_in_fp32")
+    known = {} if gradients is None else {"gradient_bytes": 4.0 if gradients else 2.0}
+    return switches(recipe) | kept_in_less(recipe) | known
+
+
+def kept_in_less(recipe: Recipe) -> dict[str, float]:
+    """Return what a recipe keeps in less than usual: weights in fp8, the optimizer in less than fp32 (Megatron-Core,
+    use_precision_aware_optimizer)."""
+    known = {"fp8_params": float(any(recipe.stated(name) for name in _FP8_PARAMS))}
+    if not recipe.stated("use_precision_aware_optimizer"):
+        return known
+    kept = [recipe.stated(f"{name}_dtype") for name in ("main_params", "exp_avg", "exp_avg_sq")]
+    names = [kind["dtype"] if isinstance(kind, Mapping) else kind or "float32" for kind in kept]
+    return known | {"optimizer_bytes": float(sum(_BYTES[str(name)] for name in names))}
+
+
+def recomputed_by(recipe: Recipe, chunks: int, layers: int) -> Again:
+    """Return what a recipe recomputes."""
+    granularity, method, count = (
+        recipe.experiment.get(f"training.recompute_{name}") for name in ("granularity", "method", "num_layers")
+    )
+    return again((granularity, method, count), recompute_modules(recipe), chunks, layers)
+
+
+def followed(models: Iterable[str], job: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe of the row's stack that a job is by all that the row states: model, GPU, precision, layout and
+    batch; the oldest release first. None where there is none. models: its names in conf/model."""
+    folders = _folders(str(job["stack"]).partition("-")[0])
+    if not folders:
+        return None
+    case = (job["hardware"], job["precision"], job["micro_batch_size"], *(job[f"{n}_parallel_size"] for n in _SIZES))
+    cases = (_by_case(folder, model) for folder in folders for model in models)
+    known = [recipe for known_cases in cases for recipe in known_cases.get(case, ())]
+    same = [r for r in known if r.experiment[GLOBAL_BATCH] == job["global_batch_size"]]
+    return next(iter(same or known), None)
+
+
+@cache
+def _folders(framework: str) -> tuple[str, ...]:
+    """Return the folders of the recipes of a framework, by release."""
+    return tuple(sorted(path.name for path in RECIPES.iterdir() if path.name.partition("-")[0] == framework))
+
+
+@cache
+def _by_case(folder: str, model: str) -> Mapping[tuple[Any, ...], list[Recipe]]:
+    cases: dict[tuple[Any, ...], list[Recipe]] = {}
+    for recipe in recipes(folder, model):
+        sizes = (recipe.experiment.get(f"layout.{name}_parallel_size") or 1 for name in _SIZES)
+        precision = _PRECISIONS.get(recipe.precision, recipe.precision)
+        case = (precision, recipe.experiment[MICRO_BATCH], *sizes)
+        for device in recipe.hardware:
+            cases.setdefault((device, *case), []).append(recipe)
+    return cases
