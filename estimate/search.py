@@ -1,0 +1,340 @@
+"""The layouts that are best for a model, GPUs and a batch, under limits: every valid one is predicted, the rest is
+sorting. Several requests (GPUs, numbers of nodes, precisions) are searched at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from math import exp, hypot, log, sqrt
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conf.compose import choices, compose
+from conf.errors import ConfigError, Problem
+from conf.facts import hardware
+from conf.load import _request, _values, settle
+from conf.schema import Request
+from estimate.experiment import columns_of
+from estimate.figures import Estimate, estimate
+from estimate.fitted import Parameters
+from estimate.jobs import GB, Jobs, Numbers
+from estimate.layouts import Integers, Layouts, layouts_of
+from estimate.memory import memory
+from estimate.predict import Prediction, predict
+from estimate.step_time import PARTS
+from metrics.bill import Terms
+from metrics.peak import design_power
+from metrics.quantity import Quantity
+
+Objective = Literal["throughput", "cost", "energy", "time"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+BEST = 10
+_NEAR = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a layout; None: no limit. headroom: share of a GPU's memory that stays free of what its device
+    shows. cost: of the training, in the currency of its prices. power_w: of all GPUs and hosts at their TDP. days: of
+    the training."""
+
+    headroom: float = 0.0
+    cost: float | None = None
+    power_w: float | None = None
+    days: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """All layouts of one request, predicted. memory_bytes: on the device, of the fullest stage. within: which keep the
+    limits. of_a_second: what one second of step time adds to each objective, per token; nan where it is unknown."""
+
+    layouts: Layouts
+    jobs: Jobs
+    time: Prediction
+    memory_bytes: Numbers
+    room_bytes: float
+    within: NDArray[np.bool_]
+    of_a_second: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """Return GPUs and precision in words."""
+        r = self.layouts.request
+        return f"{r.world_size:,} × {r.hardware.name}, {r.precision.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A layout that was found: its place in its space, its figures, its parts in seconds, and why it is behind the
+    best of all."""
+
+    space: Space
+    index: int
+    estimate: Estimate
+    parts: Mapping[str, float]
+    score: float
+    behind: str
+
+
+class Ratio(NamedTuple):
+    """The best of `label` against the best of all, of the objective: above 1 it takes more."""
+
+    label: str
+    ratio: Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The result of a search. best: at most ten, the best first. of_each: the best of each request. front: those that
+    no other beats in all of speed, cost (energy without prices) and memory, the fastest first. unfit: the layout that
+    would be best if memory were no limit, where it is better."""
+
+    objective: Objective
+    spaces: tuple[Space, ...]
+    best: tuple[Found, ...]
+    of_each: tuple[Found, ...]
+    ratios: tuple[Ratio, ...]
+    front: tuple[Found, ...]
+    unfit: Found | None
+
+
+def requests_of(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], Request]]:
+    """Return every request that `overrides` describe, with the overrides of each: values with commas between them
+    (hardware=b200,mi355x) are one each. The platform follows from the hardware where it is not typed. ConfigError: it
+    is none."""
+    found = []
+    for job in product(*map(_values, overrides)):
+        keys = dict(text.partition("=")[::2] for text in job)
+        device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
+        typed = (*job, f"platform={device.vendor}") if device and device.vendor and "platform" not in keys else job
+        common, side, _ = settle(typed)
+        found.append((tuple(typed), _request(compose([*common, *side]))))
+    return found
+
+
+def search(
+    requests: Sequence[Request],
+    terms: Terms,
+    limits: Limits | None = None,
+    objective: Objective = "throughput",
+    parameters: Parameters | None = None,
+) -> Search:
+    """Return the best layouts of `requests`, of which each has sizes and batch as it was typed, all else open.
+    ConfigError: no layout is valid or within the limits, or the objective needs a price that is missing."""
+    kept = limits or Limits()
+    spaces = tuple(_space(request, terms, kept, parameters) for request in requests)
+    if missing := [space for space in spaces if not np.isfinite(space.of_a_second[objective])]:
+        names = [space.layouts.request.hardware.name for space in missing]
+        raise ConfigError(*(_unknown(name, objective) for name in dict.fromkeys(names)))
+    if not any(space.within.any() for space in spaces):
+        raise ConfigError(*(_nothing_within(space, kept) for space in spaces))
+    places = _sorted([(space, np.flatnonzero(space.within)) for space in spaces], objective)
+    first = places[0]
+    best = tuple(_found(*place, objective, first, parameters) for place in places[:BEST])
+    each = tuple(
+        _found(*_sorted([(space, np.flatnonzero(space.within))], objective)[0], objective, first, parameters)
+        for space in spaces
+        if space.within.any()
+    )
+    front = tuple(_found(*place, objective, first, parameters) for place in _front(spaces, terms))
+    unfit = _unfit(spaces, objective, first, parameters)
+    ratios = tuple(_ratio(one, best[0], objective) for one in each if one.space is not best[0].space)
+    return Search(objective=objective, spaces=spaces, best=best, of_each=each, ratios=ratios, front=front, unfit=unfit)
+
+
+def jobs_of_layouts(layouts: Layouts) -> Jobs:
+    """Return the jobs of all layouts: what they have in common is that of the first."""
+    columns = {name: np.asarray(value) for name, value in columns_of(layouts.experiment_of(0)).items()}
+    sizes = {
+        "tensor_model_parallel_size": layouts.tp,
+        "expert_tensor_parallel_size": layouts.tp,
+        "pipeline_model_parallel_size": layouts.pp,
+        "virtual_pipeline_model_parallel_size": layouts.vp,
+        "context_parallel_size": layouts.cp,
+        "expert_model_parallel_size": layouts.ep,
+        "data_parallel_size": layouts.dp,
+        "sequence_parallel": layouts.sp,
+        "micro_batch_size": layouts.micro_batch_size,
+        "again_core_attn": layouts.recompute == _SELECTIVE,
+        "recompute_layers": layouts.recompute == _FULL,
+    }
+    return Jobs(**columns | {name: column.astype(float) for name, column in sizes.items()})
+
+
+_SELECTIVE, _FULL = 1, 2  # of RECOMPUTED
+
+
+def _space(request: Request, terms: Terms, limits: Limits, parameters: Parameters | None) -> Space:
+    """Return all layouts of a request with their predictions."""
+    layouts = layouts_of(request)
+    jobs = jobs_of_layouts(layouts)
+    time, taken = predict(jobs, parameters), memory(jobs).on_device.max(axis=0)
+    room = float(jobs.memory_bytes)
+    device, world = request.hardware, request.world_size
+    tokens = request.training.global_batch_size * request.training.seq_length
+    price = terms.prices.of(device.name).value
+    power = _power_w(request, terms)
+    gpu_hours = world / device.devices_per_package / 3600 / tokens
+    of_a_second = {
+        "throughput": world / tokens,
+        "time": 1 / tokens,
+        "cost": np.nan if price is None else gpu_hours * price,
+        "energy": power / tokens,
+    }
+    within = taken <= room * (1 - limits.headroom)
+    per_token = time.step_time_s * terms.tokens / terms.goodput
+    if limits.days is not None:
+        within &= per_token * of_a_second["time"] / 86400 <= limits.days
+    if limits.cost is not None:
+        if price is None:
+            raise ConfigError(_unknown(device.name, "cost"))
+        within &= per_token * of_a_second["cost"] <= limits.cost
+    if limits.power_w is not None:
+        within &= power <= limits.power_w
+    return Space(
+        layouts=layouts,
+        jobs=jobs,
+        time=time,
+        memory_bytes=taken,
+        room_bytes=room,
+        within=within,
+        of_a_second=of_a_second,
+    )
+
+
+def _power_w(request: Request, terms: Terms) -> float:
+    """Return the power of all GPUs at their TDP, hosts and building."""
+    power = design_power(request.hardware).value
+    return np.nan if power is None else power * request.world_size * (1 + terms.host_share) * terms.pue
+
+
+def _sorted(candidates: Sequence[tuple[Space, Integers]], objective: Objective, most: int = BEST) -> list[_Place]:
+    """Return the best places of several spaces, the best first; of equal ones that of less memory."""
+    places = []
+    for space, indices in candidates:
+        score = space.time.step_time_s[indices] * space.of_a_second[objective]
+        order = np.lexsort((space.memory_bytes[indices], score))[:most]
+        places += [(space, int(indices[n])) for n in order]
+    return sorted(places, key=lambda place: _score(place[0], place[1], objective))[:most]
+
+
+_Place = tuple[Space, int]
+
+
+def _score(space: Space, index: int, objective: Objective) -> float:
+    return float(space.time.step_time_s[index] * space.of_a_second[objective])
+
+
+def _found(space: Space, index: int, objective: Objective, first: _Place, parameters: Parameters | None) -> Found:
+    result = estimate(space.layouts.experiment_of(index), parameters)
+    return Found(
+        space=space,
+        index=index,
+        estimate=result,
+        parts=_parts(space, index),
+        score=_score(space, index, objective),
+        behind=_behind(space, index, first, objective),
+    )
+
+
+def _parts(space: Space, index: int) -> dict[str, float]:
+    known = space.time.parts
+    shape = space.time.step_time_s.shape
+    return {name: float(np.broadcast_to(getattr(known, name), shape)[index]) for name in PARTS}
+
+
+def _behind(space: Space, index: int, first: _Place, objective: Objective) -> str:
+    """Return why a layout is behind the best: by how much, and which parts are longer; empty of the best itself."""
+    share = _score(space, index, objective) / _score(*first, objective) - 1
+    if (space, index) == first:
+        return ""
+    if space is not first[0]:
+        return f"{100 * share:+.1f} %"
+    mine, theirs = _parts(space, index), _parts(*first)
+    longer = sorted(((mine[name] - theirs[name], name) for name in PARTS), reverse=True)
+    parts = [f"{name} {seconds:+.3g} s" for seconds, name in longer[:2] if seconds > _NEAR]
+    if not parts:
+        return f"{100 * share:+.1f} %: {(space.memory_bytes[index] - space.memory_bytes[first[1]]) / GB:+.1f} GB"
+    return f"{100 * share:+.1f} %: {', '.join(parts)}"
+
+
+def _front(spaces: Sequence[Space], terms: Terms) -> list[_Place]:
+    """Return the places that no other beats in all of time a token and GPU, cost a token (energy where a price is
+    missing) and memory; the fastest first."""
+    priced = all(np.isfinite(space.of_a_second["cost"]) for space in spaces)
+    money = "cost" if priced else "energy"
+    own: list[tuple[float, float, float, _Place]] = []
+    for space in spaces:  # within a space cost follows from time: only time and memory are left
+        indices = np.flatnonzero(space.within)
+        seconds, taken = space.time.step_time_s[indices], space.memory_bytes[indices]
+        order = np.lexsort((taken, seconds))
+        least = np.minimum.accumulate(taken[order])
+        ahead = np.concatenate(([True], taken[order][1:] < least[:-1]))[: len(order)]
+        for n in order[ahead]:
+            second = float(seconds[n])
+            worth = (second * space.of_a_second["throughput"], second * space.of_a_second[money], float(taken[n]))
+            own.append((*worth, (space, int(indices[n]))))
+    front = [one for one in own if not any(_beats(other, one) for other in own)]
+    return [place for *_, place in sorted(front, key=lambda one: one[:3])]
+
+
+def _beats(other: tuple[float, float, float, _Place], one: tuple[float, float, float, _Place]) -> bool:
+    return other[:3] != one[:3] and all(theirs <= mine for theirs, mine in zip(other[:3], one[:3], strict=True))
+
+
+def _unfit(spaces: Sequence[Space], objective: Objective, first: _Place, parameters: Parameters | None) -> Found | None:
+    """Return the best of what only memory excludes, where it is better than the best."""
+    excluded = [(space, np.flatnonzero(space.memory_bytes > space.room_bytes)) for space in spaces]
+    places = _sorted(excluded, objective, 1)
+    if not places or _score(*places[0], objective) >= _score(*first, objective):
+        return None
+    return _found(*places[0], objective, first, parameters)
+
+
+def _ratio(one: Found, best: Found, objective: Objective) -> Ratio:
+    """Return the ratio of two objectives with its interval: half widths of the logarithms, of which COMMON is the
+    correlation, as squares: sqrt(a² + b² - 2 r a b). A layout's own price or power has no interval."""
+    halves = []
+    for found in (one, best):
+        low, high = (float(end[found.index]) for end in (found.space.time.low_95_s, found.space.time.high_95_s))
+        halves.append(log(high / low) / 2)
+    a, b = halves
+    half = sqrt(max(hypot(a, b) ** 2 - 2 * COMMON * a * b, 0.0))
+    value = one.score / best.score
+    ends = (value * exp(-half), value * exp(half))
+    note = f"of the {objective} of a token; the errors of both are taken to correlate by {COMMON:g}"
+    return Ratio(one.space.label, replace(Quantity.of(value, "", "computed", note), interval=ends))
+
+
+COMMON = 0.0
+"""Correlation of the errors of two predictions on different GPUs. 0 is the widest of what was measured: see
+benchmarks/estimate_search.py."""
+
+
+def _unknown(name: str, objective: str) -> Problem:
+    if objective == "energy":
+        return Problem("hardware", f"nobody states the power of {name}", hint="objective=throughput")
+    hint = f"price.usd_per_gpu_hour.{name}=3.10, or price=oracle"
+    return Problem("price", f"no price of {name}, without which nothing is said of cost", hint=hint)
+
+
+def _nothing_within(space: Space, limits: Limits) -> Problem:
+    """Return why no layout keeps the limits: the least memory that any takes, and the shortest step."""
+    r, least = space.layouts.request, int(np.argmin(space.memory_bytes))
+    free = f" less {100 * limits.headroom:g} %" if limits.headroom else ""
+    smallest = space.layouts.experiment_of(least).layout
+    stated = {field.name: getattr(limits, field.name) for field in fields(limits) if field.name != "headroom"}
+    typed = [f"{name} {value:g}" for name, value in stated.items() if value is not None]
+    if space.memory_bytes[least] > space.room_bytes * (1 - limits.headroom):
+        what = (
+            f"none of {len(space.layouts):,} valid layouts of {r.model.name} on {space.label} fits: the smallest, "
+            f"{smallest}, takes {space.memory_bytes[least] / GB:,.1f} GB"
+        )
+        hint = "more GPUs that PP divides, a GPU with more memory, or a shorter sequence"
+        return Problem("layout", what, "", f"{space.room_bytes / GB:,.0f} GB{free}", hint)
+    what = f"none of {len(space.layouts):,} valid layouts of {r.model.name} on {space.label} keeps the limits"
+    return Problem("layout", what, ", ".join(typed), hint="a wider limit, or other GPUs")

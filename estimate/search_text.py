@@ -1,0 +1,133 @@
+"""A search as people read it: the best layouts with the parts that the others lose by, the commands that run the first
+three, and those that no other beats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from shlex import join
+from typing import Any
+
+from conf.resolve import Experiment
+from estimate.jobs import GB
+from estimate.layouts import command
+from estimate.search import Found, Search
+from metrics.bill import Terms, bill
+from metrics.quantity import Quantity, shown
+
+_RUN = 3
+_FRONT = 12
+
+
+def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
+    """Yield the tables. typed: the overrides of the search, which the commands begin with; lists of values in them are
+    replaced by those of each layout."""
+    for space in result.spaces:
+        r, count = space.layouts.request, int(space.within.sum())
+        batch = f"{r.training.global_batch_size:,} sequences of {r.training.seq_length:,} tokens"
+        fit = f"{count:,} of {len(space.layouts):,} valid layouts fit the limits"
+        yield f"{r.model.name} on {space.label}, {batch}: {fit}"
+    several = len(result.spaces) > 1
+    yield from ("", f"best in {result.objective}", _row(_HEAD))
+    yield from (_row(_cells(n, found, several)) for n, found in enumerate(result.best, 1))
+    if result.unfit is not None:
+        taken, room = result.unfit.space.memory_bytes[result.unfit.index], result.unfit.space.room_bytes
+        layout = result.unfit.estimate.experiment.layout
+        needs = f"{taken / GB:,.0f} GB of {room / GB:,.0f}"
+        yield f"memory decides: {layout} would be ahead ({result.unfit.behind}), and needs {needs}"
+    yield from ("", "the parts of a step, s", *_parts(result.best[:_RUN]))
+    if several:
+        yield from ("", "the best of each", _row(_HEAD))
+        yield from (_row(_cells(n, found, True)) for n, found in enumerate(result.of_each, 1))
+        yield from (f"{label}: {_interval(ratio)} × the best; {ratio.note}" for label, ratio in result.ratios)
+    yield from ("", *_front(result, terms))
+    yield from ("", "to run", *(f"{n}. {_command(found.estimate.experiment, typed)}" for n, found in _numbered(result)))
+
+
+def to_json(result: Search, typed: Sequence[str]) -> dict[str, Any]:
+    """Return a search as plain data: each layout with its figures, parts and command."""
+    spaces = [
+        {"gpus": space.label, "valid": len(space.layouts), "within": int(space.within.sum())} for space in result.spaces
+    ]
+    ratios = [{"gpus": label, "ratio": ratio.to_json()} for label, ratio in result.ratios]
+    named = {"best": result.best, "best_of_each": result.of_each, "front": result.front}
+    found = {name: [_object(one, typed) for one in several] for name, several in named.items()}
+    return {"objective": result.objective, "spaces": spaces, **found, "ratios": ratios}
+
+
+def _object(found: Found, typed: Sequence[str]) -> dict[str, Any]:
+    e = found.estimate.experiment
+    return {
+        "gpus": found.space.label,
+        "layout": str(e.layout),
+        "overrides": list(command(e)),
+        "command": _command(e, typed),
+        "figures": {name: quantity.to_json() for name, quantity in found.estimate.figures.items()},
+        "parts_s": dict(found.parts),
+        "behind": found.behind,
+    }
+
+
+def _numbered(result: Search) -> Iterator[tuple[int, Found]]:
+    yield from enumerate(result.best[:_RUN], 1)
+
+
+_HEAD = ("", "layout", "mbs", "recompute", "step time s, 95 %", "tokens/s/GPU", "memory GB", "behind the best by")
+_WIDTHS = (4, 30, 5, 11, 26, 14, 11, 0)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
+
+
+def _cells(number: int, found: Found, several: bool) -> tuple[str, ...]:
+    e, figures = found.estimate.experiment, found.estimate.figures
+    where = f"; {found.space.label}" if several else ""
+    return (
+        f"{number}.",
+        str(e.layout),
+        str(e.training.micro_batch_size),
+        e.training.recompute_granularity or "none",
+        _interval(figures["step_time_mean_s"]),
+        shown(figures["tokens_per_s_per_gpu"].value),
+        f"{found.space.memory_bytes[found.index] / GB:,.1f}",
+        f"{found.behind or 'the best'}{where}",
+    )
+
+
+def _interval(quantity: Quantity) -> str:
+    if quantity.interval is None:
+        return shown(quantity.value)
+    low, high = quantity.interval
+    return f"{shown(quantity.value)} ({shown(low, 3)} to {shown(high, 3)})"
+
+
+def _parts(found: Sequence[Found]) -> Iterator[str]:
+    """Yield the parts of the first layouts beside each other; those that all lack are left out."""
+    for name in found[0].parts:
+        if any(one.parts[name] for one in found):
+            yield f"{name:<20}" + "".join(f"{shown(one.parts[name], 3):>10}" for one in found)
+
+
+def _front(result: Search, terms: Terms) -> Iterator[str]:
+    """Yield the layouts that no other beats, at most a dozen, evenly out of them, and what each costs."""
+    every = max(1, -(-len(result.front) // _FRONT))
+    some = result.front[::every]
+    more = f", {len(some)} of {len(result.front)} shown" if every > 1 else ""
+    yield f"not beaten in speed, cost and memory at once{more}"
+    for found in some:
+        figures = bill(found.estimate.option, terms)
+        money = figures["total"] if figures["total"].value is not None else figures["energy_mwh"]
+        speed = shown(found.estimate.figures["tokens_per_s_per_gpu"].value)
+        taken = found.space.memory_bytes[found.index] / GB
+        cost = f"{money} for {terms.tokens:g} tokens"
+        layout = str(found.estimate.experiment.layout)
+        yield f"{layout:<30} {speed:>9} tokens/s/GPU {taken:>7,.1f} GB  {cost}; {found.space.label}"
+
+
+def _command(e: Experiment, typed: Sequence[str]) -> str:
+    """Return the command that runs a layout: what was typed, and its sizes in place of a layout's."""
+    groups = {"platform": e.platform.name, "hardware": e.hardware.name, "nodes": e.nodes, "precision": e.precision.name}
+    replaced = {text.partition("=")[0] for text in command(e)} | {*groups, "layout", "method"}
+    kept = [text for text in typed if text.partition("=")[0] not in replaced]
+    own = [f"{name}={value}" for name, value in groups.items()]
+    return join(["tprimat", "launch", *kept, *own, *command(e)])

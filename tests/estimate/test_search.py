@@ -1,0 +1,119 @@
+"""The search: what is best, what no other beats, limits, several GPUs at once."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from conf import load_experiment
+from conf.errors import ConfigError
+from estimate.figures import estimate
+from estimate.search import COMMON, Limits, Objective, Search, requests_of, search
+from estimate.search_text import lines, to_json
+from metrics.bill import Terms, bill
+from metrics.terms import read_prices
+
+TERMS = Terms(tokens=1e12, prices=read_prices("oracle"))
+SMALL = ("model=llama31_8b", "hardware=h100", "training.global_batch_size=64")
+BOTH = ("model=llama31_8b", "hardware=h100,mi300x", "training.global_batch_size=64")
+
+
+@cache
+def result(*overrides: str, objective: Objective = "throughput", limits: Limits | None = None) -> Search:
+    return search([request for _, request in requests_of(overrides)], TERMS, limits, objective)
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes", "hardware"), [("llama31_8b", 1, "h100"), ("llama31_70b", 8, "mi300x"), ("qwen25_7b", 1, "b200")]
+)
+def test_the_best_is_never_slower_than_the_planned_layout(model: str, nodes: int, hardware: str) -> None:
+    overrides = (f"model={model}", f"hardware={hardware}", f"nodes={nodes}")
+    best = result(*overrides).best[0]
+    planned = estimate(load_experiment(*overrides, f"platform={best.estimate.experiment.platform.name}"))
+    assert planned.figures["peak_memory_device_bytes"].value <= planned.room_bytes
+    assert best.estimate.figures["step_time_mean_s"].value <= planned.figures["step_time_mean_s"].value * (1 + 1e-9)
+
+
+def test_no_layout_within_the_limits_is_faster_than_the_best_or_beats_one_of_the_front() -> None:
+    found = result(*SMALL)
+    (space,) = found.spaces
+    times, taken = space.time.step_time_s[space.within], space.memory_bytes[space.within]
+    assert found.best[0].space.time.step_time_s[found.best[0].index] == times.min()
+    for one in found.front:
+        time, bytes_ = space.time.step_time_s[one.index], space.memory_bytes[one.index]
+        assert not ((times <= time) & (taken <= bytes_) & ((times < time) | (taken < bytes_))).any()
+    ahead = [(space.time.step_time_s[one.index], space.memory_bytes[one.index]) for one in found.front]
+    covered = np.zeros(len(times), dtype=bool)
+    for time, bytes_ in ahead:
+        covered |= (times >= time) & (taken >= bytes_)
+    assert covered.all()
+
+
+def test_the_ten_best_are_in_order_and_say_what_they_lose_by() -> None:
+    found = result(*SMALL)
+    scores = [one.score for one in found.best]
+    assert scores == sorted(scores)
+    assert len(found.best) == 10
+    assert found.best[0].behind == ""
+    for one in found.best:
+        assert sum(one.parts.values()) == pytest.approx(one.estimate.figures["step_time_mean_s"].value)
+    last = found.best[-1]
+    longer = max(last.parts, key=lambda name: last.parts[name] - found.best[0].parts[name])
+    assert longer in last.behind
+
+
+@pytest.mark.parametrize("objective", ["throughput", "cost", "energy", "time"])
+def test_the_bill_of_the_best_is_the_least_of_each_gpu(objective: Objective) -> None:
+    found = result(*BOTH, objective=objective)
+    figure = {"throughput": "tokens_per_s_per_gpu", "cost": "total", "energy": "energy_kwh", "time": "days"}[objective]
+    values = [bill(one.estimate.option, TERMS)[figure].value for one in found.of_each]
+    best = bill(found.best[0].estimate.option, TERMS)[figure].value
+    assert best == pytest.approx(max(values) if objective == "throughput" else min(values))
+    assert len(values) == 2
+
+
+def test_the_ratio_of_two_gpus_has_an_interval_of_both_errors() -> None:
+    (ratio,) = result(*BOTH).ratios
+    one, other = result(*BOTH).of_each
+    widths = [np.log(np.divide(*reversed(each.estimate.figures["step_time_mean_s"].interval))) for each in (one, other)]
+    assert ratio.ratio.value >= 1
+    low, high = ratio.ratio.interval
+    width = np.sqrt(widths[0] ** 2 + widths[1] ** 2 - 2 * COMMON * widths[0] * widths[1])
+    assert np.log(high / low) == pytest.approx(width)
+
+
+def test_limits_exclude_what_takes_more() -> None:
+    free = result(*SMALL)
+    days = bill(free.best[0].estimate.option, TERMS)["days"].value
+    cost = bill(free.best[0].estimate.option, TERMS)["total"].value
+    for limits in (Limits(days=days * 1.02), Limits(cost=cost * 1.02), Limits(headroom=0.3)):
+        found = result(*SMALL, limits=limits)
+        assert found.best[0].score >= free.best[0].score
+        assert found.spaces[0].within.sum() < free.spaces[0].within.sum()
+    for limits in (Limits(days=days * 0.9), Limits(cost=cost * 0.9), Limits(power_w=1000)):
+        with pytest.raises(ConfigError, match="keeps the limits"):
+            result(*SMALL, limits=limits)
+
+
+def test_where_nothing_fits_the_smallest_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"none of .* valid layouts of llama31_405b .* fits: the smallest, TP8"):
+        result("model=llama31_405b", "hardware=h100")
+
+
+def test_cost_needs_a_price() -> None:
+    requests = [request for _, request in requests_of(SMALL)]
+    with pytest.raises(ConfigError, match="no price of h100"):
+        search(requests, Terms(tokens=1e12, prices=read_prices("crusoe").__class__("USD")), None, "cost")
+
+
+def test_the_text_has_the_best_the_front_and_commands_that_launch_takes() -> None:
+    found = result(*BOTH)
+    text = "\n".join(lines(found, TERMS, BOTH))
+    assert str(found.best[0].estimate.experiment.layout) in text
+    command = next(line for line in text.splitlines() if line.startswith("1. tprimat launch "))
+    e = load_experiment(*command.removeprefix("1. tprimat launch ").split())
+    assert str(e.layout) == str(found.best[0].estimate.experiment.layout)
+    assert e.hardware == found.best[0].estimate.experiment.hardware
+    assert to_json(found, BOTH)["best"][0]["command"] in command
