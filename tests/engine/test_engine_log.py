@@ -54,8 +54,10 @@ def test_dump_is_effective_and_equals_the_settings(run: Callable[..., Any], name
         **dict.fromkeys(("cross_entropy_fusion_impl", "fp8_param_gather"), "None"),
         **dict.fromkeys(("main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"), "float32"),
         "cuda_graph_impl": "none",
-        **{"rotary_percent": "1.0", "rotary_interleaved": "False"},
-        **{"decoupled_lr": "None", "decoupled_weight_decay": "True"},
+        "rotary_percent": "1.0",
+        "rotary_interleaved": "False",
+        "decoupled_lr": "None",
+        "decoupled_weight_decay": "True",
         "moe_router_force_load_balancing": "None" if done.settings["num_experts"] is None else "False",
     }
     assert done.arguments == {**wanted, **extra}
