@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from conf.check import divisors
 from estimate.cells import count
 from estimate.jobs import Jobs, Numbers
+from estimate.row_shape import row_shape
 from estimate.rows import Row, jobs_of, read_row
 
 _LAYOUT = ("tp", "pp", "vp", "cp", "ep", "mbs")
@@ -77,7 +78,7 @@ def _accumulates(way: Row) -> bool:
 
 def _fillings(row: Row) -> Iterator[Mapping[str, str]]:
     """Yield values for the empty cells; least parallelism, largest micro-batch and no recomputation first."""
-    gpus, layers = _count(row, "gpus"), _count(row, "layers") or 1
+    gpus, layers = _count(row, "gpus"), _layers(row)
     empty = [name for name in (_CHOSEN if "tp" in row.missing else _LAYOUT) if name in row.missing]
     sizes = [size for size in _POWERS if gpus % size == 0]
     options: dict[str, Sequence[str]] = {
@@ -95,6 +96,13 @@ def _fillings(row: Row) -> Iterator[Mapping[str, str]]:
         if "vp" in filled and (layers % parts or (filled.get("pp") == "1" and filled["vp"] != "1")):
             continue
         yield filled
+
+
+def _layers(row: Row) -> int:
+    try:
+        return row_shape(row.cells).shape.num_layers
+    except ValueError:
+        return 1
 
 
 def _count(row: Row, name: str) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
+from conf.errors import ConfigError
 from conf.facts import peak_of
 from conf.resolve import Experiment
 from conf.vocabulary import requested
@@ -19,7 +20,7 @@ from estimate.predict import Prediction, predict
 from metrics.bill import Option, energy_at
 from metrics.flops import DEFAULT, flops_per_token
 from metrics.peak import achievable_tflops, design_power, peak_tflops, utilisation
-from metrics.quantity import Quantity
+from metrics.quantity import Quantity, shown
 from metrics.shape import shape_of_model
 from parsers.planned import as_planned
 from parsers.record import Declaration, Record, RunRecipe
@@ -27,6 +28,7 @@ from parsers.record import Declaration, Record, RunRecipe
 HOST_SHARE = 0.25
 HOSTS = "hosts and network 25 % of the GPUs' TDP: nodes of 8 drew 1.20 to 1.29 times it (MLPerf Training's power logs)"
 _WHY = "an estimate"
+_UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +149,28 @@ def _sizes(bytes_: Memory) -> dict[str, Quantity]:
 def _power(e: Experiment, speed: Quantity) -> dict[str, Quantity]:
     power = design_power(e.hardware, _WHY)
     return {"power_w_per_gpu": power, "energy_j_per_token": energy_at(speed, power)}
+
+
+def step_time_text(e: Experiment) -> str:
+    """Return the step time of `e`, how long all its steps take, and how wrong both may be; or why they are unknown."""
+    if e.hardware.vendor is None:
+        return f"not known: nothing is predicted for a {e.hardware.name} without a measured run"
+    try:
+        predicted = estimate(e)
+    except ConfigError as error:
+        return f"not known: {error.problems[0].what}"
+    step, steps = predicted.figures["step_time_mean_s"], e.training.train_iters
+    if step.value is None or step.interval is None:
+        return f"not known: a rate of {e.hardware.name} that it follows from is missing"
+    low, high = step.interval
+    whole = [_duration(steps * value) for value in (step.value, low, high)]
+    ends = f"{shown(low, 3)} to {shown(high, 3)} with 95 %"
+    return (
+        f"{step} predicted ({ends}); {steps:,} steps take {whole[0]} ({whole[1]} to {whole[2]}). {predicted.accuracy}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the unit that people would use."""
+    unit, name = next(((n, name) for n, name in _UNITS if seconds >= 2 * n), (1.0, "s"))
+    return f"{shown(seconds / unit, 3)} {name}"

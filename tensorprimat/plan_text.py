@@ -33,7 +33,7 @@ Row = tuple[str, str]
 def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     """Return the plan `p` of `e` for people. complete: with the files, each variable's reason, and commands that can be
     copied."""
-    rows = [*_of_recipe(e, complete), ("memory", memory_text(e))]
+    rows = [*_of_recipe(e, complete), ("memory", memory_text(e)), ("step time", _wrapped(_step_time(e)))]
     rows += [("does not fit", problem.what) for problem in memory_problems(e, devices.host_memory_bytes())]
     rows += [("warning", note) for note in rehearsed.notes]
     rows += [("shrunk", f"{name}: {one['asked']}, here {one['ran']}") for name, one in rehearsed.shrunk.items()]
@@ -51,6 +51,12 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     if complete:
         texts += [f"--- {name}\n{text.rstrip()}" for name, text in sorted(p.files.items())]
     return "\n".join(texts)
+
+
+def _step_time(e: Experiment) -> str:
+    from estimate.figures import step_time_text  # numpy, which no launch needs, and of which an empty Python has none
+
+    return step_time_text(e)
 
 
 def _of_recipe(e: Experiment, complete: bool) -> Iterator[Row]:
