@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from conf import resolve, schema
-from conf.errors import Problem, closest
+from conf.errors import Problem, closest, some
 from conf.recipes import Case, Recipe, nearest, recipes
 from conf.resolve import Declared, Experiment
 from conf.vocabulary import Write, follow, read_yaml, vocabulary, written
@@ -225,6 +225,9 @@ def options_refused(e: Experiment, settings: Table) -> Iterator[Problem]:
         elif name in constant and not _equal(value, constant[name]):
             what = f"is the same in every run: it belongs to the work (launchers/settings/{e.framework.name}.yaml)"
             yield Problem(where, what, _typed(value), str(constant[name]), "leave it out")
+        elif parts := [path for path in (*decided, *constant) if path.startswith(f"{name}.")]:
+            what = f"is an object of which {len(parts)} parts are forced"
+            yield Problem(where, what, _typed(value), hint=f"a part of it: {where}.NAME=, none of {some(parts)}")
 
 
 def options_unknown(e: Experiment, settings: Table) -> Iterator[tuple[str, str]]:

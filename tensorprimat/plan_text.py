@@ -11,22 +11,17 @@ from textwrap import TextWrapper
 
 from conf import devices, summary
 from conf.errors import listed, some
-from conf.recipes import OF_THE_WORK, Recipe
 from conf.resolve import Experiment
-from conf.vocabulary import follow
 from estimate.headroom import memory_problems, memory_text
 from launchers import containers, make_plan, preflight, run_dir, where
-from launchers.attribute_settings import COMPUTED, Difference, options_unknown
+from launchers.attribute_settings import options_unknown
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 from launchers.variables import machine, tuned
+from tensorprimat.departures import GROUPS, why
 from tensorprimat.recipes import figures
 
 WIDTH, COLUMN, MOST_DIFFERENCES, LONGEST_VALUE = 140, 14, 8, 30
-THE_WORK, HOW = "the same work on both sides", "how it is done, as requested or as the batch demands"
-AT_ITS_START = "as the vendor's own stack settles it at its start"
-EVERY_RUN, YOURS = "data, logs and checkpoints, as in every run of ours", "framework.options of yours"
-_GROUPS = {THE_WORK: "forced", COMPUTED: "forced", **dict.fromkeys((HOW, AT_ITS_START, EVERY_RUN, YOURS), "differs")}
 Row = tuple[str, str]
 
 
@@ -68,26 +63,13 @@ def _of_recipe(e: Experiment, complete: bool) -> Iterator[Row]:
     yield from (("published", f"{figure}, the vendor's own") for figure in figures(e.recipe))
     groups: dict[str, list[str]] = {}
     for d in framework_of(e.framework.name).differences(e):
-        groups.setdefault(_why(d, e, e.recipe), []).append(f"{d.path} {_brief(d.here)} (theirs {_brief(d.vendor)})")
-    for why, label in _GROUPS.items():
-        if texts := groups.get(why):
+        groups.setdefault(why(d, e, e.recipe), []).append(f"{d.path} {_brief(d.here)} (theirs {_brief(d.vendor)})")
+    for reason, label in GROUPS.items():
+        if texts := groups.get(reason):
             shown = "; ".join(texts) if complete else some(texts, MOST_DIFFERENCES, "; ")
-            yield label, _wrapped(f"{why}, {len(texts)}: {shown}")
+            yield label, _wrapped(f"{reason}, {len(texts)}: {shown}")
     if not groups:
         yield "differs", "in nothing from the vendor's own"
-
-
-def _why(d: Difference, e: Experiment, recipe: Recipe) -> str:
-    """Return why a setting is not the vendor's, in words for people."""
-    if d.why == COMPUTED:
-        return COMPUTED
-    if d.why.startswith("launchers/"):
-        return EVERY_RUN
-    if d.why.startswith("framework.options"):
-        return YOURS
-    if d.why not in recipe.experiment or d.why in OF_THE_WORK:
-        return THE_WORK
-    return AT_ITS_START if follow(e, d.why) == recipe.experiment[d.why] else HOW
 
 
 def _not_looked_up(e: Experiment) -> Iterator[str]:

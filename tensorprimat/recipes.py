@@ -49,6 +49,15 @@ SHOW = Command(
     words="NAME",
     words_help="its vendor's name, as `recipes list` has it",
 )
+TABLE = Command(
+    name="recipes table",
+    summary="A line for each model, GPU, precision and stack: recipes, and how far their plans are from the vendor's.",
+    keys=LIST.keys,
+    examples=("model=llama31_8b",),
+    more="theirs, forced, differs: values of the vendor's own object that the plan keeps, that the experiment forces,\n"
+    "and that differ otherwise (dry_run=true names each); refused: of so many no plan is made; published: the\n"
+    "vendor's own tokens/s/GPU, and on how many GPUs. Every recipe is planned: a minute or two without a filter.",
+)
 IMPORT = Command(
     name="recipes import",
     summary="Read a vendor's recipes out of a checkout by the vendor's own code, and show what changed.",
@@ -74,7 +83,7 @@ REHEARSE = Command(
     more="Exit codes: 0 all completed, 1 not all, 2 no such recipe. NEMO_PYTHON, BRIDGE_PYTHON and PRIMUS_PATH name\n"
     "the stacks; of Bridge in a checkout PYTHONPATH has src and 3rdparty/Megatron-LM.",
 )
-PARTS = {one.name.split()[1]: one for one in (LIST, SHOW, IMPORT, REHEARSE)}
+PARTS = {one.name.split()[1]: one for one in (LIST, SHOW, IMPORT, REHEARSE, TABLE)}
 COMMAND = Command(
     name="recipes",
     summary="The recipes that vendors publish, as data in conf/recipes.",
@@ -96,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list(arguments)
     if called == "rehearse":
         return _rehearse(arguments)
+    if called == "table":
+        return _table(arguments)
     if len(arguments.words) != 1:
         raise InputError(
             Problem(f"recipes {called}", f"takes one {PARTS[called].words}", f"{len(arguments.words)} given")
@@ -125,6 +136,17 @@ def _chosen(arguments: Arguments) -> list[Recipe]:
         requested = listed([*arguments.words, *(f"{key}={value}" for key, value in wanted.items())])
         raise InputError(Problem("recipes", "no recipe is so", requested, hint="recipes list has all"))
     return sorted(named, key=lambda r: (r.model, r.hardware, r.gpus or 0, r.precision, r.framework))
+
+
+def _table(arguments: Arguments) -> int:
+    from tensorprimat.recipe_table import grouped, planned
+
+    wanted = [(recipe, planned(recipe, _request(recipe))) for recipe in _chosen(arguments)]
+    if arguments.switches:
+        print(json.dumps([asdict(plan) for _, plan in wanted], indent=1))
+    else:
+        print(table(grouped(wanted)))
+    return 0
 
 
 def _rehearse(arguments: Arguments) -> int:

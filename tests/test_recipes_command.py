@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from conf import load_experiment
 from conf import recipes as kept
 from conf.errors import Problem
 from conf.recipes import Recipe
 from conf.vocabulary import read_yaml
-from launchers.frameworks import Framework
+from launchers.frameworks import Framework, framework_of
 from tensorprimat import recipes
 from tensorprimat.recipes import main
 
@@ -282,3 +283,19 @@ def test_recipes_are_classified_before_anything_is_started(tmp_path: Path, capsy
     assert [row["same_as"] for row in rows if row["same_as"]] == names[:1]
     assert not [*tmp_path.iterdir()]
     assert "recipes list has all" in run(capsys, "rehearse", "no_such_recipe", code=2)[1]
+
+
+def test_the_table_counts_what_plans_keep_and_what_they_have_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("table", "model=deepseek_v3", "hardware=mi300x", "precision=bf16")
+    (row,) = json.loads(run(capsys, *words, "--json")[0])
+    (recipe,) = (r for r in kept.recipes() if r.name == row["recipe"])
+    e = load_experiment(*recipes._request(recipe).split(), f"recipe={recipe.name}", "batch=vendor")
+    differences = framework_of("primus").differences(e)
+    assert row["forced"] + row["differs"] == len(differences) > 10
+    assert row["theirs"] == len(recipe.settings) - len(differences) and row["refused"] is None
+    header, line = run(capsys, *words)[0].splitlines()
+    cells = dict(zip(header.split(), line.replace("primus v26.5", "primus").split(), strict=True))
+    assert cells["recipes"] == "1" and cells["gpus"] == "any" and cells["theirs"] == str(row["theirs"])
+    words = ("table", "model=deepseek_v3", "hardware=h100", "framework=nemo", "--json")
+    refused = [one["refused"] for one in json.loads(run(capsys, *words)[0])]
+    assert len(refused) == 3 and all("other layers than the model" in why for why in refused)

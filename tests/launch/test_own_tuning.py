@@ -41,6 +41,8 @@ BEST = (*REQUEST, "method=max_performance", "hardware=h100")
     ("words", "said"),
     [
         (("framework.options.mixed_precision.fp8=hybrid",), "set precision instead"),
+        (("framework.options.mixed_precision=bf16",), "is an object of which 12 parts are forced"),
+        (("framework=nemo", "framework.options.trainer.plugins=null"), "parts are forced"),
         (("framework.options.ddp.grad_reduce_in_fp32=true",), "set precision.accumulate_allreduce_grads_in_fp32"),
         (("training.overlap_grad_reduce=false",), "the recipe's comm_overlap sets it at the start"),
         (("framework=nemo", "training.overlap_param_gather=false"), "MegatronCommOverlapCallback sets it at the start"),
