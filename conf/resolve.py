@@ -82,14 +82,6 @@ class Experiment(Common):
             chunks = None
         return sizes._replace(etp=self.recipe.stated("expert_tensor_parallel_size"), chunks=chunks)
 
-    def not_counted(self) -> str | None:
-        """Return why the model states of a rank cannot be counted here, None where they can: a recipe may share them
-        out in a way of its own."""
-        layers, stages = self.model.num_layers, self.layout.pipeline_model_parallel_size
-        if layers % stages:
-            return f"the recipe shares {layers} layers out unevenly over {stages} stages"
-        return None if self.recipe is None else self.recipe.more.get("model_states")
-
 
 def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     """Return the experiment that `request` means; what one side declares is not known here. ConfigError: no row for the

@@ -1,1 +1,1 @@
-"""Predictions for an Experiment that nobody has run yet. So far: the memory of the model states."""
+"""Predictions for an Experiment that nobody has run yet. Memory, time and what follows from them."""

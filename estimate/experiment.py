@@ -22,11 +22,12 @@ def jobs_of_experiments(*experiments: Experiment) -> Jobs:
     return jobs_of([columns_of(e) for e in experiments])
 
 
-def columns_of(e: Experiment) -> dict[str, Column]:
-    """Return the columns of Jobs of `e`; on a CPU those of the machine are nan. ConfigError: unknown hardware."""
+def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
+    """Return the columns of Jobs of `e`; on a CPU those of the machine are nan. ConfigError: unknown hardware, unless
+    nothing of it is timed."""
     precision = precision_of(e)
     machine = columns_of_hardware(e.hardware, precision)
-    if e.hardware.vendor is not None and (problems := [*_unknown(e, machine, precision)]):
+    if timed and e.hardware.vendor is not None and (problems := [*_unknown(e, machine, precision)]):
         raise ConfigError(*problems)
     if e.nodes > 1 and machine["gpus_per_domain"] == machine["gpus_per_node"]:
         machine["gpus_per_domain"] = min(e.gpus_per_node, float(machine["gpus_per_domain"]))

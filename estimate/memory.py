@@ -37,7 +37,7 @@ class Memory:
     gradients that TransformerEngine hands to autograd, a weight shape each. gathered: whole weights and their gradients
     of FSDP, and Megatron's buffer of gathered activations.
 
-    context, communicators and fragmentation are assumed: the device shows them beyond what torch allocates."""
+    context, communicators and fragmentation are assumed: a GPU shows them beyond what torch allocates."""
 
     weights: Numbers
     gradients: Numbers
@@ -100,11 +100,11 @@ def memory(jobs: Jobs, training: bool = True) -> Memory:
     else:
         parts |= dict.fromkeys(("gradients", "optimizer", *ACTIVATIONS), 0.0)
     parts |= _moment(jobs, at, training) | {"gathered": _gathered(jobs, at)}
-    allocated = reduce(np.add, parts.values())
+    allocated, on_gpu = reduce(np.add, parts.values()), jobs.hardware != "cpu"
     parts |= {
-        "context": CONTEXT_BYTES,
-        "communicators": COMMUNICATOR_BYTES * _groups(jobs),
-        "fragmentation": FRAGMENTED * allocated,
+        "context": CONTEXT_BYTES * on_gpu,
+        "communicators": COMMUNICATOR_BYTES * _groups(jobs) * on_gpu,
+        "fragmentation": FRAGMENTED * allocated * on_gpu,
     }
     shape = allocated.shape
     return Memory(**{name: np.broadcast_to(np.asarray(part, float), shape) for name, part in parts.items()})

@@ -22,7 +22,7 @@ from conf.compose import CONF, checked_overrides, choices, compose
 from conf.errors import ConfigError, Problem, command
 from conf.load import experiments, settle
 from conf.resolve import Experiment
-from estimate.headroom import memory_problems, model_states
+from estimate.headroom import headroom, memory_problems
 from launchers import bundle, make_plan, preflight, where
 from launchers.frameworks import framework_of
 from launchers.plan import Scope
@@ -81,7 +81,8 @@ def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
 
     A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record."""
     host, memory, checked = where.host(), devices.host_memory_bytes(), [e for e in requested if not e.rehearse]
-    problems = [p for e in checked for p in (*preflight.problems(e), *memory_problems(e, memory))]
+    problems = [p for e in checked for p in preflight.problems(e)]
+    problems = problems or [p for e in checked for p in memory_problems(e, memory)]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
@@ -151,7 +152,7 @@ def _show_plans(experiments: Sequence[tuple[Experiment, Scope]], as_json: bool, 
     rows: list[dict[str, Any]] = []
     for e, plan, scope in plans:
         about = {
-            "model_states": None if (states := model_states(e)) is None else states._asdict(),
+            "memory": {**(needed := headroom(e))._asdict(), "word": needed.word},
             "differences": [asdict(d) for d in framework_of(e.framework.name).differences(e)],
             RECORD: to_builtins(run_file(planned_record(e, plan, scope))),
         }

@@ -12,7 +12,7 @@ from textwrap import TextWrapper
 from conf import devices, summary
 from conf.errors import listed, some
 from conf.resolve import Experiment
-from estimate.headroom import memory_problems, memory_text
+from estimate.headroom import memory_problems, memory_text, what_fits
 from launchers import containers, make_plan, preflight, run_dir, where
 from launchers.attribute_settings import options_unknown
 from launchers.frameworks import framework_of
@@ -30,6 +30,7 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     copied."""
     rows = [*_of_recipe(e, complete), ("memory", memory_text(e)), ("step time", _wrapped(_step_time(e)))]
     rows += [("does not fit", problem.what) for problem in memory_problems(e, devices.host_memory_bytes())]
+    rows += [("what fits", text) for text in what_fits(e)]
     rows += [("warning", note) for note in rehearsed.notes]
     rows += [("shrunk", f"{name}: {one['asked']}, here {one['ran']}") for name, one in rehearsed.shrunk.items()]
     rows += [("not rehearsed", f"{name}: {why}") for name, why in rehearsed.not_rehearsed.items()]

@@ -34,7 +34,7 @@ def test_bad_input_is_exit_2_with_a_reason_and_no_traceback(tmp_path: Path) -> N
 def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
     done = launch(tmp_path, "platform=nvidia", "model=llama", "dry_run=true")
     assert done.returncode == 0
-    states = "GB of model states"
+    states = "fits: "
     for part in ("8,030,261,248 parameters", "DP = 4: 8 GPUs / TP 2 / PP 1", states, "torch.distributed.run"):
         assert part in done.stdout
     assert "files         settings.yaml;" in done.stdout and "model.num_layers: 32" not in done.stdout
