@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -79,7 +78,9 @@ def shipped() -> Parameters:
     return read(SHIPPED)
 
 
-def plain(parameters: Parameters) -> dict[str, Any]:
-    """Return parameters as YAML holds them."""
-    built: dict[str, Any] = msgspec.to_builtins(parameters)
-    return built
+def write(path: Path, parameters: Parameters) -> None:
+    """Write parameters as a file that `read` reads."""
+    from yaml import safe_dump
+
+    text = safe_dump(msgspec.to_builtins(parameters), sort_keys=False, width=120, default_flow_style=None)
+    path.write_text(text, encoding="utf-8")

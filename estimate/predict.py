@@ -11,11 +11,15 @@ import numpy as np
 from conf.facts import hardware
 from estimate.fitted import Parameters, shipped
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import Case, Cases, Parts, cases_of, step_time, vendor_of
+from estimate.step_time import OFFSETS, Case, Cases, Parts, cases_of, step_time, vendor_of
 
-UNKNOWN_GPU, UNKNOWN_STACK, LONG = 2.0, 1.5, 1.5
-"""Factors on the width for a GPU without measured runs, a stack without any, and longer or larger than measured."""
+UNKNOWN_GPU = 1.5
+UNKNOWN = (1.0, 2.6, 3.0, 3.5)
+"""Factors on the width by what was measured before: the model on that GPU by the framework; the stack on that GPU; the
+framework; nothing of it. They were read off the errors of unseen configurations and sources."""
+LONG = 1.5
 LONGEST, LARGEST, MOST_EXPERT_RANKS = 131072, 16384, 64
+"""The longest sequence, most GPUs and most ranks that experts were measured on: beyond any, LONG is a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ def classes_of(case: Case) -> tuple[str, ...]:
     few runs of it were measured, the kind of work, and the generation of the GPU."""
     device = hardware(case.hardware)
     generation = (device.architecture or "")[:-1] if device else ""
-    return vendor_of(case.hardware), case.kind if case.kind != "dense" else f"dense, {generation}x", "dense"
+    return vendor_of(case.hardware), case.kind if case.kind != "dense" else f"dense, {generation}x", "all"
 
 
 def class_of(known: Parameters, case: Case) -> str:
@@ -54,10 +58,10 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     total = parts.total
     names = [class_of(known, case) for case in cases.distinct]
     errors = [known.errors[name] for name in names]
-    notes = [_notes(known, case) for case in cases.distinct]
-    width = cases.spread([factor for factor, _ in notes]) * _beyond(jobs)
+    notes = [_unmeasured(known, case) for case in cases.distinct]
+    wide = width(jobs, known)
     near, far = (
-        np.exp(width * cases.spread(half))
+        np.exp(wide * cases.spread(half))
         for half in ([error.half_80 for error in errors], [error.half_95 for error in errors])
     )
     spread = _index(cases, total.size)
@@ -78,15 +82,22 @@ def _index(cases: Cases, size: int) -> Sequence[int]:
     return [0] * size if cases.index is None else cases.index.tolist()
 
 
-def _notes(known: Parameters, case: Case) -> tuple[float, tuple[str, ...]]:
+def width(jobs: Jobs, known: Parameters) -> Numbers:
+    """Return by how much the intervals of jobs are wider than those of what was measured nearly so."""
+    cases = cases_of(jobs)
+    return cases.spread([_unmeasured(known, case)[0] for case in cases.distinct]) * _beyond(jobs)
+
+
+def _unmeasured(known: Parameters, case: Case) -> tuple[float, tuple[str, ...]]:
     """Return by how much an interval is wider for what was not measured, and why."""
-    factor, notes = 1.0, []
+    there = [name in known.offsets for name in case.offsets] or [False] * len(OFFSETS)
+    nearest = [there[-1], there[OFFSETS.index(("stack", "hardware", "kind"))], there[0], True].index(True)
+    what = ("", "this model", f"any {case.kind} job of that release", "any job of that framework")[nearest]
+    stack = f"{case.stack or 'an unnamed stack'} on {case.hardware} in {case.precision}"
+    factor, notes = UNKNOWN[nearest], [f"{stack}: nobody measured {what}"] if nearest else []
     if f"gemm_efficiency.{case.hardware}.{case.precision}" not in known.measured:
         factor *= UNKNOWN_GPU
         notes.append(f"no measured run on {case.hardware} in {case.precision}: its efficiency is a prior")
-    if f"stack:{case.stack},kind:{case.kind}" not in known.offsets:
-        factor *= UNKNOWN_STACK
-        notes.append(f"no measured run of {case.stack or 'an unnamed stack'}")
     return factor, tuple(notes)
 
 

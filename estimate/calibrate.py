@@ -1,0 +1,99 @@
+"""Learn from own runs: one sets what the stack and machine have in common, three refine the matrix products, six the
+communication that is not hidden; everything else stays. A run that contradicts the model is not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from estimate.fit import problem_of, solved, with_values
+from estimate.fitted import Kind, Parameters, Value
+from estimate.jobs import Jobs, Numbers
+from estimate.predict import predict
+from estimate.step_time import cases_of
+
+REFINED = ((1, ("stack:",)), (3, ("gemm_efficiency.",)), (6, ("exposed_",)))
+"""How many runs it takes, and how the names of the parameters begin that they refine."""
+REPEATS = 0.03
+"""Standard deviation of the logarithm of the step time of one configuration that is run again elsewhere."""
+MACHINE = 0.15
+"""The same of what one machine and stack differ by from published ones."""
+SLOWER = "throttling, a lower clock or power limit, a slow or broken link, a busy host or slow data"
+FASTER = "a smaller model, sequence or batch than stated, another precision, or steps that were not all counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Calibrated parameters. used: the runs that were learned from, shape (n,). warnings: of the others."""
+
+    parameters: Parameters
+    used: NDArray[np.bool_]
+    warnings: tuple[str, ...]
+
+
+def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calibration:
+    """Return the parameters after own runs of any number of stacks. step_time_s: shape (n,), measured."""
+    used = np.ones(jobs.count, dtype=bool)
+    warnings = []
+    for i in range(jobs.count):
+        others = used.copy()
+        others[i] = False
+        before = _learned(parameters, jobs.take(others), step_time_s[others]) if others.any() else parameters
+        if text := _contradiction(before, jobs.take(slice(i, i + 1)), float(step_time_s[i])):
+            used[i] = False
+            warnings.append(f"run {i + 1} was not learned from: {text}")
+    learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
+    return Calibration(learned, used, tuple(warnings))
+
+
+def _contradiction(parameters: Parameters, job: Jobs, step_time_s: float) -> str:
+    """Return in which way a run lies outside of the interval that holds 95 of 100; empty where it lies inside."""
+    said = predict(job, parameters)
+    low, high = said.low_95_s[0], said.high_95_s[0]
+    if low <= step_time_s <= high:
+        return ""
+    cause = f"slower, as by {SLOWER}" if step_time_s > high else f"faster, as by {FASTER}"
+    return f"{step_time_s:.4g} s a step, where the model expects {low:.4g} to {high:.4g}: {cause}"
+
+
+def _learned(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Parameters:
+    """Return the parameters with those refined that so many runs allow; their former values are the priors."""
+    free = _free(jobs.count, jobs)
+    known = msgspec.structs.replace(
+        parameters,
+        values={name: msgspec.structs.replace(value, prior=value.value) for name, value in parameters.values.items()},
+        kinds={name: _as_known(parameters, name) for name in parameters.kinds},
+    )
+    physics = np.log(predict(jobs, known).step_time_s)
+    problem = problem_of(jobs, known, free)
+    target, weight = np.log(step_time_s), np.full(jobs.count, 1 / REPEATS)
+    assert np.isfinite(physics).all(), "a rate of the machine is unknown"
+    found, jacobian = solved(jobs, target, weight, known, problem)
+    learned = with_values(known, problem, found, jacobian)
+    values = {name: _with_prior(parameters, name, value) for name, value in learned.values.items()}
+    return msgspec.structs.replace(
+        learned, kinds=parameters.kinds, values=values, source=f"{parameters.source}; own runs"
+    )
+
+
+def _with_prior(parameters: Parameters, name: str, value: Value) -> Value:
+    before = parameters.values.get(name)
+    return msgspec.structs.replace(value, prior=before.prior if before else None)
+
+
+def _as_known(parameters: Parameters, name: str) -> Kind:
+    """Return a kind with what is known of it: the deviation behind the fit; of a stack's offset that of machines."""
+    kind, value = parameters.kinds[name], parameters.values.get(name)
+    sd = MACHINE if name.startswith("offset.stack") else value.sd if value and value.sd else kind.sd
+    return msgspec.structs.replace(kind, sd=sd)
+
+
+def _free(count: int, jobs: Jobs) -> Callable[[str], bool]:
+    """Return whether a parameter is refined by so many runs. Of a stack's offsets only the finest."""
+    begins = tuple(begin for least, names in REFINED if count >= least for begin in names)
+    machines = {f"stack:{c.stack},hardware:{c.hardware},kind:{c.kind}" for c in cases_of(jobs).distinct}
+    return lambda name: name.startswith(begins) and (not name.startswith("stack:") or name in machines)

@@ -1,0 +1,244 @@
+"""Fit the parameters of the step time to measured runs: least squares on the logarithm of the ratio, with a soft L1
+loss against outliers and a Gaussian prior on the logarithm of each parameter.
+
+Nothing identifies a bandwidth by whole steps alone: collectives that were timed by themselves give its prior, physics
+its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from estimate.fitted import Parameters, Value
+from estimate.jobs import Jobs, Numbers
+from estimate.step_time import OFFSETS, Case, cases_of, step_time, vendor_of
+
+SCATTER = 0.05
+"""Standard deviation of the logarithm of a measured time that the model cannot explain: that of repeats of one
+configuration by others, with what the formulas leave out."""
+_STEP = 1e-4  # of a parameter in units of its prior's deviation, for derivatives
+_MOST_STEPS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fit: names of physical parameters with their kind, prior, deviation and bound; for each row and kind
+    the parameter that it uses; the offsets, with the rows (n, q) that have them."""
+
+    names: tuple[str, ...]
+    prior: Numbers
+    sd: Numbers
+    most: Numbers
+    together: tuple[tuple[tuple[int, ...], NDArray[np.intp]], ...]
+    offsets: tuple[tuple[str, ...], ...]
+    offset_sd: tuple[Numbers, ...]
+    design: Numbers
+
+
+def weights(groups: Sequence[object]) -> Numbers:
+    """Return a weight of each row: rows that resemble each other count less, as the root of their number."""
+    names = [str(group) for group in groups]
+    _, index, count = np.unique(names, return_inverse=True, return_counts=True)
+    weight: Numbers = np.power(np.asarray(count[index], dtype=float), -0.25)
+    return weight
+
+
+def fit(
+    jobs: Jobs, measured_step_time_s: Numbers, groups: Sequence[object], parameters: Parameters, source: str
+) -> Parameters:
+    """Return the parameters fitted to measured step times. groups: of each job, that which makes rows alike (source,
+    GPU, model, precision). parameters: the kinds and priors; their values are not used, so that nothing of a former fit
+    gets into this one."""
+    known = priors(parameters)
+    problem = problem_of(jobs, known)
+    found, jacobian = solved(jobs, np.log(measured_step_time_s), weights(groups) / SCATTER, known, problem)
+    return msgspec.structs.replace(with_values(known, problem, found, jacobian), source=source)
+
+
+def solved(
+    jobs: Jobs, target: Numbers, weight: Numbers, known: Parameters, problem: Problem
+) -> tuple[Numbers, Numbers]:
+    """Return what is nearest to the logarithms of measured step times, in deviations from the priors, and the
+    derivatives of the residuals there."""
+    from scipy.optimize import least_squares
+
+    count = len(problem.names)
+
+    def predicted(x: Numbers) -> Numbers:
+        physics = np.log(step_time(jobs, at(known, problem, x[:count])).total)
+        return np.asarray(physics + problem.design @ x[count:], dtype=float)
+
+    def residuals(x: Numbers) -> Numbers:
+        return np.concatenate([_soft(weight * (predicted(x) - target)), x])
+
+    def slopes(x: Numbers) -> Numbers:
+        own = predicted(x)
+        columns = np.hstack([_slopes(problem, x, own, predicted), problem.design])
+        steep = weight * _soft_slope(weight * (own - target))
+        return np.vstack([steep[:, None] * columns, np.eye(x.size)])
+
+    start = np.zeros(count + len(problem.offsets))
+    upper = np.concatenate([np.log(problem.most / problem.prior) / problem.sd, np.full(len(problem.offsets), np.inf)])
+    bounds = (-np.inf, np.maximum(upper, 1e-9))
+    found = least_squares(residuals, start, slopes, bounds=bounds, max_nfev=_MOST_STEPS, xtol=1e-4, ftol=1e-4)
+    return found.x, found.jac
+
+
+def priors(parameters: Parameters) -> Parameters:
+    """Return parameters at their priors, as if nothing had been measured."""
+    values = {
+        name: msgspec.structs.replace(value, value=value.prior)
+        for name, value in parameters.values.items()
+        if value.prior is not None
+    }
+    return msgspec.structs.replace(parameters, values=values, offsets={}, errors={}, measured=())
+
+
+def _soft(error: Numbers) -> Numbers:
+    """Return what squares to twice the soft L1 loss, 2(√(1+e²) - 1), with the sign of the error."""
+    size: Numbers = np.sqrt(2 * (np.sqrt(1 + error * error) - 1))
+    return np.asarray(np.copysign(size, error), dtype=float)
+
+
+def _soft_slope(error: Numbers) -> Numbers:
+    root = np.sqrt(1 + error * error)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slope = np.abs(error) / root / np.sqrt(2 * (root - 1))
+    return np.asarray(np.where(np.abs(error) < 1e-4, 1.0, slope), dtype=float)
+
+
+def names_of(case: Case) -> dict[str, str]:
+    """Return the parameters of a case by kind; the output layer's is that of bf16."""
+    gpu, vendor, precision = case.hardware, vendor_of(case.hardware), case.precision
+    return {
+        "gemm_efficiency": f"gemm_efficiency.{gpu}.{precision}",
+        "gemm_efficiency bf16": f"gemm_efficiency.{gpu}.bf16",
+        "gemm_precision": f"gemm_precision.{precision}",
+        "gemm_vendor": f"gemm_vendor.{vendor}",
+        "attention_efficiency": f"attention_efficiency.{gpu}",
+        "attention_efficiency_vendor": f"attention_efficiency_vendor.{vendor}",
+        "host": f"host.{gpu}",
+        "host_vendor": f"host_vendor.{vendor}",
+    }
+
+
+def problem_of(jobs: Jobs, known: Parameters, free: Callable[[str], bool] = lambda name: True) -> Problem:
+    """Return what of the parameters the jobs depend on, and is free by its name."""
+    cases = cases_of(jobs)
+    index = np.zeros(jobs.count, dtype=np.intp) if cases.index is None else cases.index
+    lookups = [names_of(case) for case in cases.distinct]
+    single = [name for name, kind in known.kinds.items() if not kind.each and free(name)]
+    names = [*single, *sorted({name for lookup in lookups for name in lookup.values() if free(name)})]
+    where = {name: i for i, name in enumerate(names)}
+    together = [((i,), np.full(jobs.count, i)) for i in range(len(single))]
+    for kind in lookups[0]:
+        used = np.array([where.get(lookup[kind], -1) for lookup in lookups])[index]
+        if kind == "gemm_efficiency":
+            used = np.where(cases.spread([case.precision == "bf16" for case in cases.distinct]) > 0, -1, used)
+        together.append((tuple(sorted({*used.tolist()} - {-1})), np.broadcast_to(used, jobs.count)))
+    offsets, sds, design = _offsets(known, cases.distinct, free)
+    kinds = [known.kinds[name.partition(".")[0]] for name in names]
+    return Problem(
+        tuple(names),
+        np.array([_prior(known, name) for name in names]),
+        np.array([kind.sd for kind in kinds]),
+        np.array([kind.most or np.inf for kind in kinds]),
+        tuple(together),
+        offsets,
+        sds,
+        design[index],
+    )
+
+
+def _offsets(
+    known: Parameters, cases: Sequence[Case], free: Callable[[str], bool]
+) -> tuple[tuple[tuple[str, ...], ...], tuple[Numbers, ...], Numbers]:
+    """Return offsets, those of the same cases together, their deviations, and the design (cases, groups): no measured
+    time tells apart what always comes together, so one unknown stands for it, and is shared out by their variances."""
+    sds = {",".join(level): known.kinds[f"offset.{','.join(level)}"].sd for level in OFFSETS}
+    members: dict[str, list[int]] = {}
+    for i, case in enumerate(cases):
+        for name in filter(free, case.offsets):
+            members.setdefault(name, []).append(i)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name in sorted(members):
+        groups.setdefault(tuple(members[name]), []).append(name)
+    deviations = [
+        np.array([sds[",".join(part.partition(":")[0] for part in name.split(","))] for name in names])
+        for names in groups.values()
+    ]
+    design = np.zeros((len(cases), len(groups)))
+    for column, (rows, sd) in enumerate(zip(groups, deviations, strict=True)):
+        design[list(rows), column] = np.sqrt((sd * sd).sum())
+    return tuple(tuple(names) for names in groups.values()), tuple(deviations), design
+
+
+def _prior(known: Parameters, name: str) -> float:
+    value = known.values.get(name)
+    return value.prior if value and value.prior else known.kinds[name.partition(".")[0]].prior
+
+
+def at(known: Parameters, problem: Problem, x: Numbers) -> Parameters:
+    """Return the parameters at x, each in deviations of its prior from it."""
+    values = problem.prior * np.exp(problem.sd * x)
+    stated = {name: known.values.get(name) for name in problem.names}
+    fitted = {
+        name: Value(float(value), 0.0, old.prior if old else None)
+        for (name, old), value in zip(stated.items(), values, strict=True)
+    }
+    return msgspec.structs.replace(known, values={**known.values, **fitted})
+
+
+def _slopes(problem: Problem, x: Numbers, own: Numbers, predicted: Callable[[Numbers], Numbers]) -> Numbers:
+    """Return the derivatives (n, p) of the logarithm by each parameter. Parameters of one kind belong to different
+    rows, so all are moved at once."""
+    slopes = np.zeros((own.size, len(problem.names)))
+    rows = np.arange(own.size)
+    for moved, column in problem.together:
+        there = x.copy()
+        there[list(moved)] += _STEP
+        difference = (predicted(there) - own) / _STEP
+        used = column >= 0
+        slopes[rows[used], column[used]] = difference[used]
+    return slopes
+
+
+def with_values(known: Parameters, problem: Problem, x: Numbers, jacobian: Numbers) -> Parameters:
+    """Return the fit, with the deviations by the curvature at its end."""
+    count = len(problem.names)
+    deviation = np.sqrt(np.clip(np.diag(np.linalg.inv(jacobian.T @ jacobian)), 0, None))
+    fitted = at(known, problem, x[:count])
+    values = dict(fitted.values)
+    for name, sd in zip(problem.names, deviation[:count] * problem.sd, strict=True):
+        values[name] = msgspec.structs.replace(values[name], value=_short(values[name].value), sd=_short(sd))
+    offsets = {}
+    for names, sds, value in zip(problem.offsets, problem.offset_sd, x[count:], strict=True):
+        for name, sd in zip(names, sds, strict=True):
+            before = known.offsets[name].value if name in known.offsets else 1.0
+            factor = np.exp(value * sd * sd / np.sqrt((sds * sds).sum()))
+            offsets[name] = Value(_short(before * factor), float(sd))
+    measured = tuple(sorted(name for name in problem.names if name.startswith("gemm_efficiency.")))
+    return msgspec.structs.replace(
+        known, values=values, offsets={**known.offsets, **offsets}, measured=tuple(sorted({*known.measured, *measured}))
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def sensitivity(jobs: Jobs, parameters: Parameters) -> tuple[tuple[str, ...], Numbers]:
+    """Return names of parameters, and of each job (n) and parameter (p) the percent by which the step is slower where
+    the parameter is one percent larger, shape (n, p)."""
+    problem = problem_of(jobs, parameters)
+    now = [parameters.of(*name.split(".")) for name in problem.names]
+    x = np.log(np.array(now) / problem.prior) / problem.sd
+
+    def predicted(there: Numbers) -> Numbers:
+        return np.asarray(np.log(step_time(jobs, at(parameters, problem, there)).total), dtype=float)
+
+    return problem.names, _slopes(problem, x, predicted(x), predicted) / problem.sd

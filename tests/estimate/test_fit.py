@@ -1,0 +1,137 @@
+"""Fitting and calibrating: nothing of a judged run reaches its prediction, and what contradicts is not learned from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from estimate import held_out as splits
+from estimate.calibrate import calibrate
+from estimate.fit import fit, priors, sensitivity
+from estimate.fitted import Parameters, read, shipped, write
+from estimate.held_out import Runs, configurations, errors, folds, held_out
+from estimate.measured import SHIPPED, read_runs
+from estimate.predict import predict
+from estimate.step_time import step_time
+from tests.estimate.measured_rows import COLLECTED, built
+from tests.estimate.test_step_time import job, many
+
+
+def some(count: int = 24) -> Runs:
+    """Return every so-manieth of the shipped runs."""
+    runs = read_runs()
+    mask = np.zeros(runs.jobs.count, dtype=bool)
+    mask[:: runs.jobs.count // count] = True
+    return runs.take(mask)
+
+
+@pytest.mark.skipif(not COLLECTED.is_file(), reason="the collected table is not part of the repository")
+def test_the_shipped_runs_are_the_usable_ones_of_those_collected() -> None:
+    if os.environ.get("UPDATE_GOLDEN"):
+        SHIPPED.write_text(built(), encoding="utf-8")
+    assert SHIPPED.read_text(encoding="utf-8") == built()
+
+
+def test_a_configuration_is_never_in_two_folds_and_every_run_is_in_one() -> None:
+    keys = configurations(read_runs().jobs)
+    split = folds(keys, 5)
+    assert {*split.tolist()} == set(range(5))
+    assert len({*zip(keys, split.tolist(), strict=True)}) == len({*keys})
+
+
+def test_an_unknown_feature_does_not_part_a_configuration() -> None:
+    jobs = read_runs().jobs
+    marked = replace(jobs, cuda_graphs=np.where(np.arange(jobs.count) % 2, np.nan, 1.0))
+    assert configurations(marked) == configurations(jobs)
+
+
+def test_each_fold_starts_from_the_priors_and_sees_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, seen = some(), []
+
+    def watched(jobs: object, times: np.ndarray, *rest: object) -> Parameters:
+        seen.append(times)
+        return msgspec.structs.replace(priors(shipped()))
+
+    monkeypatch.setattr(splits, "fit", watched)
+    split = folds(configurations(runs.jobs), 3)
+    held = held_out(runs, split, shipped())
+    for fold, times in enumerate(seen):
+        assert not {*times.tolist()} & {*runs.step_time_s[split == fold].tolist()}
+    np.testing.assert_allclose(held.error, np.log(step_time(runs.jobs, priors(shipped())).total / runs.step_time_s))
+
+
+def test_priors_hold_nothing_of_a_fit() -> None:
+    bare = priors(shipped())
+    assert not bare.offsets and not bare.errors and not bare.measured
+    assert all(value.value == value.prior for value in bare.values.values())
+
+
+def test_a_fit_depends_on_the_runs_alone_and_comes_nearer_to_them_than_its_priors() -> None:
+    runs = some()
+    cold = fit(runs.jobs, runs.step_time_s, runs.alike, shipped(), "test")
+    again = fit(runs.jobs, runs.step_time_s, runs.alike, priors(shipped()), "test")
+    assert cold.values == again.values
+    before, after = (np.abs(np.log(step_time(runs.jobs, p).total / runs.step_time_s)) for p in (priors(cold), cold))
+    assert np.median(after) < np.median(before) / 2
+    assert all(0 < cold.of(name) <= 1 for name, kind in cold.kinds.items() if kind.most and not kind.each)
+
+
+def test_shipped_parameters_are_within_physics_and_survive_a_file(tmp_path: Path) -> None:
+    known = shipped()
+    assert all(
+        value.value <= (known.kinds[name].most or np.inf) for name, value in known.values.items() if name in known.kinds
+    )
+    write(tmp_path / "own.yaml", known)
+    assert read(tmp_path / "own.yaml") == known
+
+
+def test_one_run_moves_its_stack_and_nothing_else() -> None:
+    own = job(stack="NeMo 25.04")
+    expected = predict(own).step_time_s
+    learned = calibrate(shipped(), own, expected * 1.05)
+    assert learned.used.all() and not learned.warnings
+    assert learned.parameters.values == shipped().values
+    assert predict(own, learned.parameters).step_time_s == pytest.approx(expected * 1.05, rel=0.01)
+
+
+def test_three_runs_refine_products_and_six_communication() -> None:
+    chosen = many(200)
+    jobs = replace(chosen.take(np.flatnonzero(chosen.hardware == "h100")[:6]), stack=np.array("Own 1.0"))
+    times = step_time(jobs, shipped()).total * np.array([1.1, 1.12, 1.08, 1.1, 1.05, 1.15])
+    for count, moved in ((3, {"gemm_efficiency"}), (6, {"gemm_efficiency", "exposed_tensor"})):
+        learned = calibrate(shipped(), jobs.take(slice(0, count)), times[:count])
+        changed = {
+            n.split(".")[0] for n, v in learned.parameters.values.items() if v.value != shipped().values[n].value
+        }
+        assert moved <= changed
+        assert all(name == "gemm_efficiency" or name.startswith("exposed_") for name in changed)
+
+
+def test_a_throttled_run_is_named_and_not_learned_from() -> None:
+    own = job(stack="NeMo 25.04")
+    three = Runs(own, np.ones(1), (), ()).jobs
+    jobs = replace(three, global_batch_size=np.array([512.0, 1024.0, 2048.0]))
+    times = step_time(jobs, shipped()).total * np.array([1.0, 2.5, 1.01])
+    learned = calibrate(shipped(), jobs, times)
+    assert learned.used.tolist() == [True, False, True]
+    assert "throttling" in learned.warnings[0] and learned.warnings[0].startswith("run 2")
+
+
+def test_more_peak_means_less_time_in_the_sensitivities() -> None:
+    names, effect = sensitivity(job(), shipped())
+    of = dict(zip(names, effect[0], strict=True))
+    assert of["gemm_efficiency.h100.bf16"] < of["attention_efficiency.h100"] < 0 < of["gemm_backward"]
+
+
+def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
+    random = np.random.default_rng(3)
+    held = splits.HeldOut(random.normal(0, 0.1, 4000), (("maker", "kind", "all"),) * 4000, np.ones(4000))
+    known = errors(held)["kind"]
+    fresh = np.abs(random.normal(0, 0.1, 4000))
+    assert np.mean(fresh <= known.half_80) == pytest.approx(0.8, abs=0.03)
+    assert np.mean(fresh <= known.half_95) == pytest.approx(0.95, abs=0.02)
