@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from conf.check import wrong
 from conf.errors import Problem, listed
+from conf.frameworks import tag_of
+from conf.recipes import Recipe
 from conf.resolve import Experiment
 from conf.vocabulary import follow
 from launchers import attribute_settings, corpus
@@ -21,9 +24,11 @@ SETTINGS = "settings.yaml"
 
 class RecipeStack(Framework):
     """The common part of both. A subclass sets what differs. program: the program of ours that builds the recipe and
-    trains, or only checks (--check). lists_on_one_line: in settings.yaml."""
+    trains, or only checks (--check). checkouts: the variable that may name source trees of it, by the separator of
+    PATH. lists_on_one_line: in settings.yaml."""
 
     program: Path
+    checkouts: str
     lists_on_one_line: bool = False
     environment_table = "nvidia_stacks_env"
     vendors = ("nvidia", None)
@@ -58,6 +63,30 @@ class RecipeStack(Framework):
         yield from attribute_settings.options_refused(e, self.table)
         yield from attribute_settings.layout_refused(e)
         yield from self._overlap_refused(e)
+
+    def preflight(self, e: Experiment) -> Iterator[Problem]:
+        """Look where a checkout is named whether the recipe still stands where it was read."""
+        for path in filter(None, os.environ.get(self.checkouts, "").split(os.pathsep)):
+            if e.recipe and tag_of(path).removeprefix("v") in ("", e.recipe.release):
+                yield from self.moved(e.recipe, Path(path))
+
+    def moved(self, recipe: Recipe, checkout: Path) -> Iterator[Problem]:
+        """Yield that `checkout` does not have `recipe` where it was read."""
+        name, _, number = recipe.source.split()[1].partition(":")
+        try:
+            lines = (checkout / name).read_text(encoding="utf-8").splitlines()[int(number) - 1 :]
+        except OSError:
+            lines = []
+        if not self.stands_in(recipe, lines):
+            what = f"{recipe.name} was read from line {number} of {name}, where this checkout has something else"
+            found = lines[0].strip()[:80] if lines else f"no such line in {checkout}"
+            yield Problem("recipe", what, found, hint=f"tprimat recipes import {checkout}, or {self.checkouts}= unset")
+
+    def stands_in(self, recipe: Recipe, lines: Sequence[str]) -> bool:
+        """Return whether `recipe` begins with the first of `lines`: by its name but for the GPU, as one function may be
+        the recipe of two."""
+        words = {*recipe.name.split("_")} - {*recipe.hardware}
+        return any(all(word in line.lower() for word in words) for line in lines[:3])  # decorators come first
 
     def _overlap_refused(self, e: Experiment) -> Iterator[Problem]:
         """Yield switches of DDP's overlap that a part of the vendor's recipe sets again at the start."""

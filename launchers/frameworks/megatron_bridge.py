@@ -22,6 +22,7 @@ from launchers.nvidia import RANKS, RecipeStack
 class MegatronBridge(RecipeStack):
     name = "megatron_bridge"
     program = RANKS / "bridge_ranks.py"
+    checkouts = "BRIDGE_PATH"
     recipe_trees = bridge_recipes.TREES
 
     def read_recipes(self, checkout: Path, python: str, release: str) -> Iterator[Recipe | Problem]:

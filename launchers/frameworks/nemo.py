@@ -3,9 +3,10 @@ the rows of a checkout's tables, built by the scripts of the installed package (
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,18 @@ _TIMEOUT_S = 1800
 class Nemo(RecipeStack):
     name = "nemo"
     program = RANKS / "nemo_ranks.py"
+    checkouts = "NEMO_PATH"
     lists_on_one_line = True  # one entry a layer is no reading matter
     recipe_trees = (TREE,)
 
     def read_recipes(self, checkout: Path, python: str, release: str) -> Iterator[Recipe | Problem]:
         """Yield NVIDIA's performance scripts' rows as recipes."""
         return _read(checkout, python, release, self.table)
+
+    def stands_in(self, recipe: Recipe, lines: Sequence[str]) -> bool:
+        """Return whether the first of `lines` is the row of the tables that `recipe` was read from."""
+        row = next(csv.reader(lines), [])
+        return [value for value in row if value] == [*recipe.more["table"].values()]
 
     def differences(self, e: Experiment) -> tuple[Difference, ...]:
         """Return what differs by paths, and the classes that no path names: the model's, and the data's."""
