@@ -41,6 +41,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     settings: Mapping[str, Any]
     free: tuple[str, ...]
     bounds: str | None
+    samples_to_target: Mapping[int, int] = {}
     rounds: tuple[str, ...]
     changed: str | None
     source: str

@@ -1,0 +1,291 @@
+"""A training from its first token to its last, on each of several candidates: the layout that a search finds, what
+failures and checkpoints leave of its speed, the bill, and how both go on with more GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import exp, expm1, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from conf.errors import blamed
+from conf.mlperf import Benchmark, benchmarks
+from conf.resolve import Experiment
+from conf.schema import Request
+from conf.shapes import count
+from conf.vocabulary import read_yaml
+from estimate.experiment import columns_of
+from estimate.figures import Estimate
+from estimate.fitted import Parameters
+from estimate.jobs import GB, Jobs
+from estimate.predict import predict
+from estimate.search import Limits, Objective, search
+from metrics.bill import Bill, Terms, bill, hours_at_work
+from metrics.quantity import Quantity, shown
+
+TABLE = Path(__file__).with_name("training_plan.yaml")
+MOST_GPUS = 100_000
+_HOUR_S = 3600.0
+_STATE_BYTES = 14  # of a parameter in a checkpoint: bf16, its fp32 copy, two moments; 12 where parameters are fp32
+
+
+class Interruptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Unexpected interruptions of a published training."""
+
+    count: int
+    days: float
+    gpus: int
+    source: str
+
+    @property
+    def mtbf_gpu_hours(self) -> float:
+        """Return the GPU-hours between two of them."""
+        return self.gpus * self.days * 24 / self.count
+
+
+class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The storage of a published cluster."""
+
+    bytes_per_s: float
+    gpus: int
+    source: str
+
+
+class Embodied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """CO2 of making GPUs, kg by hardware, and the years of work over which it is spread."""
+
+    kg_per_gpu: dict[str, float]
+    years: float
+    source: str
+
+
+class Assumptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table. restart_s: from a failure to the first step behind it."""
+
+    interruptions: Interruptions
+    storage: Storage
+    restart_s: float
+    embodied: Embodied
+
+
+class Checkpoints(NamedTuple):
+    """Checkpoints of a training. save_s: of one checkpoint, in which nothing is trained. goodput: the share of the
+    time that makes progress."""
+
+    mtbf_s: float
+    save_s: float
+    interval_s: float
+    goodput: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A training on one candidate. figures: of a bill, with the goodput that failures leave. to_target: the time to
+    the target of a benchmark whose tokens were published; None where there is none."""
+
+    estimate: Estimate
+    checkpoints: Checkpoints
+    figures: Bill
+    to_target: Quantity | None
+
+
+class Point(NamedTuple):
+    """A number of GPUs on a scaling curve: tokens/s/GPU of the steps, and with what failures leave."""
+
+    gpus: int
+    tokens_per_s_per_gpu: float
+    goodput: float
+    global_batch_size: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Return those of all GPUs that make progress."""
+        return self.gpus * self.tokens_per_s_per_gpu * self.goodput
+
+
+@cache
+def assumptions() -> Assumptions:
+    """Return the table. ConfigError: it is not as its head says."""
+    with blamed(f"estimate/{TABLE.name}", "cannot be used"):
+        return msgspec.convert(read_yaml(TABLE), Assumptions, strict=False)
+
+
+def checkpoints(state_bytes: float, gpus: int, known: Assumptions | None = None) -> Checkpoints:
+    """Return how a training on `gpus` saves itself best: every sqrt(2 C M) seconds, of a checkpoint that takes C and
+    failures M apart (Young 1974, CACM 17(9); Daly 2006, FGCS 22(3)). Goodput by Daly's model of failures at random
+    times: t / (M exp(R/M) (exp((t + C)/M) - 1)), of an interval t and a restart R."""
+    table = known or assumptions()
+    mtbf_s = table.interruptions.mtbf_gpu_hours * _HOUR_S / gpus
+    save_s = state_bytes / (table.storage.bytes_per_s * gpus / table.storage.gpus)
+    interval_s = sqrt(2 * save_s * mtbf_s)
+    goodput = interval_s / (mtbf_s * exp(table.restart_s / mtbf_s) * expm1((interval_s + save_s) / mtbf_s))
+    return Checkpoints(mtbf_s, save_s, interval_s, goodput)
+
+
+def state_bytes(e: Experiment) -> float:
+    """Return the bytes of a checkpoint, each parameter and state once."""
+    parts = count(e.model)
+    half = e.precision.params_dtype == "bfloat16"
+    return float((_STATE_BYTES if half else 12) * (parts.total + parts.mtp))
+
+
+def plans(
+    requests: Sequence[Request],
+    terms: Terms,
+    limits: Limits | None = None,
+    objective: Objective = "throughput",
+    parameters: Parameters | None = None,
+) -> tuple[Plan, ...]:
+    """Return the training on the best layout of each request, the best first. A goodput of `terms` below 1 is the
+    user's own, and counts in place of ours. ConfigError: no layout fits, as of `search`."""
+    found = search(requests, terms, limits, objective, parameters)
+    return tuple(plan_of(one.estimate, terms) for one in sorted(found.of_each, key=lambda one: one.score))
+
+
+def plan_of(estimate: Estimate, terms: Terms) -> Plan:
+    """Return the training of one prediction."""
+    e = estimate.experiment
+    saved = checkpoints(state_bytes(e), e.layout.world_size)
+    goodput = terms.goodput if terms.goodput < 1 else saved.goodput
+    own = replace(terms, goodput=goodput, embodied_kg_per_gpu_hour=_embodied(e, terms))
+    return Plan(
+        estimate=estimate,
+        checkpoints=saved,
+        figures=bill(estimate.option, own),
+        to_target=_to_target(estimate, goodput),
+    )
+
+
+def _embodied(e: Experiment, terms: Terms) -> float | None:
+    """Return the user's figure, else a published one of this GPU, kg a GPU-hour."""
+    table = assumptions().embodied
+    if terms.embodied_kg_per_gpu_hour is not None or e.hardware.name not in table.kg_per_gpu:
+        return terms.embodied_kg_per_gpu_hour
+    return table.kg_per_gpu[e.hardware.name] / hours_at_work(table.years, 1.0)
+
+
+def _to_target(estimate: Estimate, goodput: float) -> Quantity | None:
+    """Return the days to the target of the pretraining benchmark of this model and sequence, by the samples that its
+    published runs took at the batch nearest to this one."""
+    e = estimate.experiment
+    for one in benchmarks().values():
+        if one.conf_model != e.model.name or one.task != "pretraining" or one.seq_length != e.training.seq_length:
+            continue
+        if (samples := _samples(one, e.training.global_batch_size)) is None:
+            return None
+        tokens = samples * e.training.seq_length / goodput / e.layout.world_size / 86400
+        note = f"to {one.target}, {samples:,} samples as published runs of MLPerf took; {one.dataset}"
+        return estimate.figures["tokens_per_s_per_gpu"].under(tokens, "days", note)
+    return None
+
+
+def _samples(one: Benchmark, batch: int) -> int | None:
+    """Return the samples to the target at the nearest batch; None beyond a factor of 2, or where there are none."""
+    known = one.samples_to_target
+    nearest = min(known, key=lambda size: abs(np.log(size / batch)), default=None)
+    return known[nearest] if nearest and 0.5 <= nearest / batch <= 2 else None
+
+
+def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None) -> tuple[Point, ...]:
+    """Return the curve from the GPUs of `e` up to MOST_GPUS, doubling DP: weak with as many sequences a GPU, strong
+    with the batch of `e`, which ends where a rank has no micro-batch left. The layout stays."""
+    layout, batch = e.layout, e.training.global_batch_size
+    columns = columns_of(e)
+    times = [2**n for n in range(18) if layout.world_size * 2**n <= MOST_GPUS]
+    if not weak:
+        each = layout.num_micro_batches
+        unit = layout.pipeline_model_parallel_size if (layout.virtual_pipeline_model_parallel_size or 1) > 1 else 1
+        times = [n for n in times if each % (n * unit) == 0]
+    factors = np.array(times, dtype=float)
+    batches = batch * factors if weak else np.full(len(times), float(batch))
+    grown = {"data_parallel_size": layout.data_parallel_size * factors, "global_batch_size": batches}
+    jobs = Jobs(**{name: np.asarray(value) for name, value in columns.items()} | grown)
+    seconds, bytes_ = predict(jobs, parameters).step_time_s, state_bytes(e)
+    return tuple(
+        _point(e, n, float(size), float(s), bytes_) for n, size, s in zip(times, batches, seconds, strict=True)
+    )
+
+
+def _point(e: Experiment, times: int, batch: float, seconds: float, bytes_: float) -> Point:
+    gpus = e.layout.world_size * times
+    speed = batch * e.training.seq_length / seconds / gpus
+    return Point(gpus, speed, checkpoints(bytes_, gpus).goodput, int(batch))
+
+
+_FIGURES = ("gpu_hours", "days", "total", "energy_mwh", "carbon_t", "carbon_embodied_t", "carbon_total_t")
+_COLUMN = 24
+
+
+def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
+    """Yield the plans as people read them, and the scaling of the best."""
+    for plan in made:
+        e, saved = plan.estimate.experiment, plan.checkpoints
+        gpus = f"{e.layout.world_size:,} × {e.hardware.spelled}"
+        yield f"{e.model.name} on {gpus}, {e.layout}: {terms.tokens:g} tokens"
+        yield f"  {'goodput':<{_COLUMN}}{_goodput(saved, terms)}"
+        yield from (f"  {name:<{_COLUMN}}{_figure(plan.figures[name])}" for name in _FIGURES if name in plan.figures)
+        target = _figure(plan.to_target) if plan.to_target else "unknown: no published run says how many tokens"
+        yield f"  {'time to a target loss':<{_COLUMN}}{target}"
+        yield ""
+    for weak in (True, False):
+        points = scaling(made[0].estimate.experiment, weak)
+        batch = "the batch grows with the GPUs" if weak else f"{points[0].global_batch_size:,} sequences a step"
+        yield f"{'weak' if weak else 'strong'} scaling of the first, {batch}"
+        yield f"  {'GPUs':>8} {'tokens/s/GPU':>13} {'goodput':>8} {'tokens/s that progress':>23} {'efficiency':>11}"
+        first = points[0].tokens_per_s / points[0].gpus
+        for point in points:
+            share = 100 * point.tokens_per_s / point.gpus / first
+            speeds = (
+                f"{shown(point.tokens_per_s_per_gpu):>13} {100 * point.goodput:>6.1f} % {shown(point.tokens_per_s):>23}"
+            )
+            yield f"  {point.gpus:>8,} {speeds} {share:>9.1f} %"
+        yield ""
+    yield from _sources()
+
+
+def _goodput(saved: Checkpoints, terms: Terms) -> str:
+    if terms.goodput < 1:
+        return f"{100 * terms.goodput:g} % as given"
+    every = f"a failure every {shown(saved.mtbf_s / _HOUR_S, 3)} h, a checkpoint of {shown(saved.save_s, 3)} s"
+    return f"{100 * saved.goodput:.1f} %: {every} every {shown(saved.interval_s / 60, 3)} min"
+
+
+def _sources() -> Iterator[str]:
+    table = assumptions()
+    hours, rate = table.interruptions.mtbf_gpu_hours, table.storage.bytes_per_s / table.storage.gpus / GB
+    yield f"failures: {shown(hours)} GPU-hours between two: {table.interruptions.source}"
+    yield f"checkpoints: {shown(rate, 3)} GB/s a GPU, assumed: {table.storage.source}"
+    yield f"interval: sqrt(2 C M) (Young 1974; Daly 2006); a restart of {table.restart_s:g} s is assumed"
+
+
+def _figure(quantity: Quantity) -> str:
+    if quantity.value is None:
+        return f"unknown: {quantity.note}".rstrip(": ")
+    low, high = quantity.interval or (None, None)
+    ends = f" ({shown(low, 3)} to {shown(high, 3)})" if quantity.interval else ""
+    return f"{f'{quantity}{ends}':<44}{quantity.note}".rstrip()
+
+
+def to_json(made: Sequence[Plan]) -> dict[str, Any]:
+    """Return plans and the scaling of the first as plain data."""
+    plans_ = [
+        {
+            "layout": str(plan.estimate.experiment.layout),
+            "hardware": plan.estimate.experiment.hardware.name,
+            "gpus": plan.estimate.experiment.layout.world_size,
+            "checkpoints": plan.checkpoints._asdict(),
+            "figures": {name: quantity.to_json() for name, quantity in plan.figures.items()},
+            "to_target": plan.to_target and plan.to_target.to_json(),
+        }
+        for plan in made
+    ]
+    curves = {
+        name: [point._asdict() for point in scaling(made[0].estimate.experiment, name == "weak")]
+        for name in ("weak", "strong")
+    }
+    return {"plans": plans_, "scaling": curves, "assumptions": msgspec.to_builtins(assumptions())}

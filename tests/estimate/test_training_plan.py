@@ -1,0 +1,97 @@
+"""Training plans: failures, checkpoints, the bill, scaling, time to a target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from conf import load_experiment
+from estimate.figures import estimate
+from estimate.search import requests_of
+from estimate.training_plan import MOST_GPUS, Plan, assumptions, checkpoints, lines, plan_of, plans, scaling, to_json
+from metrics.bill import Terms, bill
+from metrics.terms import intensity, read_prices
+
+TERMS = Terms(tokens=1e12, prices=read_prices("oracle"), carbon=intensity("FRA"))
+
+
+@cache
+def planned(*overrides: str) -> Plan:
+    return plan_of(estimate(load_experiment(*overrides)), TERMS)
+
+
+def small(hardware: str = "h100") -> Plan:
+    return planned("model=llama31_8b", "platform=nvidia", f"hardware={hardware}", "gpus_per_node=8")
+
+
+def test_the_published_training_loses_as_much_as_it_said() -> None:
+    parameters = 405_853_388_800
+    saved = checkpoints(14 * parameters, 16_384)
+    assert saved.mtbf_s == pytest.approx(54 * 86_400 / 419)
+    assert 0.90 < saved.goodput < 0.95  # arXiv 2407.21783: higher than 90 %
+
+
+@pytest.mark.parametrize("gpus", [64, 16_384, 100_000])
+def test_no_other_interval_leaves_much_more(gpus: int) -> None:
+    saved = checkpoints(5.7e12, gpus)
+    mtbf, save, restart = saved.mtbf_s, saved.save_s, assumptions().restart_s
+    intervals = saved.interval_s * np.geomspace(0.1, 10, 200)
+    goodput = intervals / (mtbf * np.exp(restart / mtbf) * np.expm1((intervals + save) / mtbf))
+    assert goodput.max() - saved.goodput < 2e-3
+    assert saved.goodput < 1
+
+
+def test_the_bill_has_the_goodput_that_failures_leave() -> None:
+    plan = small()
+    without = bill(plan.estimate.option, TERMS)
+    for name in ("days", "total", "energy_mwh", "carbon_t"):
+        assert plan.figures[name].value == pytest.approx(without[name].value / plan.checkpoints.goodput)
+        low, high = plan.figures[name].interval
+        assert low < plan.figures[name].value < high
+    own = plan_of(plan.estimate, replace(TERMS, goodput=0.5)).figures
+    assert own["days"].value == pytest.approx(2 * without["days"].value)
+
+
+def test_embodied_carbon_is_the_users_or_a_published_one_or_none() -> None:
+    assert "carbon_embodied_t" not in small().figures
+    a100 = small("a100")
+    kg = assumptions().embodied.kg_per_gpu["a100"] / (assumptions().embodied.years * 8760)
+    assert a100.figures["carbon_embodied_t"].value == pytest.approx(a100.figures["gpu_hours"].value * kg / 1000)
+    own = plan_of(small().estimate, replace(TERMS, embodied_kg_per_gpu_hour=0.1)).figures
+    assert own["carbon_embodied_t"].value == pytest.approx(own["gpu_hours"].value * 1e-4)
+
+
+def test_more_gpus_never_train_more_tokens_a_gpu() -> None:
+    points = scaling(small().estimate.experiment, weak=True)
+    assert points[-1].gpus * 2 > MOST_GPUS >= points[-1].gpus
+    speeds = [point.tokens_per_s_per_gpu for point in points]
+    assert speeds == sorted(speeds, reverse=True)
+    assert [point.goodput for point in points] == sorted((point.goodput for point in points), reverse=True)
+    strong = scaling(small().estimate.experiment, weak=False)
+    assert {point.global_batch_size for point in strong} == {128}
+    assert strong[0].tokens_per_s_per_gpu == pytest.approx(points[0].tokens_per_s_per_gpu)
+    assert all(a.tokens_per_s_per_gpu <= b.tokens_per_s_per_gpu for a, b in zip(strong, points, strict=False))
+
+
+def test_time_to_a_target_only_where_its_tokens_were_published() -> None:
+    assert small().to_target is None
+    layout = ("layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=9")
+    large = planned("model=llama31_405b", "platform=nvidia", "nodes=72", "training.global_batch_size=1152", *layout)
+    speed = large.estimate.figures["tokens_per_s"].value
+    seconds = 289_640 * 8192 / speed / large.checkpoints.goodput
+    assert large.to_target is not None
+    assert large.to_target.value == pytest.approx(seconds / 86_400)
+
+
+def test_plans_of_several_candidates_and_their_text() -> None:
+    overrides = ("model=llama31_8b", "hardware=h100,mi300x", "training.global_batch_size=64")
+    made = plans([request for _, request in requests_of(overrides)], TERMS, objective="cost")
+    assert len(made) == 2
+    assert made[0].figures["total"].value <= made[1].figures["total"].value
+    text = "\n".join(lines(made, TERMS))
+    assert "a failure every" in text
+    assert "weak scaling" in text
+    assert len(to_json(made)["scaling"]["weak"]) > 10
