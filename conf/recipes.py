@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import csv
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, log2
@@ -18,6 +20,7 @@ from conf.freeze import frozen
 from conf.vocabulary import read_yaml
 
 RECIPES = Path(__file__).parent / "recipes"
+REHEARSED = RECIPES / "rehearsed.csv"
 BEFORE = ".before"  # how the folder of a release ends, behind a dot, while an import takes its place
 GLOBAL_BATCH, MICRO_BATCH = "training.global_batch_size", "training.micro_batch_size"
 OF_THE_WORK = (GLOBAL_BATCH, "training.seq_length")  # in a recipe's `experiment`, and not taken from it
@@ -121,6 +124,48 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.model} on {self.gpus} × {self.hardware} in {self.precision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A row of conf/recipes/rehearsed.csv: how rehearse=layout of a recipe went, by `tprimat recipes rehearse --keep`.
+    outcome: completed; same (as `same_as`, which completed: a CPU sees no difference between the two); refused: nothing
+    can be started; failed; or not rehearsed. reason: of the last three. version, date: of ours, and when."""
+
+    recipe: str
+    outcome: str
+    same_as: str = ""
+    reason: str = ""
+    version: str = ""
+    date: str = ""
+
+    def __str__(self) -> str:
+        how = f"{self.outcome} as {self.same_as}" if self.outcome == SAME else self.outcome
+        when = f" (TensorPrimat {self.version}, {self.date})" if self.date else ""
+        return f"{how}{when}{f': {self.reason}' if self.reason else ''}"
+
+
+COMPLETED, SAME, REFUSED, FAILED, NOT_REHEARSED = OUTCOMES = ("completed", "same", "refused", "failed", "not rehearsed")
+
+
+def rehearsals() -> dict[str, Rehearsal]:
+    """Return how the rehearsal of each recipe went, by the recipe's name."""
+    known = {recipe.name: Rehearsal(recipe.name, NOT_REHEARSED, reason="not run yet") for recipe in recipes()}
+    if REHEARSED.is_file():
+        with REHEARSED.open(encoding="utf-8", newline="") as file:
+            known |= {row["recipe"]: Rehearsal(**row) for row in csv.DictReader(file) if row["recipe"] in known}
+    return known
+
+
+def keep(rows: Iterable[Rehearsal]) -> None:
+    """Put `rows` in place of what is known of their recipes, in one piece."""
+    known = rehearsals() | {row.recipe: row for row in rows}
+    part = REHEARSED.with_suffix(".part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(Rehearsal.__slots__)
+        table.writerows([getattr(row, name) for name in Rehearsal.__slots__] for _, row in sorted(known.items()))
+    os.replace(part, REHEARSED)
 
 
 def recipes(folder: str = "", model: str | None = None) -> tuple[Recipe, ...]:

@@ -68,7 +68,11 @@ fi
 
 cd "$checkout" # Primus starts its program by a relative path
 case ${PRIMUS_ENTRY:-run_pretrain} in
-main) exec python3 primus/cli/main.py train pretrain --config "$EXP" ;; # one process, which plays a rank
+main) # one process, which plays a rank; Primus' launchers, which it does without, build Megatron's helpers first
+  make -s -C third_party/Megatron-LM/*/core/datasets || fail "Megatron's helpers for datasets cannot be built." \
+    "Try a python3 with pybind11, and g++"
+  exec python3 primus/cli/main.py train pretrain --config "$EXP"
+  ;;
 run_pretrain) exec bash examples/run_pretrain.sh ;;
 direct | container | slurm)
   cli=primus-cli

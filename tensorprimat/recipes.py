@@ -24,7 +24,9 @@ from conf.frameworks import facts, git, tag_of
 from conf.load import model_named
 from conf.recipes import Recipe, recipes
 from conf.schema import BEST
+from conf.version import VERSION
 from estimate.headroom import memory_problems
+from launchers import where
 from launchers.frameworks import Framework, framework_of, frameworks
 from tensorprimat.lists import Row, table
 
@@ -78,7 +80,11 @@ REHEARSE = Command(
     words="NAME…",
     words_help="recipes by their vendor's name; without one, all that the keys leave",
     keys=(*LIST.keys, Key("runs_dir", "where the records are: what completed there is not run again", default="runs")),
-    switches={**JSON, "--classify": "start nothing: what would be run, what is refused, which are the same here"},
+    switches={
+        **JSON,
+        "--classify": "start nothing: what would be run, what is refused, which are the same here",
+        "--keep": "write how each went to conf/recipes/rehearsed.csv, which `recipes list` shows",
+    },
     examples=("framework=nemo", "framework=megatron_bridge model=llama31_405b --classify"),
     more="Exit codes: 0 all completed, 1 not all, 2 no such recipe. NEMO_PYTHON, BRIDGE_PYTHON and PRIMUS_PATH name\n"
     "the stacks; of Bridge in a checkout PYTHONPATH has src and 3rdparty/Megatron-LM.",
@@ -115,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list(arguments: Arguments) -> int:
-    rows = [_row(r) for r in _chosen(arguments)]
+    outcomes = kept.rehearsals()
+    rows = [_row(r, outcomes[r.name].outcome) for r in _chosen(arguments)]
     if arguments.switches:
         print(json.dumps(rows, indent=1))
         return 0
@@ -150,15 +157,19 @@ def _table(arguments: Arguments) -> int:
 
 
 def _rehearse(arguments: Arguments) -> int:
-    from tensorprimat.rehearse_recipes import COMPLETED, rehearsed
+    from tensorprimat.rehearse_recipes import rehearsed
 
+    today = where.now()[:10]
+    version = "+".join([VERSION, *filter(None, [(where.commit() or "")[:9]])])
     wanted = [(recipe, _request(recipe)) for recipe in _chosen(arguments)]
     rows = []
     for row in rehearsed(wanted, Path(arguments["runs_dir"]), start="--classify" not in arguments.switches):
         rows.append(asdict(row))
+        if "--keep" in arguments.switches and not row.is_ended:
+            kept.keep([row.kept(version, today)])
         print(f"{len(rows)} of {len(wanted)}: {row.recipe}: {row.state}", file=sys.stderr, flush=True)
     print(json.dumps(rows, indent=1) if arguments.switches & {*JSON} else table(rows, ("run",)))
-    return int(any(row["state"] != COMPLETED for row in rows))
+    return int(any(row["state"] != kept.COMPLETED for row in rows))
 
 
 def _fits(recipe: Recipe, key: str, value: str) -> bool:
@@ -168,9 +179,10 @@ def _fits(recipe: Recipe, key: str, value: str) -> bool:
     return value in known if key == "hardware" else str(known) == value
 
 
-def _row(r: Recipe) -> Row:
+def _row(r: Recipe, rehearsed: str) -> Row:
     case = {name: getattr(r, name) for name in _CASE}
     about = {"name": r.name, "variant": r.variant, "published": next(map(_figure, r.published), None)}
+    about["rehearsed"] = rehearsed
     more = {"release": r.release, "source": r.source, "refused": _refused(r)}
     return {**case, "hardware": [*r.hardware], "framework": f"{r.framework} {r.release}", **about, **more}
 
@@ -199,7 +211,7 @@ def _show(arguments: Arguments) -> int:
 
 def _text(r: Recipe) -> str:
     plain = {"recipe": r, "source": r.source, "set on": r.base, "variant": r.variant, "note": r.note}
-    plain["refused"] = _refused(r)
+    plain |= {"refused": _refused(r), "rehearsed": kept.rehearsals()[r.name]}
     lines = [f"{label:<14}{text}" for label, text in plain.items() if text is not None]
     lines += [f"{'published':<14}{figure}" for figure in figures(r)]
     parts = {"experiment": r.experiment, "settings": r.settings, "more": r.more, "environment": r.environment}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Any
 
 import parsers
 from conf import load_experiment
-from conf.errors import ConfigError, InputError
-from conf.recipes import Recipe
+from conf.errors import ConfigError, InputError, Problem
+from conf.recipes import COMPLETED, FAILED, NOT_REHEARSED, REFUSED, SAME, Recipe, Rehearsal
 from conf.resolve import Experiment
-from conf.vocabulary import read_yaml
-from launchers import make_plan, rehearse, where
+from conf.vocabulary import leaves, read_yaml
+from launchers import make_plan, preflight, rehearse, warm, where
 from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
 from tensorprimat.run import rehearse_once
 
-COMPLETED, REFUSED, NOT_RUN = "completed", "refused", "not run"
+NOT_RUN = "not run"
+_OF_A_STACK = ("framework", "framework.python", "framework.release", "PRIMUS_PATH")
+"""Where the problems are of a stack that is not here, which no recipe of it can do without."""
 _WRITTEN = (
     "set_by_recipe",
     "set",
@@ -44,16 +47,57 @@ class Row:
     reason: str | None = None
     run: str | None = None
 
+    @property
+    def is_ended(self) -> bool:
+        """Return whether the user has ended it."""
+        return (self.reason or "").endswith(FROM_LAUNCHER)
+
+    def kept(self, version: str, date: str) -> Rehearsal:
+        """Return it as conf/recipes/rehearsed.csv has it."""
+        if self.state == NOT_RUN or self.is_ended:
+            return Rehearsal(self.recipe, NOT_REHEARSED, reason="not run yet")
+        outcome = self.state if self.state in (COMPLETED, REFUSED) else FAILED
+        if self.same_as and outcome == COMPLETED:
+            return Rehearsal(self.recipe, SAME, self.same_as, "", version, date)
+        return Rehearsal(self.recipe, outcome, self.same_as or "", self.reason or "", version, date)
+
 
 def rehearsed(wanted: Iterable[tuple[Recipe, str]], runs: Path, start: bool) -> Iterator[Row]:
     """Yield how each recipe of `wanted` went, which are with what to type for a run. runs: where the records are, each
-    below the recipe's name; of one that completed it is not run again. start: run what is not there."""
+    below the recipe's name; of one that completed it is not run again. start: run what is not there. ConfigError: a
+    stack is not here."""
+    wanted = list(wanted)
+    if start:
+        _check_stacks(wanted, runs)
+    with warm.kept():
+        yield from _rehearsed(wanted, runs, start)
+
+
+def _check_stacks(wanted: Iterable[tuple[Recipe, str]], runs: Path) -> None:
+    """ConfigError: a stack of `wanted` is not installed, or is another release."""
+    checked, found = set[tuple[str, str]](), dict[Problem, None]()
+    for recipe, request in wanted:
+        stack = (recipe.framework, recipe.release)
+        with suppress(ConfigError):  # of the recipe, which gets a row for it
+            if stack not in checked:
+                small, _ = rehearse.prepared(_experiment(recipe, request, runs))
+                checked.add(stack)
+                found |= dict.fromkeys(one for one in preflight.problems(small) if one.where in _OF_A_STACK)
+    if found:
+        raise ConfigError(*found)
+
+
+def _experiment(recipe: Recipe, request: str, runs: Path) -> Experiment:
+    own = ("batch=vendor", f"recipe={recipe.name}", "rehearse=layout", f"runs_dir={runs}", f"name={recipe.name}")
+    return load_experiment(*request.split(), *own)
+
+
+def _rehearsed(wanted: Iterable[tuple[Recipe, str]], runs: Path, start: bool) -> Iterator[Row]:
     played: dict[str, Row] = {}
     for recipe, request in wanted:
         row = Row(recipe.name, f"{recipe.framework} {recipe.release}", recipe.model, NOT_RUN)
-        own = ("batch=vendor", f"recipe={recipe.name}", "rehearse=layout", f"runs_dir={runs}", f"name={recipe.name}")
         try:
-            e = load_experiment(*request.split(), *own)
+            e = _experiment(recipe, request, runs)
             seen = seen_by_a_cpu(e)
         except ConfigError as error:
             reason = "; ".join(" ".join(str(problem).split()) for problem in error.problems)
@@ -64,7 +108,7 @@ def rehearsed(wanted: Iterable[tuple[Recipe, str]], runs: Path, start: bool) -> 
             record = earlier or (rehearse_once(e, where.host()) if start else None)
             played[seen] = row = _of(row, *record) if record else row
             yield row
-            if (row.reason or "").endswith(FROM_LAUNCHER):  # the user has ended it
+            if row.is_ended:
                 return
             continue
         yield replace(row, state=played[seen].state, same_as=played[seen].recipe, reason=played[seen].reason)
@@ -86,15 +130,7 @@ def seen_by_a_cpu(e: Experiment) -> str:
 def _effective(document: dict[str, Any]) -> dict[str, Any]:
     """Return path → value of a plan's file; of a path that settings.yaml has several times, the value that counts."""
     parts = [document.pop(name, {}) for name in _WRITTEN]
-    return _flat({**document, **{path: value for part in parts for path, value in part.items()}})
-
-
-def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        inner = _flat(value) if isinstance(value, dict) and value else None
-        flat |= {key: value} if inner is None else {f"{key}.{name}": one for name, one in inner.items()}
-    return flat
+    return dict(leaves({**document, **{path: value for part in parts for path, value in part.items()}}))
 
 
 def _earlier(recipe: Recipe, runs: Path) -> tuple[Record, Path] | None:

@@ -16,8 +16,10 @@ from conf.errors import Problem
 from conf.recipes import Recipe
 from conf.vocabulary import read_yaml
 from launchers.frameworks import Framework, framework_of
+from parsers.outcome import FROM_LAUNCHER
 from tensorprimat import recipes
 from tensorprimat.recipes import main
+from tensorprimat.rehearse_recipes import Row
 
 THEIRS = Recipe(
     name="llama3_8b_8gpu_b200",
@@ -299,3 +301,41 @@ def test_the_table_counts_what_plans_keep_and_what_they_have_otherwise(capsys: p
     words = ("table", "model=deepseek_v3", "hardware=h100", "framework=nemo", "--json")
     refused = [one["refused"] for one in json.loads(run(capsys, *words)[0])]
     assert len(refused) == 3 and all("other layers than the model" in why for why in refused)
+
+
+def test_a_stack_that_is_not_here_is_refused_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NEMO_PYTHON", "BRIDGE_PYTHON", "PRIMUS_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for framework, said in (("nemo", "NEMO_PYTHON"), ("megatron_bridge", "BRIDGE_PYTHON"), ("primus", "PRIMUS_PATH")):
+        words = (f"framework={framework}", "model=llama31_8b", f"runs_dir={tmp_path}")
+        out, err = run(capsys, "rehearse", *words, code=2)
+        assert not out and said in err and err.count("try:") == 1, err
+    assert not [*tmp_path.iterdir()]
+
+
+BY_USER = f"ended by SIGINT{FROM_LAUNCHER}"
+
+
+def test_how_a_rehearsal_went_is_kept_and_shown(
+    made: Made,
+    folder: Path,
+    checkout: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept, "REHEARSED", tmp_path / "rehearsed.csv")
+    run(capsys, "import", checkout)
+    kept._read.cache_clear()
+    ours = ("0.1.0+abc", "2026-11-23")
+    ended = Row(THEIRS.name, "made 1.2.0", "llama31_8b", "failed", reason="it does not build")
+    kept.keep([ended.kept(*ours), replace(ended, recipe=OTHER.name, state="killed", reason=BY_USER).kept(*ours)])
+    rows = json.loads(run(capsys, "list", "--json")[0])
+    assert {row["name"]: row["rehearsed"] for row in rows} == {THEIRS.name: "failed", OTHER.name: "not rehearsed"}
+    shown = run(capsys, "show", THEIRS.name)[0]
+    assert "failed (TensorPrimat 0.1.0+abc, 2026-11-23): it does not build" in shown
+    same = replace(ended, state="completed", same_as=OTHER.name, reason=None).kept(*ours)
+    kept.keep([same, replace(same, recipe=OTHER.name, outcome="completed", same_as="")])
+    assert f"same as {OTHER.name} (TensorPrimat" in run(capsys, "show", THEIRS.name)[0]

@@ -7,6 +7,7 @@ Exit codes: 0 the training ran to its end (or every check passed), 2 the setting
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import typing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,24 @@ def _stack(settings: Settings, check: bool, folder: str) -> tuple[str | None, An
         what = f"megatron-bridge is not installed in {sys.executable}"
         raise Refused.of("framework.python", what, "", "", "the Python that has it, or a container")
     _check_release(planned, release or planned)  # a checkout on the path has no metadata: below
-    before_import()
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     seed_cache(folder, settings["hugging_face"])
-    stand_in = stand_in_for(settings["device"], check)
-    hint = "install what is missing into it, or use NVIDIA's container"
-    bridge_config = imported("bridge_config", "Megatron-Bridge cannot be imported", hint)
+    stand_in, bridge_config = _imported(settings["device"], check)
     _check_release(planned, bridge_config.RELEASE)
     return stand_in, bridge_config
+
+
+def _imported(device: str, check: bool) -> tuple[str | None, Any]:
+    before_import()
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    stand_in = stand_in_for(device, check)
+    hint = "install what is missing into it, or use NVIDIA's container"
+    return stand_in, imported("bridge_config", "Megatron-Bridge cannot be imported", hint)
+
+
+def warm(folder: str) -> None:
+    """Import what a rank imports (rehearsal/tprimat_warm.py); `folder` is the cache of the hub from then on."""
+    use_cache(folder)
+    _imported("cpu", check=False)
 
 
 def before_import() -> None:
@@ -76,10 +87,23 @@ def seed_cache(folder: str, answer: Mapping[str, Any]) -> None:
         (snapshot / "config.json").write_text(json.dumps(answer["config"]), encoding="utf-8")
     (home / "refs").mkdir(exist_ok=True)
     (home / "refs" / "main").write_text(_COMMIT, encoding="utf-8")
+    use_cache(folder)
+
+
+def use_cache(folder: str) -> None:
+    """Let huggingface_hub, which is not imported yet, read `folder` alone."""
     os.environ.update({"HF_HOME": folder, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
     os.environ.pop("HF_HUB_CACHE", None)
 
 
+@contextlib.contextmanager
+def _cache() -> Iterator[str]:
+    """Yield a folder for the cache: the one that huggingface_hub was imported with, where `warm` has done that."""
+    loaded = sys.modules.get("huggingface_hub.constants")
+    with contextlib.nullcontext(loaded.HF_HOME) if loaded else tempfile.TemporaryDirectory(prefix="bridge-hub-") as hub:
+        yield hub
+
+
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="bridge-hub-") as hub:
+    with _cache() as hub:
         sys.exit(main("bridge", functools.partial(_stack, folder=hub)))

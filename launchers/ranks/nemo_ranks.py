@@ -29,5 +29,10 @@ def stack(settings: Settings, check: bool) -> tuple[str | None, Any]:
     return stand_in, nemo_recipe
 
 
+def warm(_: str) -> None:
+    """Import what a rank imports (rehearsal/tprimat_warm.py)."""
+    stack({"device": "cpu"}, check=False)
+
+
 if __name__ == "__main__":
     sys.exit(main("nemo", stack))

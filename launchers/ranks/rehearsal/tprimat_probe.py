@@ -56,6 +56,7 @@ MOST_KEPT = 4096
 _VERSIONS = ("torch", "megatron.core", "nemo", "megatron.bridge", "primus", "numpy")
 
 
+_INSTALLED: list[Probe] = []
 FINISH: list[Callable[[], None]] = []
 """To be called by a process that ends without its exit functions, or whose own come first and end the groups."""
 
@@ -72,8 +73,17 @@ def install(started: float) -> Probe:
         after(module)(functools.partial(watch, probe))
     atexit.register(probe.finish)
     FINISH.append(probe.finish)
+    _INSTALLED.append(probe)
     probe.seconds = time.perf_counter() - started
     return probe
+
+
+def begin() -> None:
+    """Let this process, which was forked since, be the one that is probed, into the folder that it names."""
+    for probe in _INSTALLED:
+        probe.folder, probe.process, probe.seconds = Path(os.environ[VARIABLE]).absolute(), os.getpid(), 0.0
+        os.environ[VARIABLE] = str(probe.folder)
+        probe.rendered = tprimat_objects.rendered(probe.folder.parent)
 
 
 class Probe:

@@ -34,7 +34,7 @@ from tprimat_after_import import FAULTS, after, around
 NAME = "torch.cuda"
 MODE = "TPRIMAT_REHEARSE"
 
-_state: dict[str, Any] = {"armed": False, "active": None, "announced": False}
+_state: dict[str, Any] = {"armed": False, "active": None, "announced": False, "played": False}
 GONE: list[str] = []
 """Names that could not be replaced, a line each."""
 
@@ -67,8 +67,8 @@ def _install(torch: types.ModuleType) -> None:
     if not _state["active"]:
         _say("this machine has an accelerator: nothing is replaced")
         return
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Megatron compiles its fused functions, which takes minutes here
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it with sequence parallelism
+    if not _state["played"]:
+        _set_defaults()
     os.environ["NEMO_LOG_MEMORY_USAGE"] = "0"  # torch.cuda's counters read 0 here, which is no measurement
     for entry in (*CUDA, *TORCH):
         replace(entry)
@@ -76,6 +76,11 @@ def _install(torch: types.ModuleType) -> None:
     torch.distributed.init_process_group = _announced(torch.distributed.init_process_group)
     for entry in MEGATRON:
         after(entry.module)(functools.partial(replace, entry))
+
+
+def _set_defaults() -> None:
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Megatron compiles its fused functions, which takes minutes here
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it with sequence parallelism
 
 
 def replace(row: Replacement, _: object = None) -> None:
@@ -249,7 +254,6 @@ def decayed_first(original: Any, *arguments: Any, **options: Any) -> list[dict[s
 
 _MEMORY_BYTES = 80 << 30  # of every device: stacks decide nothing by it but to go on
 _ARCHITECTURES = {"sm_90": (9, 0), "sm_100": (10, 0), "gfx942": (9, 4), "gfx950": (9, 5)}
-_ARCHITECTURE = os.environ.get("TPRIMAT_ARCH", "sm_90")
 
 
 class _Properties:
@@ -257,9 +261,11 @@ class _Properties:
 
     name = "no GPU (stand-in)"
     total_memory = _MEMORY_BYTES
-    major, minor = _ARCHITECTURES.get(_ARCHITECTURE, (9, 0))
     multi_processor_count, warp_size, uuid, L2_cache_size = 132, 32, "0", 50 << 20
-    gcnArchName = _ARCHITECTURE  # noqa: N815 - torch's name
+
+    def __init__(self) -> None:
+        self.gcnArchName = os.environ.get("TPRIMAT_ARCH", "sm_90")  # torch's name
+        self.major, self.minor = _ARCHITECTURES.get(self.gcnArchName, (9, 0))
 
 
 def _devices() -> int:
@@ -708,8 +714,12 @@ def play() -> None:
     # as torchrun; Primus and Lightning read more than that
     os.environ.update({name: str(number) for name, number in (sizes | place).items()})
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    _set_defaults()
+    _state["played"] = True
     after("torch")(_play)
     after(_SCHEDULES)(_end_at_the_first_forward)
+    for module in _WARMED_UP:
+        after(module)(_without_warm_up)
 
 
 def _requested() -> tuple[int, int]:
@@ -730,10 +740,10 @@ def _play(torch: types.ModuleType) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend "fake"
     except ImportError as error:
         _refuse(f"torch {torch.__version__} has no fake process group where it was ({error})")
-    rank, world = _requested()
     begin, new_group = torch.distributed.init_process_group, torch.distributed.new_group
 
     def init_process_group(*_: Any, **__: Any) -> Any:
+        rank, world = _requested()  # now: this may be a fork of the process that imported torch (tprimat_warm)
         return begin("fake", store=FakeStore(), rank=rank, world_size=world)
 
     def fake_group(*arguments: Any, **options: Any) -> Any:
@@ -795,6 +805,16 @@ def _end_at_the_first_forward(schedules: Any) -> None:
     if not hasattr(schedules, "forward_step"):
         _refuse(f"{_SCHEDULES} has no forward_step in this release: the training would not end before it")
     schedules.forward_step = _end
+
+
+_WARMED_UP = ("megatron.training.initialize", "megatron.bridge.training.initialize")
+
+
+def _without_warm_up(initialize: Any) -> None:
+    """Leave out what compiles fused functions before the first step, by activations of full size, and computes them
+    here: four fifths of what a rank takes after its imports."""
+    if hasattr(initialize, "_warmup_jit_function"):
+        initialize._warmup_jit_function = answer(None)(None)
 
 
 def _end(*_: Any, **__: Any) -> None:
