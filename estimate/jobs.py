@@ -37,7 +37,7 @@ class Jobs:
     recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the others.
     precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. gradient_bytes,
     optimizer_bytes: of one parameter; fp8_params: weights of matrix products rest in fp8 alone. stack: framework and
-    release (NeMo 25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
+    release (nemo-25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
     conf/hardware. cuda_graphs: share of the layers in graphs. flex_dispatcher: tokens go to experts by one that sends
     each to a GPU once (DeepEP, HybridEP), not by plain all-to-all. overlapped_experts: their exchange overlaps other
     micro-batches. nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch."""

@@ -14,7 +14,7 @@ from estimate.jobs import Jobs, Numbers
 from estimate.step_time import OFFSETS, Case, Cases, Parts, cases_of, step_time, vendor_of
 
 UNKNOWN_GPU = 1.5
-UNKNOWN = (1.0, 2.6, 3.0, 3.5)
+UNKNOWN = (1.0, 2.0, 2.2, 2.8)
 """Factors on the width by what was measured before: the model on that GPU by the framework; the stack on that GPU; the
 framework; nothing of it. They were read off the errors of unseen configurations and sources."""
 LONG = 1.5

@@ -75,7 +75,7 @@ class Case(NamedTuple):
 
     @property
     def framework(self) -> str:
-        return self.stack.partition(" ")[0]
+        return self.stack.partition("-")[0]
 
     @property
     def kind(self) -> str:

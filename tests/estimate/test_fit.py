@@ -91,7 +91,7 @@ def test_shipped_parameters_are_within_physics_and_survive_a_file(tmp_path: Path
 
 
 def test_one_run_moves_its_stack_and_nothing_else() -> None:
-    own = job(stack="NeMo 25.04")
+    own = job(stack="nemo-25.04.02")
     expected = predict(own).step_time_s
     learned = calibrate(shipped(), own, expected * 1.05)
     assert learned.used.all() and not learned.warnings
@@ -101,7 +101,7 @@ def test_one_run_moves_its_stack_and_nothing_else() -> None:
 
 def test_three_runs_refine_products_and_six_communication() -> None:
     chosen = many(200)
-    jobs = replace(chosen.take(np.flatnonzero(chosen.hardware == "h100")[:6]), stack=np.array("Own 1.0"))
+    jobs = replace(chosen.take(np.flatnonzero(chosen.hardware == "h100")[:6]), stack=np.array("own-1.0"))
     times = step_time(jobs, shipped()).total * np.array([1.1, 1.12, 1.08, 1.1, 1.05, 1.15])
     for count, moved in ((3, {"gemm_efficiency"}), (6, {"gemm_efficiency", "exposed_tensor"})):
         learned = calibrate(shipped(), jobs.take(slice(0, count)), times[:count])
@@ -113,7 +113,7 @@ def test_three_runs_refine_products_and_six_communication() -> None:
 
 
 def test_a_throttled_run_is_named_and_not_learned_from() -> None:
-    own = job(stack="NeMo 25.04")
+    own = job(stack="nemo-25.04.02")
     three = Runs(own, np.ones(1), (), ()).jobs
     jobs = replace(three, global_batch_size=np.array([512.0, 1024.0, 2048.0]))
     times = step_time(jobs, shipped()).total * np.array([1.0, 2.5, 1.01])

@@ -32,7 +32,7 @@ def job(model: str = "llama31_70b", gpu: str = "h100", precision: str = "bf16", 
     values |= {"distributed_optimizer": 1.0, "fsdp": 0.0, "seq_length": 4096.0, "micro_batch_size": 1.0}
     values |= {"global_batch_size": 1024.0, "trained": "pretraining", "precision": precision, "gradient_bytes": 4.0}
     values |= {"optimizer_bytes": 12.0, "fp8_params": 0.0}
-    values |= {"recompute_layers": 0.0, "offloaded_layers": 0.0, "stack": "NeMo 25.04"}
+    values |= {"recompute_layers": 0.0, "offloaded_layers": 0.0, "stack": "nemo-25.04"}
     values |= {"qk_layernorm": 0.0, "add_qkv_bias": 0.0, "add_bias_linear": 0.0, "attention_sinks": 0.0}
     return Jobs(**{name: np.asarray(value) for name, value in (values | columns).items()})
 
@@ -89,7 +89,7 @@ def test_a_larger_batch_never_takes_less_time() -> None:
 
 
 def test_intervals_hold_the_prediction_and_a_gpu_that_nobody_measured_has_wider_ones() -> None:
-    known, other = predict(job(stack="NeMo 25.04.02")), predict(job(gpu="mi250x"))
+    known, other = predict(job(stack="nemo-25.04.02")), predict(job(gpu="mi250x"))
     assert known.low_95_s < known.low_80_s < known.step_time_s < known.high_80_s < known.high_95_s
     assert other.high_95_s / other.step_time_s > known.high_95_s / known.step_time_s
     assert any("prior" in note for note in other.notes[0])
