@@ -4,7 +4,7 @@ in memory that nothing writes (launchers/ranks/rehearsal)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +15,7 @@ from conf.resolve import Experiment, Layout
 from conf.schema import MLA, Data, Model, MoE, Optimizer, Training
 from conf.shapes import RankParameters, Sizes, per_stage
 from conf.vocabulary import follow, leaves, read_yaml, requested, short_names, vocabulary
+from launchers.attribute_settings import options
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 
@@ -23,6 +24,7 @@ TABLE = Path(__file__).parent / "settings" / "not_rehearsed.yaml"
 PROBE = "probe"  # in the run's directory, where parsers/probe.py looks
 _STILL_SO = ("platform ", "hardware ", "framework ")  # reasons of an experiment that hold of its toy
 NOT_REQUESTED = (None, False, 1)
+NO_OPTION = (None, False)
 HALVINGS, PROCESSES = 2, 4  # two cores hold no more
 STEPS = (8, 20)
 BATCH, SEQ_LENGTH = 8, 64
@@ -64,19 +66,28 @@ def not_rehearsed(e: Experiment) -> dict[str, str]:
         is_requested = value is True or value not in row.get("unless", NOT_REQUESTED)  # True == 1
         if is_requested and row.get("only", e.rehearse) == e.rehearse:
             reasons[row["name"]] = row["reason"]
-    reasons |= {name: row["reason"] for name in e.framework.options if (row := _option(e, name))}
-    return {**table["topics"], **reasons}
+    return {**table["topics"], **reasons, **{name: row["reason"] for name, row in _options(e).items()}}
 
 
-def _option(e: Experiment, name: str) -> dict[str, Any] | None:
-    rows = framework_of(e.framework.name).not_rehearsed().get("options", ())
-    return next((row for row in rows if fnmatchcase(name, row["pattern"])), None)
+def _options(e: Experiment) -> dict[str, dict[str, Any]]:
+    """Return the options that a CPU or a toy does not have as requested → the first row of the tables that matches."""
+    rows = (*framework_of(e.framework.name).not_rehearsed().get("options", ()), *read_yaml(TABLE)["options"])
+    return {name: row for name, value in options(e).items() if (row := _row(rows, name, value))}
+
+
+def _row(rows: Sequence[dict[str, Any]], name: str, value: Any) -> dict[str, Any] | None:
+    names = (name, name.rpartition(".")[2])
+    row = next((row for row in rows if any(fnmatchcase(one, row["pattern"]) for one in names)), None)
+    return row if row and (value is True or value not in row.get("unless", NO_OPTION)) else None
 
 
 def _on_a_cpu(e: Experiment) -> Experiment:
     """Return `e` as one run of what is installed here now, in bf16 for fp8, which no CPU has, and without the options
     that a stack refuses where it has no GPU."""
-    kept = {name: v for name, v in e.framework.options.items() if (_option(e, name) or {"runs": True}).get("runs")}
+    without = _left_out(e)
+    kept = (
+        {name: value for name, value in options(e).items() if name not in without} if without else e.framework.options
+    )
     return replace(
         e,
         framework=replace(e.framework, options=kept),
@@ -88,6 +99,11 @@ def _on_a_cpu(e: Experiment) -> Experiment:
         rerun=True,
         probe=True,
     )
+
+
+def _left_out(e: Experiment) -> dict[str, str]:
+    """Return each option that a rehearsal runs without → why."""
+    return {name: row["reason"] for name, row in _options(e).items() if not row.get("runs")}
 
 
 def in_layout(e: Experiment) -> Experiment:
@@ -160,6 +176,8 @@ def _cautions(e: Experiment, small: Experiment) -> Iterator[str]:
         yield "each stack draws its own first weights: with equal_init=false losses differ, and nobody can tell why"
     if e.cluster.container != "none" or e.image is not None:
         yield f"the stack installed on this machine is rehearsed, not that of image {e.image}"
+    for name, why in _left_out(e).items():
+        yield f"{name} is not rehearsed, and left out: {why}"
     if e.precision.fp8:
         yield "fp8 is not rehearsed: bf16 runs in its place"
     for name, short in short_names().items():

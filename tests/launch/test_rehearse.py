@@ -13,6 +13,7 @@ from conf.load import load
 from conf.resolve import Experiment
 from conf.shapes import Place, Shape, Sizes, on_rank
 from launchers import make_plan, run_dir
+from launchers.attribute_settings import options
 from launchers.plan import Host
 from launchers.rehearse import FOLDER, in_layout, not_rehearsed, played, prepared
 from launchers.runner import environment
@@ -85,6 +86,25 @@ def test_an_option_that_needs_its_kernel_is_left_out_and_reported() -> None:
     assert set(e.framework.options) == {"enable_primus_turbo", "log_throughput"}
     assert {"tp_comm_overlap", "enable_primus_turbo"} <= scope.not_rehearsed.keys()
     assert "log_throughput" not in scope.not_rehearsed
+
+
+@pytest.mark.parametrize(
+    ("framework", "before"), [("nemo", "model.config."), ("megatron_bridge", "model."), ("primus", "")]
+)
+def test_what_is_valid_on_a_gpu_alone_is_known_before_anything_starts(framework: str, before: str) -> None:
+    """And what a toy of four layers has, runs."""
+    cases = {"fp32_residual_connection": True, "no_rope_freq": 3, "moe_token_dispatcher_type": "alltoall"}
+    cases["apply_layernorm_1p" if framework == "primus" else "layernorm_zero_centered_gamma"] = True
+    given = [f"framework.options.{before}{name}={value}" for name, value in cases.items()]
+    e, scope = prepared(rehearsal("train", framework, "layout=data_parallel", *given))
+    left_out = {f"{before}{name}" for name in cases if name != "moe_token_dispatcher_type"}
+    assert left_out <= scope.not_rehearsed.keys() and f"{before}moe_token_dispatcher_type" not in scope.not_rehearsed
+    assert [*options(e)] == [f"{before}moe_token_dispatcher_type"]
+    assert all(
+        any(note.startswith(f"{name} is not rehearsed, and left out") for note in scope.notes) for name in left_out
+    )
+    every_fourth = rehearsal("train", framework, "layout=data_parallel", f"framework.options.{before}no_rope_freq=4")
+    assert options(prepared(every_fourth)[0]) == {f"{before}no_rope_freq": 4}
 
 
 def test_interpreters_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
