@@ -163,7 +163,7 @@ class _Reading:
         for path, key in own.get("also", {}).items():
             written.setdefault(key, []).append(path)
         only = {key: one for key, one in only.items() if key not in unused}
-        usual = only.keys() - own.get("only", {}).keys() - own["missing"].keys()
+        usual = only.keys() - own.get("only", {}).keys() - own["missing"].keys() | {*own.get("constant", ())}
         kind = self.config["model_type"]
         return _Section(written, only, unused, own["missing"], usual, f"models/{kind}/configuration_{kind}.py")
 

@@ -38,4 +38,8 @@ def test_a_missing_key_is_what_the_library_takes(nemo_python: str) -> None:
         for key, row in family.get("only", {}).items():
             if key not in family["missing"] and theirs.get(key, row["value"]) not in (row["value"], None):
                 wrong.append((name, key, row["value"], theirs[key]))
+        absent = {key for key in family.get("only", {}) if key not in theirs}
+        assert absent == {*family.get("constant", ())}, (
+            f"{name}: what the class does not have is not said to be its own"
+        )
     assert wrong == []
