@@ -9,16 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conf.arguments import OUTPUT, Arguments, Command, Key, experiment_keys, program
+from conf.arguments import JSON, OUTPUT, Arguments, Command, Key, between, experiment_keys, positive, program
 from conf.compose import choices
 from conf.errors import ConfigError, InputError, Main, Problem, command, writing
 from conf.facts import hardware
 from conf.load import load
 from conf.resolve import Experiment
-from conf.vendors import CPU
 from metrics.bill import Bill, Terms, bill
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
+from parsers import find_runs
+from parsers.find import FILTERS, WHERE, filter_keys
 from parsers.storage import dumps, write
 from parsers.text import plain
 
@@ -55,6 +56,61 @@ ROWS = Command(
     examples=("sweep.csv -o predicted.csv",),
 )
 
+_SEARCHED = (
+    Key(
+        "objective",
+        "what is best: throughput, cost, energy or time (default: throughput)",
+        str,
+        "throughput",
+        "cost",
+        lambda: ("throughput", "cost", "energy", "time"),
+    ),
+    Key("headroom", "share of a GPU's memory that stays free (default: 0)", between(0, 0.95, "0 to 95 %"), 0.0, "10%"),
+    Key("most_cost", "of the training, in the prices' currency", positive(), None, "2e6"),
+    Key("most_power_w", "of all GPUs and hosts at their TDP", positive("W"), None, "1e6"),
+    Key("most_days", "of the training", positive("days"), None, "30"),
+)
+SEARCH = replace(
+    ESTIMATE,
+    name="estimate search",
+    summary="Predict every valid layout of a model, GPUs and batch; the ten best, and why the next ones lose.",
+    keys=(*ESTIMATE.keys, *_SEARCHED),
+    switches=JSON,
+    output="",
+    examples=(
+        "model=llama31_70b hardware=mi300x nodes=8",
+        "model=llama31_70b hardware=b200,mi355x nodes=8 objective=cost",
+    ),
+)
+PLAN = replace(
+    SEARCH,
+    name="estimate plan",
+    summary="A whole training on the best layout of each candidate: days, cost, energy, CO2, failures, scaling.",
+    examples=("model=llama31_70b hardware=h100,mi300x nodes=64 tokens=15T carbon=FRA",),
+)
+CALIBRATE = Command(
+    name="estimate calibrate",
+    summary="Learn from own runs: one sets what stack and machine have in common, three refine the matrix products, six\
+ communication that is not hidden. A run that contradicts the model is named, and not learned from.",
+    words="RUN…",
+    words_help=WHERE,
+    keys=(_CALIBRATED,),
+    others=FILTERS,
+    known=filter_keys,
+    switches={},
+    output="here: the file of parameters to write, which calibrated=FILE reads",
+    examples=("runs/ -o mine.yaml",),
+)
+FIT = Command(
+    name="estimate fit",
+    summary="Fit all parameters, and the errors of runs that a fit did not have, to a table of measured runs.",
+    words="[FILE.csv]",
+    words_help="with step_time_used_s or step_time_s; default: conf/tables/measured.csv",
+    switches={},
+    output="here: the file of parameters to write",
+    examples=("-o fitted.yaml",),
+)
+
 
 @command
 def rows(argv: Sequence[str] | None = None) -> int:
@@ -76,8 +132,107 @@ def rows(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@command
+def search(argv: Sequence[str] | None = None) -> int:
+    """Print the best layouts. 0: printed; 2: bad input, or no layout within the limits."""
+    arguments = SEARCH.parse(argv)
+    from estimate import search_text
+    from estimate.search import requests_of
+    from estimate.search import search as searched
+
+    terms, _ = _with_hosts(arguments, terms_of(arguments, ()), ())
+    requests = [request for _, request in requests_of(arguments.others)]
+    found = searched(requests, terms, _limits(arguments), arguments["objective"], _parameters(arguments["calibrated"]))
+    if "--json" in arguments.switches:
+        print(dumps(search_text.to_json(found, arguments.others), indent=1))
+    else:
+        print(plain("\n".join(search_text.lines(found, terms, arguments.others)), keep="\n"))
+    return 0
+
+
+@command
+def plan(argv: Sequence[str] | None = None) -> int:
+    """Print what a training takes on the best layout of each candidate. 0: printed; 2: bad input."""
+    arguments = PLAN.parse(argv)
+    from estimate import training_plan
+    from estimate.search import requests_of
+
+    terms, _ = _with_hosts(arguments, terms_of(arguments, ()), ())
+    requests = [request for _, request in requests_of(arguments.others)]
+    parameters = _parameters(arguments["calibrated"])
+    made = training_plan.plans(requests, terms, _limits(arguments), arguments["objective"], parameters)
+    if "--json" in arguments.switches:
+        print(dumps(training_plan.to_json(made), indent=1))
+    else:
+        print(plain("\n".join(training_plan.lines(made, terms)), keep="\n"))
+    return 0
+
+
+def _limits(arguments: Arguments) -> Any:
+    from estimate.search import Limits
+
+    names = {"headroom": "headroom", "most_cost": "cost", "most_power_w": "power_w", "most_days": "days"}
+    return Limits(**{name: arguments[key] for key, name in names.items()})
+
+
+@command
+def calibrate(argv: Sequence[str] | None = None) -> int:
+    """Write parameters that own runs have refined. 0: written; 1: a run contradicts the model; 2: bad input."""
+    arguments = CALIBRATE.parse(argv)
+    if arguments.output is None:
+        hint = f"{program('estimate')} calibrate runs/ {OUTPUT} mine.yaml"
+        raise InputError(Problem("estimate calibrate", "needs a file to write to", hint=hint))
+    import numpy as np
+
+    from estimate.calibrate import calibrate as calibrated
+    from estimate.fitted import shipped
+    from estimate.fitted import write as written
+    from estimate.of_record import measured
+
+    known = measured(find_runs(arguments.rest, other_keys=CALIBRATE.names))
+    learned = calibrated(_parameters(arguments["calibrated"]) or shipped(), known.jobs, np.array(known.step_time_s))
+    with writing(arguments.output):
+        written(arguments.output, learned.parameters)
+    for name, seconds, used in zip(known.names, known.step_time_s, learned.used, strict=True):
+        print(f"{name}: {shown(seconds)} s a step, {'learned from' if used else 'not learned from'}")
+    print(
+        "\n".join(
+            [*(f"warning: {text}" for text in learned.warnings), f"{arguments.output}: calibrated={arguments.output}"]
+        )
+    )
+    return 1 if learned.warnings else 0
+
+
+@command
+def fit(argv: Sequence[str] | None = None) -> int:
+    """Write parameters fitted to a table of measured runs. 0: written; 2: bad input."""
+    arguments = FIT.parse(argv)
+    if arguments.output is None or len(arguments.words) > 1:
+        what = "needs a file to write to, and at most one table"
+        raise InputError(
+            Problem("estimate fit", what, hint=f"{program('estimate')} fit measured.csv {OUTPUT} mine.yaml")
+        )
+    from estimate.fitted import shipped
+    from estimate.fitted import write as written
+    from estimate.held_out import fit_with_errors
+    from estimate.measured import SHIPPED, read_runs
+
+    path = Path(arguments.words[0]) if arguments.words else SHIPPED
+    runs = read_runs(path)
+    fitted = fit_with_errors(runs, shipped(), f"{runs.jobs.count} runs of {path.name}")
+    with writing(arguments.output):
+        written(arguments.output, fitted)
+    used = f"calibrated={arguments.output} uses it"
+    print(f"{arguments.output}: fitted to {runs.jobs.count:,} runs of {path.name}; {used}")
+    return 0
+
+
 COMMANDS: Mapping[str, tuple[Main, Command, str]] = {
+    "search": (search, SEARCH, "the best layouts, and why the next ones lose"),
+    "plan": (plan, PLAN, "a whole training: days, cost, energy, CO2, failures, scaling"),
     "rows": (rows, ROWS, "every row of a table of runs"),
+    "calibrate": (calibrate, CALIBRATE, "learn from own runs"),
+    "fit": (fit, FIT, "fit all parameters to a table of measured runs"),
 }
 
 
@@ -118,10 +273,8 @@ def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
     device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
     platform = [f"platform={device.vendor}"] if device and device.vendor and "platform" not in keys else []
     e = load([*overrides, *platform])
-    if e.rehearse or e.platform.vendor is None:
-        what = "of a CPU, and of a rehearsal, there are no speeds to predict from"
-        hint = "hardware=h100, or another of `tprimat gpus`"
-        raise ConfigError(Problem("platform", what, CPU, "a GPU", hint))
+    if e.rehearse:
+        raise ConfigError(Problem("rehearse", "a rehearsal has no speed", str(e.rehearse), "null", "leave it out"))
     notes += [str(warning.what) for warning in e.warnings]
     return e
 

@@ -8,6 +8,7 @@ from math import isnan
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
 from estimate.cells import Again
+from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column, jobs_of
 from estimate.switches import UNKNOWN, again, kept_in_less, recompute_modules, switches
@@ -23,11 +24,13 @@ def jobs_of_experiments(*experiments: Experiment) -> Jobs:
 
 
 def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
-    """Return the columns of Jobs of `e`; on a CPU those of the machine are nan. ConfigError: unknown hardware, unless
-    nothing of it is timed."""
+    """Return the columns of Jobs of `e`; on a CPU those of this machine. ConfigError: unknown hardware, unless nothing
+    of it is timed."""
     precision = precision_of(e)
     machine = columns_of_hardware(e.hardware, precision)
-    if timed and e.hardware.vendor is not None and (problems := [*_unknown(e, machine, precision)]):
+    if timed and e.hardware.vendor is None:
+        machine |= columns_of_host(e.gpus_per_node)
+    elif timed and (problems := [*_unknown(e, machine, precision)]):
         raise ConfigError(*problems)
     if e.nodes > 1 and machine["gpus_per_domain"] == machine["gpus_per_node"]:
         machine["gpus_per_domain"] = min(e.gpus_per_node, float(machine["gpus_per_domain"]))

@@ -154,7 +154,7 @@ def _power(e: Experiment, speed: Quantity) -> dict[str, Quantity]:
 def step_time_text(e: Experiment) -> str:
     """Return the step time of `e`, how long all its steps take, and how wrong both may be; or why they are unknown."""
     if e.hardware.vendor is None:
-        return f"not known: nothing is predicted for a {e.hardware.name} without a measured run"
+        return f"not known: of a {e.hardware.name} a measured run says more than a prior (estimate calibrate)"
     try:
         predicted = estimate(e)
     except ConfigError as error:

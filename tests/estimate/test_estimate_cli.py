@@ -50,7 +50,10 @@ def test_an_estimate_stands_beside_a_measured_run_and_never_in_the_verdict(tmp_p
     ("words", "message"),
     [
         (["model=llama31_8b", "hardware=h101"], "h101"),
-        (["model=llama31_8b"], "platform: of a CPU"),
+        (["search", "model=llama31_8b", "hardware=h100", "nodes=1", "objective=beauty"], "no such value"),
+        (["calibrate", "nowhere", "-o", "x.yaml"], "nowhere"),
+        (["calibrate"], "needs a file to write to"),
+        (["fit", "nowhere.csv", "-o", "x.yaml"], "nowhere.csv"),
         (["model=llama31_8b", "hardware=unknown", "platform=nvidia"], "no peak of bf16 is known"),
         (["model=llama31_70b", "hardware=h100", "layout.tensor_model_parallel_size=3"], "TP 3"),
         ([*CASE, "price.usd_per_gpu_hour.mi300x=-3"], "not a positive number"),
@@ -96,3 +99,28 @@ def test_what_is_no_table_of_runs_is_refused(text: str, tmp_path: Path, capsys: 
     source.write_text(text, encoding="utf-8")
     assert main(["rows", str(source), "-o", str(tmp_path / "out.csv")]) == 2
     assert "in.csv: " in capsys.readouterr().err
+
+
+def test_searches_and_plans_are_wired(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", *CASE]) == 0
+    assert "best in throughput" in capsys.readouterr().out
+    assert main(["plan", *CASE, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_a_run_calibrates_and_the_estimate_comes_nearer(tmp_path: Path) -> None:
+    import numpy as np
+
+    from conf import load_experiment
+    from estimate.calibrate import calibrate
+    from estimate.experiment import jobs_of_experiments
+    from estimate.figures import estimate
+    from estimate.fitted import shipped
+    from estimate.predict import predict
+
+    jobs = jobs_of_experiments(load_experiment("platform=amd", *CASE))
+    before = predict(jobs).step_time_s[0]
+    learned = calibrate(shipped(), jobs, np.array([before * 1.08])).parameters
+    after = estimate(load_experiment("platform=amd", *CASE), learned).figures["step_time_mean_s"].value
+    assert after is not None
+    assert before < after <= before * 1.08

@@ -1,0 +1,49 @@
+"""This machine's processors as Jobs have a GPU: no data sheet says what they do, so that they are measured, in a tenth
+of a second. How fast gloo is between processes is a prior, which a calibration corrects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter
+
+import numpy as np
+
+from conf.devices import host_memory_bytes
+
+_WIDTH, _COPIED = 768, 64_000_000  # of the matrices; bytes, more than caches hold
+_TRIES = 6  # of which the fastest counts: others use the machine, too
+_LOOPBACK = 1 / 8  # of the memory's bandwidth: gloo copies each byte several times on its way
+
+
+def columns_of_host(processes: int) -> dict[str, float | str]:
+    """Return the machine's columns of Jobs for one of `processes` on this host."""
+    flops, bandwidth = _measured()
+    return {
+        "hardware": "cpu",
+        "peak_flops": flops / processes,
+        "peak_bf16_flops": flops / processes,
+        "memory_bytes": host_memory_bytes() / processes,
+        "memory_bandwidth": bandwidth / processes,
+        "link_bandwidth": bandwidth * _LOOPBACK / processes,
+        "nic_bandwidth": bandwidth * _LOOPBACK / processes,
+        "gpus_per_domain": float(processes),
+        "mesh_links": 0.0,
+        "tdp_w": float("nan"),
+    }
+
+
+@cache
+def _measured() -> tuple[float, float]:
+    """Return FLOP/s of an fp32 matrix product, and bytes/s of a copy, read and written."""
+    matrix, source = np.ones((_WIDTH, _WIDTH), np.float32), np.zeros(_COPIED // 4, np.float32)
+    target = np.empty_like(source)
+    product = min(_timed(lambda: matrix @ matrix) for _ in range(_TRIES))
+    copy = min(_timed(lambda: np.copyto(target, source)) for _ in range(_TRIES))
+    return 2.0 * _WIDTH**3 / product, 2.0 * _COPIED / copy
+
+
+def _timed(work: Callable[[], object]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
