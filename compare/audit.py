@@ -58,7 +58,7 @@ from compare.objects import (
     process_of,
     strays,
 )
-from compare.parting import Parting, Seen, first_parting
+from compare.parting import Parting, Seen, candidates, first_parting
 from compare.rehearsed import strictly, trained
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
@@ -207,6 +207,9 @@ def audit(
     verdict = _verdict(groups, sides, rows, checks, deviations)
     if parts and verdict.word != "comparable":
         verdict = replace(verdict, reasons=(Reason(parts.text, "breaks"), *verdict.reasons))
+    elif any(check.name == "loss" and check.state == "unknown" for check in checks) and (could := candidates(objects)):
+        text = f"of the stacks' own objects these differ, and can make the losses part: {some(could, 12)}"
+        verdict = replace(verdict, reasons=(*verdict.reasons, Reason(text, "breaks")))
     return Audit(rows, checks, deviations, verdict, compared, among, parts, objects)
 
 

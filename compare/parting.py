@@ -131,6 +131,12 @@ def first_parting(pairs: Iterable[tuple[Seen, Seen]], rows: Sequence[FieldRow]) 
     return replace(first, causes=tuple(map(spelled, able)))
 
 
+def candidates(rows: Sequence[FieldRow]) -> tuple[str, ...]:
+    """Return the fields that can make rehearsals part which begin with the same data, and with weights of their own."""
+    numbers = ORDER[ORDER.index("forward") :]
+    return tuple(spelled(row) for row in rows if row.cause in numbers and row.weight in ("differs", "alone"))
+
+
 def _computed_otherwise(parts: Parting, pair: tuple[Seen, Seen], causes: Collection[str]) -> Parting:
     """Return a parting of gradients as one of the forward pass where settings of that alone differ, and the gradients
     by no more than one rounding: a module that keeps its values in another precision can round to equal outputs, and
@@ -459,7 +465,10 @@ def _argument(optimizer: Any, name: str) -> Any:
 
 
 def _decoupled(optimizer: Any) -> bool | None:
-    """Return whether weight decay is Loshchilov and Hutter's: it decays the weight and not its gradient."""
+    """Return whether weight decay is Loshchilov and Hutter's: it decays the weight and not its gradient. The step that
+    was made says it before what the optimizer was given."""
+    if optimizer.decay is not None:
+        return bool(optimizer.decay == "decoupled")
     for name in ("decoupled_weight_decay", "adam_w_mode"):
         if (value := _argument(optimizer, name)) is not None:
             return bool(value)

@@ -59,7 +59,8 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     """The optimizer that really steps. kind: its class, by module and name. arguments: what it was constructed with.
     groups: its parameter groups at the first step, without the parameters. weight_decays: the first decaying group's,
     of each step. rates: of each step the learning rates of its groups, each once, the least first. state: the name of
-    each tensor that it keeps of a parameter, and its dtype."""
+    each tensor that it keeps of a parameter, and its dtype. decay: how weights really decayed in the first step:
+    "decoupled" from the gradient, or as "L2"; None where neither, or not known."""
 
     kind: str | None = None
     arguments: Mapping[str, Any] = {}
@@ -67,6 +68,7 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     weight_decays: tuple[float, ...] = ()
     rates: tuple[tuple[float, ...], ...] = ()
     state: Mapping[str, str] = {}
+    decay: str | None = None
 
 
 class Object(Struct, frozen=True, kw_only=True):

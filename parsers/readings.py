@@ -68,6 +68,7 @@ class OptimizerRow(Struct, frozen=True):
     arguments: Mapping[str, Any] = {}
     groups: tuple[Mapping[str, Any], ...] = ()
     state: Mapping[str, str] = {}
+    decay: str | None = None
 
 
 class Tensors(Struct, frozen=True, kw_only=True):
@@ -186,7 +187,7 @@ def optimizer(
     for name in ("kind", "arguments", "state"):
         if any(getattr(row, name) != getattr(rows[0], name) for row in rows):
             notes.append(f"probe: ranks disagree on the optimizer's {name}")
-    first = rows[0]
+    first, decays_by = rows[0], {row.decay for row in rows}
     return Optimizer(
         kind=first.kind,
         arguments=first.arguments,
@@ -194,6 +195,7 @@ def optimizer(
         weight_decays=tuple(decays),
         rates=tuple(rates),
         state=first.state,
+        decay=first.decay if len(decays_by) == 1 else None,
     )
 
 

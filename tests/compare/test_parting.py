@@ -332,5 +332,21 @@ def test_the_order_of_micro_batches_is_data_where_the_layouts_are_one() -> None:
     assert compared(first, second).audit.parting is None
 
 
+def test_of_weights_of_their_own_the_fields_are_named_and_the_decay_that_was_stepped() -> None:
+    def own(name: str, percent: float, **known: Any) -> Record:
+        objects = {"TransformerConfig": Object(kind="T", fields={"rotary_percent": percent, "save_dir": name})}
+        made = toy(name, framework=name, read_back=read_back(objects=objects, **known))
+        return LOSS(replace(made, environment={**made.environment, "equal_init": None})) if name == "b" else made
+
+    audit = compared(own("a", 1.0), own("b", 0.5)).audit
+    assert (audit.parting, audit.verdict.word) == (None, "cannot tell")
+    assert audit.verdict.texts[-1].endswith("can make the losses part: rotary_percent (a 1.0, b 0.5)")
+    adam = read_back().optimizer
+    assert adam is not None
+    steps = {how: {"optimizer": replace(adam, decay=how)} for how in ("decoupled", "L2")}
+    parting = compared(own("a", 1.0, **steps["decoupled"]), own("b", 1.0, **steps["L2"])).audit.parting
+    assert parting is not None and "decoupled weight decay is off in b: L2" in parting.sentence
+
+
 def test_equal_rehearsals_part_nowhere() -> None:
     assert where(lambda record: record, {})[:2] == (None, "comparable")

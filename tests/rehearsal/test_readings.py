@@ -88,6 +88,19 @@ def test_a_checksum_sees_every_bit_and_every_place(here: Any) -> None:
     assert here.checksum(zero, places) in others, "both zeros are one number"
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize(("kind", "decay"), [("AdamW", "decoupled"), ("Adam", "L2"), ("Adadelta", None)])
+def test_how_weights_decay_is_read_off_the_step(kind: str, decay: str | None, here: Any) -> None:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.nn.Parameter(torch.randn(400, generator=generator) * 0.02)
+    optimizer = getattr(torch.optim, kind)([weight], lr=7.5e-5, eps=1e-8, weight_decay=0.1)
+    weight.grad = torch.randn(400, generator=generator) * 1e-3
+    kept = [*here.kept_of(optimizer)]
+    optimizer.step()
+    assert here.decay_of(kept) == decay
+
+
 def part(name: str, checksum: int, which: tuple[int, int, int] = (0, 0, 2), mean: float | None = 1.0) -> list[Any]:
     return [name, [2, 2], "float32", which, 2, mean, 0.0, 1.0, 1.0, checksum]
 

@@ -85,6 +85,18 @@ def test_tied_pp2_vp2(tmp_path: Path) -> None:
     assert others == [first, first]
 
 
+@pytest.mark.parametrize(("stack", "key"), [("nemo", "optim.config"), ("megatron_bridge", "optimizer")])
+def test_the_fused_optimizer_is_given_what_it_is_on_a_gpu(stack: str, key: str, tmp_path: Path) -> None:
+    """Needs Adam and USING_PYTORCH_OPTIMIZER."""
+    record, _ = rehearsed(tmp_path, stack, wrong={f"{key}.decoupled_weight_decay": False})
+    assert record.status == "completed" and record.read_back is not None and record.read_back.optimizer is not None
+    optimizer = record.read_back.optimizer
+    betas = [record.requested["adam_beta1"], record.requested["adam_beta2"]]
+    given = {"betas": betas, "eps": record.requested["adam_eps"], "adam_w_mode": False, "bias_correction": True}
+    assert optimizer.kind == "tprimat_standin.FusedAdam"
+    assert {name: optimizer.arguments[name] for name in given} == given
+
+
 def test_experts_are_equal_to_the_last_bit(tmp_path: Path) -> None:
     requested = ("model=moe_tiny", "gpus_per_node=1", "equal_init=true")
     first, second = (losses(tmp_path / stack, stack, *requested) for stack in ("nemo", "megatron"))

@@ -62,6 +62,49 @@ def test_whatever_names_a_gpu_is_on_the_cpu() -> None:
     assert (done.stdout, done.stderr) == ("1 1\n", "")
 
 
+FUSED = """
+import torch, tprimat_standin
+FusedAdam = tprimat_standin.fused_adam(None)
+given = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+torch.manual_seed(3)
+weight, gradients = torch.randn(64), torch.randn(5, 64)
+
+def stepped(kind, **more):
+    parameter = torch.nn.Parameter(weight.clone())
+    optimizer = kind([parameter], **given, **more)
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    return parameter.detach()
+
+def documented(adam_w_mode, bias_correction):
+    value, first, second = weight.double(), 0.0, 0.0
+    for step, gradient in enumerate(gradients.double(), start=1):
+        gradient = gradient if adam_w_mode else gradient + 0.1 * value
+        first, second = 0.9 * first + 0.1 * gradient, 0.95 * second + 0.05 * gradient**2
+        unbiased = (1 - 0.9**step, 1 - 0.95**step) if bias_correction else (1.0, 1.0)
+        update = first / unbiased[0] / ((second / unbiased[1]).sqrt() + 1e-6)
+        value = value - 1e-2 * (update + 0.1 * value if adam_w_mode else update)
+    return value
+
+for mode in ({"adam_w_mode": w, "bias_correction": b} for w in (True, False) for b in (True, False)):
+    torch.testing.assert_close(stepped(FusedAdam, **mode).double(), documented(**mode), rtol=1e-6, atol=1e-6)
+assert torch.equal(stepped(FusedAdam), stepped(torch.optim.AdamW))
+assert torch.equal(stepped(FusedAdam, adam_w_mode=False, exp_avg_dtype=torch.float32), stepped(torch.optim.Adam))
+assert len({stepped(FusedAdam, adam_w_mode=w, bias_correction=b).sum().item() for w in (0, 1) for b in (0, 1)}) == 4
+try:
+    stepped(FusedAdam, exp_avg_dtype=torch.bfloat16)
+except NotImplementedError as error:
+    print(error)
+"""
+
+
+def test_the_fused_adam_computes_what_it_is_documented_to_from_its_arguments() -> None:
+    done = started(FUSED)
+    said = "FusedAdam with {'exp_avg_dtype': torch.bfloat16} is not rehearsed: only its kernel steps so\n"
+    assert (done.stdout, done.stderr) == (said, "")
+
+
 WITH_AN_ACCELERATOR = """
 import torch
 torch.cuda.is_available = lambda: True

@@ -337,6 +337,9 @@ def objects(probe: Probe) -> dict[str, Any]:
     timers = getattr(probe.models[0].config, "timers", None) if probe.models else None
     trainers = (*_parts(probe.stack.get("ConfigContainer")), probe.arguments, trainer)
     found["Switches"] = probe.guarded(tprimat_objects.switches, probe.loader(), timers, trainers, probe.evaluation)
+    if probe.models and (rotary := rotary_embedding(probe.models[0])) is not None:  # as built, whatever configured it
+        values = {"rotary_dimensions": 2 * rotary.inv_freq.numel()}
+        found["RotaryEmbedding"] = tprimat_objects.Named(type(rotary), values, {})
     return tprimat_objects.described({**found, **probe.stack})
 
 
@@ -390,8 +393,13 @@ def reduction_dtypes(probe: Probe) -> list[str]:
 
 def frequencies(model: Any) -> list[float] | None:
     """Return the frequencies of the rotary embedding; None where the model has none, or another kind of them."""
-    of_its_kind = (module for module in model.modules() if type(module).__name__ == "RotaryEmbedding")
-    return next((module.inv_freq.tolist() for module in of_its_kind), None)
+    rotary = rotary_embedding(model)
+    return None if rotary is None else rotary.inv_freq.tolist()
+
+
+def rotary_embedding(model: Any) -> Any:
+    """Return Megatron's own module of it, None where the model has none, or another kind."""
+    return next((module for module in model.modules() if type(module).__name__ == "RotaryEmbedding"), None)
 
 
 def plain(value: object) -> Any:

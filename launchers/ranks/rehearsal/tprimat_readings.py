@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tprimat_parameters
@@ -30,6 +30,7 @@ _STEPS = ("ChainedOptimizer", "MixedPrecisionOptimizer", "FP32Optimizer")
 """Megatron's classes whose step() clips: the outermost of them is the one that a stack calls."""
 _ARGUMENTS = ("input_ids", "position_ids", "attention_mask", "decoder_input", "labels")
 """GPTModel.forward's, in order (megatron/core/models/gpt/gpt_model.py)."""
+_SAME_STEP = 1e-3  # relative: what fp32 rounds of a step that is small beside its weight
 _PLACES = 4099  # of micro-batches on one rank, for their order: a prime number
 _TOGETHER = 1 << 16  # elements: what a core's cache holds
 
@@ -160,6 +161,7 @@ class Readings:
         self.parts: list[Part] | None = None
         self.inside = False
         self.before = self.stepped = 0.0  # sums of squares of the gradients, before clipping and as they step
+        self.decaying: list[tuple[Any, Any, Any, dict[str, Any]]] = []  # of the first step, see `decay_of`
         self.given: dict[str, Any] = {}
         self.targets: dict[str, Any] = {}
         self.place = 0  # of the micro-batch in its step
@@ -208,6 +210,8 @@ class Readings:
 
     def stepping(self, optimizer: Any) -> None:
         """Take the gradients that a torch optimizer steps with, after clipping."""
+        if "optimizer" not in self.content:
+            self.decaying += kept_of(optimizer)
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         kept = ((getattr(parameter, "decoupled_grad", None), parameter.grad) for parameter in parameters)
         gradients = (next((one for one in of_one if one is not None), None) for of_one in kept)
@@ -223,7 +227,8 @@ class Readings:
             row = {"grad_norm": float(norm) if known else None, "gradient_squares": [self.before, self.stepped]}
             self.probe.steps[-1] |= row
         if "optimizer" not in self.content:
-            self.content["optimizer"] = optimizer_read(self.probe)
+            self.content["optimizer"] = {**optimizer_read(self.probe), "decay": decay_of(self.decaying)}
+            self.decaying = []
 
     def read_last(self) -> None:
         """Read the weights as they are now, after the last step."""
@@ -359,6 +364,34 @@ def mask_hash(inputs: Mapping[str, Any], tokens: Any) -> int | None:
     return row_hash(mask.expand(samples, -1, -1, -1)) if mask.shape[0] != 1 else samples * row_hash(mask)
 
 
+def kept_of(optimizer: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+    """Yield of each parameter that decays itself, its value before the step, its gradient, and its group."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("weight_decay") else ():
+            gradient = getattr(parameter, "decoupled_grad", None)
+            gradient = parameter.grad if gradient is None else gradient
+            if gradient is not None:
+                yield parameter, parameter.detach().clone(), gradient.detach().clone(), group
+
+
+def decay_of(kept: Iterable[tuple[Any, Any, Any, dict[str, Any]]]) -> str | None:
+    """Return how weights decayed in the first step of Adam: "decoupled" from the gradient, or as "L2", a part of it.
+    The step is lr (g / (|g| + eps) + decay w), or lr g' / (|g'| + eps) where g' = g + decay w: bias correction makes
+    both moments those of the first gradient (Loshchilov and Hutter 2019, algorithm 2). None: neither, or no Adam."""
+    apart, total = {"decoupled": 0.0, "L2": 0.0}, 0.0
+    for parameter, before, gradient, group in kept:
+        lr, eps, decay = group.get("lr"), group.get("eps"), group["weight_decay"] * before.double()
+        if not isinstance(lr, float) or not isinstance(eps, float):
+            return None
+        one, both = gradient.double(), gradient.double() + decay
+        step = before.double() - parameter.detach().double()
+        apart["decoupled"] += _squares(step - lr * (one / (one.abs() + eps) + decay))
+        apart["L2"] += _squares(step - lr * both / (both.abs() + eps))
+        total += _squares(step)
+    least = min(apart, key=lambda name: apart[name])
+    return least if total > 0 and apart[least] < _SAME_STEP**2 * total else None
+
+
 def optimizer_read(probe: Any) -> dict[str, Any]:
     """Return the torch optimizers that step: the first one's class and defaults, all groups, and what they keep."""
     torch = sys.modules["torch"]
@@ -373,7 +406,7 @@ def optimizer_read(probe: Any) -> dict[str, Any]:
     groups = [{k: v for k, v in group.items() if k != "params"} for part in parts for group in part.param_groups]
     return {
         "kind": f"{kind.__module__}.{kind.__qualname__}",
-        "arguments": dict(parts[0].defaults),
+        "arguments": dict(getattr(parts[0], "given", parts[0].defaults)),  # of the stand-in for a fused one
         "groups": groups,
         "state": kept,
     }

@@ -20,6 +20,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import mmap
 import os
 import sys
@@ -467,8 +468,42 @@ def _built_helpers(make: Any) -> None:
         make()
 
 
+_FUSED_ADAM = {"bias_correction": True, "adam_w_mode": True}
+_COMPUTED = ("lr", "betas", "eps", "weight_decay", *_FUSED_ADAM)
+"""The arguments of FusedAdam that the stand-in computes with. Others change nothing while they are off."""
+
+
+def fused_adam(_: Any) -> Any:
+    """Return what stands for the FusedAdam of TransformerEngine or Apex, which Megatron constructs on a GPU: it takes
+    the same arguments, and steps by torch's Adam, which computes the same and rounds in another order. L2 is
+    adam_w_mode=False; without bias_correction both moments count as they are, which is the correction of step infinity.
+    (te.pytorch.optimizers.FusedAdam; adam_update in transformer_engine/common/multi_tensor/adam.cu)"""
+    torch = sys.modules["torch"]
+
+    class FusedAdam(torch.optim.Adam):  # type: ignore[name-defined]
+        def __init__(self, params: Any, **given: Any) -> None:
+            self.given = {**_FUSED_ADAM, **given}
+            more = {n: v for n, v in given.items() if n not in _COMPUTED and v not in (None, False, torch.float32)}
+            if more:
+                raise NotImplementedError(f"FusedAdam with {more} is not rehearsed: only its kernel steps so")
+            kept = {name: given[name] for name in _COMPUTED if name in given and name not in _FUSED_ADAM}
+            super().__init__(params, **kept, decoupled_weight_decay=bool(self.given["adam_w_mode"]))
+
+        def _init_group(self, group: Any, *lists: Any) -> Any:
+            made = super()._init_group(group, *lists)
+            if not self.given["bias_correction"]:
+                for step in lists[-1]:
+                    step.fill_(math.inf)
+            return made
+
+    FusedAdam.__qualname__ = "FusedAdam"
+    return FusedAdam
+
+
 _ATTENTION = "megatron.core.transformer.dot_product_attention:DotProductAttention"
 _SPLIT = "it asserts that the sequence is not split (M:transformer/dot_product_attention.py), which is "
+
+_KERNEL = "a GPU machine has FusedAdam, with arguments of its own: the decay mode is one (M:optimizer/__init__.py:366)"
 
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 
@@ -491,6 +526,8 @@ MEGATRON = (
         "one (:189): a later stage's is linear_proj with TransformerEngine's layers, and here a norm, so that the "
         "gradient norm was summed in another order, and losses parted by 1e-4 in bf16",
     ),
+    Replacement("megatron.core.optimizer.Adam", fused_adam, _KERNEL),
+    Replacement("megatron.core.optimizer.USING_PYTORCH_OPTIMIZER", lambda original: False, _KERNEL),
     Replacement(_ATTENTION + ".__init__", _attention_without_cp, _SPLIT + "TransformerEngine's part"),
     Replacement(
         _ATTENTION + ".forward",
