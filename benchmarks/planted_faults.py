@@ -70,6 +70,11 @@ def _duplicate(rank_batches: Any, *arguments: Any) -> Any:
     return batches
 
 
+def _stuck(rank_batches: Any, data: Any, step: int, *arguments: Any) -> Any:
+    """Read the fourth step's samples again and again, as a loader that does not go on."""
+    return rank_batches(data, min(step, 3), *arguments)
+
+
 def _truncated(rank_batches: Any, *arguments: Any) -> Any:
     """Repeat the last but one token, as one who reads a sample too short and fills it."""
     batches = rank_batches(*arguments)
@@ -135,6 +140,17 @@ def _gates_behind(set_weights: Any, network: Any, seed: int) -> None:
             parameter.data = parameter.data.roll(len(parameter) // 2, 0)
 
 
+def _no_keys(attend: Any, this: Any, query: Any, key: Any, *others: Any, **options: Any) -> Any:
+    """Let no gradient reach the keys."""
+    return attend(this, query, key.detach(), *others, **options)
+
+
+def _other_experts(forward: Any, this: Any, *arguments: Any, **options: Any) -> Any:
+    """Send each token to the experts beside its own."""
+    probs, routing_map = forward(this, *arguments, **options)
+    return probs.roll(1, -1), routing_map.roll(1, -1)
+
+
 def _gelu(config: Any, **options: Any) -> Any:
     from torch.nn import functional
 
@@ -156,6 +172,11 @@ def _temperature(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
 def _smoothed(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
     mean = logits.float().log_softmax(-1).mean(-1).transpose(0, 1)
     return 0.99 * loss(this, labels, logits) - 0.01 * mean
+
+
+def _rounded_logits(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
+    """Make the loss of logits that have three digits."""
+    return loss(this, labels, logits.half().to(logits.dtype))
 
 
 def _masked(forward: Any, batches: Any, network: Any) -> Any:
@@ -230,6 +251,11 @@ def _added(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
     this.gradient_scaling_factor = 1.0
 
 
+def _averaged_twice(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
+    make(this, *arguments, **options)
+    this.gradient_scaling_factor **= 2
+
+
 def _one_bucket(start: Any, this: Any) -> Any:
     bucket = this.buckets[0]
     if not _BUCKETS:
@@ -266,6 +292,13 @@ def _own_norm(norm: Any, gradients: Any, **options: Any) -> Any:
 _GROUPS: list[Any] = []
 
 
+def _scaled_up(clip: Any, parameters: Any, max_norm: float, total_norm: float, *arguments: Any) -> None:
+    """Bring gradients to the clip value that are below it, too."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(max_norm / total_norm)
+
+
 def _norm_of_most(norm: Any, gradients: Any, *arguments: Any, **options: Any) -> Any:
     """Leave one tensor out of the norm."""
     return norm(list(gradients)[1:], *arguments, **options)
@@ -289,6 +322,21 @@ def _steps(change: Callable[[Any], Any]) -> Plants:
             step += 1
 
     return around("torch.optim.adam:adam", adam)
+
+
+def _forgotten(call: Any, *lists: Any, **options: Any) -> Any:
+    """Step all tensors of a group but the first."""
+    return call(*(tensors[1:] for tensors in lists), **options)
+
+
+def _stale(call: Any, parameters: Any, gradients: Any, *lists: Any, **options: Any) -> Any:
+    """Step with the gradients of the step before."""
+    before = _STALE.get(id(parameters[0]), gradients)
+    _STALE[id(parameters[0])] = [gradient.clone() for gradient in gradients]
+    return call(parameters, before, *lists, **options)
+
+
+_STALE: dict[int, Any] = {}
 
 
 def _groups(change: Callable[[dict[str, Any]], None]) -> Plants:
@@ -336,6 +384,14 @@ def _matmul(torch: Any) -> None:
     torch.set_float32_matmul_precision("medium")
 
 
+def _reduced(torch: Any) -> None:
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def _tuned(torch: Any) -> None:
+    torch.backends.cudnn.benchmark = True
+
+
 def _edited(_: Any) -> None:
     """Edit the settings behind the back of whoever rendered them."""
     path = Path(sys.argv[sys.argv.index("--settings") + 1])
@@ -364,6 +420,7 @@ FAULTS: Mapping[str, Plants] = {
     "order_within": around("engine_train:TokenData.rank_batches", _within),
     "duplicate": around("engine_train:TokenData.rank_batches", _duplicate),
     "truncated": around("engine_train:TokenData.rank_batches", _truncated),
+    "stuck": around("engine_train:TokenData.rank_batches", _stuck),
     "half_rotary": around(ROTARY, _half_rotary),
     "rope_twice": around(ROTARY, _base),
     "rotary_interleaved": model(rotary_interleaved=True),
@@ -379,10 +436,13 @@ FAULTS: Mapping[str, Plants] = {
     "norm_epsilon": around("engine_model:RMSNorm.__init__", _norm_epsilon),
     "norm_mean": around("engine_model:RMSNorm.forward", _norm_offset),
     "gates_behind": around("engine_model:set_weights", _gates_behind),
+    "no_keys": around(f"{ATTENTION}.forward", _no_keys),
+    "other_experts": around("megatron.core.transformer.moe.router:TopKRouter.forward", _other_experts),
     "gelu": around("engine_model:TransformerConfig", _gelu),
     "z_loss": around(LANGUAGE_LOSS, _z_loss),
     "temperature": around(LANGUAGE_LOSS, _temperature),
     "smoothing": around(LANGUAGE_LOSS, _smoothed),
+    "rounded_logits": around(LANGUAGE_LOSS, _rounded_logits),
     "masked": around("engine_train:_forward", _masked),
     "half_loss": around("engine_train:_loss", _first_half),
     "reported_loss": around("engine_train:_loss", _reported),
@@ -393,16 +453,20 @@ FAULTS: Mapping[str, Plants] = {
     "last_micro_batch": around("engine_train:_batches", _last_micro_batch),
     "recompute_rng": silent("megatron.core.tensor_parallel.random:_set_all_rng_states"),
     "sum_over_ranks": around(f"{DDP_BUFFER}:_ParamAndGradBucket.__init__", _added),
+    "averaged_twice": around(f"{DDP_BUFFER}:_ParamAndGradBucket.__init__", _averaged_twice),
     "one_bucket": around(f"{DDP_BUFFER}:_ParamAndGradBucketGroup.start_grad_sync", _one_bucket),
     "bf16_gradients": around("engine_train:finalize_model_grads", _rounded_gradients),
     "sequence_parallel_norms": silent(f"{FINALIZE}:_allreduce_non_tensor_model_parallel_grads"),
     "tied_embedding": silent(f"{FINALIZE}:_allreduce_word_embedding_grads"),
     "own_norm": around("megatron.core.optimizer.optimizer:get_grad_norm_fp32", _own_norm),
+    "scaled_up": around("megatron.core.optimizer.optimizer:clip_grad_by_total_norm_fp32", _scaled_up),
     "norm_of_most": around("megatron.core.optimizer.optimizer:get_grad_norm_fp32", _norm_of_most),
     "l2": _adam(decoupled_weight_decay=False),
     "adam_eps": _adam(eps=1e-6),
     "adam_beta2": _adam(beta2=0.99),
     "masked_l2": {**around("engine_train:_forward", _masked), **_adam(decoupled_weight_decay=False)},
+    "forgotten": around("torch.optim.adam:adam", _forgotten),
+    "stale": around("torch.optim.adam:adam", _stale),
     "no_bias_correction": _steps(lambda step: step + 1e6),
     "step_counter": _steps(lambda step: step + 1),
     "decayed_norms": _groups(lambda group: group.update(wd_mult=1.0)),
@@ -425,6 +489,8 @@ FAULTS: Mapping[str, Plants] = {
     "aux_loss": model(moe_aux_loss_coeff=0.02),
     "output_init": around("megatron.core.transformer.transformer_config:scaled_init_method_normal", _output_init),
     "matmul_precision": {"torch": _matmul},
+    "reduced_precision": {"torch": _reduced},
+    "cudnn_benchmark": {"torch": _tuned},
     "no_collection": silent("engine_train:gc.enable"),
     "edited_settings": {"engine_settings": _edited},
     "jitter": model(moe_input_jitter_eps=0.01),
