@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from conf.recipes import Recipe
+from conf.recipes import COMPLETED, SAME, Recipe, Rehearsal
 from launchers.frameworks import framework_of
 from tensorprimat.departures import part_of
 from tensorprimat.lists import Row
@@ -19,17 +19,19 @@ from tensorprimat.lists import Row
 class Planned:
     """A recipe with its own batch, on the GPUs that it is published for. theirs: its values that the plan keeps.
     forced, differs: the values that it has otherwise than the vendor's object, as the plan shows them. refused: why
-    there is no plan."""
+    there is no plan. rehearsed: how its rehearsal went, or why there was none."""
 
     recipe: str
     theirs: int | None = None
     forced: int | None = None
     differs: int | None = None
     refused: str | None = None
+    rehearsed: str | None = None
 
 
-def planned(recipe: Recipe, request: str) -> Planned:
+def planned(recipe: Recipe, request: str, rehearsal: Rehearsal) -> Planned:
     """Return how `recipe` is planned. request: what to type for a run of it."""
+    row = Planned(recipe.name, rehearsed=str(rehearsal))
     framework = framework_of(recipe.framework)
     try:
         e = load_experiment(*request.split(), f"recipe={recipe.name}", "batch=vendor")
@@ -37,11 +39,11 @@ def planned(recipe: Recipe, request: str) -> Planned:
     except ConfigError as error:
         problems = list(error.problems)
     if problems:
-        return Planned(recipe.name, refused="; ".join(problem.what for problem in problems))
+        return replace(row, refused="; ".join(problem.what for problem in problems))
     differences = framework.differences(e)
     parts = Counter(part_of(one, e, recipe) for one in differences)
     theirs = len(recipe.settings.keys() - {one.path for one in differences})
-    return Planned(recipe.name, theirs, parts["forced"], parts["differs"])
+    return replace(row, theirs=theirs, forced=parts["forced"], differs=parts["differs"])
 
 
 def grouped(wanted: Iterable[tuple[Recipe, Planned]]) -> list[Row]:
@@ -70,6 +72,7 @@ def _row(case: Sequence[str], pairs: Sequence[tuple[Recipe, Planned]]) -> Row:
         "forced": _range([plan.forced for plan in plans]),
         "differs": _range([plan.differs for plan in plans]),
         "refused": sum(plan.refused is not None for plan in plans),
+        "rehearsed": sum((plan.rehearsed or "").startswith((COMPLETED, SAME)) for plan in plans),
         "published": [*sorted(speeds)],
     }
 

@@ -57,8 +57,9 @@ TABLE = Command(
     keys=LIST.keys,
     examples=("model=llama31_8b",),
     more="theirs, forced, differs: values of the vendor's own object that the plan keeps, that the experiment forces,\n"
-    "and that differ otherwise (dry_run=true names each); refused: of so many no plan is made; published: the\n"
-    "vendor's own tokens/s/GPU, and on how many GPUs. Every recipe is planned: a minute or two without a filter.",
+    "and that differ otherwise (dry_run=true names each); refused: of so many no plan is made; rehearsed: so many\n"
+    "completed, or are the same to a CPU as one that did; published: the vendor's own tokens/s/GPU, and on how many\n"
+    "GPUs. Every recipe is planned: a minute or two without a filter.",
 )
 IMPORT = Command(
     name="recipes import",
@@ -148,7 +149,8 @@ def _chosen(arguments: Arguments) -> list[Recipe]:
 def _table(arguments: Arguments) -> int:
     from tensorprimat.recipe_table import grouped, planned
 
-    wanted = [(recipe, planned(recipe, _request(recipe))) for recipe in _chosen(arguments)]
+    outcomes = kept.rehearsals()
+    wanted = [(recipe, planned(recipe, _request(recipe), outcomes[recipe.name])) for recipe in _chosen(arguments)]
     if arguments.switches:
         print(json.dumps([asdict(plan) for _, plan in wanted], indent=1))
     else:

@@ -295,6 +295,7 @@ def test_the_table_counts_what_plans_keep_and_what_they_have_otherwise(capsys: p
     differences = framework_of("primus").differences(e)
     assert row["forced"] + row["differs"] == len(differences) > 10
     assert row["theirs"] == len(recipe.settings) - len(differences) and row["refused"] is None
+    assert row["rehearsed"] == str(kept.rehearsals()[recipe.name])
     header, line = run(capsys, *words)[0].splitlines()
     cells = dict(zip(header.split(), line.replace("primus v26.5", "primus").split(), strict=True))
     assert cells["recipes"] == "1" and cells["gpus"] == "any" and cells["theirs"] == str(row["theirs"])
