@@ -95,11 +95,9 @@ def memory(jobs: Jobs, training: bool = True) -> Memory:
     stage = stages(jobs)
     at = _At(stage, layers_on(jobs, stage), stage == jobs.pipeline_model_parallel_size - 1)
     parts: dict[str, Any] = _states(jobs, at)
-    if training:
-        parts |= _kept(jobs, at)
-    else:
-        parts |= dict.fromkeys(("gradients", "optimizer", *ACTIVATIONS), 0.0)
-    parts |= _moment(jobs, at, training) | {"gathered": _gathered(jobs, at)}
+    kept: dict[str, Any] = _kept(jobs, at) if training else dict.fromkeys(("gradients", "optimizer", *ACTIVATIONS), 0.0)
+    of_one = sum(kept[name] for name in ACTIVATIONS) / np.maximum(in_flight(jobs, at.stage), 1)
+    parts |= kept | _moment(jobs, at, training, of_one) | {"gathered": _gathered(jobs, at)}
     allocated, on_gpu = reduce(np.add, parts.values()), jobs.hardware != "cpu"
     parts |= {
         "context": CONTEXT_BYTES * on_gpu,
@@ -182,7 +180,8 @@ def _kept(jobs: Jobs, at: _At) -> dict[str, Numbers]:
     of_dense, of_routed = each * at.layers.dense, each * at.layers.routed
     stream = tokens * _element(jobs) * jobs.hidden_size / _sequence(jobs)
     kept = {name: of_dense * getattr(dense, name) + of_routed * getattr(routed, name) for name in _Layer._fields}
-    kept["norms"] = kept["norms"] + stream * (2 * at.last + 6 * at.layers.mtp)
+    final = np.where(_plain(jobs), 3, 2)
+    kept["norms"] = kept["norms"] + stream * (final * at.last + 6 * at.layers.mtp)
     return kept | {"checkpoints": stream * flying * again * at.layers.all * stays / tokens}
 
 
@@ -194,13 +193,14 @@ def _layer(jobs: Jobs, routed: bool) -> _Layer:
     s, etp, wide = _sequence(jobs), jobs.expert_tensor_parallel_size, fc1_width(jobs)
     tp = jobs.tensor_model_parallel_size
     apart = (jobs.mla > 0) | routed  # norms that are not fused with the product behind them, and can be done again
-    first = q * h / s * (1 - jobs.again_layernorm * (jobs.mla > 0))
-    second = q * h / s * (1 - jobs.again_layernorm * routed)
+    each = np.where(_plain(jobs), 2 * a, q)  # torch's norm keeps what it has normalised, too
+    first = each * h / s * (1 - jobs.again_layernorm * (jobs.mla > 0))
+    second = each * h / s * (1 - jobs.again_layernorm * routed)
     attention = _attention(jobs)
     norms = 2 * a * h / s + first + second + 2 * FP32 / s
     if not routed:
         keeps = 1 - jobs.again_mlp
-        mlp = (a * wide + q) * jobs.ffn_hidden_size / tp * keeps
+        mlp = (a * wide + np.where(_plain(jobs), 3 * a, q)) * jobs.ffn_hidden_size / tp * keeps
         return _Layer(norms - q * h / s * jobs.again_mlp * ~np.asarray(apart), attention, mlp, np.zeros_like(mlp))
     k, fe = jobs.moe_router_topk * etp / s, jobs.moe_ffn_hidden_size / etp
     shared = (a * wide + q) * jobs.moe_shared_expert_intermediate_size / tp
@@ -227,20 +227,34 @@ def _attention(jobs: Jobs) -> Numbers:
     up = heads * a * (2 * channels + values) * (1 - jobs.again_mla_up_proj)
     down = (a + q) * (jobs.q_lora_rank + jobs.kv_lora_rank) + a * jobs.qk_pos_emb_head_dim
     latent = up + heads * (a + again) * values + down * tp / s
+    grouped = np.where(_plain(jobs), _plain_attention(jobs), grouped)
     kept: Numbers = (np.where(jobs.mla > 0, latent, grouped) + FP32 * heads) / tp
     return kept
 
 
-def _moment(jobs: Jobs, at: _At, training: bool) -> dict[str, Numbers]:
+def _plain_attention(jobs: Jobs) -> Numbers:
+    """Return the bytes a token of the engine's own attention (launchers/ranks/engine_model.py), before TP cuts it: its
+    keys are a view of what is rotated, its values one of the projection, which both stay. With context parallelism
+    both halves of a rank's queries keep all keys and values that they see, repeated for every head, and their mask."""
+    a, cp, heads, groups = _element(jobs), jobs.context_parallel_size, jobs.num_attention_heads, jobs.num_query_groups
+    seen = 2 * cp + 1
+    alone = a * jobs.kv_channels * (4 * heads + 3 * groups)
+    mask = a * jobs.seq_length * seen / (4 * cp * jobs.micro_batch_size) * jobs.tensor_model_parallel_size
+    return np.where(cp > 1, a * jobs.kv_channels * heads * (3 + seen) + mask, alone)
+
+
+def _moment(jobs: Jobs, at: _At, training: bool, kept: Numbers) -> dict[str, Numbers]:
     """Return what the fullest moment needs beside what is kept: the output matrix with the loss on the last stage, or
-    the backward pass through an MLP or the experts; and the stand-ins of gradients (TransformerEngine, module/base.py,
-    get_dummy_wgrad)."""
+    the backward pass through an MLP or the experts, or through the embedding, when all that one micro-batch kept (of
+    `kept` bytes) is gone; and the stand-ins of gradients (TransformerEngine, module/base.py, get_dummy_wgrad)."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp, wide = _sequence(jobs), jobs.tensor_model_parallel_size, fc1_width(jobs)
     k, etp = jobs.moe_router_topk * jobs.expert_tensor_parallel_size / s, jobs.expert_tensor_parallel_size
     of_mlp = (at.layers.dense > 0) * _through(a, h, h / s, wide * jobs.ffn_hidden_size / tp)
     of_experts = (at.layers.routed > 0) * a * (h / s + k * (2 * h + wide * jobs.moe_ffn_hidden_size / etp))
     layer = tokens * np.maximum(of_mlp, of_experts)
+    embedding = (at.stage == 0) * (jobs.vocabulary / tp + tokens / s) * h * a - kept
+    layer = np.maximum(layer, embedding * training)
     fused = (training & (jobs.fsdp == 0) & (jobs.trained != "lora")) * a
     one = matrices(jobs)
     shapes = one.attention * (at.layers.all > 0) + one.mlp * (at.layers.dense > 0)
@@ -250,7 +264,7 @@ def _moment(jobs: Jobs, at: _At, training: bool) -> dict[str, Numbers]:
     return {
         "loss": np.where(in_loss, loss, 0),
         "backward": np.where(in_loss, 0, layer),
-        "stand_ins": shapes * fused,
+        "stand_ins": shapes * fused * ~np.asarray(_plain(jobs)),
     }
 
 
@@ -318,6 +332,11 @@ def _saved_input(jobs: Jobs) -> Numbers:
     """Return the bytes an element of a matrix product's input that is kept: TransformerEngine's is quantised, that of
     torch's own modules under FSDP is not (torchao, float8/float8_linear.py)."""
     return np.where(_of_torch(jobs), _element(jobs), _by_precision(jobs, _SAVED_INPUT, 2.0))
+
+
+def _plain(jobs: Jobs) -> Any:
+    """Return whether a job is of torch's operations one by one: the embedded engine's, on a CPU."""
+    return np.asarray(jobs.hardware == "cpu")
 
 
 def _of_torch(jobs: Jobs) -> Any:
