@@ -15,7 +15,7 @@ from conf.errors import ConfigError, InputError, Main, Problem, command, writing
 from conf.facts import hardware
 from conf.load import load
 from conf.resolve import Experiment
-from metrics.bill import Bill, Terms, bill
+from metrics.bill import Bill, Prices, Terms, bill
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
 from parsers import find_runs
@@ -272,11 +272,27 @@ def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
     keys = dict(text.partition("=")[::2] for text in overrides)
     device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
     platform = [f"platform={device.vendor}"] if device and device.vendor and "platform" not in keys else []
-    e = load([*overrides, *platform])
+    try:
+        e = load([*overrides, *platform])
+    except ConfigError as error:
+        if not any(problem.what.startswith("no row for this case") for problem in error.problems):
+            raise
+        e = _searched([*overrides, *platform], notes)
     if e.rehearse:
         raise ConfigError(Problem("rehearse", "a rehearsal has no speed", str(e.rehearse), "null", "leave it out"))
     notes += [str(warning.what) for warning in e.warnings]
     return e
+
+
+def _searched(overrides: Sequence[str], notes: list[str]) -> Experiment:
+    """Return the experiment in its fastest layout that fits, where no table has one. ConfigError: none fits."""
+    from estimate.search import requests_of
+    from estimate.search import search as searched
+
+    found = searched([request for _, request in requests_of(overrides)], Terms(tokens=1e12, prices=Prices("USD")))
+    count = sum(int(space.within.sum()) for space in found.spaces)
+    notes.append(f"layout: the fastest of {count:,} that fit, for no table has one for this case (estimate search)")
+    return found.best[0].estimate.experiment
 
 
 def _with_hosts(arguments: Arguments, terms: Terms, notes: Sequence[str]) -> tuple[Terms, list[str]]:

@@ -84,6 +84,7 @@ def test_a_table_comes_back_with_its_columns_and_predictions(tmp_path: Path) -> 
     good, refused, other, long, short = (dict(zip(after[0], row, strict=False)) for row in after[1:])
     low, step, high = (float(good[f"predicted_step_time_{end}s"]) for end in ("low_", "", "high_"))
     assert low < step < high
+    assert high / step == pytest.approx(step / low, rel=1e-4)
     assert 50 < float(good["predicted_memory_gb"]) < 120
     assert 300 < float(good["predicted_tflops_per_gpu"]) < 600
     assert refused["note"].startswith("not predicted: gpu: no facts of a GPU")
@@ -106,6 +107,11 @@ def test_searches_and_plans_are_wired(capsys: pytest.CaptureFixture[str]) -> Non
     assert "best in throughput" in capsys.readouterr().out
     assert main(["plan", *CASE, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
+
+
+def test_without_a_layout_in_a_table_the_fastest_is_taken_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model=llama31_8b", "hardware=h100", "nodes=4"]) == 0
+    assert "layout: the fastest of" in capsys.readouterr().out
 
 
 def test_a_run_calibrates_and_the_estimate_comes_nearer(tmp_path: Path) -> None:
