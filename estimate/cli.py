@@ -317,7 +317,11 @@ def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) 
     yield _row("how wrong", result.accuracy)
     yield _row(f"for {terms.tokens:g} tokens", "", f"goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}")
     bill_: Bill = bill(result.option, terms)
-    yield from (_row(f"  {name}", _interval(bill_[name]), bill_[name].note) for name in _MONEY if name in bill_)
+    said = set[str]()
+    for name in (name for name in _MONEY if name in bill_):
+        note = bill_[name].note
+        yield _row(f"  {name}", _interval(bill_[name]), "" if note in said else note)
+        said.add(note)
     yield from (_row("note", note) for note in notes)
     if explain:
         yield from _explained(result)
@@ -334,7 +338,7 @@ _COLUMN = 28
 
 
 def _row(label: str, text: str, note: str = "") -> str:
-    return f"{label:<{_COLUMN}}{text:<44}{note}".rstrip()
+    return f"{label:<{_COLUMN}}{text:<44} {note}".rstrip()
 
 
 def _interval(quantity: Quantity) -> str:
