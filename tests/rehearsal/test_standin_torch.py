@@ -216,3 +216,18 @@ def test_a_played_rank_ends_with_a_mark_before_the_first_forward_pass(tmp_path: 
     )
     assert "in megatron.core 0.17.0; it was replaced because: asserts that" in late
     assert rest == ["its own rules", '[tprimat] rehearsed {"rank": 61, "world": 64}', "left in order"]
+
+
+LARGE = """
+import resource, torch
+large = torch.zeros(1 << 34, device="cuda")
+parts = [large.new_zeros(1 << 34), large.new_empty((1 << 17, 1 << 17)), torch.empty_like(large), large.clone()]
+parts[0].narrow(0, 0, 1 << 33).copy_(parts[3].chunk(2)[0])
+assert all(part.numel() == 1 << 34 and part[-1].sum() == 0 for part in parts)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 < 1 << 32)
+"""
+
+
+def test_what_a_played_rank_holds_takes_no_memory() -> None:
+    done = started(LARGE, TPRIMAT_PLAY_RANK="0", TPRIMAT_PLAY_WORLD="2", CUDA_VISIBLE_DEVICES="")
+    assert done.stdout == "True\n", done.stderr

@@ -797,7 +797,12 @@ def _play(torch: types.ModuleType) -> None:
 
 
 _LARGE_BYTES = 1 << 20
-_MADE = frozenset({"empty", "zeros", "ones", "full", "rand", "randn", "empty_like", "zeros_like", "ones_like"})
+_MADE = frozenset(
+    [
+        *("empty", "zeros", "ones", "full", "rand", "randn", "empty_like", "zeros_like", "ones_like"),
+        *("new_empty", "new_zeros", "new_ones", "new_full"),  # of FSDP2's shards
+    ]
+)
 _COPIED = frozenset({"clone", "float", "bfloat16", "half", "to", "contiguous"})
 _WRITTEN = frozenset(
     {*_FILLERS, "copy_", "zero_", "fill_", "clamp_", "erfinv_", "add_", "sub_", "mul_", "div_", "__setitem__"}

@@ -35,7 +35,7 @@ _PRIMUS = ("primus.backends.megatron.megatron_adapter", "megatron.training.argum
 """The modules that Primus imports before it patches Megatron's, in its order."""
 OF_THE_RUN = ("TPRIMAT_PLAY_RANK", "TPRIMAT_PLAY_WORLD", "TPRIMAT_PROBE", "HF_HOME")
 """Read at import, and again by each rank; HF_HOME is Primus' own folder: a rank that is played fetches nothing."""
-UNSEEN = ("PYTHON", "LD_", "OMP_", "MKL_", "TPRIMAT_")
+UNSEEN = ("PYTHON", "LD_", "OMP_", "MKL_", "TPRIMAT_REHEARSE", "TPRIMAT_EQUAL_INIT")
 """How variables begin that Python, libraries and this folder read without anyone seeing it."""
 
 

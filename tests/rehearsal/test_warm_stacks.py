@@ -1,0 +1,34 @@
+"""A rank of a vendor's own stack leaves the same record, whether it shares its imports or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from stacks import rehearsed
+
+from launchers import warm
+from parsers import Record
+
+pytestmark = pytest.mark.nvidia
+_OF_THE_RUN = ("started_at", "ended_at", "wall_time_s", "id", "summary", "last_lines")
+
+
+def lasting(record: Record) -> dict[str, Any]:
+    """Return what of a record no clock decides."""
+    known: dict[str, Any] = msgspec.to_builtins(record)
+    known["environment"].pop("probe_time_s")
+    return {name: value for name, value in known.items() if name not in _OF_THE_RUN}
+
+
+@pytest.mark.parametrize("stack", ["nemo", "megatron_bridge", "primus"])
+def test_a_record_is_the_same(stack: str, tmp_path: Path) -> None:
+    sizes = ("layout=tp2_pp2", "nodes=2", "gpus_per_node=8")
+    alone, _ = rehearsed(tmp_path / "alone", stack, "rehearse=layout", "model=llama_tiny", *sizes)
+    assert alone.status == "completed", alone.cause
+    with warm.kept():
+        shared, _ = rehearsed(tmp_path / "shared", stack, "rehearse=layout", "model=llama_tiny", *sizes)
+    assert lasting(shared) == lasting(alone)
+    assert set(shared.environment["parameters_by_rank"]) == {"0", "14"}
