@@ -208,6 +208,11 @@ def spelled(row: FieldRow) -> str:
     return f"{row.field} ({', '.join(texts)})"
 
 
+def beside(row: FieldRow) -> str:
+    """Return a row in a line, without the labels of the groups: "bucket_size null / 1000000"."""
+    return f"{row.field} {' / '.join(map(text_of, row.values.values()))}"
+
+
 def text_of(values: tuple[Any, ...] | None) -> str:
     """Return the values of one group; "not there" where its class has no such field."""
     return "not there" if values is None else listed([v if isinstance(v, str) and v else json.dumps(v) for v in values])

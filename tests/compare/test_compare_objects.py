@@ -74,7 +74,7 @@ def test_a_switch_that_changes_what_a_gpu_computes_decides_and_one_of_speed_does
     assert accepted.audit.verdict.word == "comparable"
     slower = compared(of("nemo"), of("primus", evaluation=[2, 1]))
     assert slower.audit.verdict.word == "comparable"
-    assert "evaluation (nemo null, primus [2, 1])" in " ".join(slower.conditions)
+    assert "(nemo / primus): evaluation null / [2, 1]" in " ".join(slower.conditions)
 
 
 def test_an_object_that_one_stack_alone_has_is_one_row_and_a_run_that_nobody_read_none() -> None:
