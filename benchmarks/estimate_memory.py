@@ -6,7 +6,13 @@
 Of a table with the columns of published runs, rows that measured memory (mem_gb) count; a row that is no job is shown
 with its reason. What a source measured is in MEASURED: bytes that torch allocated, those that its allocator reserved,
 or those that the device shows. The first are compared with the predicted tensors, the others with the assumed
-parts, too. No constant of the model was fitted to any row."""
+parts, too. No constant of the model was fitted to any row.
+
+Rows that stay bad, and why. amd-moe, amd-pipeline: the driver's figure, of layouts without a stated batch (and of
+schedules that are none of Megatron's: zero-bubble, V), with 20 GB that no tensor of ours explains. torchtitan: what
+the allocator reserved; of 2025 with a compiled loss, which keeps no fp32 logits; of 70B and 405B with temporaries of
+DTensor. tprimat: means over steps, not peaks, and layouts that are not stated. Context parallelism of SimuMax exchanges
+heads (a2a) and keeps the output twice: 2 to 3 % low, since Megatron's default (p2p) does not."""
 
 from __future__ import annotations
 
