@@ -7,6 +7,7 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from estimate.experiment import columns_of, jobs_of_experiments
+from estimate.figures import step_time_text
 from estimate.roofline import rooflines
 from estimate.rows import jobs_of, read_row
 from metrics.flops import FORWARD, flops_per_token
@@ -82,3 +83,16 @@ def test_the_modules_of_all_layers_make_the_work_of_a_forward_pass(model: str) -
 def test_a_row_without_a_peak_of_its_precision_is_refused() -> None:
     assert "no fp8 units" in read_row(LLAMA | {"gpu": "A100-80", "precision": "fp8"}).refused
     assert jobs_of([read_row(LLAMA).job or {}]).peak_flops[0] == pytest.approx(989.4e12)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["platform=amd", "model=llama31_70b", "nodes=8"], ("s predicted (", "50 steps take", "95 % by the errors of")),
+        (["platform=cpu"], ("not known: of a cpu a measured run says more",)),
+        (["platform=nvidia", "hardware=unknown", "dry_run=true"], ("not known: no peak of bf16 is known",)),
+    ],
+)
+def test_a_plan_says_what_a_step_takes_or_why_not(keys: list[str], words: tuple[str, ...]) -> None:
+    text = step_time_text(load_experiment(*keys))
+    assert [one for one in words if one not in text] == []
