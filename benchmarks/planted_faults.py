@@ -292,7 +292,7 @@ def _own_norm(norm: Any, gradients: Any, **options: Any) -> Any:
 _GROUPS: list[Any] = []
 
 
-def _scaled_up(clip: Any, parameters: Any, max_norm: float, total_norm: float, *arguments: Any) -> None:
+def _scaled_up(clip: Any, parameters: Any, max_norm: float, total_norm: float, **options: Any) -> None:
     """Bring gradients to the clip value that are below it, too."""
     for parameter in parameters:
         if parameter.grad is not None:
