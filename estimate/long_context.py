@@ -1,0 +1,199 @@
+"""Long sequences: layers and matrices split (TP × PP, with sequence parallelism) against the sequence split (CP, keys
+and values around a ring or gathered): memory, bytes sent and time a step, in training and forward alone, and the length
+from which one is ahead of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from conf.resolve import Experiment
+from estimate.experiment import columns_of
+from estimate.fitted import Parameters, shipped
+from estimate.jobs import GB, Jobs, Numbers
+from estimate.memory import memory
+from estimate.step_time import step_time
+from metrics.quantity import shown
+
+Mode = Literal["training", "forward"]
+LENGTHS = tuple(1024 * 2**n for n in range(11))
+_BF16 = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """A way to split, at n lengths; arrays of shape (n,). gathered: keys and values are gathered before the attention
+    and not sent around it. sent_bytes: by one GPU in a step. fits: what its device shows is at most what it has."""
+
+    name: str
+    mode: Mode
+    gathered: bool
+    seq_length: Numbers
+    memory_bytes: Numbers
+    sent_bytes: Numbers
+    exposed_s: Numbers
+    step_time_s: Numbers
+    tokens_per_s: Numbers
+    fits: Numbers
+
+    @property
+    def time_per_token_s(self) -> Numbers:
+        """Return the seconds of a token of all GPUs together."""
+        return 1 / self.tokens_per_s
+
+
+def scheme(
+    e: Experiment,
+    lengths: Sequence[int],
+    mode: Mode = "training",
+    gathered: bool = False,
+    parameters: Parameters | None = None,
+) -> Scheme:
+    """Return what the layout of `e` takes at each length; its batch stays."""
+    p = parameters or shipped()
+    jobs = Jobs(**{name: np.asarray(value) for name, value in columns_of(e).items()} | {"seq_length": _floats(lengths)})
+    parts = step_time(jobs, p)
+    own = _forward(parts, p) if mode == "forward" else {name: getattr(parts, name) for name in parts.__slots__}
+    bytes_ = memory(jobs, training=mode == "training").on_device.max(axis=0)
+    sent = _sent(jobs, 1 if mode == "forward" else 3)
+    if gathered:
+        waits = jobs.num_micro_batches * jobs.num_layers * p.of("collective_latency") * (1 if mode == "forward" else 3)
+        own["context_parallel"] = sent["context"] / _rate(jobs, p) + waits
+        bytes_ = bytes_ + _keys_and_values(jobs)
+    seconds = np.broadcast_to(sum(own.values()), jobs.seq_length.shape)
+    exposed = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_sends", "data_parallel")
+    return Scheme(
+        name=f"{e.layout}{', gathered' if gathered else ''}",
+        mode=mode,
+        gathered=gathered,
+        seq_length=jobs.seq_length,
+        memory_bytes=bytes_,
+        sent_bytes=np.broadcast_to(sum(sent.values()), seconds.shape),
+        exposed_s=np.broadcast_to(sum(own.get(name, 0.0) for name in exposed), seconds.shape),
+        step_time_s=seconds,
+        tokens_per_s=jobs.seq_length * jobs.global_batch_size / seconds,
+        fits=bytes_ <= jobs.memory_bytes,
+    )
+
+
+def schemes(e: Experiment, lengths: Sequence[int] | None = None, mode: Mode = "training") -> tuple[Scheme, ...]:
+    """Return TP × PP and CP on the GPUs of `e`: TP over a node and PP over nodes as far as they divide the model, and
+    CP over all of them, as a ring and gathered."""
+    here = (e.training.seq_length,) if lengths is None else lengths
+    gpus, tp = e.layout.world_size, min(e.gpus_per_node, e.layout.world_size)
+    split = _laid_out(e, tp=tp, pp=gpus // tp, cp=1)
+    ring = _laid_out(e, tp=1, pp=1, cp=gpus)
+    return (
+        scheme(split, here, mode),
+        scheme(ring, here, mode),
+        scheme(ring, here, mode, gathered=True),
+    )
+
+
+def crossing(e: Experiment, mode: Mode = "training", lengths: Sequence[int] = LENGTHS) -> int | None:
+    """Return the first of `lengths` from which CP's ring has more tokens/s than TP × PP, at every longer one, too;
+    None where it never has. It does not matter here whether they fit."""
+    split, ring, _ = schemes(e, lengths, mode)
+    ahead = ring.tokens_per_s > split.tokens_per_s
+    first = len(ahead) - int(np.argmin(ahead[::-1])) if not ahead.all() else 0
+    return int(lengths[first]) if first < len(ahead) else None
+
+
+def _laid_out(e: Experiment, tp: int, pp: int, cp: int) -> Experiment:
+    """Return `e` with other sizes and one replica, for arithmetic at any length: the launcher checks what runs."""
+    sizes: dict[str, Any] = {
+        "name": "explicit",
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": None,
+        "context_parallel_size": cp,
+        "expert_model_parallel_size": 1,
+        "sequence_parallel": tp > 1,
+        "data_parallel_size": 1,
+        "num_micro_batches": e.training.global_batch_size // (e.training.micro_batch_size or 1),
+    }
+    return replace(e, recipe=None, layout=replace(e.layout, **sizes))
+
+
+def _forward(parts: Any, p: Parameters) -> dict[str, Numbers]:
+    """Return the forward pass's share of each part, by the factors with which estimate/step_time.py adds the backward
+    pass; nothing is recomputed, reduced or stepped."""
+    both = 1 + 2 * p.of("gemm_backward")
+    share = {
+        "gemm": both,
+        "attention": 1 + p.of("attention_backward"),
+        "memory_bound": 1 + p.of("traffic_backward"),
+        "tensor_parallel": 2.0,
+        "context_parallel": 3.0,
+        "expert_parallel": 2.0,
+        "bubble": both,
+        "pipeline_sends": 2.0,
+        "launches": 3.0,
+        "stragglers": both,
+    }
+    return {name: getattr(parts, name) / factor for name, factor in share.items()}
+
+
+def _sent(jobs: Jobs, passes: int) -> dict[str, Numbers]:
+    """Return the bytes that one GPU sends in a step by direction. TP: two gathers and two scatters of the hidden states
+    a layer and pass (Korthikanti 2022); PP: hidden states between stages; CP: keys and values of all other ranks
+    (Liu 2023), and in the backward pass again with their gradients. The backward pass counts as two of CP, one of TP
+    and PP. Gradients of DP are left out: there is one replica."""
+    tp, pp, cp = (getattr(jobs, f"{n}_parallel_size") for n in ("tensor_model", "pipeline_model", "context"))
+    tokens = jobs.seq_length * jobs.global_batch_size / (cp * jobs.data_parallel_size)
+    hidden = _BF16 * tokens * jobs.hidden_size
+    each = 2 if passes > 1 else 1
+    context = _BF16 * tokens * 2 * jobs.num_query_groups * jobs.kv_channels / tp * (cp - 1) * jobs.num_layers / pp
+    return {
+        "tensor": each * 4 * hidden * (tp - 1) / tp * jobs.num_layers / pp,
+        "pipeline": each * hidden / np.where(jobs.sequence_parallel > 0, tp, 1) * (pp > 1),
+        "context": passes * context,
+    }
+
+
+def _rate(jobs: Jobs, p: Parameters) -> Numbers:
+    """Return the bytes/s at which one GPU gathers: over the network where the group leaves the domain."""
+    inside = jobs.context_parallel_size * jobs.tensor_model_parallel_size <= jobs.gpus_per_domain
+    link, nic = jobs.link_bandwidth * p.of("link_efficiency"), jobs.nic_bandwidth * p.of("nic_efficiency")
+    return np.where(inside, link, nic)
+
+
+def _keys_and_values(jobs: Jobs) -> Numbers:
+    """Return the bytes of all keys and values of one layer and micro-batch."""
+    tokens = jobs.seq_length * jobs.micro_batch_size
+    return _BF16 * tokens * 2 * jobs.num_query_groups * jobs.kv_channels / jobs.tensor_model_parallel_size
+
+
+def _floats(lengths: Sequence[int]) -> Numbers:
+    return np.array(lengths, dtype=float)
+
+
+def lines(e: Experiment) -> Iterator[str]:
+    """Yield the table at the length of `e`, in both modes, and where one scheme overtakes the other."""
+    gpus = f"{e.layout.world_size} × {e.hardware.spelled}"
+    yield f"{e.model.name}, {e.model.num_layers} layers, {e.training.seq_length:,} tokens a sequence on {gpus}"
+    head = ("", "", "tokens/s", "µs/token", "memory GB", "sent GB/GPU", "exposed s", "step s")
+    yield _row(head)
+    modes: tuple[Mode, ...] = ("training", "forward")
+    for mode in modes:
+        for one in schemes(e, None, mode):
+            taken = f"{one.memory_bytes[0] / GB:,.1f}" + ("" if one.fits[0] else " does not fit")
+            figures = (one.tokens_per_s[0], 1e6 * one.time_per_token_s[0])
+            times = (one.exposed_s[0], one.step_time_s[0])
+            sent = f"{one.sent_bytes[0] / GB:,.1f}"
+            yield _row((mode, one.name, *map(_shown, figures), taken, sent, *map(_shown, times)))
+        at = crossing(e, mode)
+        more = f"from {at:,} tokens on" if at else f"at no length up to {LENGTHS[-1]:,} tokens"
+        yield f"{mode}: the ring of CP is faster than TP × PP {more}"
+
+
+def _shown(value: Any) -> str:
+    return shown(float(value))
+
+
+def _row(cells: Sequence[str]) -> str:
+    widths = (10, 26, 12, 11, 22, 13, 11, 0)
+    return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
