@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -97,7 +98,7 @@ CALIBRATE = Command(
     keys=(_CALIBRATED,),
     others=FILTERS,
     known=filter_keys,
-    switches={},
+    switches={"--json": "each run with its step time and whether it was learned from, and the warnings, as JSON"},
     output="here: the file of parameters to write, which calibrated=FILE reads",
     examples=("runs/ -o mine.yaml",),
 )
@@ -106,7 +107,7 @@ FIT = Command(
     summary="Fit all parameters, and the errors of runs that a fit did not have, to a table of measured runs.",
     words="[FILE.csv]",
     words_help="with step_time_used_s or step_time_s; default: conf/tables/measured.csv",
-    switches={},
+    switches={"--json": "the table and how many of its runs were used, as JSON"},
     output="here: the file of parameters to write",
     examples=("-o fitted.yaml",),
 )
@@ -193,13 +194,16 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     learned = calibrated(_parameters(arguments["calibrated"]) or shipped(), known.jobs, np.array(known.step_time_s))
     with writing(arguments.output):
         written(arguments.output, learned.parameters)
-    for name, seconds, used in zip(known.names, known.step_time_s, learned.used, strict=True):
-        print(f"{name}: {shown(seconds)} s a step, {'learned from' if used else 'not learned from'}")
-    print(
-        "\n".join(
-            [*(f"warning: {text}" for text in learned.warnings), f"{arguments.output}: calibrated={arguments.output}"]
-        )
-    )
+    runs = [*zip(known.names, known.step_time_s, map(bool, learned.used), strict=True)]
+    if arguments.switches:
+        learning = [{"run": name, "step_time_s": seconds, "learned_from": used} for name, seconds, used in runs]
+        print(dumps({"runs": learning, "warnings": [*learned.warnings], "file": str(arguments.output)}, indent=1))
+    else:
+        for name, seconds, used in runs:
+            print(f"{name}: {shown(seconds)} s a step, {'learned from' if used else 'not learned from'}")
+        for text in learned.warnings:
+            print(f"warning: {text}")
+        print(f"{arguments.output}: calibrated={arguments.output} uses it")
     return 1 if learned.warnings else 0
 
 
@@ -212,6 +216,7 @@ def fit(argv: Sequence[str] | None = None) -> int:
         raise InputError(
             Problem("estimate fit", what, hint=f"{program('estimate')} fit measured.csv {OUTPUT} mine.yaml")
         )
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: products this small only wait for threads
     from estimate.fitted import shipped
     from estimate.fitted import write as written
     from estimate.held_out import fit_with_errors
@@ -222,8 +227,11 @@ def fit(argv: Sequence[str] | None = None) -> int:
     fitted = fit_with_errors(runs, shipped(), f"{runs.jobs.count} runs of {path.name}")
     with writing(arguments.output):
         written(arguments.output, fitted)
-    used = f"calibrated={arguments.output} uses it"
-    print(f"{arguments.output}: fitted to {runs.jobs.count:,} runs of {path.name}; {used}")
+    if arguments.switches:
+        print(dumps({"table": str(path), "runs": runs.jobs.count, "file": str(arguments.output)}, indent=1))
+    else:
+        used = f"calibrated={arguments.output} uses it"
+        print(f"{arguments.output}: fitted to {runs.jobs.count:,} runs of {path.name}; {used}")
     return 0
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, log
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -296,23 +296,17 @@ def _unfit(spaces: Sequence[Space], objective: Objective, first: _Place, paramet
 
 
 def _ratio(one: Found, best: Found, objective: Objective) -> Ratio:
-    """Return the ratio of two objectives with its interval: half widths of the logarithms, of which COMMON is the
-    correlation, as squares: sqrt(a² + b² - 2 r a b). A layout's own price or power has no interval."""
+    """Return the ratio of two objectives with its interval: half widths of the logarithms, added as squares, as if the
+    errors of the two were independent: no measured pair says how much they share. A price or a power has no error."""
     halves = []
     for found in (one, best):
         low, high = (float(end[found.index]) for end in (found.space.time.low_95_s, found.space.time.high_95_s))
         halves.append(log(high / low) / 2)
-    a, b = halves
-    half = sqrt(max(hypot(a, b) ** 2 - 2 * COMMON * a * b, 0.0))
+    half = hypot(*halves)
     value = one.score / best.score
     ends = (value * exp(-half), value * exp(half))
-    note = f"of the {objective} of a token; the errors of both are taken to correlate by {COMMON:g}"
+    note = f"of the {objective} of a token; the errors of both are taken as independent, which nobody measured"
     return Ratio(one.space.label, replace(Quantity.of(value, "", "computed", note), interval=ends))
-
-
-COMMON = 0.0
-"""Correlation of the errors of two predictions on different GPUs. 0 is the widest of what was measured: see
-benchmarks/estimate_search.py."""
 
 
 def _unknown(name: str, objective: str) -> Problem:

@@ -10,7 +10,7 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from estimate.figures import estimate
-from estimate.search import COMMON, Limits, Objective, Search, requests_of, search
+from estimate.search import Limits, Objective, Search, requests_of, search
 from estimate.search_text import lines, to_json
 from metrics.bill import Terms, bill
 from metrics.terms import read_prices
@@ -80,7 +80,7 @@ def test_the_ratio_of_two_gpus_has_an_interval_of_both_errors() -> None:
     widths = [np.log(np.divide(*reversed(each.estimate.figures["step_time_mean_s"].interval))) for each in (one, other)]
     assert ratio.ratio.value >= 1
     low, high = ratio.ratio.interval
-    width = np.sqrt(widths[0] ** 2 + widths[1] ** 2 - 2 * COMMON * widths[0] * widths[1])
+    width = np.hypot(*widths)
     assert np.log(high / low) == pytest.approx(width)
 
 
