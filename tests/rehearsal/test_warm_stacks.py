@@ -16,10 +16,17 @@ pytestmark = pytest.mark.nvidia
 _OF_THE_RUN = ("started_at", "ended_at", "wall_time_s", "id", "summary", "last_lines")
 
 
+_PRINTED_AT_IMPORT = "torch_printed"
+"""Of Hugging Face's datasets, which Primus' logger shows only where it is set up before the imports."""
+
+
 def lasting(record: Record) -> dict[str, Any]:
-    """Return what of a record no clock decides."""
+    """Return what of a record neither a clock nor the number of a line of the log decides."""
     known: dict[str, Any] = msgspec.to_builtins(record)
-    known["environment"].pop("probe_time_s")
+    for name in ("probe_time_s", _PRINTED_AT_IMPORT):
+        known["environment"].pop(name, None)
+    for setting in known["dumped"].values():
+        setting.pop("line")
     return {name: value for name, value in known.items() if name not in _OF_THE_RUN}
 
 
