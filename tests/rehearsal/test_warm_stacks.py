@@ -17,7 +17,7 @@ _OF_THE_RUN = ("started_at", "ended_at", "wall_time_s", "id", "summary", "last_l
 
 
 _PRINTED_AT_IMPORT = "torch_printed"
-"""Of Hugging Face's datasets, which Primus' logger shows only where it is set up before the imports."""
+"""A fact that Hugging Face's datasets print, which Primus' logger shows only if it is set up before the imports."""
 
 
 def lasting(record: Record) -> dict[str, Any]:
