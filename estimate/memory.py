@@ -95,9 +95,14 @@ def memory(jobs: Jobs, training: bool = True) -> Memory:
     stage = stages(jobs)
     at = _At(stage, layers_on(jobs, stage), stage == jobs.pipeline_model_parallel_size - 1)
     parts: dict[str, Any] = _states(jobs, at)
-    kept: dict[str, Any] = _kept(jobs, at) if training else dict.fromkeys(("gradients", "optimizer", *ACTIVATIONS), 0.0)
+    kept: dict[str, Any] = dict.fromkeys(("gradients", "optimizer", *ACTIVATIONS), 0.0)
+    again: dict[str, Any] = {}
+    if training:
+        kept, again = _kept(jobs, at)
     of_one = sum(kept[name] for name in ACTIVATIONS) / np.maximum(in_flight(jobs, at.stage), 1)
-    parts |= kept | _moment(jobs, at, training, of_one) | {"gathered": _gathered(jobs, at)}
+    moment, in_layer = _moment(jobs, at, training, of_one, sum(again.values()))
+    parts |= kept | {name: kept[name] + in_layer * more for name, more in again.items()} | moment
+    parts["gathered"] = _gathered(jobs, at)
     allocated, on_gpu = reduce(np.add, parts.values()), jobs.hardware != "cpu"
     parts |= {
         "context": CONTEXT_BYTES * on_gpu,
@@ -168,21 +173,25 @@ def _replicas(jobs: Jobs) -> tuple[Numbers, Numbers]:
     return ranks, np.maximum(ranks * jobs.tensor_model_parallel_size / of_experts, 1)
 
 
-def _kept(jobs: Jobs, at: _At) -> dict[str, Numbers]:
-    """Return the activations that all micro-batches in flight keep for the backward pass."""
+def _kept(jobs: Jobs, at: _At) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
+    """Return the activations that all micro-batches in flight keep for the backward pass, and those of a layer that is
+    computed again, while that lasts."""
     dense, routed = _layer(jobs, routed=False), _layer(jobs, routed=True)
     again, tokens, count = jobs.recompute_layers, _tokens(jobs), np.maximum(at.layers.all, 1)
     flying = in_flight(jobs, at.stage)
     stays = tokens * (1 - np.clip(jobs.offloaded_layers / count, 0, 1))
     # One layer at a time is computed again, when those of its micro-batch that were not are done and gone.
     working = tokens * np.maximum((again > 0) - count * (1 - again), 0) / count
-    each = stays * flying * (1 - again) + working
-    of_dense, of_routed = each * at.layers.dense, each * at.layers.routed
+    layers = {
+        name: at.layers.dense * getattr(dense, name) + at.layers.routed * getattr(routed, name)
+        for name in _Layer._fields
+    }
     stream = tokens * _element(jobs) * jobs.hidden_size / _sequence(jobs)
-    kept = {name: of_dense * getattr(dense, name) + of_routed * getattr(routed, name) for name in _Layer._fields}
+    kept = {name: stays * flying * (1 - again) * size for name, size in layers.items()}
     final = np.where(_plain(jobs), 3, 2)
     kept["norms"] = kept["norms"] + stream * (final * at.last + 6 * at.layers.mtp)
-    return kept | {"checkpoints": stream * flying * again * at.layers.all * stays / tokens}
+    kept["checkpoints"] = stream * flying * again * at.layers.all * stays / tokens
+    return kept, {name: working * size for name, size in layers.items()}
 
 
 def _layer(jobs: Jobs, routed: bool) -> _Layer:
@@ -243,10 +252,11 @@ def _plain_attention(jobs: Jobs) -> Numbers:
     return np.where(cp > 1, a * jobs.kv_channels * heads * (3 + seen) + mask, alone)
 
 
-def _moment(jobs: Jobs, at: _At, training: bool, kept: Numbers) -> dict[str, Numbers]:
+def _moment(jobs: Jobs, at: _At, training: bool, kept: Numbers, again: Numbers) -> tuple[dict[str, Numbers], Any]:
     """Return what the fullest moment needs beside what is kept: the output matrix with the loss on the last stage, or
-    the backward pass through an MLP or the experts, or through the embedding, when all that one micro-batch kept (of
-    `kept` bytes) is gone; and the stand-ins of gradients (TransformerEngine, module/base.py, get_dummy_wgrad)."""
+    the backward pass through an MLP or the experts, with a layer that is computed again (`again` bytes), or through
+    the embedding, when all that one micro-batch kept (of `kept` bytes) is gone; and the stand-ins of gradients
+    (TransformerEngine, module/base.py, get_dummy_wgrad). Return also whether that moment is in a layer."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp, wide = _sequence(jobs), jobs.tensor_model_parallel_size, fc1_width(jobs)
     k, etp = jobs.moe_router_topk * jobs.expert_tensor_parallel_size / s, jobs.expert_tensor_parallel_size
@@ -254,18 +264,19 @@ def _moment(jobs: Jobs, at: _At, training: bool, kept: Numbers) -> dict[str, Num
     of_experts = (at.layers.routed > 0) * a * (h / s + k * (2 * h + wide * jobs.moe_ffn_hidden_size / etp))
     layer = tokens * np.maximum(of_mlp, of_experts)
     embedding = (at.stage == 0) * (jobs.vocabulary / tp + tokens / s) * h * a - kept
-    layer = np.maximum(layer, embedding * training)
     fused = (training & (jobs.fsdp == 0) & (jobs.trained != "lora")) * a
     one = matrices(jobs)
     shapes = one.attention * (at.layers.all > 0) + one.mlp * (at.layers.dense > 0)
     shapes = shapes + (one.shared + one.expert) * (at.layers.routed > 0)
-    loss = _loss(jobs, at, fused)
-    in_loss = loss > layer
-    return {
+    loss, embedding = _loss(jobs, at, fused), embedding * training
+    in_layer = layer + again >= np.maximum(loss, embedding)
+    in_loss = ~in_layer & (loss > embedding)
+    moment = {
         "loss": np.where(in_loss, loss, 0),
-        "backward": np.where(in_loss, 0, layer),
+        "backward": np.where(in_layer, layer, np.where(in_loss, 0, embedding)),
         "stand_ins": shapes * fused * ~np.asarray(_plain(jobs)),
     }
+    return moment, in_layer
 
 
 def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
