@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conf.arguments import JSON, OUTPUT, Arguments, Command, Key, between, experiment_keys, positive, program
-from conf.compose import choices
 from conf.errors import ConfigError, InputError, Main, Problem, command, writing
-from conf.facts import hardware
 from conf.load import load
 from conf.resolve import Experiment
+from conf.schema import Request
 from metrics.bill import Bill, Prices, Terms, bill
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
@@ -138,12 +137,10 @@ def search(argv: Sequence[str] | None = None) -> int:
     """Print the best layouts. 0: printed; 2: bad input, or no layout within the limits."""
     arguments = SEARCH.parse(argv)
     from estimate import search_text
-    from estimate.search import requests_of
     from estimate.search import search as searched
 
-    terms, _ = _with_hosts(arguments, terms_of(arguments, ()), ())
-    requests = [request for _, request in requests_of(arguments.others)]
-    found = searched(requests, terms, _limits(arguments), arguments["objective"], _parameters(arguments["calibrated"]))
+    terms = _terms(arguments)
+    found = searched(_requests(arguments.others), terms, *_wanted(arguments))
     if "--json" in arguments.switches:
         print(dumps(search_text.to_json(found, arguments.others), indent=1))
     else:
@@ -156,12 +153,9 @@ def plan(argv: Sequence[str] | None = None) -> int:
     """Print what a training takes on the best layout of each candidate. 0: printed; 2: bad input."""
     arguments = PLAN.parse(argv)
     from estimate import training_plan
-    from estimate.search import requests_of
 
-    terms, _ = _with_hosts(arguments, terms_of(arguments, ()), ())
-    requests = [request for _, request in requests_of(arguments.others)]
-    parameters = _parameters(arguments["calibrated"])
-    made = training_plan.plans(requests, terms, _limits(arguments), arguments["objective"], parameters)
+    terms = _terms(arguments)
+    made = training_plan.plans(_requests(arguments.others), terms, *_wanted(arguments))
     if "--json" in arguments.switches:
         print(dumps(training_plan.to_json(made), indent=1))
     else:
@@ -169,11 +163,23 @@ def plan(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _limits(arguments: Arguments) -> Any:
+def _terms(arguments: Arguments) -> Terms:
+    return _with_hosts(arguments, terms_of(arguments, ()), ())[0]
+
+
+def _requests(overrides: Sequence[str]) -> list[Request]:
+    from estimate.search import requests_of
+
+    return [request for _, request in requests_of(overrides)]
+
+
+def _wanted(arguments: Arguments) -> tuple[Any, Any, Any]:
+    """Return the limits, the objective and the parameters of a search."""
     from estimate.search import Limits
 
     names = {"headroom": "headroom", "most_cost": "cost", "most_power_w": "power_w", "most_days": "days"}
-    return Limits(**{name: arguments[key] for key, name in names.items()})
+    limits = Limits(**{name: arguments[key] for key, name in names.items()})
+    return limits, arguments["objective"], _parameters(arguments["calibrated"])
 
 
 @command
@@ -277,15 +283,15 @@ def _parameters(path: Path | None) -> Any:
 
 def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
     """Return the experiment, on the platform of its hardware where none is typed. ConfigError: it is not valid."""
-    keys = dict(text.partition("=")[::2] for text in overrides)
-    device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
-    platform = [f"platform={device.vendor}"] if device and device.vendor and "platform" not in keys else []
+    from estimate.search import with_platform
+
+    typed = with_platform(overrides)
     try:
-        e = load([*overrides, *platform])
+        e = load(typed)
     except ConfigError as error:
         if not any(problem.what.startswith("no row for this case") for problem in error.problems):
             raise
-        e = _searched([*overrides, *platform], notes)
+        e = _searched(typed, notes)
     if e.rehearse:
         raise ConfigError(Problem("rehearse", "a rehearsal has no speed", str(e.rehearse), "null", "leave it out"))
     notes += [str(warning.what) for warning in e.warnings]
@@ -294,10 +300,9 @@ def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
 
 def _searched(overrides: Sequence[str], notes: list[str]) -> Experiment:
     """Return the experiment in its fastest layout that fits, where no table has one. ConfigError: none fits."""
-    from estimate.search import requests_of
     from estimate.search import search as searched
 
-    found = searched([request for _, request in requests_of(overrides)], Terms(tokens=1e12, prices=Prices("USD")))
+    found = searched(_requests(overrides), Terms(tokens=1e12, prices=Prices("USD")))
     count = sum(int(space.within.sum()) for space in found.spaces)
     notes.append(f"layout: the fastest of {count:,} that fit, for no table has one for this case (estimate search)")
     return found.best[0].estimate.experiment

@@ -158,7 +158,7 @@ def _offsets(
     known: Parameters, cases: Sequence[Case], free: Callable[[str], bool]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[Numbers, ...], Numbers]:
     """Return offsets, those of the same cases together, their deviations, and the design (cases, groups): no measured
-    time tells apart what always comes together, so one unknown stands for it, and is shared out by their variances."""
+    time separates what always comes together, so one unknown stands for it, and is shared out by their variances."""
     sds = {",".join(level): known.kinds[f"offset.{','.join(level)}"].sd for level in OFFSETS}
     members: dict[str, list[int]] = {}
     for i, case in enumerate(cases):

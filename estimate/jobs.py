@@ -17,7 +17,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 Words: TypeAlias = NDArray[np.str_]
 GB = 1e9
 RECOMPUTED = ("core_attn", "mlp", "moe", "layernorm", "moe_act", "mla_up_proj")
-"""Megatron's recompute_modules that are told apart."""
+"""Megatron's recompute_modules that count differently."""
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 _OF_SHAPE = (
     *("num_layers", "dense_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),

@@ -14,7 +14,7 @@ from estimate.rows import Row, jobs_of, table_rows
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "tables" / "measured.csv"
 STEP_TIME = "step_time_used_s"
-_MAY_LACK = frozenset({"recompute"})  # a source that tells its layout and not of recomputation has none
+_MAY_LACK = frozenset({"recompute"})  # a source that states its layout and no recomputation has none
 
 
 def usable(row: Row) -> bool:

@@ -108,12 +108,18 @@ def requests_of(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], Request
     is none."""
     found = []
     for job in product(*map(_values, overrides)):
-        keys = dict(text.partition("=")[::2] for text in job)
-        device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
-        typed = (*job, f"platform={device.vendor}") if device and device.vendor and "platform" not in keys else job
+        typed = with_platform(job)
         common, side, _ = settle(typed)
-        found.append((tuple(typed), _request(compose([*common, *side]))))
+        found.append((typed, _request(compose([*common, *side]))))
     return found
+
+
+def with_platform(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return `overrides` with the platform of their hardware, where they name one and no platform."""
+    keys = dict(text.partition("=")[::2] for text in overrides)
+    device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
+    platform = (f"platform={device.vendor}",) if device and device.vendor and "platform" not in keys else ()
+    return (*overrides, *platform)
 
 
 def search(

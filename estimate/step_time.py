@@ -103,7 +103,7 @@ class Cases:
 
 
 def cases_of(jobs: Jobs) -> Cases:
-    """Return what the parameters of jobs are looked up by. A model is told by its widths, whatever its layers."""
+    """Return what the parameters of jobs are looked up by. A model is known by its widths, whatever its layers."""
     shape = (jobs.hidden_size, jobs.ffn_hidden_size + 7 * jobs.moe_ffn_hidden_size, jobs.num_experts)
     wide, inner, experts = (np.asarray(column).astype(np.int64) for column in shape)
     columns = [jobs.stack, jobs.hardware, jobs.precision, jobs.trained, (wide << 40) + (inner << 12) + experts]

@@ -1,4 +1,4 @@
-"""Test that initialisations are told apart by what their draws cannot be by chance, and by nothing else."""
+"""Test that initialisations differ by what their draws cannot be by chance, and by nothing else."""
 
 from __future__ import annotations
 
