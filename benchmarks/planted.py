@@ -1,55 +1,69 @@
 """Plant faults in rehearsals, one at a time, and show what `compare` says of each.
 
-    .venv/bin/python benchmarks/planted.py                       every fault of planted.yaml
+    .venv/bin/python benchmarks/planted.py                       every fault and every clean pair of planted.yaml
+    .venv/bin/python benchmarks/planted.py --faults              faults alone
+    .venv/bin/python benchmarks/planted.py --clean               pairs without a fault alone: none may alarm
     .venv/bin/python benchmarks/planted.py --only rotary decay   those with one of the words in their name or part
-    .venv/bin/python benchmarks/planted.py --clean               pairs without a fault: none may alarm
-    .venv/bin/python benchmarks/planted.py --keep DIR            what has run in DIR is compared, and not run again
+    .venv/bin/python benchmarks/planted.py --keep DIR            what has completed in DIR is not run again
+    .venv/bin/python benchmarks/planted.py --seconds 3600        nothing is started after that; 0: DIR is compared again
 
 Each fault is planted in one side of two rehearsals of the same experiment. It passes where `compare` says
 "comparable", exit code 0: a defect. It is right where the first thing that differs, in the order of a step, is said to
 be in the part that the fault is in (of what parts nothing: where its name is said), and named where one of its words is
-said. Fails where a fault passes or a clean pair alarms."""
+said. A run that dies shows nothing: its row is an ERROR, and so is one of runs of two commits; neither counts as found.
+Fails where a fault passes, a clean pair alarms, or one of either is an ERROR or did not run. Every answer is a line of
+DIR/results.jsonl.
+
+First come the faults in environment, provenance, schedule and the vendors' stacks, then the clean pairs, then the
+faults in the engine."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import io
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # before this folder, some of whose files have names of packages of ours
 
 from compare.cli import main as compare_command  # noqa: E402
-from conf.errors import InputError, Problem, UserError  # noqa: E402
+from conf.errors import InputError, Problem  # noqa: E402
 from launch import main as launch  # noqa: E402
+from launchers.where import commit  # noqa: E402
 from parsers.cli import main as parse  # noqa: E402
 from tests.rehearsal.stacks import SAME, free_port, interpreter, rehearsed  # noqa: E402
 
 CASES = Path(__file__).with_suffix(".yaml")
 ENGINE = "megatron"
-PLATFORMS = {"planted": "platform=amd", "reference": "platform=nvidia"}
+PLANTED, REFERENCE = "platform=amd", "platform=nvidia"
 """The platform that the engine is rehearsed for on each side, so that there are two: nothing else of it differs."""
 OUTSIDE = ("settings", "speed", "environment", "provenance")
 """Parts of faults that are in no part of a step: their name decides, wherever the runs part after them."""
-ERROR = -1
-"""In place of an exit code: the fault could not be planted, or its reference did not run."""
+FIRST = ("environment", "provenance", "schedule")
+"""Parts whose faults come first, with those in the vendors' stacks."""
+ERROR, NOT_RUN = -1, -2
+"""In place of an exit code: the fault could not be planted, or a run died; there was no time for a run."""
 NOT_PLANTED = re.compile(r"the fault \w+ was not planted.*")
 _NAME, _SAID = 44, 110
 
@@ -71,16 +85,23 @@ class Case:
     issue: bool = False
     quick: bool = False
 
+    @property
+    def planted(self) -> tuple[str, ...]:
+        """Return the request of the side with the fault."""
+        return (PLANTED, *self.request) if self.stack == ENGINE else self.request
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer of `compare` about runs. found: settings and checks by which it is found; said: the sentences; part:
-    where the runs part, in the order of a step."""
+    where the runs part, in the order of a step; decided: by what alone the pair is not comparable, the first reason
+    first."""
 
     code: int
     found: tuple[str, ...]
     said: tuple[str, ...]
     part: str | None
+    decided: tuple[str, ...] = ()
 
     def names(self, case: Case) -> bool:
         """Return whether one of the fault's words is said. That losses differ names nothing."""
@@ -93,7 +114,29 @@ class Answer:
     def right(self, case: Case) -> bool:
         """Return whether the fault is found, and in its own part of a step; where no part is said, by its name."""
         placed = self.names(case) if self.part is None or case.part in OUTSIDE else self.part == case.part
-        return self.code != ERROR and not self.passes(case) and placed
+        return self.code >= 0 and not self.passes(case) and placed
+
+    def named_as(self, case: Case) -> str:
+        """Return the first sentence that has one of the fault's words; else the first of all."""
+        return next((said for said in self.said if re.search(case.says, said)), (*self.said, "")[0])
+
+    def word(self, case: Case) -> str:
+        """Return how the fault was found, in a word."""
+        if self.code < 0:
+            return {ERROR: "ERROR", NOT_RUN: "NOT RUN"}[self.code]
+        return "PASSES" if self.passes(case) else "right" if self.right(case) else "wrong"
+
+
+class NotRunError(Exception):
+    """There is no time left to run something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Where runs are kept, and until when new ones are started (seconds of time.monotonic)."""
+
+    folder: Path
+    until: float = float("inf")
 
 
 def cases() -> tuple[Case, ...]:
@@ -102,28 +145,55 @@ def cases() -> tuple[Case, ...]:
     return tuple(Case(**{**row, "request": tuple(row.get("request", ()))}) for row in rows)
 
 
-def ran(folder: Path, stack: str, side: str, case: Case | None, request: Sequence[str]) -> Path:
-    """Rehearse one side, or return the folder of what it left before."""
-    if not [*folder.glob("t/*/run.json")]:
-        platform = [PLATFORMS[side]] if stack == ENGINE else []
-        wanted = {} if case is None else case.environ
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
-        try:
-            # the side without one is started in the same way; of Primus, which has no program of ours, settings alone
-            fault = "" if stack == "primus" else "none" if case is None else case.fault
-            wrong = {} if case is None else case.set
-            rehearsed(folder, stack, *platform, *request, wrong=wrong, fault=fault)
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
+def ran(folder: Path, stack: str, case: Case | None, request: Sequence[str], keep: Keep) -> Path:
+    """Rehearse one side, or return the folder of what completed there before. Another process that wants the same
+    waits."""
+    # the side without one is started in the same way; of Primus, which has no program of ours, settings alone
+    fault = "" if stack == "primus" else "none" if case is None else case.fault
+    with _alone(folder), _environ({} if case is None else case.environ):
+        if begin(folder, keep):
+            rehearsed(folder, stack, *request, wrong={} if case is None else case.set, fault=fault)
     return kept(folder)
 
 
+def begin(folder: Path, keep: Keep) -> bool:
+    """Return whether a run must be made in `folder`: none has completed there. NotRunError: there is no time for it."""
+    with contextlib.suppress(ValueError):
+        kept(folder)
+        return False
+    if time.monotonic() >= keep.until:
+        raise NotRunError(f"{folder.name} did not run")
+    shutil.rmtree(folder / "t", ignore_errors=True)
+    return True
+
+
 def kept(folder: Path) -> Path:
-    """Return the one run below `folder`."""
-    (path,) = folder.glob("t/*/run.json")
-    return path.parent
+    """Return the one run below `folder`. ValueError: there is none that completed."""
+    for path in folder.glob("t/*/run.json"):
+        record = json.loads(path.read_text())
+        if record["status"] == "completed":
+            return path.parent
+        raise ValueError(f"{folder.name} {record['status']}: {record['cause']}")
+    raise ValueError(f"{folder.name} left no record")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _environ(wanted: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def compared(*paths: Path, vary: str = "") -> Answer:
@@ -138,45 +208,59 @@ def compared(*paths: Path, vary: str = "") -> Answer:
     checks = [check for check in answer["checks"] if check["state"] == "apart" or check["decides"]]
     parting = answer.get("parting") or {}
     reasons = [one["text"] for one in answer["verdict"]["ranked"] if one["settings"] != ["loss"]]
+    decided = [name for one in answer["verdict"]["ranked"] for name in one["settings"]]
     causes = [run["cause"] for group in answer["groups"] for run in group["runs"] if run["cause"]]
     variables = [row["setting"] for row in answer["audit"] if row["state"] == "varied" and "." in row["setting"]]
     said = (parting.get("sentence", ""), *causes, *reasons, *answer["conditions"], *variables)
     fields = [f"{one['object']}.{one['field']}" for one in answer.get("objects", ()) if one["weight"] != "idle"]
     found = (*(row["setting"] for row in rows), *(check["name"] for check in checks), *fields)
-    return Answer(code, found, tuple(filter(None, said)), parting.get("part"))
+    return Answer(code, found, tuple(filter(None, said)), parting.get("part"), tuple(dict.fromkeys(decided)))
 
 
-def reference_of(case: Case, keep: Path) -> Path:
-    """Return where the side without the fault runs."""
+def of_one_commit(*paths: Path) -> None:
+    """ValueError: the runs are of two states of the code, which alone makes them not comparable."""
+    commits = {json.loads((path / "run.json").read_text())["environment"]["launcher_commit"] for path in paths}
+    if len(commits) > 1:
+        raise ValueError(f"runs of two commits: {', '.join(sorted(map(str, commits)))}")
+
+
+def reference(case: Case, keep: Keep) -> Path:
+    """Return the run of the side without the fault, made if it is missing: one serves all faults of its request."""
     key = re.sub(r"\W+", "-", "_".join((case.against, *case.request)))
-    return keep / "references" / key
+    request = (REFERENCE, *case.request) if case.against == ENGINE else case.request
+    return ran(keep.folder / "references" / key, case.against, None, request, keep)
 
 
-def judged(case: Case, keep: Path) -> Answer:
-    """Plant the fault and return what is said of it. Its reference has run."""
-    folder = keep / "planted" / re.sub(r"\W+", "-", case.name)
+def judged(case: Case, keep: Keep) -> Answer:
+    """Plant the fault and return what is said of it."""
+    folder = keep.folder / "planted" / re.sub(r"\W+", "-", case.name)
+    vary = "" if case.stack == case.against else "framework"
     try:
         if case.do:
-            return compared(*DONE[case.do](case, folder, keep), vary="" if case.stack == case.against else "framework")
-        path, reference = ran(folder, case.stack, "planted", case, case.request), kept(reference_of(case, keep))
-    except (UserError, ValueError) as error:
-        return Answer(ERROR, (), (str(error),), None)
-    said = NOT_PLANTED.search((path / "train.log").read_text(encoding="utf-8"))
-    if said:
-        return Answer(ERROR, (), (said.group(),), None)
-    return compared(path, reference, vary="" if case.stack == case.against else "framework")
+            return compared(*DONE[case.do](case, folder, keep), vary=vary)
+        base = reference(case, keep)
+        path = ran(folder, case.stack, case, case.planted, keep)
+        of_one_commit(path, base)
+    except NotRunError as error:
+        return Answer(NOT_RUN, (), (str(error),), None)
+    except (Exception, pytest.skip.Exception) as error:  # noqa: BLE001 - whatever it is, the other rows go on
+        said = [NOT_PLANTED.search(log.read_text(encoding="utf-8")) for log in folder.glob("t/*/train.log")]
+        return Answer(ERROR, (), (said[0].group() if said and said[0] else f"{error}",), None)
+    return compared(path, base, vary=vary)
 
 
-def _older(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+def _older(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Leave a completed record and, of the same request, a newer one that failed."""
-    old = ran(folder, case.stack, "planted", None, case.request)
-    return kept(reference_of(case, keep)), old, _altered(old, status="failed", cause="out of memory", exit_code=1)
+    base, old = reference(case, keep), ran(folder, case.stack, None, case.planted, keep)
+    of_one_commit(base, old)
+    return base, old, _altered(old, status="failed", cause="out of memory", exit_code=1)
 
 
-def _version(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+def _version(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Compare with a record that another version of ours has made."""
-    path = ran(folder / "made", case.stack, "planted", None, case.request)
-    return kept(reference_of(case, keep)), _altered(path, launcher_commit="0123456789ab")
+    base, path = reference(case, keep), ran(folder / "made", case.stack, None, case.planted, keep)
+    of_one_commit(base, path)
+    return base, _altered(path, launcher_commit="0123456789ab")
 
 
 def _altered(path: Path, launcher_commit: str | None = None, **fields: Any) -> Path:
@@ -192,55 +276,66 @@ def _altered(path: Path, launcher_commit: str | None = None, **fields: Any) -> P
     return copy
 
 
-def _failed(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+def _failed(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Ask for three, of which one dies."""
-    more = ("hardware=mi355x", *case.request)
+    base, well = reference(case, keep), ran(folder / "well", case.stack, None, case.planted, keep)
     dead = replace(case, set={"padded_vocab_size": 1152})
-    return (
-        kept(reference_of(case, keep)),
-        ran(folder / "well", case.stack, "planted", None, case.request),
-        ran(folder / "dead", case.stack, "planted", dead, more),
-    )
+    if not [*folder.glob("dead/t/*/run.json")]:
+        with contextlib.suppress(ValueError):  # as it must
+            ran(folder / "dead", case.stack, dead, ("hardware=mi355x", *case.planted), keep)
+    (record,) = folder.glob("dead/t/*/run.json")
+    of_one_commit(base, well, record.parent)
+    return base, well, record.parent
 
 
-def _patched(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+def _patched(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Put a copy of Megatron-Core ahead, in which one number is another."""
     core = Path(subprocess.check_output((sys.executable, "-c", _CORE), text=True).strip())
     copy = folder / "ahead" / "megatron" / "core"
-    shutil.copytree(core, copy, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    if not copy.exists():
+        shutil.copytree(core, copy, ignore=shutil.ignore_patterns("__pycache__"))
     clip = copy / "optimizer" / "clip_grads.py"
-    assert "1.0e-6" in clip.read_text()
     clip.write_text(clip.read_text().replace("1.0e-6", "1.0e-5"))
-    with_path = replace(case, environ={"PYTHONPATH": str(folder / "ahead")})
-    return kept(reference_of(case, keep)), ran(folder, case.stack, "planted", with_path, case.request)
+    assert "1.0e-5" in clip.read_text()
+    return _pair(replace(case, environ={"PYTHONPATH": str(folder / "ahead")}), folder, keep)
 
 
-def _dirty(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+def _dirty(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Train from a checkout in which a file of a submodule was changed, and not committed."""
     checkout = folder / "checkout"
     if not checkout.exists():
         shutil.copytree(os.environ["PRIMUS_PATH"], checkout, symlinks=True)
     clip = checkout / "third_party" / "Megatron-LM" / "megatron" / "core" / "optimizer" / "clip_grads.py"
     clip.write_text(f"{clip.read_text()}\n# changed\n")
-    from_it = replace(case, environ={"PRIMUS_PATH": str(checkout)})
-    return kept(reference_of(case, keep)), ran(folder, case.stack, "planted", from_it, case.request)
+    return _pair(replace(case, environ={"PRIMUS_PATH": str(checkout)}), folder, keep)
 
 
-def _bundle(case: Case, folder: Path, keep: Path) -> tuple[Path, ...]:
+def _pair(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
+    """Return the two runs of a fault that is in the environment alone."""
+    base, path = reference(case, keep), ran(folder, case.stack, case, case.planted, keep)
+    of_one_commit(base, path)
+    return base, path
+
+
+def _bundle(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Run a bundle of Primus whose primus.yaml was edited after it was written."""
-    bundle, record = folder / "bundle", folder / "record"
-    if not (record / "run.json").exists():
+    bundle, run = folder / "bundle", folder / "t" / "bundled"
+    base = reference(case, keep)
+    if begin(folder, keep):
+        shutil.rmtree(bundle, ignore_errors=True)
         port = f"cluster.master_port={free_port()}"
         if launch(["framework=primus", *SAME, *case.request, port, f"bundle={bundle}"]) != 0:
             raise InputError(Problem("bundle", "was not written", str(bundle)))
         settings = bundle / "primus.yaml"
-        settings.write_text(settings.read_text().replace("log_throughput: true", "log_throughput: false"))
+        edited = settings.read_text().replace("log_throughput: true", "log_throughput: false")
+        assert edited != settings.read_text()
+        settings.write_text(edited)
         python = Path(interpreter("primus"))
         env = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": str(folder / "home")}
         subprocess.run(("bash", str(bundle / "run.sh")), env=env, check=False, capture_output=True)
         (log,) = bundle.glob("runs/*/train.log")
-        parse([str(log), "-o", str(record)])
-    return kept(reference_of(case, keep)), record
+        parse([str(log), "-o", str(run)])
+    return base, kept(folder)
 
 
 _CORE = "import importlib.util as u; print(u.find_spec('megatron.core').submodule_search_locations[0])"
@@ -254,35 +349,17 @@ DONE = {
 }
 
 
-def run_reference(case: Case, keep: Path) -> None:
-    """Rehearse the side without the fault, unless it has run."""
-    with contextlib.suppress(UserError):  # said again where it is missing
-        ran(reference_of(case, keep), case.against, "reference", None, case.request)
-
-
-def _quiet(work: Any, *arguments: Any) -> Any:
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        return work(*arguments)
-
-
-def table(chosen: Sequence[Case], keep: Path, jobs: int) -> Iterator[tuple[Case, Answer]]:
-    """Yield each fault with what is said of it, in order."""
-    with ProcessPoolExecutor(jobs) as pool:
-        first = {reference_of(case, keep): case for case in chosen}
-        for done in [pool.submit(_quiet, run_reference, case, keep) for case in first.values()]:
-            done.result()
-        for case, done in [(case, pool.submit(_quiet, judged, case, keep)) for case in chosen]:
-            yield case, done.result()
-
-
 def row(case: Case, answer: Answer) -> str:
-    """Return a line: planted, part, exit code, right or not, found by, named as."""
-    verdict = "right" if answer.right(case) else "PASSES" if answer.passes(case) else "wrong"
-    verdict = "ERROR" if answer.code == ERROR else verdict + (", named" if answer.names(case) else "")
-    found = ", ".join(answer.found[:4]) + (" …" if len(answer.found) > 4 else "")
+    """Return a line: planted, stack, part, exit code, right or not, what decided | found by | named as."""
+    verdict = answer.word(case) + (", named" if answer.code >= 0 and answer.names(case) else "")
     part = f"{case.part} as {answer.part}" if answer.part not in (None, case.part) else case.part
-    said = " ".join((answer.said or ("",))[0].split())[:_SAID]
-    return f"{case.name[:_NAME]:<{_NAME}} {case.stack:<9} {part:<28} {answer.code}  {verdict:<12} {found} | {said}"
+    said = " ".join(answer.named_as(case).split())[:_SAID]
+    found = f"{_some(answer.decided)} | {_some(answer.found)} | {said}"
+    return f"{case.name[:_NAME]:<{_NAME}} {case.stack:<15} {part:<28} {answer.code:>2}  {verdict:<12} {found}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +372,27 @@ class Clean:
     vary: str
     request: Sequence[str] = ()
 
-    def folder(self, keep: Path, side: str) -> Path:
-        return keep / "clean" / re.sub(r"\W+", "-", f"{self.name} {side}")
+    def pairs(self) -> list[Pair]:
+        return [Pair(self, a, b) for a, b in combinations(self.sides, 2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two sides of an experiment without a fault."""
+
+    of: Clean
+    a: str
+    b: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.of.name}: {self.a} and {self.b}"
+
+    def row(self, answer: Answer) -> str:
+        """Return a line: experiment and sides, exit code, clean or not, found by | named as."""
+        word = {0: "clean", ERROR: "ERROR", NOT_RUN: "NOT RUN"}.get(answer.code, "ALARM")
+        said = "" if answer.code == 0 else f"{_some(answer.found)} | {' '.join(answer.said)[:_SAID]}"
+        return f"{self.name:<64} {answer.code:>2}  {word:<7} {said}"
 
 
 def clean() -> tuple[Clean, ...]:
@@ -304,70 +400,104 @@ def clean() -> tuple[Clean, ...]:
     return tuple(Clean(**row) for row in yaml.safe_load(CASES.read_text(encoding="utf-8"))["clean"])
 
 
-def _side(one: Clean, side: str, keep: Path) -> str:
-    """Rehearse a side; return why it did not run, or nothing."""
-    folder, (framework, *own) = one.folder(keep, side), one.sides[side]
-    if not [*folder.glob("t/*/run.json")]:
-        try:
-            record, _ = rehearsed(folder, framework, *one.request, *own)
-        except UserError as error:
-            return str(error)
-        return record.cause or ""
-    return ""
+def side(one: Clean, name: str, keep: Keep) -> Path:
+    """Return the run of a side, made if it is missing: one serves all experiments that have it."""
+    framework, *own = one.sides[name]
+    folder = keep.folder / "clean" / re.sub(r"\W+", "-", "_".join((framework, *own, *one.request)))
+    with _alone(folder):
+        if begin(folder, keep):
+            rehearsed(folder, framework, *one.request, *own)
+    return kept(folder)
 
 
-def pairs(chosen: Sequence[Clean], keep: Path, jobs: int) -> Iterator[tuple[str, Answer]]:
-    """Yield each pair of sides by its name, with what is said of it."""
+def paired(pair: Pair, keep: Keep) -> Answer:
+    """Run both sides, and return what is said of them."""
+    one = pair.of
+    try:
+        paths = [side(one, name, keep) for name in (pair.a, pair.b)]
+        of_one_commit(*paths)
+    except NotRunError as error:
+        return Answer(NOT_RUN, (), (str(error),), None)
+    except (Exception, pytest.skip.Exception) as error:  # noqa: BLE001 - whatever it is, the other rows go on
+        return Answer(ERROR, (), (str(error),), None)
+    return compared(*paths, vary=one.vary if one.sides[pair.a][0] == one.sides[pair.b][0] else "framework")
+
+
+def answers(chosen: Sequence[Case | Pair], keep: Keep, jobs: int) -> Iterator[tuple[Case | Pair, Answer]]:
+    """Yield each fault and each pair with what is said of it, in order."""
     with ProcessPoolExecutor(jobs) as pool:
-        for one in chosen:
-            running = {side: pool.submit(_quiet, _side, one, side, keep) for side in one.sides}
-            causes = {side: done.result() for side, done in running.items()}
-            for pair in combinations(one.sides, 2):
-                name = f"{one.name}: {' and '.join(pair)}"
-                if dead := [causes[side] for side in pair if causes[side]]:
-                    yield name, Answer(ERROR, (), (dead[0],), None)
-                else:
-                    varied = one.vary if one.sides[pair[0]][0] == one.sides[pair[1]][0] else "framework"
-                    yield name, compared(*(kept(one.folder(keep, side)) for side in pair), vary=varied)
+        for one, done in [(one, pool.submit(_answer, one, keep)) for one in chosen]:
+            yield one, done.result()
 
 
-def _print_clean(chosen: Sequence[Clean], keep: Path, jobs: int) -> int:
-    """Print the pairs; return how many alarm or did not run."""
-    alarms = count = 0
-    for name, answer in pairs(chosen, keep, jobs):
-        word = {0: "clean", ERROR: "ERROR"}.get(answer.code, "ALARM")
-        said = "" if answer.code == 0 else f"{', '.join(answer.found)} | {' '.join(answer.said)[:_SAID]}"
-        print(f"{name:<64} {answer.code:>2}  {word:<6} {said}", flush=True)
-        alarms, count = alarms + (answer.code != 0), count + 1
-    print(f"{count} clean pairs: {alarms} alarm")
-    return alarms
+def _answer(one: Case | Pair, keep: Keep) -> Answer:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        return judged(one, keep) if isinstance(one, Case) else paired(one, keep)
+
+
+def in_order(faults: Sequence[Case], pairs: Sequence[Pair]) -> list[Case | Pair]:
+    """Return all in the order in which they run."""
+    first = [case for case in faults if case.part in FIRST or case.stack != ENGINE]
+    return [*first, *pairs, *(case for case in faults if case not in first)]
+
+
+def written(one: Case | Pair, answer: Answer) -> dict[str, Any]:
+    """Return a line of results.jsonl."""
+    if isinstance(one, Pair):
+        return {"clean": one.name, **asdict(answer)}
+    verdict: dict[str, Any] = {"verdict": answer.word(one), "named": answer.code >= 0 and answer.names(one)}
+    verdict["named_as"] = answer.named_as(one)
+    return {"planted": one.name, "stack": one.stack, "in": one.part, **verdict, **asdict(answer)}
+
+
+def summary(rows: Sequence[tuple[Case | Pair, Answer]]) -> tuple[str, bool]:
+    """Return the counts by part of a step, and whether all is well."""
+    faults = [(case, answer) for case, answer in rows if isinstance(case, Case)]
+    lines = []
+    parts = dict.fromkeys(case.part for case, _ in faults)
+    for part in (*parts, *(("all",) if faults else ())):
+        of = [(case, answer) for case, answer in faults if part in (case.part, "all")]
+        words = Counter(answer.word(case) for case, answer in of)
+        named = sum(answer.code >= 0 and answer.names(case) for case, answer in of)
+        counts = f"{words['PASSES']:>2} pass  {words['right']:>3} right part  {words['wrong']:>2} wrong part"
+        rest = f"{named:>3} named  {words['ERROR']:>2} ERROR  {words['NOT RUN']:>2} not run"
+        lines.append(f"{part:<20} {len(of):>3} planted  {counts}  {rest}")
+    codes = Counter(min(answer.code, 1) for pair, answer in rows if isinstance(pair, Pair))
+    if codes:
+        alarms = f"{codes[0]} clean, {codes[1]} alarm, {codes[ERROR]} ERROR, {codes[NOT_RUN]} not run"
+        lines.append(f"{codes.total()} clean pairs: {alarms}")
+    well = all(answer.code >= 0 and not answer.passes(case) for case, answer in faults)
+    return "\n".join(lines), well and codes[0] == codes.total()
 
 
 def main() -> int:
-    """Print the table. Return 1 where a fault passes, or a clean pair alarms."""
-    parser = argparse.ArgumentParser(description="what compare says of planted faults")
+    """Print the table. Return 1 where a fault passes or a clean pair alarms, is an ERROR or did not run."""
+    parser = argparse.ArgumentParser(description="what compare says of planted faults, and of pairs without one")
     parser.add_argument("--only", nargs="+", default=[""], help="words of names or parts")
-    parser.add_argument("--clean", action="store_true", help="pairs without a fault")
-    parser.add_argument("--keep", type=Path, help="where runs are kept; what is there is not run again")
+    parser.add_argument("--faults", action="store_true", help="faults alone")
+    parser.add_argument("--clean", action="store_true", help="pairs without a fault alone")
+    parser.add_argument("--keep", type=Path, help="where runs are kept; what completed there is not run again")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which nothing more is started")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     started = time.monotonic()
+    faults = [case for case in cases() if any(word in f"{case.name} {case.part}" for word in options.only)]
+    pairs = [pair for one in clean() for pair in one.pairs() if any(word in pair.name for word in options.only)]
+    chosen = in_order([] if options.clean else faults, [] if options.faults else pairs)
+    rows = []
     with tempfile.TemporaryDirectory() as temporary:
-        keep = (options.keep or Path(temporary)).absolute()
-        if options.clean:
-            named = [one for one in clean() if any(word in one.name for word in options.only)]
-            return 1 if _print_clean(named, keep, options.jobs) else 0
-        chosen = [one for one in cases() if any(word in f"{one.name} {one.part}" for word in options.only)]
-        answers = []
-        for case, answer in table(chosen, keep, options.jobs):
-            print(row(case, answer), flush=True)
-            answers.append((case, answer))
-    passed = sum(answer.code == ERROR or answer.passes(case) for case, answer in answers)
-    right = sum(answer.right(case) for case, answer in answers)
-    spent = time.monotonic() - started
-    named = sum(not answer.passes(case) and answer.names(case) for case, answer in answers)
-    print(f"{len(answers)} faults: {passed} pass; {right} in the right part, {named} named by a word; {spent:.0f} s")
-    return 1 if passed else 0
+        keep = Keep((options.keep or Path(temporary)).absolute(), started + options.seconds)
+        keep.folder.mkdir(parents=True, exist_ok=True)
+        with (keep.folder / "results.jsonl").open("w", encoding="utf-8") as results:
+            for one, answer in answers(chosen, keep, options.jobs):
+                print(row(one, answer) if isinstance(one, Case) else one.row(answer), flush=True)
+                print(json.dumps(written(one, answer)), file=results, flush=True)
+                rows.append((one, answer))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text, well = summary(rows)
+    wall = time.monotonic() - started
+    print(f"{text}\ncommit {commit()}; {wall:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processor time")
+    return 0 if well else 1
 
 
 if __name__ == "__main__":
