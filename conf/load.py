@@ -20,6 +20,8 @@ from conf.schema import BEST, IDENTICAL, METHODS, Data, Model, Request
 from conf.vendors import CPU, accelerators
 from conf.vocabulary import requested
 
+# Docker takes what begins with a dash as an option, and primus-cli splits its words.
+_IMAGE = re.compile(r"[\w./~][\w./:@#+~-]*", re.ASCII)
 _Made = TypeVar("_Made")
 SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
 
@@ -116,6 +118,9 @@ def _senseless(r: Request) -> Iterator[Problem]:
     elif r.hardware.vendor != vendor:
         valid = [name for name in names if (device := hardware(name)) and device.vendor == vendor]
         yield Problem("hardware", f"{r.hardware.name} is not hardware of platform {r.platform.name}", "", listed(valid))
+    if r.image is not None and not _IMAGE.fullmatch(r.image):
+        allowed = "letters, digits and . / : @ # + ~ _ -, no dash first"
+        yield Problem("image", "is no name of an image, nor of a file that holds one", r.image, allowed)
     if r.repeat < 1:
         yield Problem("repeat", "must be at least 1", str(r.repeat))
     if r.hang_after_s <= 0:

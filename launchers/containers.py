@@ -4,6 +4,7 @@ and go in by name: a secret is in no command line."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,7 +62,13 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
     before = _before(e, str(directory), mounts, (*sorted(env), *plan.forward_env))
     check = (*before, *plan.check) if plan.check else ()
     setup = tuple((*before, *command) for command in plan.setup)
-    return replace(plan, env=env, setup=setup, argv=(*before, *plan.argv), check=check)
+    container = (e.cluster.container, name_of(directory))
+    return replace(plan, env=env, setup=setup, argv=(*before, *plan.argv), check=check, container=container)
+
+
+def name_of(directory: Path) -> str:
+    """Return the name of the container, or of the job step, of the run in `directory`: one at a time has it."""
+    return f"tprimat-{hashlib.sha256(str(directory).encode()).hexdigest()[:16]}"
 
 
 def enroot_name(image: str) -> str:
@@ -75,15 +82,16 @@ def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Comma
     image, runtime = e.image or "", e.cluster.container
     devices = vendor_of(e.platform.vendor).container_arguments.get(runtime, ())
     shared = (*read_yaml(TABLE)["common"][runtime], *devices)
+    name = name_of(Path(directory))
     names = [f"--env={name}" for name in variables]
     shown = [f"{path}:{path}{'' if writable else ':ro'}" for path, writable in mounts]
     if runtime in ("docker", "podman"):
         volumes = [f"--volume={mount}" for mount in shown]
-        return (runtime, "run", *shared, *volumes, *names, f"--workdir={directory}", image)
+        return (runtime, "run", *shared, f"--name={name}", *volumes, *names, f"--workdir={directory}", image)
     if runtime == "enroot":
         how = {True: "x-create=dir,bind,rw", False: "x-create=dir,bind,ro"}
         options = [f"--mount={path}:{path}:none:{how[writable]}" for path, writable in mounts]
         return ("enroot", "start", *shared, *options, *names, image, "env", f"--chdir={directory}")
     options = [f"--container-image={enroot_name(image)}", f"--container-mounts={','.join(shown)}"]
     options += [f"--container-workdir={directory}", f"--container-env={','.join(variables)}"]
-    return ("srun", "--nodes=1", f"--gpus-per-node={e.gpus_per_node}", *shared, *options)
+    return ("srun", "--nodes=1", f"--gpus-per-node={e.gpus_per_node}", f"--job-name={name}", *shared, *options)

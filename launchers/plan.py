@@ -28,7 +28,8 @@ class Plan:
     reason of each in env_reasons. forward_env: names whose values are passed on and never read. argv runs in the run
     directory, after the commands of `setup`, the first of which that fails is the end of the run. check: the command
     that finds out in the target environment, without training, whether argv can run. declared: what the framework has
-    no setting for, and has instead."""
+    no setting for, and has instead. container: the runtime and the name of what the commands start in it, which may
+    outlive them."""
 
     setup: tuple[tuple[str, ...], ...] = ()
     argv: tuple[str, ...]
@@ -39,6 +40,7 @@ class Plan:
     log: str = "train.log"
     check: tuple[str, ...] = ()
     declared: tuple[Declared, ...] = ()
+    container: tuple[str, str] | None = None
 
     def with_env(self, reasoned: Reasoned) -> Plan:
         """Return it with these variables on top of its own."""

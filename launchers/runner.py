@@ -18,6 +18,7 @@ from typing import IO
 import psutil
 
 from conf import devices
+from launchers.leftovers import remove
 from launchers.plan import Plan
 
 GRACE_S = 8.0  # between SIGTERM and SIGKILL: torchrun forwards the first to its ranks and waits for them
@@ -29,7 +30,7 @@ FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks shou
 class Ending:
     """How the processes ended. exit_code is negative for a signal, None where nothing was started; signal_sent: what we
     passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not say;
-    over_limit: it was ended for taking longer than it might."""
+    over_limit: it was ended for taking longer than it might. left: why something of it may run still, None: nothing."""
 
     exit_code: int | None
     signal_sent: str | None
@@ -37,6 +38,7 @@ class Ending:
     wall_time_s: float
     oom_kills: int | None = None
     over_limit: bool = False
+    left: str | None = None
 
 
 class _Run:
@@ -94,6 +96,8 @@ def execute(  # noqa: PLR0913
     process has ended. SIGINT and SIGTERM end the run; no output for `hang_after_s` seconds too. OSError: the program
     cannot be started, or the log cannot be written."""
     started = time.monotonic()
+    remove(plan.container)  # of a launcher that was killed in this very directory
+    left: str | None = None
     with (directory / plan.log).open("ab" if go_on else "wb", buffering=0) as log:
         commands, run, kills = [*plan.setup, plan.argv], _Run(limit_s), oom_kills()
         failure = None
@@ -108,12 +112,15 @@ def execute(  # noqa: PLR0913
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
                 )
-                failure = _follow(run, log, hang_after_s, on_line)
+                try:
+                    failure = _follow(run, log, hang_after_s, on_line)
+                finally:
+                    left = remove(plan.container)  # its client has ended, which need not end what the daemon runs
                 run.exit_code = run.process.returncode
     if failure is not None:
         raise failure
     killed = None if kills is None else (oom_kills() or kills) - kills
-    return Ending(run.exit_code, run.signal, run.hung, time.monotonic() - started, killed, run.over_limit)
+    return Ending(run.exit_code, run.signal, run.hung, time.monotonic() - started, killed, run.over_limit, left)
 
 
 def oom_kills() -> int | None:

@@ -22,7 +22,7 @@ from conf.load import experiments
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from estimate.headroom import memory_problems, memory_text
-from launchers import containers, make_plan, preflight, rehearse, where
+from launchers import containers, leftovers, make_plan, preflight, rehearse, where
 from launchers.frameworks import framework_of
 from launchers.plan import Host, Plan
 from launchers.runner import environment
@@ -63,6 +63,8 @@ def ask_target(e: Experiment, plan: Plan) -> Target | None:
         except subprocess.TimeoutExpired:
             what = f"the check in the target environment took more than {LIMIT_S:.0f} s and was ended"
             return Target((Problem("framework", what, e.framework.name),))
+        finally:
+            leftovers.remove(wrapped.container)
     return read_answer(done.returncode, done.stdout, done.stderr)
 
 
