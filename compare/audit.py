@@ -51,7 +51,9 @@ from compare.objects import (
     AS_NAMED,
     MEANING,
     FieldRow,
+    beside,
     changes_numbers,
+    columns,
     deciding,
     distinct,
     object_rows,
@@ -208,7 +210,8 @@ def audit(
     if parts and verdict.word != "comparable":
         verdict = replace(verdict, reasons=(Reason(parts.text, "breaks"), *verdict.reasons))
     elif any(check.name == "loss" and check.state == "unknown" for check in checks) and (could := candidates(objects)):
-        text = f"of the stacks' own objects these differ, and can make the losses part: {some(could, 12)}"
+        what = f"of the stacks' own objects these differ ({' / '.join(columns(could))}), and can make the losses part"
+        text = f"{what}: {some([*map(beside, could)], 12, between='; ')}"
         verdict = replace(verdict, reasons=(*verdict.reasons, Reason(text, "breaks")))
     return Audit(rows, checks, deviations, verdict, compared, among, parts, objects)
 

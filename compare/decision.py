@@ -15,7 +15,7 @@ from compare.audit import ACCEPTED, Audit, Check, Deviation, Row, benchmark_of_a
 from compare.curve import MEASURED
 from compare.figures import COST, SPEED
 from compare.groups import CLOCK, LAYOUT, METHOD, Group, counted, hardware_spelled, rank_of
-from compare.objects import beside, speed_switches
+from compare.objects import beside, columns, speed_switches
 from conf.arguments import program
 from conf.compose import choices, compose, read_choice
 from conf.errors import UserError, listed, some
@@ -85,7 +85,7 @@ def conditions(audit: Audit, groups: Sequence[Group]) -> tuple[str, ...]:
         texts += [f"{DECLARED}: {text}" if breaking else text for text in said]
     texts += [f"{check.name}: {check.reason}" for check in audit.checks if check.state == "declared"]
     if switches := speed_switches(audit.objects):
-        labels = " / ".join(switches[0].values)  # once, as they are long
+        labels = " / ".join(columns(switches))  # once, as they are long
         texts.append(f"switches of the speed alone differ ({labels}): {'; '.join(map(beside, switches))}")
     recipes = _recipes(
         [side.usable[0].record for side in counted(groups)], any(text.startswith(DECLARED) for text in texts)
@@ -287,7 +287,7 @@ def about(group: Group) -> Iterator[str]:
     nodes = record.environment.get("num_nodes")
     yield f"{nodes} node{'s' if nodes != 1 else ''}" if type(nodes) is int else ""
     yield precision_of(settings) or ""
-    yield " ".join(filter(None, (record.framework if record.framework != "mllog" else "", record.framework_version)))
+    yield " ".join(filter(None, (record.framework, record.framework_version)))
     yield recipe_spelled(record, by_name=False)
     yield f"{record.image} (given)" if record.image and record.image_source == "given" else record.image or ""
     one = "" if record.provenance == "planned" else "one run"

@@ -113,7 +113,7 @@ def counted(groups: Sequence[Group]) -> tuple[Group, ...]:
 def group(runs: Sequence[Run]) -> tuple[Group, ...]:
     """Return the groups, in the order of their first runs. Of rehearsals of one request the newest stands, whatever
     came of it."""
-    newest = [_newest(run, runs) for run in runs]
+    newest = _newest(runs)
     standing = [run for run, stands in zip(runs, newest, strict=True) if stands is run]
     members = gathered((_key(run, place), run) for place, run in enumerate(standing))
     labels = _labels([same[0].record for same in members.values()])
@@ -124,29 +124,54 @@ def group(runs: Sequence[Run]) -> tuple[Group, ...]:
     )
 
 
-def _newest(run: Run, runs: Sequence[Run]) -> Run:
-    """Return the run that stands in place of `run`: of a rehearsal the last one of its request, else itself."""
-    if run.record.provenance != "rehearsed":
-        return run
-    again = (other for other in runs if other is run or _replaces(other.record, run.record))
-    return max(again, key=lambda other: other.record.started_at or "")
+def _newest(runs: Sequence[Run]) -> list[Run]:
+    """Return the run that stands in place of each: of a rehearsal the last one of its request, else itself. Those that
+    can replace each other are looked up, newest first, so that a sweep of thousands takes no longer for each."""
+    rehearsed = sorted((run for run in runs if run.record.provenance == "rehearsed"), key=_started, reverse=True)
+    instead: dict[int, Run] = {}
+    for alike in gathered((_facts(run.record), run) for run in rehearsed).values():
+        asked = [_asked(run.record) for run in alike]
+        shared = sorted(set.intersection(*({*one} for one in asked)))
+        parts = gathered(
+            (repr([float(v) if type(v) is int else v for v in map(one.get, shared)]), pair)
+            for one, pair in zip(asked, zip(alike, asked, strict=True), strict=True)
+        )
+        for part in parts.values():
+            for run, own in part:
+                replacing = (other for other, its in part if other is run or _replaces(other, its, run, own))
+                instead[id(run)] = next(replacing)
+    return [instead.get(id(run), run) for run in runs]
 
 
-def _replaces(newer: Record, older: Record) -> bool:
-    """Return whether a rehearsal was started after another one, of the same request: of the run that it stands for, and
-    not of the toy, which one that could not begin never had."""
-    if newer.provenance != "rehearsed" or (newer.started_at or "") <= (older.started_at or ""):
+def _started(run: Run) -> str:
+    return run.record.started_at or ""
+
+
+def _facts(record: Record) -> str:
+    """Return what two attempts at one request have in common for certain."""
+    named = (getattr(record, name) for name in _OF_REQUEST)
+    recipe = record.recipe and record.recipe.name
+    return repr((*named, seed_of(record), recipe, sorted(options_of(record).items())))
+
+
+def _asked(record: Record) -> Mapping[str, Any]:
+    """Return the settings of the run that a rehearsal stands for, and not of the toy, which one that could not begin
+    never had."""
+    asked = {**record.requested, **{name: one["asked"] for name, one in record.shrunk.items()}}
+    return {name: value for name, value in asked.items() if name not in record.not_rehearsed}
+
+
+def _replaces(newer: Run, its: Mapping[str, Any], older: Run, own: Mapping[str, Any]) -> bool:
+    """Return whether a rehearsal was started after another one, of the same request. its, own: what each asked for."""
+    if _started(newer) <= _started(older):
         return False
-    facts = [
-        (*(getattr(r, name) for name in _OF_REQUEST), seed_of(r), r.recipe and r.recipe.name, options_of(r))
-        for r in (newer, older)
-    ]
-    known = [(r.framework_version, r.environment.get("rehearse")) for r in (newer, older)]
-    if facts[0] != facts[1] or any(None not in pair and pair[0] != pair[1] for pair in zip(*known, strict=True)):
-        return False
-    first, second = ({**r.requested, **{name: one["asked"] for name, one in r.shrunk.items()}} for r in (newer, older))
-    names = (first.keys() & second.keys()) - newer.not_rehearsed.keys() - older.not_rehearsed.keys()
-    return bool(names) and all(same(first[name], second[name]) for name in names)
+    known = [(r.framework_version, r.environment.get("rehearse")) for r in (newer.record, older.record)]
+    names = its.keys() & own.keys()
+    return (
+        all(None in pair or pair[0] == pair[1] for pair in zip(*known, strict=True))
+        and bool(names)
+        and all(same(its[name], own[name]) for name in names)
+    )
 
 
 def _key(run: Run, place: int) -> tuple[str, ...]:

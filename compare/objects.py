@@ -202,10 +202,9 @@ def deciding(rows: Sequence[FieldRow]) -> tuple[FieldRow, ...]:
     return tuple(row for row in rows if f"{row.object}:{row.field}" in table().decides)
 
 
-def spelled(row: FieldRow) -> str:
-    """Return a row in a line."""
-    texts = (f"{label} {text_of(values)}" for label, values in row.values.items())
-    return f"{row.field} ({', '.join(texts)})"
+def columns(rows: Sequence[FieldRow]) -> tuple[str, ...]:
+    """Return the labels of the groups in the order of each row's values; none without a row."""
+    return tuple(rows[0].values) if rows else ()
 
 
 def beside(row: FieldRow) -> str:

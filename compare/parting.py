@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from compare.draws import drawn_apart
-from compare.objects import WHOLE, FieldRow, Part, spelled
+from compare.objects import WHOLE, FieldRow, Part, beside, columns
 from compare.rehearsed import by_step, gap, inputs_of, known_apart, read_of, series, tolerance, unlike
 from conf.errors import some
 from metrics import shown
@@ -80,21 +80,22 @@ class Seen(Struct, frozen=True):
 
 class Parting(Struct, frozen=True):
     """Where two runs part. step: from 0; -1 before the first. sentence: what differs there, and what it looks like.
-    causes: what else of the stacks differs and can make such a difference, in their own words."""
+    causes: what else of the stacks differs and can make such a difference, in their own words, each with the values of
+    the groups `between`."""
 
     part: Part
     step: int
     sentence: str
     causes: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """Return the sentence with what can be its cause."""
-        return (
-            f"{self.sentence}; what can do this differs: {some(self.causes, _MOST_CAUSES)}"
-            if self.causes
-            else self.sentence
-        )
+        if not self.causes:
+            return self.sentence
+        causes = some(self.causes, _MOST_CAUSES, between="; ")
+        return f"{self.sentence}; what can do this differs ({' / '.join(self.between)}): {causes}"
 
 
 def parting(first: Seen, second: Seen) -> Parting | None:
@@ -128,13 +129,13 @@ def first_parting(pairs: Iterable[tuple[Seen, Seen]], rows: Sequence[FieldRow]) 
     first = _computed_otherwise(first, pair, {row.cause for row in given})
     able = [row for row in given if row.cause in (first.part, "unknown")]
     able.sort(key=lambda row: row.cause == "unknown")
-    return replace(first, causes=tuple(map(spelled, able)))
+    return replace(first, causes=tuple(map(beside, able)), between=columns(able))
 
 
-def candidates(rows: Sequence[FieldRow]) -> tuple[str, ...]:
+def candidates(rows: Sequence[FieldRow]) -> tuple[FieldRow, ...]:
     """Return the fields that can make rehearsals part which begin with the same data, and with weights of their own."""
     numbers = ORDER[ORDER.index("forward") :]
-    return tuple(spelled(row) for row in rows if row.cause in numbers and row.weight in ("differs", "alone"))
+    return tuple(row for row in rows if row.cause in numbers and row.weight in ("differs", "alone"))
 
 
 def _computed_otherwise(parts: Parting, pair: tuple[Seen, Seen], causes: Collection[str]) -> Parting:

@@ -22,6 +22,9 @@ from launchers.leftovers import remove
 from launchers.plan import Plan
 
 GRACE_S = 8.0  # between SIGTERM and SIGKILL: torchrun forwards the first to its ranks and waits for them
+START_TIMES = 3
+"""Before its first step a run may print nothing for so many times longer: importing, compiling and reading print
+little, and take many times longer on a machine that others use, too."""
 POLL_S = 0.2
 FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks should have
 
@@ -52,6 +55,7 @@ class _Run:
         self.exit_code: int | None = None
         self.family: dict[int, psutil.Process] = {}
         self.last_output = time.monotonic()
+        self.has_stepped = False
         self.signal: str | None = None
         self.hung = self.over_limit = False
 
@@ -86,15 +90,16 @@ def execute(  # noqa: PLR0913
     plan: Plan,
     directory: Path,
     hang_after_s: float,
-    on_line: Callable[[str], None],
+    on_line: Callable[[str], bool | None],
     *,
     go_on: bool = False,
     limit_s: float | None = None,
 ) -> Ending:
-    """Run `plan` in `directory`, where its files already are; each line goes to the log first, then to `on_line`.
-    go_on: the log that is there is the first part of this one. limit_s: of all commands together. Returns when every
-    process has ended. SIGINT and SIGTERM end the run; no output for `hang_after_s` seconds too. OSError: the program
-    cannot be started, or the log cannot be written."""
+    """Run `plan` in `directory`, where its files already are; each line goes to the log first, then to `on_line`,
+    which returns true for one that reports a step. go_on: the log that is there is the first part of this one. limit_s:
+    of all commands together. Returns when every process has ended. SIGINT and SIGTERM end the run; no output for
+    `hang_after_s` seconds too, START_TIMES as long before a step. OSError: the program cannot be started, or the log
+    cannot be written."""
     started = time.monotonic()
     remove(plan.container)  # of a launcher that was killed in this very directory
     left: str | None = None
@@ -135,7 +140,7 @@ def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, **plan.env, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 
 
-def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[str], None]) -> Exception | None:
+def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[str], bool | None]) -> Exception | None:
     failures: list[Exception] = []
     reader = threading.Thread(target=_read, args=(run, log, on_line, failures), daemon=True)
     reader.start()
@@ -145,7 +150,8 @@ def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[s
             if time.monotonic() - noted > FAMILY_S:
                 run.note_family()
                 noted = time.monotonic()
-            run.hung = time.monotonic() - run.last_output > hang_after_s
+            patience_s = hang_after_s * (1 if run.has_stepped else START_TIMES)
+            run.hung = time.monotonic() - run.last_output > patience_s
             run.over_limit = run.deadline is not None and time.monotonic() > run.deadline
             with suppress(subprocess.TimeoutExpired):
                 run.process.wait(POLL_S)  # a command of `setup` takes less than that: it is not waited out
@@ -156,14 +162,15 @@ def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[s
     return failures[0] if failures else None
 
 
-def _read(run: _Run, log: IO[bytes], on_line: Callable[[str], None], failures: list[Exception]) -> None:
+def _read(run: _Run, log: IO[bytes], on_line: Callable[[str], bool | None], failures: list[Exception]) -> None:
     """Copy lines, in a thread of its own. A full disk or a fault in `on_line` ends the run, and is not lost."""
     assert run.process.stdout is not None
     try:
         for line in run.process.stdout:
             run.last_output = time.monotonic()
             log.write(line)
-            on_line(line.decode("utf-8", "replace"))
+            if on_line(line.decode("utf-8", "replace")):
+                run.has_stepped = True
     except Exception as e:  # noqa: BLE001 - re-raised by execute()
         failures.append(e)
 

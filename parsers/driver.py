@@ -90,8 +90,8 @@ _LAST_WORD = re.compile(r"[^\s|]{0,64}\s*$")  # a bar closes what stands before 
 class Dialect:
     """How one framework writes a log. All patterns are regular expressions whose repetitions are bounded."""
 
-    framework: str
-    """Its column of the vocabulary."""
+    framework: str | None
+    """Its column of the vocabulary; None of a format that programs of any framework write."""
     looks_for: str
     """The signs of such a log, in words."""
     signs: tuple[bytes, ...]
@@ -230,7 +230,7 @@ class Dialect:
     @cached_property
     def known(self) -> Mapping[str, vocabulary.Setting]:
         """Return the settings of the vocabulary by the key under which they are printed."""
-        return vocabulary.printed(self.printed_by or self.framework)
+        return vocabulary.printed(self.printed_by or self.framework or "")
 
     @cached_property
     def _statements(self) -> Sequence[tuple[re.Pattern[str], _Make]]:

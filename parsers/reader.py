@@ -157,7 +157,7 @@ class LogReader:
             elif len(self._waiting) < _MOST_WAITING:
                 if isinstance(event, Resumed):
                     self._resumed(event)
-                self._waiting.append((event, load(name or "").framework))
+                self._waiting.append((event, load(name or "").framework or ""))
                 # Bridge's dump is complete only with the first step line: it stands before a mark of the same step
                 self._dump_waits = self._dump_waits or (
                     isinstance(event, (Argument, Setting)) and event.line > self._last_line

@@ -75,7 +75,6 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             provenance="imported",
             status="completed",
             notes=(f"figures of MLPerf Training {self.round}: {self.source}",),
-            framework="mllog",
             hardware=self.hardware,
             vendor=device.vendor if device else None,
             effective={

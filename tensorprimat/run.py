@@ -42,8 +42,9 @@ from parsers.power import with_power
 from parsers.probe import FOLDER, RankFile, read_files, with_files
 from parsers.record import Departure, RunRecipe
 
-REHEARSAL_LIMIT_S = {"train": 900.0, "layout": 1800.0}
-"""The limit of one rehearsal, in seconds. A toy takes a minute; two ranks of a large model some minutes each."""
+REHEARSAL_LIMIT_S = {"train": 1800.0, "layout": 1800.0}
+"""The limit of one rehearsal, in seconds. A toy takes a minute, two ranks of a large model some minutes each,
+and all of them many times longer on a machine that others use, too."""
 MOST_NAMED = 4  # ranks whose parameters differ from our count, and parameters of each
 # What Megatron-Core before 0.15 has of a setting, and its value: what later ones say.
 _OLDER = {("enable_cuda_graph", str(on)): ("cuda_graph_impl", impl) for on, impl in ((False, "none"), (True, "local"))}
@@ -124,10 +125,11 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
     tokens = e.training.global_batch_size * e.training.seq_length
     with _shown(title, e.training.train_iters, tokens) as show:
 
-        def on_line(line: str) -> None:
+        def on_line(line: str) -> bool:
             step = parsers.live(line)
             if step is not None:
                 show(step.step + 1, step.loss, None if e.rehearse else step.step_time_s)
+            return step is not None
 
         limit_s = REHEARSAL_LIMIT_S.get(e.rehearse or "")
         with power.sampled(path, e.accelerator) as notes:

@@ -407,7 +407,8 @@ def _hardware(line: int, text: str) -> Iterator[Event]:
 
 
 DIALECT = Dialect(
-    framework="mllog",
+    framework=None,
+    printed_by="mllog",
     looks_for="MLPerf: lines ':::MLLOG {…}'",
     signs=(b":::MLLOG",),
     marks=(b":::MLLOG",),

@@ -120,7 +120,8 @@ def test_the_part_of_a_step_that_a_field_can_change(place: str, cause: str) -> N
 
 def test_the_report_has_all_of_it_folded_and_escaped() -> None:
     nasty = "</details><script>alert(1)</script>"
-    runs = built("a", {"bucket_size": None, "x": nasty}), built("b", {"bucket_size": 4, "x": "y"}, TP2)
+    on: dict[str, Any] = {"overlap_grad_reduce": True}
+    runs = built("a", {"bucket_size": None, "x": nasty, **on}), built("b", {"bucket_size": 4, "x": "y", **on}, TP2)
     result = compared(*runs)
     jsonschema.validate(json.loads(dumps(to_json(result))), SCHEMA)
     assert [row["field"] for row in to_json(result)["objects"]] == ["x", "bucket_size"]
@@ -128,6 +129,13 @@ def test_the_report_has_all_of_it_folded_and_escaped() -> None:
     assert "<script>alert" not in html(content) + markdown(content) and "&lt;script&gt;alert" in html(content)
     assert "2 fields of the stacks" in html(content)
     assert any("bucket_size" in text for text in result.conditions), "a rehearsal clears a pair for measuring"
+
+
+def test_buckets_that_nothing_overlaps_are_shown_to_do_nothing() -> None:
+    off: dict[str, Any] = {"overlap_grad_reduce": False}
+    result = compared(built("a", {"bucket_size": None, **off}), built("b", {"bucket_size": 4, **off}, TP2))
+    assert [(row.field, row.weight) for row in result.audit.objects] == [("bucket_size", "idle")]
+    assert not any("bucket_size" in text for text in result.conditions)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_conditional_ratio_is_the_ratio() -> None:
 def result_of(name: str, hardware: str, seconds: float, **settings: Any) -> Record:
     facts = {"mlperf_submission_benchmark": "llama2_70b_lora", "mlperf_submission_division": "closed", "num_nodes": 1}
     facts |= {"mlperf_time_to_train_s": seconds, "mlperf_run_start_unix_s": 1.7e9}
-    blank = made(name, provenance="imported", framework="mllog", platform=None, requested={}, steps=())
+    blank = made(name, provenance="imported", framework=None, platform=None, requested={}, steps=())
     blank = replace(blank, effective={}, hardware=hardware, environment=facts, dialects=("mllog",))
     return ran(blank, **{"global_batch_size": 8, "weight_decay": 1e-4, **settings})
 

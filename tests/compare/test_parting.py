@@ -292,7 +292,8 @@ def test_what_can_be_the_cause_is_said() -> None:
         replace(toy("b", **PRIMUS), read_back=read_back(objects=built(0.5), first_gradients=tensors(1.1, "qkv")))
     )
     parting = compared(first, second).audit.parting
-    assert parting is not None and parting.causes == ("rotary_percent (nemo 1.0, primus 0.5)",)
+    assert parting is not None and parting.causes == ("rotary_percent 1.0 / 0.5",)
+    assert parting.text.endswith("what can do this differs (nemo / primus): rotary_percent 1.0 / 0.5")
 
 
 def computed(in_fp32: bool, factor: float, **fields: Any) -> Record:
@@ -340,7 +341,7 @@ def test_of_weights_of_their_own_the_fields_are_named_and_the_decay_that_was_ste
 
     audit = compared(own("a", 1.0), own("b", 0.5)).audit
     assert (audit.parting, audit.verdict.word) == (None, "cannot tell")
-    assert audit.verdict.texts[-1].endswith("can make the losses part: rotary_percent (a 1.0, b 0.5)")
+    assert audit.verdict.texts[-1].endswith("(a / b), and can make the losses part: rotary_percent 1.0 / 0.5")
     adam = read_back().optimizer
     assert adam is not None
     steps = {how: {"optimizer": replace(adam, decay=how)} for how in ("decoupled", "L2")}

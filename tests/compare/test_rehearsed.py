@@ -3,6 +3,7 @@ tested is never comparable."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,10 @@ from made import TP2, compared, each, made, ran, read_back, silent, toy
 from msgspec.structs import replace
 
 from compare.audit import Audit, Check
+from compare.groups import group
 from compare.rehearsed import MARGIN, ROUNDING, SIZES
 from conf.vocabulary import vocabulary
-from parsers import Record
+from parsers import Record, Run
 from parsers.read_back import Object, Output
 
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
@@ -193,6 +195,18 @@ def test_one_that_could_not_begin_has_the_request_and_not_the_toy() -> None:
     assert audited(nemo, small, failed).verdict.word == OPEN
     fixed = replace(small, started_at="2026-11-23T12:00:00+00:00")
     assert audited(nemo, failed, fixed).verdict.word == YES
+
+
+def test_the_newest_of_thousands_of_attempts_is_looked_up() -> None:
+    """Each against each other would take minutes."""
+    sizes = [{"global_batch_size": 8 * (1 + n % 1000)} for n in range(3000)]
+    of_all = [toy("a", over, **NEMO) for over in sizes[:1000]]
+    runs = [Run(f"r{n}", started(of_all[n % 1000], n // 1000)) for n in range(3000)]
+    begun = time.process_time()
+    groups = group(runs)
+    assert time.process_time() - begun < 60
+    assert [[run.path for run in one.runs] for one in groups] == [[f"r{n}"] for n in range(2000, 3000)]
+    assert [run.path for run in groups[7].older] == ["r7", "r1007"]
 
 
 def test_a_stack_without_a_completed_run_leaves_it_open() -> None:

@@ -109,6 +109,17 @@ def test_silence_is_a_hang(tmp_path: Path) -> None:
     assert_nobody_left(tmp_path)
 
 
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_start_may_be_silent_for_longer_than_a_step(
+    tmp_path: Path, stepped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "START_TIMES", 100)
+    silence = f"print('line', flush=True); import time; time.sleep({600 if stepped else 3})"
+    plan = Plan(argv=(sys.executable, "-c", silence), files={}, env={})
+    ending = runner.execute(plan, tmp_path, 1.0, lambda line: stepped)
+    assert ending.hung is stepped and ending.exit_code == (-signal.SIGTERM if stepped else 0)
+
+
 def test_a_parent_that_is_killed_leaves_no_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Noting(runner._Run):
         def note_family(self) -> None:

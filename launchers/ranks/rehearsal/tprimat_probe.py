@@ -102,6 +102,7 @@ class Probe:
         self.stack: dict[str, Any] = {}  # its own objects, which are no part of Megatron-Core, by a short name
         self.strategy: Any = None  # NeMo's
         self.evaluation: tuple[float, float] | None = None  # Bridge's, as it was requested
+        self.bucket_size: int | None = None  # as it was requested: Megatron forgets it where no bucket overlaps
         self.loader: Callable[[], Any] = lambda: None  # the first iterator over the training data
         self.rendered = tprimat_objects.rendered(folder.parent)
         self.ran: dict[str, Any] | None = None
@@ -340,7 +341,10 @@ def objects(probe: Probe) -> dict[str, Any]:
     if probe.models and (rotary := rotary_embedding(probe.models[0])) is not None:  # as built, whatever configured it
         values = {"rotary_dimensions": 2 * rotary.inv_freq.numel()}
         found["RotaryEmbedding"] = tprimat_objects.Named(type(rotary), values, {})
-    return tprimat_objects.described({**found, **probe.stack})
+    described = tprimat_objects.described({**found, **probe.stack})
+    if wrapped and wrapped[0].ddp_config.bucket_size is None:
+        described["DistributedDataParallelConfig"]["fields"]["bucket_size"] = probe.bucket_size
+    return described
 
 
 def _parts(config: Any) -> tuple[Any, ...]:
@@ -700,7 +704,17 @@ def _watch_steps(probe: Probe, optim: Any) -> None:
     optim.register_optimizer_step_pre_hook(lambda this, _, __: probe.guarded(probe.on_step, this))
 
 
+def _watch_buckets(probe: Probe, module: Any) -> None:
+    def keep_and_make(make: Any, this: Any, config: Any, ddp_config: Any, *arguments: Any, **options: Any) -> None:
+        if not probe.made["DistributedDataParallel"]:  # later chunks of a model share its config
+            probe.bucket_size = getattr(ddp_config, "bucket_size", None)
+        make(this, config, ddp_config, *arguments, **options)
+
+    wrap(module.DistributedDataParallel, "__init__", keep_and_make)
+
+
 _WATCHED = {
+    "megatron.core.distributed.distributed_data_parallel": _watch_buckets,
     "torch.optim.optimizer": _watch_steps,
     "torch.utils.data.dataloader": _watch_loaders,
     "nemo.lightning.pytorch.strategies.megatron_strategy": _extra_keywords,
