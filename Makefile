@@ -12,11 +12,12 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test quick npm test-layouts test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes check wheel clean
+.PHONY: help install demo test quick drills npm test-layouts test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
 	@echo "make quick    the tests that a change needs most, in two minutes"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
+	@echo "make drills   faults made with real processes: a table of what each did before it was mended, and does now"
 	@echo "make docs     site/ from docs/ and the docstrings, and every code block of README.md and docs/ run"
 	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
@@ -59,6 +60,10 @@ test: $(VENV)/.dev npm
 # all but what trains, starts many processes, or reads for long
 quick: $(VENV)/.dev
 	$(PYTEST) -m 'not engine and not long and not slow and not nvidia and not wheel and not docs'
+
+# those of make test and the long ones; one at a time, as they measure seconds
+drills: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m drill tests
 
 $(VENV)/.docs: $(VENV)/.dev pyproject.toml
 	$(PIP) install --quiet $(INDEXES) -e '.[docs]'

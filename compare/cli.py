@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import glob
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from conf.errors import InputError, Problem, closest, command, listed, writing
 from conf.vocabulary import RANKS, vocabulary
 from metrics import terms
 from metrics.bill import Terms
-from parsers import Run, find_runs
-from parsers.find import FILTERS, WHERE, filter_keys, filter_names, matching
+from parsers import Run
+from parsers.find import FILTERS, SKIP, WHERE, filter_keys, filter_names, find_and_warn, matching
 from parsers.progress import shown
 from parsers.storage import dumps, replace_file
 
@@ -66,6 +66,7 @@ COMPARE = Command(
     switches={
         "--json": "print what compare.json holds",
         "--markdown": "with a candidate: print Markdown for a pull request",
+        **SKIP,
     },
     output="write compare.json, .html, .md, .csv and .png there; with FILE.html that page alone",
     examples=(
@@ -100,7 +101,8 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
     gate = any(name.startswith(("candidate", "baseline.", "fail_on.")) for name in arguments.typed)
     gate = gate or "--markdown" in arguments.switches
     with shown("reading runs", sys.stderr) as progress:
-        runs = find_runs(arguments.rest, progress, COMPARE.names) if arguments.rest or not gate else ()
+        named = arguments.rest or not gate
+        runs = find_and_warn(arguments.rest, arguments.switches, progress, COMPARE.names) if named else ()
     if len(runs) == 1 and len(arguments.words) > 1:
         hint = "name a run of another platform, layout or image as well"
         raise InputError(Problem("RUN", "one run, and nothing to compare it with", runs[0].path, hint=hint))
@@ -140,7 +142,7 @@ def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Ter
         _save(arguments.output, page if arguments.output.suffix == ".html" else texts)
     if "--json" in arguments.switches:
         print(json, end="")
-    elif arguments.switches:
+    elif "--markdown" in arguments.switches:
         print(markdown(content), end="")
     else:
         print_report(content, sys.stdout)
@@ -170,12 +172,14 @@ def _sides(runs: Sequence[Run], arguments: Arguments) -> tuple[Group, Group]:
         problems.append(Problem("candidate", "needs a baseline, and another one than itself", candidate, hint=_PAIR))
     if problems:
         raise InputError(*problems)
-    return _side("baseline", baseline, runs), _side("candidate", candidate, runs)
+    sides = (("baseline", baseline), ("candidate", candidate))
+    first, second = (_side(key, text, runs, arguments.switches) for key, text in sides)
+    return first, second
 
 
-def _side(key: str, text: str, runs: Sequence[Run]) -> Group:
+def _side(key: str, text: str, runs: Sequence[Run], switches: Collection[str]) -> Group:
     if Path(text).exists() or glob.glob(text, recursive=True):  # noqa: PTH207
-        return Group(text, find_runs([text]))
+        return Group(text, find_and_warn([text], switches))
     if "=" in text:
         chosen = matching(runs, text.split(","))
     else:

@@ -18,8 +18,7 @@ from conf.schema import Request
 from metrics.bill import Bill, Prices, Terms, bill
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
-from parsers import find_runs
-from parsers.find import FILTERS, WHERE, filter_keys
+from parsers.find import FILTERS, SKIP, WHERE, filter_keys, find_and_warn
 from parsers.storage import dumps, write
 from parsers.text import plain
 
@@ -97,7 +96,8 @@ CALIBRATE = Command(
     keys=(_CALIBRATED,),
     others=FILTERS,
     known=filter_keys,
-    switches={"--json": "each run with its step time and whether it was learned from, and the warnings, as JSON"},
+    switches={"--json": "each run with its step time and whether it was learned from, and the warnings, as JSON"}
+    | SKIP,
     output="here: the file of parameters to write, which calibrated=FILE reads",
     examples=("runs/ -o mine.yaml",),
 )
@@ -196,12 +196,12 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     from estimate.fitted import write as written
     from estimate.of_record import measured
 
-    known = measured(find_runs(arguments.rest, other_keys=CALIBRATE.names))
+    known = measured(find_and_warn(arguments.rest, arguments.switches, other_keys=CALIBRATE.names))
     learned = calibrated(_parameters(arguments["calibrated"]) or shipped(), known.jobs, np.array(known.step_time_s))
     with writing(arguments.output):
         written(arguments.output, learned.parameters)
     runs = [*zip(known.names, known.step_time_s, map(bool, learned.used), strict=True)]
-    if arguments.switches:
+    if "--json" in arguments.switches:
         learning = [{"run": name, "step_time_s": seconds, "learned_from": used} for name, seconds, used in runs]
         print(dumps({"runs": learning, "warnings": [*learned.warnings], "file": str(arguments.output)}, indent=1))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from conf.errors import InputError, Problem, writing
+from conf.locks import lock_of, take
 from conf.resolve import Experiment
 from conf.vocabulary import program_settings
 from launchers.plan import Plan
@@ -63,13 +63,13 @@ def claimed(path: Path) -> Iterator[None]:
     InputError: another process holds it, or runs_dir cannot be written."""
     with writing(path, _ELSEWHERE):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = (path.parent / f".{path.name}.lock").open("w")
+        lock = lock_of(path).open("w")
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        with writing(path, _ELSEWHERE):  # a file system without locks
+            taken = take(lock)
+        if not taken:
             hint = "wait for it, or end it"
-            raise InputError(Problem(str(path), "another process is running this very run", hint=hint)) from error
+            raise InputError(Problem(str(path), "another process is running this very run", hint=hint))
         yield
 
 

@@ -18,8 +18,8 @@ from metrics.published import Beside, beside
 from metrics.quantity import IMPOSSIBLE, Quantity, shown
 from metrics.summary import summarise
 from metrics.terms import KEYS, OLD, left_at_nothing, terms_of
-from parsers import Run, differences, find_runs
-from parsers.find import FILTERS, WHERE, copies, filter_keys
+from parsers import Run, differences
+from parsers.find import FILTERS, SKIP, WHERE, copies, filter_keys, find_and_warn
 from parsers.storage import dumps
 from parsers.text import cell, plain
 
@@ -37,6 +37,7 @@ COST = Command(
     switches={
         "--json": "every figure with unit, source and interval",
         "--csv": "for a spreadsheet: option, figure, value, unit, source, …",
+        **SKIP,
     },
     examples=(
         "runs/ tokens=15T price.usd_per_gpu_hour.mi355x=3.10 price.usd_per_gpu_hour.b200=4.75 pue=1.25",
@@ -98,7 +99,7 @@ def _print(called: Command, argv: Sequence[str] | None, of: str) -> int:
 
 def _runs(called: Command, arguments: Arguments) -> Sequence[Run]:
     """Return the runs that the arguments name. InputError: none, or a copy of one, which is no repeat."""
-    runs = find_runs(arguments.rest, other_keys=called.names)
+    runs = find_and_warn(arguments.rest, arguments.switches, other_keys=called.names)
     if problems := tuple(copies(runs)):
         raise InputError(*problems)
     return runs
@@ -215,7 +216,7 @@ METRICS = Command(
     words_help=WHERE,
     others=FILTERS,
     known=filter_keys,
-    switches={"--json": "every figure with unit, source and interval"},
+    switches={"--json": "every figure with unit, source and interval", **SKIP},
     more="\n".join(
         ["more, each with --help (a directory of such a name is ./cost):"]
         + [f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()]
@@ -231,8 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         called, _ = COMMANDS[words[0]]
         return called(words[1:])
     arguments = METRICS.parse(words)
-    runs = find_runs(arguments.rest)
-    if arguments.switches:
+    runs = find_and_warn(arguments.rest, arguments.switches)
+    if "--json" in arguments.switches:
         rows = []
         for path, record in ((run.path, run.record) for run in runs):
             unlike = differences(record.requested, record.effective)

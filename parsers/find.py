@@ -5,7 +5,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -16,10 +18,12 @@ from conf.compose import choices, read_choice
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.freeze import amount
 from conf.vocabulary import vocabulary
+from parsers.cautions import cautions, settled
 from parsers.planned import is_plan, read_plans
 from parsers.progress import Progress, silent
 from parsers.record import Run
 from parsers.storage import RUN_FILE, experiment_of, read_lazily
+from parsers.text import plain
 from parsers.values import literal, real
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
@@ -30,6 +34,8 @@ FILTERS = "filters of the runs: platform=amd model=llama31_8b, a setting, a fact
 _INSTEAD = (
     f"give a run directory, one above runs, or a glob in quotes; a log becomes a run by {program('parse')} LOG --save"
 )
+SKIP = {"--skip": "leave out records that cannot be used, and name them"}
+_SKIP = "mend it, or --skip leaves it out and names it"
 NO_RUN = Problem("RUN", "none given", allowed=WHERE, hint="runs/ platform=amd,nvidia model=llama")
 FIELDS = (
     *("id", "name", "provenance", "status", "platform", "vendor", "hardware"),
@@ -39,10 +45,16 @@ MODEL = "model"
 _SHOWN = 8
 
 
-def find_runs(named: Sequence[str], progress: Progress = silent, other_keys: Sequence[str] = ()) -> tuple[Run, ...]:
+def find_runs(
+    named: Sequence[str],
+    progress: Progress = silent,
+    other_keys: Sequence[str] = (),
+    skipped: list[Problem] | None = None,
+) -> tuple[Run, ...]:
     """Return all runs in or below the directories, run.json files and globs `named`, each once, in natural order of
     paths, behind the plans in files that are named; of filters among these (platform=amd model=llama) those that fit
     them all. Filters alone look below runs/. other_keys: those that the command takes beside filters, for suggestions.
+    skipped: takes what is wrong with records that cannot be used, and the others are returned; all steps are read then.
 
     InputError: nothing named, nothing there, or records that cannot be used, all of them listed."""
     if not named:
@@ -58,18 +70,37 @@ def find_runs(named: Sequence[str], progress: Progress = silent, other_keys: Seq
             runs += read_plans(path)
         except UserError as error:
             problems.extend(error.problems)
+    unusable: list[Problem] = []
     for count, directory in enumerate(directories, start=1):
         try:
-            runs.append(Run(str(directory), read_lazily(directory)))
+            record = settled(read_lazily(directory), directory)
+            if skipped is not None:
+                len(record.steps)
+            runs.append(Run(str(directory), record))
         except UserError as error:
-            problems.extend(error.problems)
+            unusable.extend(error.problems)
         progress(count, len(directories))
+    if skipped is None or not runs:
+        problems += [replace(one, hint=one.hint or _SKIP) for one in unusable]
+    else:
+        skipped += unusable
     if problems:
         raise InputError(*problems)
     fitting = matching(runs, filters, other_keys)
     if filters and not fitting:
         raise InputError(*none_matches(runs, filters))
     return fitting
+
+
+def find_and_warn(
+    named: Sequence[str], switches: Collection[str], progress: Progress = silent, other_keys: Sequence[str] = ()
+) -> tuple[Run, ...]:
+    """Return the runs as `find_runs`; on stderr, what must be known of their records, and what --skip leaves out."""
+    skipped: list[Problem] | None = [] if SKIP.keys() & {*switches} else None
+    runs = find_runs(named, progress, other_keys, skipped)
+    for text in (*(f"skipped: {problem}" for problem in skipped or ()), *(f"warning: {c}" for c in cautions(runs))):
+        print(plain(text, keep="\n"), file=sys.stderr)
+    return runs
 
 
 def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:

@@ -186,6 +186,17 @@ class Shrunk(TypedDict):
     ran: Any
 
 
+class StepsFile(Struct, frozen=True, kw_only=True):
+    """The steps.jsonl for which a run.json was written. count: of its steps; first, last: their numbers, from 0, None
+    without steps; bytes: its size; sha256: of its bytes."""
+
+    count: Count
+    first: Integer | None
+    last: Integer | None
+    bytes: Count
+    sha256: str
+
+
 class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag=SCHEMA_VERSION):
     """run.json: one run, all but its steps. requested, effective: by canonical name (conf/vocabulary.yaml).
     environment: free facts of host, GPU and versions. started_at, ended_at: ISO 8601, UTC.
@@ -200,7 +211,8 @@ class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag
 
     not_rehearsed: setting or topic to the reason why a rehearsal says nothing of it. shrunk: setting to what the
     experiment requested and what a rehearsal ran instead, {"asked": …, "ran": …}; requested is then what ran.
-    read_back: of a rehearsal, what the probe read of its tensors, batches, optimizer, objects and process."""
+    read_back: of a rehearsal, what the probe read of its tensors, batches, optimizer, objects and process.
+    steps_file: what steps.jsonl must be; null: not known, as the record is older than this field."""
 
     id: str
     name: str
@@ -243,6 +255,7 @@ class RunFile(Struct, frozen=True, kw_only=True, tag_field="schema_version", tag
     restarts: tuple[Restart, ...] = ()
     power: tuple[Power, ...] = ()
     read_back: ReadBack | None = None
+    steps_file: StepsFile | None = None
 
 
 class Record(RunFile, frozen=True, kw_only=True):

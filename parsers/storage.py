@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, fields, replace
 
 from conf.arguments import program
 from conf.errors import InputError, Problem, listed
-from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step
+from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step, StepsFile
 from parsers.text import writable
 
 RUN_FILE = "run.json"
@@ -34,24 +36,51 @@ T = TypeVar("T")
 
 def write(record: Record, directory: Path) -> None:
     """Write the record below `directory`, creating it. Steps first: a run.json never speaks of steps not yet there.
+    What could not be read again (an integer beyond 64 bits, a count below zero) is left out, and a note says so.
 
     OSError passes through (a full disk); the older files then stay as they were."""
     directory.mkdir(parents=True, exist_ok=True)
-    replace_file(directory / STEPS_FILE, _lines(record.steps))
-    replace_file(directory / RUN_FILE, dumps(run_file(record), indent=1) + "\n")
+    lines = _Lines(record.steps)
+    replace_file(directory / STEPS_FILE, lines)
+    about = replace(run_file(record), steps_file=lines.written())
+    replace_file(directory / RUN_FILE, dumps(_readable(about, lines.left_out), indent=1) + "\n")
 
 
 def read(directory: Path) -> Record:
-    """Read the record in `directory`; without a steps.jsonl it has no steps. InputError: unreadable, foreign, newer."""
+    """Read the record in `directory`; without a steps.jsonl it has no steps. InputError: unreadable, foreign, newer, or
+    its steps are not those that were written."""
     record = read_lazily(directory)
     return replace(record, steps=tuple(record.steps))
 
 
 def read_lazily(directory: Path) -> Record:
-    """Read all but the steps, which are read when somebody looks at them; an InputError of theirs comes then."""
+    """Read all but the steps, which are read when somebody looks at them; an InputError of theirs comes then, but for
+    a file of another size than was written."""
     path, steps = directory / RUN_FILE, directory / STEPS_FILE
     record = record_of(_object(_text(path), str(path)), str(path))
-    return replace(record, steps=StoredSteps(steps)) if steps.exists() else record
+    # of a run that goes on, the steps may be written at this moment
+    written = None if record.status == "running" else record.steps_file
+    record = replace(record, steps_file=None)
+    size = steps.stat().st_size if steps.exists() else None
+    if written is not None and size != (written.bytes if written.count or size is not None else None):
+        raise InputError(_not_as_written(steps, written))
+    return record if size is None else replace(record, steps=StoredSteps(steps, written))
+
+
+def _not_as_written(path: Path, written: StepsFile) -> Problem:
+    """Return the problem of steps that are not those of the run.json beside them, and how many there are."""
+    try:
+        lines = [line for line in path.read_bytes().split(b"\n") if line]
+    except FileNotFoundError:
+        there = "it is missing"
+    except OSError as error:
+        there = str(error.strerror)
+    else:
+        there = f"{len(lines):,} lines" if len(lines) != written.count else "as many lines, and other bytes"
+    what = f"is not as {RUN_FILE} beside it was written: it may be cut, or of another run"
+    at = f", {written.first} to {written.last}" if written.count else ""
+    hint = f"copy the run again, complete; or make the record anew: {program('parse')} LOG -o DIR"
+    return Problem(str(path), what, there, f"{written.count:,} steps{at}", hint)
 
 
 def record_of(entry: dict[str, Any], where: str) -> Record:
@@ -61,10 +90,10 @@ def record_of(entry: dict[str, Any], where: str) -> Record:
 
 class StoredSteps(Sequence[Step]):
     """The steps in a file, read when they are first looked at; only those of the last few files stay in memory.
-    A file that cannot be used is reported then, by an InputError."""
+    A file that cannot be used is reported then, by an InputError. written: what it must be; None: not known."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, written: StepsFile | None = None) -> None:
+        self._path, self.written = path, written
 
     def __len__(self) -> int:
         return len(self._steps())
@@ -77,17 +106,20 @@ class StoredSteps(Sequence[Step]):
 
     def _steps(self) -> Sequence[Step]:
         stat = self._path.stat()
-        return _kept(self._path, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return _kept(self._path, self.written, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
 
 @lru_cache(maxsize=_KEPT)
-def _kept(path: Path, _: tuple[int, ...]) -> Sequence[Step]:
-    return read_steps(path)
+def _kept(path: Path, written: StepsFile | None, _: tuple[int, ...]) -> Sequence[Step]:
+    return read_steps(path, written)
 
 
-def read_steps(path: Path) -> Sequence[Step]:
-    """Read a steps.jsonl. InputError: the first line that cannot be used, and why."""
+def read_steps(path: Path, written: StepsFile | None = None) -> Sequence[Step]:
+    """Read a steps.jsonl. written: what it must be, where that is known. InputError: it is not, or the first line that
+    cannot be used, and why."""
     text = _text(path)
+    if written is not None and hashlib.sha256(text.encode()).hexdigest() != written.sha256:
+        raise InputError(_not_as_written(path, written))
     try:
         steps = _STEPS.decode_lines(text)
     except (msgspec.MsgspecError, RecursionError):
@@ -182,13 +214,108 @@ def _other(value: Any) -> Any:
 _ENCODER = msgspec.json.Encoder(enc_hook=_other)
 
 
-def _lines(steps: Iterable[Step]) -> Iterator[bytes]:
-    left = iter(steps)
-    while some := list(islice(left, _TOGETHER)):
+class _Lines:
+    """The lines of a steps.jsonl, made as they are iterated over, and what they were. left_out: how many steps and
+    values could not have been read again, by name."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._steps, self._hash = steps, hashlib.sha256()
+        self.count = self.bytes = 0
+        self.first: int | None = None
+        self.last: int | None = None
+        self.left_out: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = iter(self._steps)
+        while some := list(islice(left, _TOGETHER)):
+            lines, steps = self._readable(some)
+            if steps:
+                self.first, self.last = steps[0].step if self.first is None else self.first, steps[-1].step
+            self.count += len(steps)
+            self.bytes += len(lines)
+            self._hash.update(lines)
+            yield lines
+
+    def written(self) -> StepsFile:
+        digest = self._hash.hexdigest()
+        return StepsFile(count=self.count, first=self.first, last=self.last, bytes=self.bytes, sha256=digest)
+
+    def _readable(self, some: Sequence[Step]) -> tuple[bytes, Sequence[Step]]:
+        last = -LARGEST - 1 if self.last is None else self.last
         try:
-            yield _ENCODER.encode_lines(some)
-        except ValueError:  # a lone surrogate
-            yield b"".join(encode(step) + b"\n" for step in some)
+            lines = _ENCODER.encode_lines(some)
+            at = [last, *(step.step for step in _STEPS.decode_lines(lines))]
+            if all(before < after for before, after in pairwise(at)):
+                return lines, some
+        except (ValueError, OverflowError):  # msgspec's errors too; a lone surrogate, a number that none of ours is
+            pass
+        kept: list[Step] = []
+        for step in some:
+            entry = _within(encode(step))
+            metrics = {name: number for name, number in entry["metrics"].items() if number is not None}
+            entry, left_out = _fields({**entry, "metrics": metrics}, Step)
+            left_out += [name for name, n in step.metrics.items() if name not in metrics and type(n) is int]
+            if {"step", "line"} & {*left_out} or entry["step"] <= last:
+                left_out = ["all of a step"]
+            else:
+                kept.append(msgspec.convert(entry, Step))
+                last = kept[-1].step
+            self.left_out.update(f"steps: {name}" for name in left_out)
+        return _ENCODER.encode_lines(kept), kept
+
+
+def _within(encoded: bytes) -> dict[str, Any]:
+    """Return a JSON object of ours without numbers that `_object` refuses: they are null."""
+
+    def fits(read: Callable[[str], Any], text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            return None
+
+    return dict(json.loads(encoded, parse_int=partial(fits, _integer), parse_float=partial(fits, _decimal)))
+
+
+def _readable(about: RunFile, left_out: Counter[str]) -> dict[str, Any]:
+    """Return run.json as `record_of` reads it, with a note of what was left out, of the steps too."""
+    entry, more = _fields(_within(encode(about)), RunFile)
+    if named := [*more, *(f"{name} ({count:,})" for name, count in sorted(left_out.items()))]:
+        note = f"could not be recorded, as it is no number or text of a record: {listed(named)}"
+        entry["notes"] = [*entry.get("notes", ()), note]
+    return entry
+
+
+def _fields(entry: Mapping[str, Any], kind: type[Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return `entry` as a `kind` can be read from it, and the names of the fields that lost something."""
+    try:
+        msgspec.convert(entry, kind)
+        return dict(entry), []
+    except msgspec.ValidationError:
+        kept, left_out = dict(entry), []
+    for field in fields(kind):
+        if field.name in entry and not _fits(value := entry[field.name], field.type):
+            left_out.append(field.name)
+            kept[field.name] = parts = _parts(value, field.type)
+            if not field.required and not _fits(parts, field.type):
+                del kept[field.name]
+    return kept, left_out
+
+
+def _parts(value: Any, kind: Any) -> Any:
+    """Return the elements or entries of `value` that fit one by one."""
+    if isinstance(value, list):
+        return [item for item in value if _fits([item], kind)]
+    if isinstance(value, dict):
+        return {name: item for name, item in value.items() if _fits({name: item}, kind)}
+    return None
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def replace_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:

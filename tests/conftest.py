@@ -54,6 +54,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"{missing.name} is not installed: make install"))
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Note of each drill what it did before, where the table is made (in another process with -n)."""
+    if drill := item.get_closest_marker("drill"):
+        item.user_properties.append(("drill", drill.args[0]))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the table of drills for `make drills`."""
+    if config.getoption("markexpr") != "drill":
+        return
+    rows = [("drill", "before", "now", "s")]
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.getreports(outcome):
+            before = dict(report.user_properties).get("drill")
+            if before is not None and (report.when == "call" or report.outcome != "passed"):
+                name = report.nodeid.rpartition("::test_")[2].replace("_", " ")
+                rows.append((name, before, report.outcome, f"{report.duration:.1f}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        terminalreporter.write_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+
+
 @pytest.fixture(autouse=True)
 def _as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command sets sys.argv, which must not outlive a test."""

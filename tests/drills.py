@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,3 +34,61 @@ def started_processes() -> dict[int, str]:
             if mark in (directory / "environ").read_bytes().split(b"\0"):
                 alive[int(directory.name)] = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return alive
+
+
+ROOT = Path(__file__).parent.parent
+MARKS = """
+import json, os, sys, time
+settings = json.load(open("settings.json"))
+settings.pop("device")
+print("[tprimat] effective", json.dumps(settings), flush=True)
+for step in range(settings["train_iters"]):
+    before(step)
+    values = {"step": step, "loss": 7 - step / 100, "lr_used": 1e-4, "end_monotonic_s": 50 + 0.1 * step}
+    print("[tprimat] step", json.dumps(values), flush=True)
+"""
+
+
+class Stub:
+    """launch.py with a program in place of torchrun and its ranks, so that a run takes as long as the launcher does.
+
+    framework.python is a script that passes on to this Python, but for the start of the ranks: that is `program`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runs, self._folder = folder / "runs", folder
+        self._python = folder / "python"
+        starts = f'if [ "${{1:-}} ${{2:-}}" = "-u -m" ]; then exec {sys.executable} -u {folder}/program.py "$@"; fi'
+        self._python.write_text(f'#!/bin/bash\n{starts}\nexec {sys.executable} "$@"\n', encoding="utf-8")
+        self._python.chmod(0o755)
+        self.program()
+
+    def program(self, before: str = "", after: str = "") -> None:
+        """Let the ranks be a program of marks: `before(step)` has these lines, and others follow the last step."""
+        body = "".join(f"    {line}\n" for line in before.splitlines())
+        code = f"def before(step):\n    pass\n{body}{MARKS}{after}\n"
+        (self._folder / "program.py").write_text(code, encoding="utf-8")
+
+    def start(self, *arguments: str, iterations: int = 20, **env: str) -> subprocess.Popen[str]:
+        """Start a launch; its name is t, unless the arguments say otherwise."""
+        fixed = ("platform=cpu", "framework=megatron", f"framework.python={self._python}", f"runs_dir={self.runs}")
+        sizes = (f"training.train_iters={iterations}", "optimizer.lr_warmup_iters=2")
+        argv = [sys.executable, str(ROOT / "launch.py"), *fixed, *sizes, "name=t", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(argv, text=True, env={**os.environ, **env}, **pipes)  # type: ignore[call-overload, no-any-return]
+
+    def launch(self, *arguments: str, iterations: int = 20, **env: str) -> tuple[int, str]:
+        """Run a launch to its end; return its exit code, and what it printed, stderr first."""
+        process = self.start(*arguments, iterations=iterations, **env)
+        out, err = process.communicate(timeout=2 * PATIENCE_S)
+        return process.returncode, err + out
+
+    def directory(self, name: str = "t") -> Path:
+        """Return the directory of the first run of this name, once it has a log."""
+        wait_until(lambda: [*self.runs.glob(f"{name}/*/train.log")], "a log")
+        return min(self.runs.glob(f"{name}/*/train.log")).parent
+
+
+def command(*words: str) -> tuple[int, str]:
+    """Run `python -m WORDS` to its end; return its exit code, and what it printed, stderr first."""
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=ROOT, check=False)
+    return done.returncode, done.stderr + done.stdout

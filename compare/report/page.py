@@ -674,10 +674,8 @@ def _runs_without_numbers(comparison: Comparison) -> list[Table]:
     for label, run in ((group.label, run) for group in comparison.groups for run in group.runs):
         record, done = run.record, run.record.status == "completed"
         if run.path not in comparison.run_figures and record.provenance != "planned":
-            # A launcher that is killed cannot write down that it is gone.
-            status = "running (or its launcher died)" if record.status == "running" else record.status
             why = "a rehearsal has no speed" if done and record.provenance == "rehearsed" else "no cause reported"
-            state = (Tag(status, "quiet" if done else "bad"), f" {record.provenance}")
+            state = (Tag(record.status, "quiet" if done else "bad"), f" {record.provenance}")
             rows.append([record.id, label, (state,), record.cause or why])
     return table("Runs without numbers", ("run", "group", "status", "cause"), rows)
 

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import SCHEMA, TP2, made, repeats, save
+from made import SCHEMA, TP2, editable, made, repeats, save
 from msgspec.structs import replace
 
 from compare.cli import main
@@ -30,6 +30,7 @@ Capture = pytest.CaptureFixture[str]
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     save(Path("runs"), made("a"), made("b", 4.0, TP2))
+    editable(Path("runs"))
     return Path("runs")
 
 
@@ -240,6 +241,7 @@ def places(entry: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = tmp_path_factory.mktemp("fuzzed")
     save(result, *repeats("a", (2.0, 2.1, 2.2)), *repeats("b", (3.0, 3.1, 3.2), TP2))
+    editable(result)
     return result
 
 

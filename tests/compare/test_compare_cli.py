@@ -19,7 +19,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made import SCHEMA, TP2, compared, made, repeats, save, silent
+from made import SCHEMA, TP2, compared, editable, made, repeats, save, silent
 from msgspec.structs import replace
 
 import compare
@@ -88,7 +88,7 @@ def test_what_is_not_answered(runs: Path, capsys: Capture) -> None:
     for other, first, more in (
         (made("b", over={**TP2, "lr": 0.1}), "not comparable", "lr: "),
         (silent(made("b", over=TP2), "seq_length"), "cannot tell", "seq_length: unknown, not reported by TP2"),
-        (made("b", over=TP2, status="running", steps=()), "cannot tell", "running (or its launcher died)"),
+        (made("b", over=TP2, status="running", steps=()), "cannot tell", "its launcher ended without recording how"),
     ):
         save(runs, made("a"), other)
         assert main(["runs", "-o", "out"]) == 3
@@ -253,16 +253,19 @@ def test_steps_that_are_unfit_are_refused_by_name_and_line(tmp_path: Path) -> No
     cases += [(b'"metrics":{}', number % text, r"jsonl:1: metrics\[\.\.\.\]") for text in (b'"abc"', b"[1]", b"true")]
     for before, after, expected in cases:
         write(made("a"), tmp_path)
+        editable(tmp_path)
         file.write_bytes(file.read_bytes().replace(before, after, 1))
         with pytest.raises(InputError, match=expected):
             read(tmp_path)
     write(made("a"), tmp_path)
+    editable(tmp_path)
     file.write_bytes(file.read_bytes().replace(b'"metrics":{}', number % b"null", 1))
     assert read(tmp_path).steps == made("a").steps
 
 
 def test_steps_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
     write(made("a"), tmp_path)
+    editable(tmp_path)
     record = read_lazily(tmp_path)
     (tmp_path / "steps.jsonl").write_text("{\n")
     with pytest.raises(InputError, match=r"steps\.jsonl:1"):
@@ -274,6 +277,7 @@ def test_steps_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_every_run_whose_steps_are_unfit_is_named(vendors: Path, capsys: Capture) -> None:
+    editable(vendors)
     for name in ("h100", "mi300x"):
         (vendors / name / "steps.jsonl").write_text('{"step": 0}\n')
     assert main(["runs"]) == 2
@@ -290,6 +294,7 @@ def test_all_cores_say_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert main([str(tmp_path), "--json"]) == 0
         outputs.add(capsys.readouterr().out)
     assert len(outputs) == 1
+    editable(tmp_path)
     (tmp_path / "b_1" / "steps.jsonl").write_text("{\n")
     assert main([str(tmp_path)]) == 2
     assert "b_1/steps.jsonl:1" in capsys.readouterr().err
@@ -301,7 +306,7 @@ def test_a_worker_that_the_system_kills_is_an_error_and_no_traceback(
     save(tmp_path, made("a"), made("b", over=TP2))
     ours = os.getpid()
 
-    def read(path: Path) -> Sequence[Step]:
+    def read(path: Path, written: object) -> Sequence[Step]:
         assert os.getpid() != ours, "read by the test itself"
         os.kill(os.getpid(), signal.SIGKILL)
         return ()
@@ -319,7 +324,7 @@ import compare.comparison, parsers.storage
 from compare.cli import main
 compare.comparison._MUCH = 0
 compare.comparison.os.sched_getaffinity = lambda _: {0, 1}
-def read(path):
+def read(path, written):
     print("reading", flush=True)
     time.sleep(600)
 parsers.storage.read_steps = read

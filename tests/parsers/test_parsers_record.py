@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -252,3 +253,41 @@ def test_what_launcher_and_log_state_differently_is_a_note() -> None:
         record = assemble(parsed, judge(Ending(exit_code=1), parsed), replace(BARE, environment=STATED))
         assert [note for note in record.notes if " the log " in note and "says" in note] == notes
         assert record.environment == {**STATED, **log}
+
+
+NUMBERS = st.sampled_from((-1, 0, 3, 2**63 - 1, 2**63, -(2**64), 10**30, 10**400, 1.5, -0.0, math.inf, math.nan))
+ODD = st.one_of(NUMBERS, st.sampled_from(("\ud800", None, {"a": [10**30, {2: 2**64}]})))
+STEPS = st.lists(
+    st.fixed_dictionaries(
+        {"step": NUMBERS.filter(lambda n: isinstance(n, int)), "line": st.sampled_from((1, 0, 2**63))},
+        optional={
+            **dict.fromkeys(("loss", "consumed_samples", "skipped", "nan", "interval_steps", "memory_bytes"), NUMBERS),
+            "metrics": st.dictionaries(st.sampled_from("ab\ud800"), NUMBERS),
+        },
+    ),
+    max_size=4,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(RunFile.__struct_fields__[4:]), ODD), ODD, NUMBERS, STEPS)
+def test_whatever_is_written_is_read_again(
+    tmp_path: Path, over: dict[str, Any], value: Any, number: Any, steps: list[dict[str, Any]]
+) -> None:
+    """Numbers beyond 64 bits, counts below zero, and what is no value of its field, are left out and noted."""
+    odd = {"effective": {"lr": Reading(value, number), "seed": Reading(5, 1)}, "environment": {"x": value, "host": "h"}}
+    write(replace(BARE, **{**odd, **over}, steps=[Step(iteration=None, **step) for step in steps]), tmp_path)  # type: ignore[arg-type]
+    record = read(tmp_path)
+    if not {"effective", "environment"} & over.keys():
+        assert record.effective["seed"].value == 5 and record.environment["host"] == "h"
+    given = {step["step"] for step in steps}
+    assert {step.step for step in record.steps} <= given
+
+
+def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
+    bad = [Step(step=0, line=1, iteration=1, consumed_samples=-8), Step(step=2**70, line=2, iteration=2)]
+    good = Step(step=1, line=3, iteration=2, loss=1.0)
+    write(replace(BARE, exit_code=2**70, steps=(*bad, good)), tmp_path)
+    record = read(tmp_path)
+    assert (record.exit_code, [step.step for step in record.steps]) == (None, [0, 1])
+    assert "steps: all of a step (1), steps: consumed_samples (1)" in record.notes[-1]

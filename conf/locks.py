@@ -1,0 +1,33 @@
+"""The lock of a run: a file beside its directory, which the launcher holds as long as it lives, also across nodes."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+
+def lock_of(directory: Path) -> Path:
+    """Return where the lock of the run in `directory` is."""
+    return directory.parent / f".{directory.name}.lock"
+
+
+def take(lock: IO[str]) -> bool:
+    """Return whether nobody else held `lock`; it is ours then, until it is closed."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_held(directory: Path) -> bool:
+    """Return whether a launcher is at work in `directory`. A copy has no lock beside it: nobody works there."""
+    try:
+        with lock_of(directory.resolve()).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # held, or on a file system without locks: then nobody knows
+        return True
+    return False

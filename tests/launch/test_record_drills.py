@@ -1,0 +1,93 @@
+"""Drills from the command line, with real processes: whatever breaks, no number is wrong and no work is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills import Stub, command, wait_until
+
+drill = pytest.mark.drill
+pytestmark = pytest.mark.engine  # which must be installed, and does not train here
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Stub:
+    return Stub(tmp_path)
+
+
+def record(directory: Path) -> dict[str, Any]:
+    return dict(json.loads((directory / "run.json").read_text(encoding="utf-8")))
+
+
+@drill("comparable, exit 0, one of six runs cut to half")
+def test_a_record_that_was_cut_is_not_read(stub: Stub) -> None:
+    for arguments in (("name=a",), ("name=b", "layout=tp2", "gpus_per_node=2")):
+        assert stub.launch(*arguments, "repeat=2")[0] == 0
+    named = (str(stub.runs / "a"), str(stub.runs / "b"))
+    assert command("compare", *named)[0] == 0
+    steps = stub.directory("b") / "steps.jsonl"
+    lines = steps.read_text(encoding="utf-8").splitlines(keepends=True)
+    steps.write_text("".join(lines[:10]), encoding="utf-8")
+    code, shown = command("compare", *named)
+    assert (code, "10 lines" in shown, "20 steps, 0 to 19" in shown) == (2, True, True), shown
+    steps.write_text("".join([*lines[:-1], lines[-1].replace("6.81", "6.71")]), encoding="utf-8")
+    assert command("compare", *named)[0] == 2, "as many bytes, and others"
+    code, shown = command("compare", *named, "--skip")
+    assert code != 2 and f"skipped: {steps}" in shown and "tokens/s/GPU" in shown, shown
+    steps.unlink()
+    assert "it is missing" in command("metrics", *named)[1]
+
+
+@drill("read as any other, without a word")
+def test_a_record_without_a_hash_is_read_and_said_to_be_unverified(stub: Stub) -> None:
+    assert stub.launch()[0] == 0
+    path = stub.directory() / "run.json"
+    path.write_text(json.dumps({**record(path.parent), "steps_file": None}), encoding="utf-8")
+    code, shown = command("metrics", str(stub.runs))
+    assert code == 0 and "steps cannot be verified" in shown and "tokens_per_s " in shown, shown
+
+
+@drill("one unreadable record hid the other 199, and no switch left it out")
+def test_one_broken_record_among_many_is_named_and_left_out(stub: Stub) -> None:
+    assert stub.launch()[0] == 0
+    first = stub.directory()
+    for number in range(1, 200):
+        other = first.parent / f"copy{number}"
+        shutil.copytree(first, other)
+        text = json.dumps({**record(first), "id": other.name})
+        (other / "run.json").write_text(text if number != 77 else text[:500], encoding="utf-8")
+    code, shown = command("metrics", str(stub.runs))
+    assert code == 2 and "copy77/run.json" in shown and "--skip" in shown and "copy78" not in shown
+    code, shown = command("metrics", str(stub.runs), "--skip")
+    assert code == 0 and "skipped: " in shown and "copy77/run.json" in shown and "copy78" in shown
+
+
+@drill("running for ever: no steps, no figures")
+def test_the_run_of_a_launcher_that_was_killed_is_read_from_its_log(stub: Stub) -> None:
+    stub.program("time.sleep(0.1)")
+    process = stub.start(iterations=600)
+    log = stub.directory() / "train.log"
+    wait_until(lambda: '"step": 5' in log.read_text(encoding="utf-8"), "step 5")
+    assert command("metrics", str(stub.runs))[1].count("(t, measured, running)") == 1
+    process.kill()
+    process.communicate()
+    code, shown = command("metrics", str(stub.runs))
+    assert code == 0 and "(t, measured, killed)" in shown and "no launcher is at work on it" in shown, shown
+    assert "step_time_mean_s               0.1000 s" in shown, shown
+
+
+@drill("as now; what the library wrote could not be read again")
+def test_numbers_beyond_64_bits_in_a_log_do_not_spoil_its_record(stub: Stub) -> None:
+    odd = (
+        '{"loss": 7 - step / 100, "consumed_samples": -5, "memory_bytes": 10**30, "huge": 10**400, "iteration": 10**22}'
+    )
+    stub.program(f'if step: print("[tprimat] step", json.dumps({{"step": step - 1, **{odd}}}))')
+    assert stub.launch()[0] == 0
+    code, shown = command("metrics", str(stub.runs))
+    assert code == 0, shown
+    assert "at most 2147483648" in stub.launch(iterations=99999999999999999999)[1]
