@@ -10,9 +10,9 @@
 Each fault is planted in one side of two rehearsals of the same experiment. It passes where `compare` says
 "comparable", exit code 0: a defect. It is right where the first thing that differs, in the order of a step, is said to
 be in the part that the fault is in (of what parts nothing: where its name is said), and named where one of its words is
-said. A run that dies shows nothing: its row is an ERROR, and so is one of runs of two commits; neither counts as found.
-Fails where a fault passes, a clean pair alarms, or one of either is an ERROR or did not run. Every answer is a line of
-DIR/results.jsonl.
+said that is not said of the same stacks without the fault, too. A run that dies shows nothing: its row is an ERROR, and
+so is one of runs of two commits; neither counts as found. Fails where a fault passes, a clean pair alarms, or one of
+either is an ERROR or did not run. Every answer is a line of DIR/results.jsonl.
 
 First come the faults in environment, provenance, schedule and the vendors' stacks, then the clean pairs, then the
 faults in the engine."""
@@ -37,6 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -102,10 +103,21 @@ class Answer:
     said: tuple[str, ...]
     part: str | None
     decided: tuple[str, ...] = ()
+    own: frozenset[str] | None = None
+    """Of names and of the pieces of sentences those that are not said without the fault, too."""
+
+    def beside(self, without: Answer) -> Answer:
+        """Return the answer with its own pieces. without: what is said of the same two stacks without the fault."""
+        return replace(self, own=self._pieces() - without._pieces())
+
+    def _pieces(self) -> frozenset[str]:
+        """Return names and pieces of sentences. That losses differ names nothing."""
+        pieces = (piece for said in self.said for piece in re.split("; |: ", said))
+        return frozenset((*pieces, *(name for name in self.found if name != "loss")))
 
     def names(self, case: Case) -> bool:
-        """Return whether one of the fault's words is said. That losses differ names nothing."""
-        return bool(re.search(case.says, "\n".join((*(name for name in self.found if name != "loss"), *self.said))))
+        """Return whether one of the fault's words is said, and not so without the fault."""
+        return bool(re.search(case.says, "\n".join(self._pieces() if self.own is None else self.own)))
 
     def passes(self, case: Case) -> bool:
         """Return whether nobody finds it: the pair is comparable, and it is no condition of a ratio, either."""
@@ -236,17 +248,31 @@ def judged(case: Case, keep: Keep) -> Answer:
     folder = keep.folder / "planted" / re.sub(r"\W+", "-", case.name)
     vary = "" if case.stack == case.against else "framework"
     try:
-        if case.do:
-            return compared(*DONE[case.do](case, folder, keep), vary=vary)
-        base = reference(case, keep)
-        path = ran(folder, case.stack, case, case.planted, keep)
-        of_one_commit(path, base)
+        paths = (DONE[case.do] if case.do else _pair)(case, folder, keep)
+        without = unplanted(case.stack, case.planted, paths[0], vary, keep)
     except NotRunError as error:
         return Answer(NOT_RUN, (), (str(error),), None)
     except (Exception, pytest.skip.Exception) as error:  # noqa: BLE001 - whatever it is, the other rows go on
         said = [NOT_PLANTED.search(log.read_text(encoding="utf-8")) for log in folder.glob("t/*/train.log")]
         return Answer(ERROR, (), (said[0].group() if said and said[0] else f"{error}",), None)
+    return compared(*paths, vary=vary).beside(without)
+
+
+@cache
+def unplanted(stack: str, request: tuple[str, ...], base: Path, vary: str, keep: Keep) -> Answer:
+    """Return what is said of a stack without the fault beside the reference `base`. Raises as judged catches."""
+    path = well(stack, request, keep)
+    of_one_commit(base, path)
     return compared(path, base, vary=vary)
+
+
+def well(stack: str, request: Sequence[str], keep: Keep) -> Path:
+    """Return a run without a fault, made if it is missing: one serves all that ask for it."""
+    folder = keep.folder / "clean" / re.sub(r"\W+", "-", "_".join((stack, *request)))
+    with _alone(folder):
+        if begin(folder, keep):
+            rehearsed(folder, stack, *request)
+    return kept(folder)
 
 
 def _older(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
@@ -278,14 +304,14 @@ def _altered(path: Path, launcher_commit: str | None = None, **fields: Any) -> P
 
 def _failed(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Ask for three, of which one dies."""
-    base, well = reference(case, keep), ran(folder / "well", case.stack, None, case.planted, keep)
+    base, other = reference(case, keep), ran(folder / "well", case.stack, None, case.planted, keep)
     dead = replace(case, set={"padded_vocab_size": 1152})
     if not [*folder.glob("dead/t/*/run.json")]:
         with contextlib.suppress(ValueError):  # as it must
             ran(folder / "dead", case.stack, dead, ("hardware=mi355x", *case.planted), keep)
     (record,) = folder.glob("dead/t/*/run.json")
-    of_one_commit(base, well, record.parent)
-    return base, well, record.parent
+    of_one_commit(base, other, record.parent)
+    return base, other, record.parent
 
 
 def _patched(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
@@ -311,7 +337,7 @@ def _dirty(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
 
 
 def _pair(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
-    """Return the two runs of a fault that is in the environment alone."""
+    """Return the side without the fault, and the one with it."""
     base, path = reference(case, keep), ran(folder, case.stack, case, case.planted, keep)
     of_one_commit(base, path)
     return base, path
@@ -400,21 +426,12 @@ def clean() -> tuple[Clean, ...]:
     return tuple(Clean(**row) for row in yaml.safe_load(CASES.read_text(encoding="utf-8"))["clean"])
 
 
-def side(one: Clean, name: str, keep: Keep) -> Path:
-    """Return the run of a side, made if it is missing: one serves all experiments that have it."""
-    framework, *own = one.sides[name]
-    folder = keep.folder / "clean" / re.sub(r"\W+", "-", "_".join((framework, *own, *one.request)))
-    with _alone(folder):
-        if begin(folder, keep):
-            rehearsed(folder, framework, *one.request, *own)
-    return kept(folder)
-
-
 def paired(pair: Pair, keep: Keep) -> Answer:
     """Run both sides, and return what is said of them."""
     one = pair.of
     try:
-        paths = [side(one, name, keep) for name in (pair.a, pair.b)]
+        sides = [one.sides[name] for name in (pair.a, pair.b)]
+        paths = [well(stack, (*own, *one.request), keep) for stack, *own in sides]
         of_one_commit(*paths)
     except NotRunError as error:
         return Answer(NOT_RUN, (), (str(error),), None)
@@ -444,10 +461,11 @@ def in_order(faults: Sequence[Case], pairs: Sequence[Pair]) -> list[Case | Pair]
 def written(one: Case | Pair, answer: Answer) -> dict[str, Any]:
     """Return a line of results.jsonl."""
     if isinstance(one, Pair):
-        return {"clean": one.name, **asdict(answer)}
+        return {"clean": one.name, **asdict(replace(answer, own=frozenset())), "own": []}
     verdict: dict[str, Any] = {"verdict": answer.word(one), "named": answer.code >= 0 and answer.names(one)}
     verdict["named_as"] = answer.named_as(one)
-    return {"planted": one.name, "stack": one.stack, "in": one.part, **verdict, **asdict(answer)}
+    own = sorted(answer.own or ())
+    return {"planted": one.name, "stack": one.stack, "in": one.part, **verdict, **asdict(answer), "own": own}
 
 
 def summary(rows: Sequence[tuple[Case | Pair, Answer]]) -> tuple[str, bool]:
@@ -466,8 +484,8 @@ def summary(rows: Sequence[tuple[Case | Pair, Answer]]) -> tuple[str, bool]:
     if codes:
         alarms = f"{codes[0]} clean, {codes[1]} alarm, {codes[ERROR]} ERROR, {codes[NOT_RUN]} not run"
         lines.append(f"{codes.total()} clean pairs: {alarms}")
-    well = all(answer.code >= 0 and not answer.passes(case) for case, answer in faults)
-    return "\n".join(lines), well and codes[0] == codes.total()
+    found = all(answer.code >= 0 and not answer.passes(case) for case, answer in faults)
+    return "\n".join(lines), found and codes[0] == codes.total()
 
 
 def main() -> int:
@@ -494,10 +512,10 @@ def main() -> int:
                 print(json.dumps(written(one, answer)), file=results, flush=True)
                 rows.append((one, answer))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text, well = summary(rows)
+    text, good = summary(rows)
     wall = time.monotonic() - started
     print(f"{text}\ncommit {commit()}; {wall:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processor time")
-    return 0 if well else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
