@@ -104,7 +104,7 @@ class Answer:
     part: str | None
     decided: tuple[str, ...] = ()
     own: frozenset[str] | None = None
-    """Of names and of the pieces of sentences those that are not said without the fault, too."""
+    """The names and pieces of sentences that are not said without the fault."""
 
     def beside(self, without: Answer) -> Answer:
         """Return the answer with its own pieces. without: what is said of the same two stacks without the fault."""
