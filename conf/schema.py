@@ -147,7 +147,8 @@ class Hardware:
     achievable_tflops map a precision (fp32, tf32, bf16, fp8, fp4) to TFLOP/s of one package without sparsity, vendor
     spec and best measured matmul. A package may show several devices to software (MI250X: 2 dies). gpus_per_domain:
     packages joined by the fast link, null where there is none. network_gbit_s_per_gpu: of a typical node
-    memory_gb: as the data sheet has it."""
+    memory_gb: as the data sheet has it. memory_visible_gib: what torch reports as the capacity of one package; a data
+    sheet rounds it, in one unit or the other."""
 
     name: str
     vendor: str | None
@@ -157,6 +158,7 @@ class Hardware:
     achievable_tflops: Mapping[str, float]
     achievable_note: str | None
     memory_gb: float | None
+    memory_visible_gib: float | None
     memory_bandwidth_tb_s: float | None
     link: str | None
     link_gb_s_per_gpu_unidirectional: float | None
@@ -169,6 +171,13 @@ class Hardware:
     source: str
     status: Literal["data sheet", "verified", "host"]
     note: str | None
+
+    @property
+    def room_bytes(self) -> float | None:
+        """Return the memory of one device as software sees it; of a data sheet's round figure where nobody says."""
+        if self.memory_visible_gib is not None:
+            return self.memory_visible_gib * 2**30 / self.devices_per_package
+        return None if self.memory_gb is None else self.memory_gb * 1e9 / self.devices_per_package
 
     @property
     def spelled(self) -> str:

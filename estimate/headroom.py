@@ -76,9 +76,7 @@ def memory_text(e: Experiment) -> str:
 
 def room_bytes(e: Experiment) -> float | None:
     """Return the memory of one device as software sees it; None on a CPU, and where nobody says."""
-    if e.hardware.vendor is None or e.hardware.memory_gb is None:
-        return None
-    return e.hardware.memory_gb * GB / e.hardware.devices_per_package
+    return None if e.hardware.vendor is None else e.hardware.room_bytes
 
 
 def memory_problems(e: Experiment, host_memory_bytes: int) -> list[Problem]:

@@ -112,6 +112,7 @@ class Jobs:
     link_bandwidth: Numbers
     gpus_per_domain: Numbers
     mesh_links: Numbers
+    transposes_fp8: Numbers = field(default_factory=lambda: np.array(1.0))
     gpus_per_node: Numbers
     nic_bandwidth: Numbers
     tdp_w: Numbers
@@ -157,7 +158,7 @@ def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | s
     packages = device.devices_per_package
     peaks = {"peak_flops": peak_of(device, PEAK_OF[precision]), "peak_bf16_flops": peak_of(device, "bf16")}
     rates = {
-        "memory_bytes": (device.memory_gb, GB / packages),
+        "memory_bytes": (device.room_bytes, 1),
         "memory_bandwidth": (device.memory_bandwidth_tb_s, 1e12 / packages),
         "link_bandwidth": (device.link_gb_s_per_gpu_unidirectional, GB / packages),
         "gpus_per_domain": (device.gpus_per_domain, packages),
@@ -168,7 +169,13 @@ def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | s
     mesh = (device.gpus_per_domain or 1) * packages - 1 if device.link == "xGMI" else 0
     known = {name: peak[1] * 1e12 if peak else np.nan for name, peak in peaks.items()}
     known |= {name: value * unit if value is not None else np.nan for name, (value, unit) in rates.items()}
-    return {**known, "hardware": device.name, "mesh_links": float(mesh)}
+    in_one_order = float(device.architecture not in _ANY_ORDER)
+    return {**known, "hardware": device.name, "mesh_links": float(mesh), "transposes_fp8": in_one_order}
+
+
+_ANY_ORDER = ("sm_100", "sm_103")
+"""Architectures whose fp8 matrix products take operands in any order (TransformerEngine, pytorch/utils.py,
+is_non_tn_fp8_gemm_supported)."""
 
 
 PEAK_OF = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp32": "fp32", "fp16": "bf16"}

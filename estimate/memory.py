@@ -148,6 +148,7 @@ def _states(jobs: Jobs, at: _At) -> dict[str, Numbers]:
     shards, expert_shards = np.where(cut, ranks, 1), np.where(cut, experts_ranks, 1)
     resting, expert_resting = np.where(jobs.fsdp > 0, ranks, 1), np.where(jobs.fsdp > 0, experts_ranks, 1)
     copies = np.where(jobs.fsdp > 0, 0, _by_precision(jobs, _COPIES, 0.0))
+    copies = copies * np.where((jobs.precision == "fp8") & (jobs.transposes_fp8 == 0), 0.5, 1)
     product = element * (1 - jobs.fp8_params * (copies > 0)) + copies
     # torch's FSDP keeps fp32 parameters, which the optimizer steps, and no copy beside them.
     moved = np.where(_of_torch(jobs) & (element < FP32), FP32 - element, 0)

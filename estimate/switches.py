@@ -18,6 +18,9 @@ _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1
 routing and experts, an MLP in place of the last two."""
 _FP8_PARAMS = ("fp8_param", "fp8_param_gather", "fp8_params")
 """Settings of recipes by which weights rest in fp8, in Bridge, Primus and NeMo."""
+_FP8 = ("fp8", "fp8_current", "mxfp8")
+"""Precisions whose presets rest weights in fp8 where a recipe does not say: bf16_with_fp8_mixed and its kin of
+Megatron-Bridge (training/mixed_precision.py) and NeMo (llm/recipes/precision/mixed_precision.py)."""
 _BYTES = {"float32": 4, "fp32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "uint8": 1, "fp8": 1}
 _SIZES = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
 _PRECISIONS = {"fp8_current": "fp8"}
@@ -69,13 +72,16 @@ def columns_of_recipe(recipe: Recipe) -> dict[str, float]:
     """Return the columns of Jobs that a table of runs has no column for, by the recipe that a row followed."""
     gradients = recipe.experiment.get("precision.accumulate_allreduce_grads_in_fp32")
     known = {} if gradients is None else {"gradient_bytes": 4.0 if gradients else 2.0}
-    return switches(recipe) | kept_in_less(recipe) | known
+    return known | switches(recipe) | kept_in_less(recipe)
 
 
 def kept_in_less(recipe: Recipe) -> dict[str, float]:
-    """Return what a recipe keeps in less than usual: weights in fp8, the optimizer in less than fp32 (Megatron-Core,
-    use_precision_aware_optimizer)."""
-    known = {"fp8_params": float(any(recipe.stated(name) for name in _FP8_PARAMS))}
+    """Return what a recipe keeps in less than usual: weights in fp8; gradients in their parameters' precision, which
+    torch's FSDP2 does until the optimizer copies them, when activations are gone (Megatron-Core,
+    optimizer/optimizer.py, _copy_model_grads_to_main_grads); the optimizer's states (use_precision_aware_optimizer)."""
+    known = {"fp8_params": float(_in_fp8(recipe))}
+    if recipe.stated("use_torch_fsdp2"):
+        known["gradient_bytes"] = 2.0
     if not recipe.stated("use_precision_aware_optimizer"):
         return known
     kept = [recipe.stated(f"{name}_dtype") for name in ("main_params", "exp_avg", "exp_avg_sq")]
@@ -83,8 +89,22 @@ def kept_in_less(recipe: Recipe) -> dict[str, float]:
     return known | {"optimizer_bytes": float(sum(_BYTES[str(name)] for name in names))}
 
 
+def layers_by_number(recipe: Recipe | None) -> int:
+    """Return how many layers a recipe recomputes that it names by number (Primus' recompute_layer_ids)."""
+    named = recipe.stated("recompute_layer_ids") if recipe else None
+    return len(str(named).split(",")) if named else 0
+
+
+def _in_fp8(recipe: Recipe) -> bool:
+    """Return whether a recipe's weights rest in fp8: as it states, else as the preset of its precision has it."""
+    stated = [value for name in _FP8_PARAMS if (value := recipe.stated(name)) is not None]
+    return any(stated) if stated else recipe.precision in _FP8
+
+
 def recomputed_by(recipe: Recipe, chunks: int, layers: int) -> Again:
     """Return what a recipe recomputes."""
+    if by_number := layers_by_number(recipe):
+        return Again(by_number / layers)
     granularity, method, count = (
         recipe.experiment.get(f"training.recompute_{name}") for name in ("granularity", "method", "num_layers")
     )

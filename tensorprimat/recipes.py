@@ -150,7 +150,7 @@ def _table(arguments: Arguments) -> int:
     from tensorprimat.recipe_table import grouped, planned
 
     outcomes = kept.rehearsals()
-    wanted = [(recipe, planned(recipe, _request(recipe), outcomes[recipe.name])) for recipe in _chosen(arguments)]
+    wanted = [(recipe, planned(recipe, request_of(recipe), outcomes[recipe.name])) for recipe in _chosen(arguments)]
     if arguments.switches:
         print(json.dumps([asdict(plan) for _, plan in wanted], indent=1))
     else:
@@ -163,7 +163,7 @@ def _rehearse(arguments: Arguments) -> int:
 
     today = where.now()[:10]
     version = "+".join([VERSION, *filter(None, [(where.commit() or "")[:9]])])
-    wanted = [(recipe, _request(recipe)) for recipe in _chosen(arguments)]
+    wanted = [(recipe, request_of(recipe)) for recipe in _chosen(arguments)]
     rows = []
     for row in rehearsed(wanted, Path(arguments["runs_dir"]), start="--classify" not in arguments.switches):
         rows.append(asdict(row))
@@ -220,7 +220,7 @@ def _text(r: Recipe) -> str:
     for part, values in parts.items():
         lines += [f"{part}:" if values else f"{part}: {'none' if values is not None else 'none published'}"]
         lines += [f"  {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in (values or {}).items()]
-    request = _request(r)
+    request = request_of(r)
     wrong = _wrong(request)
     if wrong and not _wrong(f"{request} batch=vendor"):
         request, wrong = f"{request} batch=vendor", []
@@ -237,7 +237,7 @@ def _wrong(request: str) -> list[Problem]:
     return [*framework_of(e.framework.name).refusals(e), *memory_problems(e, devices.host_memory_bytes())]
 
 
-def _request(r: Recipe) -> str:
+def request_of(r: Recipe) -> str:
     """Return what to type for a run of it."""
     words = {"model": r.model, "hardware": r.hardware[0], "precision": r.precision}
     device = hardware(r.hardware[0])

@@ -291,7 +291,7 @@ def test_the_table_counts_what_plans_keep_and_what_they_have_otherwise(capsys: p
     words = ("table", "model=deepseek_v3", "hardware=mi300x", "precision=bf16")
     (row,) = json.loads(run(capsys, *words, "--json")[0])
     (recipe,) = (r for r in kept.recipes() if r.name == row["recipe"])
-    e = load_experiment(*recipes._request(recipe).split(), f"recipe={recipe.name}", "batch=vendor")
+    e = load_experiment(*recipes.request_of(recipe).split(), f"recipe={recipe.name}", "batch=vendor")
     differences = framework_of("primus").differences(e)
     assert row["forced"] + row["differs"] == len(differences) > 10
     assert row["theirs"] == len(recipe.settings) - len(differences) and row["refused"] is None

@@ -42,7 +42,7 @@ def test_nothing_is_to_be_changed_of_what_fits() -> None:
 
 def test_the_text_is_of_the_gpu_in_question() -> None:
     words = {name: memory_text(load_experiment(*TIGHT, f"hardware={name}")) for name in ("h100", "b200")}
-    assert words["h100"].startswith("does not fit: ") and words["h100"].endswith("one h100 has 80.0 GB")
+    assert words["h100"].startswith("does not fit: ") and words["h100"].endswith("one h100 has 85.0 GB")
     assert words["b200"].startswith("fits: ")
 
 
@@ -52,7 +52,7 @@ def test_only_what_is_certain_is_refused() -> None:
 
     assert problems() == [], "its states fit, its activations are a prediction"
     (problem,) = problems("model=llama31_70b")
-    assert "llama31_70b needs 529.2 GB for its model states alone; one h100 has 80.0 GB" in problem.what
+    assert "llama31_70b needs 529.2 GB for its model states alone; one h100 has 85.0 GB" in problem.what
     assert nearest_that_fits(load_experiment(*TIGHT, "model=llama31_70b")) is None and "more GPUs" in problem.hint
     (problem,) = problems("model=llama31_70b", "nodes=4")
     assert problem.hint.startswith("layout.tensor_model_parallel_size=")

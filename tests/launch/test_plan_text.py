@@ -68,7 +68,7 @@ def test_a_plan_fits_on_a_screen(overrides: tuple[str, ...], capsys: pytest.Capt
 def test_the_memory_is_of_the_gpu_in_question(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, *CASES["nvidia"])
     (memory,) = (line for line in text.splitlines() if line.startswith("memory  "))
-    assert memory.endswith("one b200 has 180.0 GB")
+    assert memory.endswith("one b200 has 191.5 GB")
 
 
 def test_files_and_reasons_are_shown_where_they_are_wanted(capsys: pytest.CaptureFixture[str]) -> None:
