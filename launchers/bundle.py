@@ -1,8 +1,9 @@
-"""bundle=DIR: a run as a folder that needs nothing of ours where it is started, by `bash run.sh`."""
+"""bundle=DIR: a run as a folder that needs nothing of ours installed where it is started, by `bash run.sh`."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -10,11 +11,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, InputError, Problem, listed, writing
+from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
-from conf.vocabulary import requested
-from launchers.frameworks import framework_of, frameworks
+from conf.vocabulary import follow, requested
+from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
+
+RANKS = Path(__file__).parent / "ranks"
+SHELL = Path(__file__).parents[1] / "shell"
+README = Path(__file__).parent / "settings" / "programs_bundle.txt"
+_SHELL = {
+    "run.sh": "run_bundle.sh",
+    "stack.sh": "bundle_programs.sh",
+    **{name: name for name in ("sample_power.sh", "power_tools", "environment.sh")},
+}
+# What torchrun's arguments are made of where the bundle runs, and where it stands in the experiment.
+_PLACES = {
+    "NNODES": ("nodes", "nodes"),
+    "GPUS_PER_NODE": ("gpus_per_node", "ranks of a node"),
+    "NODE_RANK": ("cluster.node_rank", "this node's number"),
+    "MASTER_ADDR": ("cluster.master_addr", "where the ranks meet"),
+    "MASTER_PORT": ("cluster.master_port", "where the ranks meet"),
+}
+_OVERRIDABLE = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+_OF_HOST = ("OMP_NUM_THREADS", "PYTHONPATH")  # of the machine that renders
 
 
 def facts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, Any]:
@@ -44,27 +64,69 @@ def env_sh(env: Mapping[str, str], reasons: Mapping[str, str], overridable: Cont
     return "\n".join(lines) + "\n"
 
 
+def of_programs(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
+    """Return the bundle of a stack that is started by programs of ours: they go along. Pure but for these, which are
+    read."""
+    env = {name: (value, plan.env_reasons.get(name, "")) for name, value in plan.env.items() if name not in _OF_HOST}
+    env |= {name: (str(follow(e, of)), because) for name, (of, because) in _PLACES.items()}
+    values, reasons = ({name: pair[n] for name, pair in env.items()} for n in (0, 1))
+    rendered = {**plan.files, "env.sh": env_sh(values, reasons, _OVERRIDABLE), "train.sh": train_sh(e, plan)}
+    of_bundle = {**facts(e, plan, scope), "sha256": digests(rendered)}
+    parts = [path for path in sorted(RANKS.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    sources = {f"{RANKS.name}/{path.relative_to(RANKS)}": path for path in parts}
+    sources |= {name: SHELL / source for name, source in _SHELL.items()}
+    label, where = e.framework.label or e.framework.name, f"{e.nodes} x {e.gpus_per_node} {e.hardware.name}"
+    title = f"{e.name}: {e.model.name} on {where}, {label}, {e.layout}"
+    needed = f"{label} {e.framework.release or ''}".strip()
+    start = "\n".join([*scope.notes, f"Start it where {needed} is installed{f', or in {e.image}' if e.image else ''}:"])
+    passed = ", ".join(plan.forward_env) or "none"
+    return {
+        **{name: path.read_text(encoding="utf-8") for name, path in sources.items()},
+        **rendered,
+        "bundle.json": json.dumps(of_bundle, indent=1, ensure_ascii=False) + "\n",
+        "README.txt": README.read_text(encoding="utf-8").format(title=title, start=start, passed=passed),
+    }
+
+
+def train_sh(e: Experiment, plan: Plan) -> str:
+    """Return the script that does in the run's folder what launchers/runner.py does with `plan`: its commands one after
+    the other. The interpreter, the place of the programs and that of the node are left to the environment."""
+    words = {
+        plan.argv[0]: '"$PYTHON"',
+        f"--node-rank={e.cluster.node_rank}": '--node-rank="$NODE_RANK"',
+        f"--master-addr={e.cluster.master_addr}": '--master-addr="$MASTER_ADDR"',
+        f"--master-port={e.cluster.master_port}": '--master-port="$MASTER_PORT"',
+    }
+
+    def shell(word: str) -> str:
+        if word.startswith(f"{RANKS}/"):
+            return f'"$here"/{shlex.quote(str(Path(word).relative_to(RANKS.parent)))}'
+        return words.get(word, shlex.quote(word))
+
+    lines = ["#!/usr/bin/env bash", "# What run.sh starts on this node, in the run's folder.", "set -euo pipefail"]
+    if "PYTHONPATH" in plan.env:
+        lines.append("export PYTHONPATH=$here/ranks/rehearsal${PYTHONPATH:+:$PYTHONPATH}")
+    commands = [" ".join(map(shell, argv)) for argv in (*plan.setup, plan.argv)]
+    return "\n".join([*lines, *commands[:-1], f"exec {commands[-1]}"]) + "\n"
+
+
 def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
-    """Write the bundle of each experiment, and say where. ConfigError: a framework that needs our programs where it
-    runs, or one folder for several runs. InputError: a folder that cannot be used."""
+    """Write the bundle of each experiment, and say where. ConfigError: a layout's rehearsal, or one folder
+    for several runs. InputError: a folder that cannot be used."""
     problems = [problem for e, *_ in requested for problem in _problems(e)]
     if len({e.bundle for e, *_ in requested}) < len(requested):
         problems.append(Problem("bundle", "one folder takes one experiment", hint="one call a bundle"))
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
     for e, plan, scope in requested:
-        write(Path(e.bundle or ""), framework_of(e.framework.name).bundle(e, plan, scope))
+        texts = framework_of(e.framework.name).bundle(e, plan, scope) or of_programs(e, plan, scope)
+        write(Path(e.bundle or ""), texts)
         for note in scope.notes:
             print(f"warning: {note}", file=sys.stderr)
         print(f"{e.bundle}: copy it to where it is to run, then bash run.sh (README.txt says more)")
 
 
 def _problems(e: Experiment) -> Iterator[Problem]:
-    if not framework_of(e.framework.name).bundles:
-        what = f"{e.framework.name} is started by programs of ours, which a bundle leaves behind"
-        able = [name for name in frameworks() if framework_of(name).bundles]
-        hint = " or ".join(f"framework={name}" for name in able)
-        yield Problem("bundle", what, e.framework.name, listed(able), hint)
     if e.rehearse == "layout":
         what = "a bundle starts the stack once, and a layout is rehearsed rank by rank"
         yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")

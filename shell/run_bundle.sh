@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Start this bundle: bash run.sh. README.txt says what may be set before it. Needs bash 4.2 and what a Primus container has.
+# Start this bundle: bash run.sh. README.txt says what may be set before it. Needs bash 4.2 and the stack's own Python.
 #
 # Exit code: that of the training; 2: refused, nothing was started.
 set -euo pipefail
 
 fail() {
-  printf 'engine: primus: %s\n' "$*" >&2
+  printf 'engine: %s: %s\n' "$stack" "$*" >&2
   exit 2
 }
 
@@ -44,21 +44,18 @@ absolute() {
 # train: all that goes into the log.
 train() {
   printf '%s\n' "$settled"
-  python3 -B "$here/primus_facts.py" "$here/environment.sh"
-  local -a corpus
-  mapfile -t corpus <"$run_dir/corpus.args"
-  if ((${#corpus[@]} > 0)); then
-    python3 -B "$here/corpus.py" "${corpus[@]}"
-  fi
+  stack_prepare
   cd "$run_dir"
   exec bash "$here/train.sh"
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-training="" sampler="" signal="" code=0
+training="" sampler="" signal="" code=0 stack="" rendered=""
 export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
-said=${PRIMUS_RELEASE:-} # of the checkout, where git does not name it
-# shellcheck source=/dev/null # written beside this when the bundle was rendered
+# Both are written beside this when the bundle was rendered. stack.sh comes first: it looks at what was set before.
+# shellcheck source=/dev/null
+source "$here/stack.sh"
+# shellcheck source=/dev/null
 source "$here/env.sh"
 [[ ! -d $here/rehearsal ]] || export PYTHONPATH=$here/rehearsal${PYTHONPATH:+:$PYTHONPATH}
 [[ -z ${DATA_PREFIX:-} ]] || DATA_PREFIX=$(absolute "$DATA_PREFIX")
@@ -66,26 +63,19 @@ run_dir=$(absolute "${RUN_DIR:-runs/$(date -u +%Y%m%dT%H%M%SZ)-node$NODE_RANK}")
 log=$(absolute "${TRAIN_LOG:-$run_dir/train.log}")
 
 if [[ ${DRY_RUN:-} == 1 ]]; then
-  scratch=$(mktemp -d)
-  trap 'rm -rf "$scratch"' EXIT
-  python3 -B "$here/primus_settle.py" "$here" "$scratch" >/dev/null
-  printf 'run       %s\nlog       %s\ncheckout  %s (%s)\nnodes     %s, this is %s of %s GPUs\n' \
-    "$run_dir" "$log" "$PRIMUS_PATH" "$PRIMUS_ENTRY" "$NNODES" "$NODE_RANK" "$GPUS_PER_NODE"
-  printf 'corpus    %s\n' "$(tr '\n' ' ' <"$scratch/corpus.args")"
-  cat "$here/env.sh" "$scratch/primus.yaml"
+  printf 'run       %s\nlog       %s\nnodes     %s, this is %s of %s GPUs\n' \
+    "$run_dir" "$log" "$NNODES" "$NODE_RANK" "$GPUS_PER_NODE"
+  stack_dry_run
   exit 0
 fi
 
-[[ -f $PRIMUS_PATH/primus/cli/main.py ]] || fail "PRIMUS_PATH=$PRIMUS_PATH is not a checkout of Primus (no primus/cli/main.py there)." \
-  "Try PRIMUS_PATH=/path/to/Primus bash run.sh"
+stack_ready
 mkdir -p "$run_dir" || fail "$run_dir cannot be made. Try RUN_DIR=/another/folder"
-[[ ! -e $run_dir/primus.yaml ]] || fail "$run_dir has a run already. Try RUN_DIR=/another/folder"
+[[ ! -e $run_dir/$rendered ]] || fail "$run_dir has a run already. Try RUN_DIR=/another/folder"
 # On its own line: of a redirection that fails, bash would say only its line number.
 (: >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"
-settled=$(python3 -B "$here/primus_settle.py" "$here" "$run_dir") || exit 2
-if [[ ${PRIMUS_CHECK:-1} != 0 ]]; then
-  python3 -B "$here/primus_check.py" "$PRIMUS_PATH" "$run_dir/primus.yaml" "$PRIMUS_RELEASE" "${PRIMUS_IMAGE:-}" "$said" || exit 2
-fi
+settled=$(stack_settle) || exit 2
+stack_check
 
 trap at_exit EXIT
 trap 'on_signal SIGTERM' TERM

@@ -135,7 +135,7 @@ MAY_NAME = {
     "launchers/ranks/rehearsal/tprimat_objects.py": {"nemo", "primus", "megatron"},
     "shell/environment.sh": {"nvidia"},
     "shell/power_tools": {"nvidia", "amd"},
-    **{f"shell/{name}": {"primus"} for name in ("primus_train.sh", "run_bundle.sh")},
+    **{f"shell/{name}": {"primus"} for name in ("primus_train.sh", "bundle_primus.sh")},
     "shell/run_primus.sh": {"primus", "amd"},
 }
 

@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 
 class Framework:
     """One training stack. A subclass renders it and sets what differs from these defaults. name: as in conf/framework
-    and in a record. takes_options: framework.options reach the stack, under its own names. bundles: bundle=DIR can
-    leave a run of it; the others are started by programs of ours. takes_environment: the tuned variables of the GPU's
-    vendor are exported (conf/tables/VENDOR_env.yaml). environment_table: a further table there, of variables that it
-    needs on any machine. vendors: whose devices it runs on, None among them: on a CPU, too; None: on any. own_stand_in:
-    it does without an accelerator by itself where it is rehearsed: nothing is put in front. recipe_trees: files of
-    the source tree that the vendor's recipes are read from, one a layout of it, by which that tree is known."""
+    and in a record. takes_options: framework.options reach the stack, under its own names. takes_environment: the tuned
+    variables of the GPU's vendor are exported (conf/tables/VENDOR_env.yaml). environment_table: a further table there,
+    of variables that it needs on any machine. vendors: whose devices it runs on, None among them: on a CPU, too; None:
+    on any. own_stand_in: it does without an accelerator by itself where it is rehearsed: nothing is put in front.
+    recipe_trees: files of the source tree that the vendor's recipes are read from, one a layout of it, by which that
+    tree is known."""
 
     name: str
     takes_options: bool = False
-    bundles: bool = False
     takes_environment: bool = True
     environment_table: str | None = None
     vendors: tuple[str | None, ...] | None = None
@@ -92,9 +91,9 @@ class Framework:
 
         return differences(e, self.table)
 
-    def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> Mapping[str, str]:
-        """Return the files of bundle=DIR by name (`bundles`): a run that needs nothing of ours where it is started."""
-        raise NotImplementedError
+    def bundle(self, e: Experiment, plan: Plan, scope: Scope) -> Mapping[str, str] | None:
+        """Return the files of bundle=DIR by name; None: the programs of ours that start the ranks go along."""
+        return None
 
 
 @cache

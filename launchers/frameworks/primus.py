@@ -39,7 +39,6 @@ class Primus(Framework):
     name = "primus"
     vendors = ("amd",)
     takes_options = True
-    bundles = True
     environment_table = "amd_env"  # beside a recipe's own environment, too: AMD documents three variables of thirty
     recipe_trees = (primus_recipes.TREE,)
 

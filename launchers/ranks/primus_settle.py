@@ -3,11 +3,11 @@
 TRAIN_ITERS, NNODES, GPUS_PER_NODE and DATA_PREFIX may differ from what was rendered. What follows from them is computed
 here and nowhere else; where more would have to change, the run is refused: render again. Writes primus.yaml and
 corpus.args (the corpus program's arguments, one a line) into RUN_DIRECTORY and prints the request as it is now, as a
-mark for the record. Needs rank_program.py beside it and PyYAML, which Primus needs itself. Exit code 2: refused."""
+mark for the record. Needs bundle_marks.py and rank_program.py beside it, and PyYAML as Primus does. Exit code 2:
+refused."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rank_program import Problem, Refused, mark
+from bundle_marks import BUNDLE, print_marks
+from rank_program import Problem, Refused
 
-BUNDLE, EXPERIMENT, CORPUS = "bundle.json", "primus.yaml", "corpus.args"
+EXPERIMENT, CORPUS = "primus.yaml", "corpus.args"
 AGAIN = "render again: python launch.py … {} bundle=DIR"
 
 
@@ -126,16 +127,8 @@ def main(folder: str, run_directory: str) -> int:
     text = written((source / EXPERIMENT).read_text(encoding="utf-8"), settled.overrides)
     (target / EXPERIMENT).write_text(text, encoding="utf-8")
     (target / CORPUS).write_text("".join(f"{part}\n" for part in settled.corpus), encoding="utf-8")
-    mark("requested", settled.requested)
-    changed = edited(source, bundle.get("sha256", {}))
-    mark("facts", {**bundle["facts"], **({"edited_files": changed} if changed else {})})
+    print_marks(bundle, settled.requested, source)
     return 0
-
-
-def edited(folder: Path, digests: Mapping[str, str]) -> list[str]:
-    """Return the files of a bundle that are not as they were rendered. digests: the SHA-256 of each."""
-    here = {name: path.read_bytes() if (path := folder / name).is_file() else b"" for name in digests}
-    return [name for name, digest in digests.items() if hashlib.sha256(here[name]).hexdigest() != digest]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2034,SC2154 # sourced by run.sh, whose variables and functions these are
+# stack.sh of a bundle whose ranks are the programs in ranks/: NeMo, Megatron-Bridge, the embedded engine.
+# The layout is in settings.*: another number of GPUs or iterations is rendered again.
+set -euo pipefail
+
+stack=bundle
+rendered=bundle.json
+asked_nodes=${NNODES:-${SLURM_NNODES:-}} asked_gpus=${GPUS_PER_NODE:-} asked_iterations=${TRAIN_ITERS:-}
+export PYTHON=${PYTHON:-python3}
+
+stack_dry_run() {
+  printf 'python    %s\n' "$PYTHON"
+  cat "$here/env.sh" "$here/train.sh"
+}
+
+# same NAME ASKED RENDERED
+same() {
+  [[ -z $2 || $2 == "$3" ]] || fail "$1=$2, and the bundle was rendered for ${3:-its own}." \
+    "Try python launch.py … with the other number and bundle=ANOTHER/FOLDER"
+}
+
+stack_ready() {
+  same NNODES "$asked_nodes" "$NNODES"
+  same GPUS_PER_NODE "$asked_gpus" "$GPUS_PER_NODE"
+  same TRAIN_ITERS "$asked_iterations" ""
+  [[ $NODE_RANK =~ ^[0-9]+$ && $NODE_RANK -lt $NNODES ]] || fail "NODE_RANK=$NODE_RANK is no node of $NNODES." \
+    "Try NODE_RANK=0 on the first one, 1 on the next"
+  command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON is no command here. Try PYTHON=/path/to/python bash run.sh"
+  local cores
+  cores=$(getconf _NPROCESSORS_ONLN)
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > GPUS_PER_NODE ? cores / GPUS_PER_NODE : 1))}
+}
+
+# stack_settle: copies what runs into the run's folder, prints the first lines of the log.
+stack_settle() {
+  "$PYTHON" -B "$here/ranks/bundle_marks.py" "$here" "$here/environment.sh" || return 2
+  cp "$here"/settings.* "$here/bundle.json" "$run_dir"
+}
+
+stack_check() { :; }
+
+stack_prepare() {
+  export here
+}
