@@ -3,6 +3,7 @@ not judge what happened: that is parsers.outcome, from the log and the Ending.""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -19,13 +20,20 @@ import psutil
 
 from conf import devices
 from launchers.leftovers import remove
+from launchers.output import Output
 from launchers.plan import Plan
 
 GRACE_S = 8.0  # between SIGTERM and SIGKILL: torchrun forwards the first to its ranks and waits for them
 START_TIMES = 3
 """Before its first step a run may print nothing for so many times longer: importing, compiling and reading print
 little, and take many times longer on a machine that others use, too."""
+STUCK_S = 120.0  # for a disk that takes no byte of the log
 POLL_S = 0.2
+MARK = "TPRIMAT_RUN"
+"""A variable of the processes of a run, by which those are found that a rank has left behind."""
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals that end a run with its record. Slurm sends SIGUSR1 before its time limit, where --signal says so."""
+_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks should have
 
 
@@ -33,7 +41,8 @@ FAMILY_S = 5.0  # walking all processes costs milliseconds, which the ranks shou
 class Ending:
     """How the processes ended. exit_code is negative for a signal, None where nothing was started; signal_sent: what we
     passed on; wall_time_s of it all; oom_kills: processes that the kernel ended meanwhile, None if it does not say;
-    over_limit: it was ended for taking longer than it might. left: why something of it may run still, None: nothing."""
+    over_limit: it was ended for taking longer than it might. left: why something of it may run still, None: nothing.
+    lost: what of its output may be missing in the log, None: nothing. said: its last line before our signals."""
 
     exit_code: int | None
     signal_sent: str | None
@@ -42,6 +51,8 @@ class Ending:
     oom_kills: int | None = None
     over_limit: bool = False
     left: str | None = None
+    lost: str | None = None
+    said: str | None = None
 
 
 class _Run:
@@ -54,9 +65,10 @@ class _Run:
         self.deadline = None if limit_s is None else time.monotonic() + limit_s
         self.exit_code: int | None = None
         self.family: dict[int, psutil.Process] = {}
-        self.last_output = time.monotonic()
-        self.has_stepped = False
+        self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.signal: str | None = None
+        self.lost: str | None = None
+        self.said: str | None = None
         self.hung = self.over_limit = False
 
     @property
@@ -65,10 +77,20 @@ class _Run:
         return self.signal is not None or self.hung or self.over_limit
 
     def note_family(self) -> None:
-        """Remember every descendant: once torchrun is gone, it no longer leads to its ranks."""
-        with suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                self.family[child.pid] = child
+        """Remember every descendant: once torchrun is gone, it no longer leads to its ranks. What a rank has left
+        behind (a daemon) is our own child by now, and has our mark in its environment."""
+        for parent in (self.process.pid, *self._adopted()):
+            with suppress(psutil.NoSuchProcess):
+                found = psutil.Process(parent)
+                self.family.update((child.pid, child) for child in found.children(recursive=True))
+                if parent != self.process.pid:
+                    self.family[parent] = found
+
+    def _adopted(self) -> Iterator[int]:
+        for child in psutil.Process().children():
+            with suppress(psutil.Error, OSError):
+                if child.pid != self.process.pid and child.environ().get(MARK) == self.mark:
+                    yield child.pid
 
     def alive(self) -> list[psutil.Process]:
         return [p for p in self.family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
@@ -84,6 +106,9 @@ class _Run:
         if self.process.poll() is None:
             self.process.kill()
         _signal(self.alive(), signal.SIGKILL)
+        self.note_family()  # what those have left that have ended meanwhile
+        _signal(self.alive(), signal.SIGKILL)
+        psutil.wait_procs(self.family.values(), timeout=POLL_S)  # those that we have adopted would stay as zombies
 
 
 def execute(  # noqa: PLR0913
@@ -98,8 +123,9 @@ def execute(  # noqa: PLR0913
     """Run `plan` in `directory`, where its files already are; each line goes to the log first, then to `on_line`,
     which returns true for one that reports a step. go_on: the log that is there is the first part of this one. limit_s:
     of all commands together. Returns when every process has ended. SIGINT and SIGTERM end the run; no output for
-    `hang_after_s` seconds too, START_TIMES as long before a step. OSError: the program cannot be started, or the log
-    cannot be written."""
+    `hang_after_s` seconds too, START_TIMES as long before a step; output is any byte. OSError: the program cannot be
+    started, or the log cannot be written."""
+    adopt_orphans()
     started = time.monotonic()
     remove(plan.container)  # of a launcher that was killed in this very directory
     left: str | None = None
@@ -111,7 +137,7 @@ def execute(  # noqa: PLR0913
                 run.process = subprocess.Popen(
                     commands.pop(0),
                     cwd=directory,
-                    env=environment(plan, os.environ),
+                    env={**environment(plan, os.environ), MARK: run.mark},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -125,7 +151,14 @@ def execute(  # noqa: PLR0913
     if failure is not None:
         raise failure
     killed = None if kills is None else (oom_kills() or kills) - kills
-    return Ending(run.exit_code, run.signal, run.hung, time.monotonic() - started, killed, run.over_limit, left)
+    took_s = time.monotonic() - started
+    return Ending(run.exit_code, run.signal, run.hung, took_s, killed, run.over_limit, left, run.lost, run.said)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes below us whose own parent ends (Linux), so that none of a run escapes."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def oom_kills() -> int | None:
@@ -141,38 +174,24 @@ def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[str], bool | None]) -> Exception | None:
-    failures: list[Exception] = []
-    reader = threading.Thread(target=_read, args=(run, log, on_line, failures), daemon=True)
-    reader.start()
-    noted, run.last_output = 0.0, time.monotonic()
+    assert run.process.stdout is not None
+    output, noted = Output(run.process.stdout, log, on_line), 0.0
     try:
-        while run.process.poll() is None and not run.ended and not failures:
+        while run.process.poll() is None and not run.ended and not output.failure:
             if time.monotonic() - noted > FAMILY_S:
                 run.note_family()
                 noted = time.monotonic()
-            patience_s = hang_after_s * (1 if run.has_stepped else START_TIMES)
-            run.hung = time.monotonic() - run.last_output > patience_s
+            patience_s = hang_after_s * (1 if output.has_stepped else START_TIMES)
+            run.hung = time.monotonic() - output.heard_at > patience_s
             run.over_limit = run.deadline is not None and time.monotonic() > run.deadline
             with suppress(subprocess.TimeoutExpired):
                 run.process.wait(POLL_S)  # a command of `setup` takes less than that: it is not waited out
+        run.said = output.last_line()
     finally:
         run.end()
         run.process.wait()
-        reader.join(timeout=GRACE_S)
-    return failures[0] if failures else None
-
-
-def _read(run: _Run, log: IO[bytes], on_line: Callable[[str], bool | None], failures: list[Exception]) -> None:
-    """Copy lines, in a thread of its own. A full disk or a fault in `on_line` ends the run, and is not lost."""
-    assert run.process.stdout is not None
-    try:
-        for line in run.process.stdout:
-            run.last_output = time.monotonic()
-            log.write(line)
-            if on_line(line.decode("utf-8", "replace")):
-                run.has_stepped = True
-    except Exception as e:  # noqa: BLE001 - re-raised by execute()
-        failures.append(e)
+        run.lost = output.drain(GRACE_S, STUCK_S)
+    return output.failure
 
 
 @contextmanager
@@ -183,7 +202,7 @@ def _signals(run: _Run) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handled = (s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN)
+    handled = (s for s in ENDS if signal.getsignal(s) is not signal.SIG_IGN)
     before = {s: signal.signal(s, note) for s in handled}  # ignored by nohup, a signal stays ignored
     try:
         yield

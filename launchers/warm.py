@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from launchers.rehearse import FOLDER
+from launchers.runner import MARK
 
 PROGRAM = FOLDER / "tprimat_warm.py"
 VARIABLE, MOST_BYTES = "TPRIMAT_WARM", 1 << 17  # as PROGRAM has them
@@ -107,7 +108,7 @@ class _Pool:
             process = subprocess.Popen(
                 words,
                 cwd=request["folder"],
-                env=request["env"],
+                env={name: value for name, value in request["env"].items() if name != MARK},  # of no run
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

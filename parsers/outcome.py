@@ -10,6 +10,7 @@ from itertools import islice, pairwise, takewhile
 from parsers.faults import signal_name
 from parsers.record import Status, Step
 from parsers.segment import Parsed
+from parsers.text import colourless
 
 FROM_LAUNCHER = " from its launcher"
 """The end of a cause: a signal that we were sent, and passed on."""
@@ -22,6 +23,7 @@ _PRINTED = (
     *("loss_scale", "global_batch_size", "skipped", "nan"),
 )
 _FEW = 0.3  # of the steps
+_WIDTH = 400  # characters of a line that a cause quotes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +32,14 @@ class Ending:
 
     signal_sent: the signal that the launcher or the user sent (SIGTERM …). hung: ended for want of progress.
     over_limit: ended for taking longer than it might. oom_kills: processes that the kernel's OOM killer ended during
-    the run."""
+    the run. said: the last line before the launcher ended it; None: that of the log."""
 
     exit_code: int | None = None
     signal_sent: str | None = None
     hung: bool = False
     over_limit: bool = False
     oom_kills: int | None = None
+    said: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
         return "out_of_memory", faults.out_of_memory
     if ending.hung or ending.over_limit:
         what = "no progress after" if ending.hung else "ended at its time limit, after"
-        return "hung", f"{what} {_reached(parsed)}{_last(parsed)}"
+        return "hung", f"{what} {_reached(parsed)}{_last(parsed, ending.said)}"
     killer = _killer(ending)
     if killer is not None:
         return "killed", killer
@@ -126,8 +129,9 @@ def _killer(ending: Ending) -> str | None:
     return f"ended by {signal_name(-code if code < 0 else code - 128)} from outside"
 
 
-def _last(parsed: Parsed) -> str:
-    return f"; last line: {parsed.tail[-1]}" if parsed.tail else "; the log is empty"
+def _last(parsed: Parsed, said: str | None = None) -> str:
+    line = colourless(said)[:_WIDTH] if said else parsed.tail[-1] if parsed.tail else None
+    return f"; last line: {line}" if line else "; the log is empty"
 
 
 def _reached(parsed: Parsed) -> str:

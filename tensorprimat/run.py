@@ -134,7 +134,7 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
         limit_s = REHEARSAL_LIMIT_S.get(e.rehearse or "")
         with power.sampled(path, e.accelerator) as notes:
             ending = runner.execute(plan, path, e.hang_after_s, on_line, go_on=go_on, limit_s=limit_s)
-    return ending, (*notes, *filter(None, [ending.left]))
+    return ending, (*notes, *filter(None, [ending.left, ending.lost]))
 
 
 def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:

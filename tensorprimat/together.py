@@ -15,6 +15,7 @@ from conf.errors import InputError, Problem, UserError
 from conf.resolve import Experiment
 from launchers import where
 from launchers.rehearse import toy
+from launchers.runner import ENDS
 
 RANK_BYTES = {"train": 2_000_000_000, "layout": 7_000_000_000}
 """More than a process of NeMo, Megatron-Bridge or Primus takes: 0.9 to 1.6 GB in a toy, and up to 6.5 GB as one rank
@@ -104,7 +105,7 @@ def _passed_on() -> Iterator[list[int]]:
             if process.pid is not None:
                 os.kill(process.pid, number)
 
-    handled = (s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN)
+    handled = (s for s in ENDS if signal.getsignal(s) is not signal.SIG_IGN)
     before = {number: signal.signal(number, pass_on) for number in handled}  # ignored by nohup, a signal stays ignored
     try:
         yield came

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.drills import Stub, command, wait_until
+from tests.drills import PATIENCE_S, Stub, command, wait_until
 
 drill = pytest.mark.drill
 pytestmark = pytest.mark.engine  # which must be installed, and does not train here
@@ -91,3 +93,59 @@ def test_numbers_beyond_64_bits_in_a_log_do_not_spoil_its_record(stub: Stub) -> 
     code, shown = command("metrics", str(stub.runs))
     assert code == 0, shown
     assert "at most 2147483648" in stub.launch(iterations=99999999999999999999)[1]
+
+
+@drill("failed after iteration 6 of 20")
+def test_a_line_of_100_mb_costs_no_step(stub: Stub) -> None:
+    stub.program('if step == 6: sys.stdout.write("x" * 100_000_000 + "\\n")')
+    code, shown = stub.launch()
+    assert code == 0, shown[-2000:]
+    assert record(stub.directory())["steps_file"]["count"] == 20
+    assert (stub.directory() / "train.log").stat().st_size > 100_000_000
+
+
+@drill("hung after iteration 3 of 20, in the middle of a download")
+def test_a_progress_bar_is_output(stub: Stub) -> None:
+    """It prints carriage returns and no end of a line, for longer than a run may be silent."""
+    bar = 'sys.stdout.write(f"\\rdownloading {i}%"); sys.stdout.flush(); time.sleep(0.5)'
+    stub.program(f"if step == 3:\n    for i in range(30): {bar}")
+    code, shown = stub.launch("hang_after_s=7")
+    assert code == 0, shown
+
+
+@drill("last line: SIGTERM received")
+def test_the_cause_of_a_hang_quotes_what_came_before_our_signals(stub: Stub) -> None:
+    says = 'lambda *_: (print("SIGTERM received", flush=True), sys.exit(1))'
+    stub.program(
+        f"import signal\nif step == 2: signal.signal(signal.SIGTERM, {says}); print('in all-reduce'); time.sleep(600)"
+    )
+    code, shown = stub.launch("hang_after_s=4")
+    assert code == 1 and "no progress after iteration 2 of 20; last line: in all-reduce" in shown, shown
+    assert record(stub.directory())["last_lines"][-1] == "SIGTERM received"
+
+
+@drill("running for ever, exit by the signal")
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGQUIT])
+def test_a_signal_that_can_be_handled_leaves_a_record(stub: Stub, number: signal.Signals) -> None:
+    stub.program("time.sleep(0.1)")
+    process = stub.start("repeat=2", iterations=600)
+    log = stub.directory() / "train.log"
+    wait_until(lambda: '"step": 5' in log.read_text(encoding="utf-8"), "step 5")
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    known = record(log.parent)
+    assert (known["status"], known["cause"]) == ("killed", f"ended by {number.name} from its launcher")
+    assert known["steps_file"]["count"] >= 5
+
+
+@drill("it ran on, for ever")
+def test_a_daemon_of_a_rank_ends_with_the_run(stub: Stub, tmp_path: Path) -> None:
+    """Forked twice, in a session of its own, and with its output elsewhere, as daemons do."""
+    daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0)"
+    daemon += f"; print(os.getpid(), file=open('{tmp_path}/pid', 'w')); time.sleep(600)"
+    starts = f"subprocess.Popen([sys.executable, '-c', {daemon!r}], stdout=subprocess.DEVNULL).wait()"
+    stub.program(f"import subprocess\nif step == 0: {starts}\ntime.sleep(0.1)")
+    code, shown = stub.launch()
+    assert code == 0, shown
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text(encoding="utf-8")))
