@@ -272,7 +272,7 @@ def problems(r: Request, *, layout: bool = True) -> list[Problem]:
 def _positive(r: Request) -> Iterator[Problem]:
     """Yield counts and sizes below 1, which no rule could divide by, and those beyond any that there will be."""
     sizes = [f"layout.{name}" for name in r.layout.__slots__ if name.endswith("_parallel_size")]
-    counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters", "save_interval")
+    counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters", "save_interval", "keep_checkpoints")
     others = ("nodes", "gpus_per_node", "optimizer.lr_decay_iters")
     values = {key: follow(r, key) for key in (*sizes, *(f"training.{name}" for name in counts), *others)}
     yield from _counts({**values, **_model_counts(r.model)})

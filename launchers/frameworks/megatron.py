@@ -22,6 +22,7 @@ from launchers.variables import machine, place, started
 
 ENGINE = Path(__file__).parents[1] / "ranks" / "engine.py"
 SETTINGS = "settings.json"
+KEEP_CHECKPOINTS = 2  # a second one, should the newest be damaged
 
 
 class Megatron(Framework):
@@ -62,9 +63,11 @@ class Megatron(Framework):
 
 
 def settings(experiment: Experiment) -> dict[str, Any]:
-    """Return the engine's settings file: every requested setting by canonical name, and the device it is meant for."""
+    """Return the engine's settings file: every requested setting by canonical name, how many checkpoints
+    stay, and the device it is meant for."""
     assigned = attribute_settings.assignments(experiment, FRAMEWORK.table)
-    return {**assigned.set, "device": vendor_of(experiment.accelerator).torch_device}
+    kept = experiment.training.keep_checkpoints or KEEP_CHECKPOINTS
+    return {**assigned.set, "keep_checkpoints": kept, "device": vendor_of(experiment.accelerator).torch_device}
 
 
 def _unfit(e: Experiment) -> Iterator[Problem]:

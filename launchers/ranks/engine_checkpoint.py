@@ -1,12 +1,16 @@
 """Save and resume in Megatron-Core's distributed format (torch_dist): any layout may read what another one wrote.
 
 A checkpoint counts only once the file `latest` names it, which is replaced in one step after everything else is on
-disk: a kill at any time costs the steps since the last checkpoint, never that one. Old ones are not deleted."""
+disk: a kill at any time costs the steps since the last checkpoint, never that one. Then the oldest are removed.
+
+A checkpoint may come from a stranger: nothing in it is called. Megatron and torch unpickle `.metadata`, so what it
+names is looked at before; all else torch reads by weights alone."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -28,11 +32,28 @@ from tprimat_settings import TABLE
 _MARKER = "latest"
 _LAYOUT = tuple(name for name, kind in TABLE["requested"].items() if kind == "layout")
 _MAY_DIFFER = (
-    *(*_LAYOUT, "train_iters", "save_interval", "attention_backend", "data_path"),
+    *(*_LAYOUT, "train_iters", "save_interval", "keep_checkpoints", "attention_backend", "data_path"),
     *("recompute_granularity", "recompute_method", "recompute_num_layers"),
     *("overlap_grad_reduce", "overlap_param_gather"),
 )
 """Settings that may change between two parts of one run; any other makes it another run."""
+
+
+_METADATA = ".metadata"
+_PLAIN = frozenset(
+    ("torch.distributed.checkpoint.metadata", name)
+    for name in ("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")
+) | {
+    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
+    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+    *(("pathlib", name) for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
+}
+"""What `.metadata` of a checkpoint is made of, beside torch's types of numbers."""
 
 
 class Built(NamedTuple):
@@ -68,6 +89,8 @@ def save(built: Built, folder: Path, iteration: int) -> None:
         os.replace(file.name, folder / _MARKER)
         seconds = time.monotonic() - started
         mark("saved", {"iteration": iteration, "bytes": sum(sizes.values()), "seconds": seconds})
+        for old in sorted(folder.glob("iter_*"))[: -built.settings.keep_checkpoints]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def resume(built: Built, folder: Path) -> int:
@@ -83,6 +106,8 @@ def resume(built: Built, folder: Path) -> int:
     if not iteration:
         return 0
     _check_files(path, sizes)
+    _check_metadata(path / _METADATA)
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # torch's planner asks for all of pickle (default_planner.py:387)
     saved = dist_checkpointing.load_common_state_dict(str(path))["settings"]
     _check_settings(path, saved, _settings(built))
     alike = all(saved[name] == getattr(built.settings, name) for name in _LAYOUT)
@@ -158,6 +183,25 @@ def _check_files(path: Path, sizes: dict[str, int]) -> None:
         here = f"has {file.stat().st_size} bytes" if file.is_file() else "is missing"
         if here != f"has {size} bytes":
             raise EngineError(f"{file} {here}, and had {size} when it was saved; try: remove {path.parent}")
+
+
+class _Plain(pickle.Unpickler):
+    """Reads what a checkpoint's `.metadata` may be made of, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PLAIN or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _check_metadata(path: Path) -> None:
+    """Raise EngineError where `.metadata` names what no checkpoint of ours is made of: it would be called."""
+    try:
+        with path.open("rb") as stream:
+            _Plain(stream).load()
+    except Exception as error:  # damaged bytes raise anything
+        what = f"is no metadata of a checkpoint, and may be code ({error})"
+        raise EngineError(f"{path} {what}; try: remove {path.parent.parent} to begin anew") from error
 
 
 def _settings(built: Built) -> dict[str, Any]:

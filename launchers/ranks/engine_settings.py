@@ -54,7 +54,7 @@ def read_settings(path: str) -> Settings:
 
 def _missing(s: Settings) -> Iterator[Problem]:
     """Yield each setting that the file lacks."""
-    expected = {*TABLE["requested"], "device"}
+    expected = {*TABLE["requested"], "device", "keep_checkpoints"}
     for name in sorted(expected - vars(s).keys()):
         near = difflib.get_close_matches(name, vars(s).keys() - expected, n=1)
         yield Problem(name, "is missing in the settings", hint=f"rename {near[0]}" if near else "add it")

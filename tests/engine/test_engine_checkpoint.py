@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -145,6 +147,49 @@ def test_a_run_killed_at_any_time_goes_on(
     assert latest >= 3
     resumed = start(tmp_path, **often)
     assert [iteration for iteration, _, _ in reported(resumed)] == list(range(latest + 1, 21))
+
+
+def test_a_long_run_keeps_the_last_checkpoints(tmp_path: Path, start: Callable[..., Run]) -> None:
+    for kept, left in ((1, [6]), (3, [4, 5, 6])):
+        (tmp_path / str(kept)).mkdir()
+        assert len(start(tmp_path / str(kept), save_interval=1, keep_checkpoints=kept).marks("saved")) == STEPS
+        folder = tmp_path / str(kept) / "checkpoints"
+        assert sorted(p.name for p in folder.iterdir()) == [*(f"iter_{n:07d}" for n in left), "latest"]
+
+
+class Code:
+    """Calls os.mkdir(path) when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("name", [".metadata", "common.pt", "__0_0.distcp"])
+def test_nothing_that_a_checkpoint_names_is_called(start: Callable[..., Run], killed: Path, name: str) -> None:
+    import torch
+
+    called, path = killed / "called", killed / "checkpoints" / f"iter_{SAVED:07d}"
+    saved = io.BytesIO()
+    torch.save(Code(called), saved)
+    if name == ".metadata":
+        (path / name).write_bytes(pickle.dumps(Code(called)))
+    elif name == "common.pt":
+        (path / name).write_bytes(saved.getvalue())
+    else:  # in place of the object that is no tensor
+        metadata = pickle.loads((path / ".metadata").read_bytes())
+        place = next(info for index, info in metadata.storage_data.items() if index.fqn.startswith("generators"))
+        place.offset, place.length = (path / name).stat().st_size, len(saved.getvalue())
+        (path / ".metadata").write_bytes(pickle.dumps(metadata))
+        with (path / name).open("ab") as file:
+            file.write(saved.getvalue())
+    files = {file.name: file.stat().st_size for file in path.iterdir()}
+    (path.parent / "latest").write_text(json.dumps({"iteration": SAVED, "files": files}))
+    run = start(killed)
+    assert run.code != 0 and not called.exists()
+    assert name != ".metadata" or "names posix.mkdir" in run.err, run.err
 
 
 def test_another_run_and_a_damaged_file_are_refused(start: Callable[..., Run], killed: Path) -> None:
