@@ -230,7 +230,7 @@ class Training:
     """Batch, length, seed, memory and communication switches. None: the layout's row decides, else off or 1.
     recompute_granularity "none" switches off what a row switches on. attention: torch's scaled_dot_product_attention or
     Megatron's own, which writes out all scores. save_interval: a checkpoint every so many steps, None: none.
-    keep_checkpoints: how many of them the engine leaves, the newest; None: 2, and with a vendor's stack its own rule."""
+    keep_checkpoints: how many of them the engine leaves; None: 2, and with a vendor's stack its own rule."""
 
     micro_batch_size: int | None
     global_batch_size: int

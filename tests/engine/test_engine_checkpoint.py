@@ -149,6 +149,7 @@ def test_a_run_killed_at_any_time_goes_on(
     assert [iteration for iteration, _, _ in reported(resumed)] == list(range(latest + 1, 21))
 
 
+@pytest.mark.drill("60 saves kept 60 directories")
 def test_a_long_run_keeps_the_last_checkpoints(tmp_path: Path, start: Callable[..., Run]) -> None:
     for kept, left in ((1, [6]), (3, [4, 5, 6])):
         (tmp_path / str(kept)).mkdir()
@@ -167,6 +168,7 @@ class Code:
         return os.mkdir, (self.path,)
 
 
+@pytest.mark.drill("called by pickle, in .metadata and in the shards")
 @pytest.mark.parametrize("name", [".metadata", "common.pt", "__0_0.distcp"])
 def test_nothing_that_a_checkpoint_names_is_called(start: Callable[..., Run], killed: Path, name: str) -> None:
     import torch

@@ -65,6 +65,7 @@ def run(directory: Path, runtime: str, *words: str, hang_after_s: float = 60.0) 
     return runner.execute(plan, directory, hang_after_s, lambda line: None)
 
 
+@pytest.mark.drill("the container went on without its run")
 @pytest.mark.parametrize("runtime", STARTS)
 def test_a_run_that_is_ended_ends_what_its_daemon_runs(tmp_path: Path, runtime: str) -> None:
     ending = run(tmp_path, runtime, "stay", hang_after_s=2.0)
@@ -72,6 +73,7 @@ def test_a_run_that_is_ended_ends_what_its_daemon_runs(tmp_path: Path, runtime: 
     wait_until(lambda: not started_processes(), "the daemon's process has ended")
 
 
+@pytest.mark.drill("the next launch began beside the old container")
 def test_a_client_that_is_killed_leaves_nothing_and_a_killed_launchers_container_is_removed_first(
     tmp_path: Path,
 ) -> None:
