@@ -250,7 +250,7 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
     if e.resume and e.training.save_interval:
         what = f"{e.framework.name} would go on from its own checkpoints, which was not shown to be the same run"
         yield Problem("resume", what, "true", "false", "resume=false begins anew; framework=megatron goes on")
-    if e.training.keep_checkpoints is not None and e.framework.name != "megatron":
+    if e.training.keep_checkpoints is not None:
         what = f"{e.framework.name} keeps checkpoints by its own rule"
         yield Problem("training.keep_checkpoints", what, str(e.training.keep_checkpoints), "null", "leave it out")
     for row, value in settings.requested(e):

@@ -52,7 +52,8 @@ class Megatron(Framework):
             )
             allowed = f"a vocabulary of {MOCK_VOCABULARY} or more"
             yield Problem("data", what, str(e.model.vocab_size), allowed, "data=synthetic")
-        yield from attribute_settings.problems(replace(e, resume=False), self.table)  # it goes on from its checkpoints
+        training = replace(e.training, keep_checkpoints=None)  # the engine prunes its own, and goes on from them
+        yield from attribute_settings.problems(replace(e, resume=False, training=training), self.table)
         yield from _unfit(e)
 
     def preflight(self, e: Experiment) -> Iterator[Problem]:

@@ -53,7 +53,7 @@ _PLAIN = frozenset(
     ("torch", "Size"),
     *(("pathlib", name) for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
 }
-"""What `.metadata` of a checkpoint is made of, beside torch's types of numbers."""
+"""Classes of `.metadata` of a checkpoint, beside torch's types of numbers."""
 
 
 class Built(NamedTuple):
