@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,15 @@ ROWS = Command(
     examples=("sweep.csv -o predicted.csv",),
 )
 
+LONG_CONTEXT = Command(
+    name="estimate long_context",
+    summary="TP × PP against CP at a long sequence, in training and forward alone: speed, memory, bytes sent.",
+    words="KEY=VALUE…",
+    words_help="any key of conf/, as of launch (default: experiment=long_context)",
+    others="any key of conf/, as of launch",
+    known=experiment_keys,
+    examples=("", "experiment=long_context training.seq_length=131072"),
+)
 _SEARCHED = (
     Key(
         "objective",
@@ -141,10 +150,21 @@ def search(argv: Sequence[str] | None = None) -> int:
 
     terms = _terms(arguments)
     found = searched(_requests(arguments.others), terms, *_wanted(arguments))
-    if "--json" in arguments.switches:
-        print(dumps(search_text.to_json(found, arguments.others), indent=1))
-    else:
-        print(plain("\n".join(search_text.lines(found, terms, arguments.others)), keep="\n"))
+    words = arguments.others
+    _print(arguments, lambda: search_text.to_json(found, words), lambda: search_text.lines(found, terms, words))
+    return 0
+
+
+@command
+def long_context(argv: Sequence[str] | None = None) -> int:
+    """Print what splitting a long sequence takes against splitting the model. 0: printed; 2: bad input."""
+    arguments = LONG_CONTEXT.parse(argv)
+    from estimate import long_context as compared
+    from estimate.search import with_platform
+
+    named = any(text.startswith(("experiment=", "model=")) for text in arguments.rest)
+    e = load(with_platform([*([] if named else ["experiment=long_context"]), *arguments.rest]))
+    _print(arguments, lambda: compared.to_json(e), lambda: compared.lines(e))
     return 0
 
 
@@ -156,11 +176,16 @@ def plan(argv: Sequence[str] | None = None) -> int:
 
     terms = _terms(arguments)
     made = training_plan.plans(_requests(arguments.others), terms, *_wanted(arguments))
-    if "--json" in arguments.switches:
-        print(dumps(training_plan.to_json(made), indent=1))
-    else:
-        print(plain("\n".join(training_plan.lines(made, terms)), keep="\n"))
+    _print(arguments, lambda: training_plan.to_json(made), lambda: training_plan.lines(made, terms))
     return 0
+
+
+def _print(arguments: Arguments, as_json: Callable[[], Any], lines: Callable[[], Iterable[str]]) -> None:
+    """Print the one that is wanted: plain data as JSON, or lines."""
+    if "--json" in arguments.switches:
+        print(dumps(as_json(), indent=1))
+    else:
+        print(plain("\n".join(lines()), keep="\n"))
 
 
 def _terms(arguments: Arguments) -> Terms:
@@ -243,6 +268,7 @@ def fit(argv: Sequence[str] | None = None) -> int:
 
 COMMANDS: Mapping[str, tuple[Main, Command, str]] = {
     "search": (search, SEARCH, "the best layouts, and why the next ones lose"),
+    "long_context": (long_context, LONG_CONTEXT, "TP × PP against CP: speed, time of a token, memory, bytes sent"),
     "plan": (plan, PLAN, "a whole training: days, cost, energy, CO2, failures, scaling"),
     "rows": (rows, ROWS, "every row of a table of runs"),
     "calibrate": (calibrate, CALIBRATE, "learn from own runs"),
@@ -256,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         return COMMANDS[words[0]][0](words[1:])
-    more = ["more, each with --help:", *(f"  {name:<10}{about}" for name, (*_, about) in COMMANDS.items())]
+    more = ["more, each with --help:", *(f"  {name:<14}{about}" for name, (*_, about) in COMMANDS.items())]
     arguments = replace(ESTIMATE, more="\n".join(more)).parse(words)
     if arguments.words:
         raise InputError(*(Problem(word, "is not KEY=VALUE", allowed=", ".join(COMMANDS)) for word in arguments.words))
@@ -268,10 +294,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.output is not None:
         with writing(arguments.output):
             write(result.record(), arguments.output)
-    if "--json" in arguments.switches:
-        print(dumps(_object(result, terms, notes, "--explain" in arguments.switches), indent=1))
-    else:
-        print(plain("\n".join(_lines(result, terms, notes, "--explain" in arguments.switches)), keep="\n"))
+    about = (result, terms, notes, "--explain" in arguments.switches)
+    _print(arguments, lambda: _object(*about), lambda: _lines(*about))
     return 0
 
 

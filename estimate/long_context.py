@@ -21,6 +21,7 @@ from metrics.quantity import shown
 Mode = Literal["training", "forward"]
 LENGTHS = tuple(1024 * 2**n for n in range(11))
 _BF16 = 2
+_MODES: tuple[Mode, ...] = ("training", "forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +178,7 @@ def lines(e: Experiment) -> Iterator[str]:
     yield f"{e.model.name}, {e.model.num_layers} layers, {e.training.seq_length:,} tokens a sequence on {gpus}"
     head = ("", "", "tokens/s", "µs/token", "memory GB", "sent GB/GPU", "exposed s", "step s")
     yield _row(head)
-    modes: tuple[Mode, ...] = ("training", "forward")
-    for mode in modes:
+    for mode in _MODES:
         for one in schemes(e, None, mode):
             taken = f"{one.memory_bytes[0] / GB:,.1f}" + ("" if one.fits[0] else " does not fit")
             figures = (one.tokens_per_s[0], 1e6 * one.time_per_token_s[0])
@@ -188,6 +188,18 @@ def lines(e: Experiment) -> Iterator[str]:
         at = crossing(e, mode)
         more = f"from {at:,} tokens on" if at else f"at no length up to {LENGTHS[-1]:,} tokens"
         yield f"{mode}: the ring of CP is faster than TP × PP {more}"
+
+
+def to_json(e: Experiment) -> dict[str, Any]:
+    """Return what `lines` prints as plain data."""
+    rows = []
+    for mode in _MODES:
+        for one in schemes(e, None, mode):
+            figures = ("memory_bytes", "sent_bytes", "exposed_s", "step_time_s", "tokens_per_s", "time_per_token_s")
+            values = {name: float(getattr(one, name)[0]) for name in figures}
+            rows.append({"mode": mode, "scheme": one.name, "fits": bool(one.fits[0]), **values})
+    about = {"model": e.model.name, "seq_length": e.training.seq_length, "gpus": e.layout.world_size}
+    return {**about, "schemes": rows, "ring_ahead_from_tokens": {mode: crossing(e, mode) for mode in _MODES}}
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict, replace
 from functools import partial
@@ -51,6 +51,7 @@ LAUNCH = Command(
         "                                          a small Llama, on whatever is here",
         "model=llama platform=nvidia dry_run=true     the plan for 8 H100s, nothing started",
         "-m layout=data_parallel,tp2 gpus_per_node=2 repeat=3     a matrix of runs",
+        "model=llama31_70b platform=nvidia nodes=8 layout=searched dry_run=true     predicted to be the fastest",
         "-m framework=nemo,primus rehearse=train      the vendors' own stacks on this CPU, at toy size",
     ),
     more="\n".join(f"{group}={'|'.join(choices(group))}" for group in ("model", "platform", "layout"))
@@ -67,13 +68,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _show_config(arguments)
     typed = LAUNCH.parse(arguments)
     as_json = "--json" in typed.switches
-    requested = experiments(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"}))
+    requested = list(_requested(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"})))
     dry, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if dry:
         _show_plans(list(map(rehearsal, dry)), as_json, "--files" in typed.switches)
     left = map(rehearsal, (e for e in requested if e.bundle is not None and not e.dry_run))
     bundle.leave([(e, make_plan(e, where.host()), scope) for e, scope in left])
     return _run_all(runs, as_json) if runs else 0
+
+
+def _requested(overrides: Sequence[str], multirun: bool) -> Iterator[Experiment]:
+    """Yield the experiments, a searched layout by its sizes. ConfigError: all that is wrong."""
+    if not any(text.startswith("layout=") and "searched" in text for text in overrides):
+        yield from experiments(overrides, multirun=multirun)
+        return
+    from estimate.searched import with_searched  # numpy, which no other launch waits for
+
+    several = list(with_searched(overrides))
+    if len(several) > 1 and not multirun:
+        raise ConfigError(Problem("layout", "several values", hint="-m before them makes each an experiment"))
+    for typed, why in several:
+        for e in experiments(typed, multirun=multirun):
+            yield replace(e, reasons=(*e.reasons, why)) if why else e
 
 
 def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import numpy as np
@@ -70,3 +71,16 @@ def test_the_published_speeds_of_it_are_impossible(claim: str, mode: Mode, capsy
     about = ("num_layers=16", "hidden_size=4096", "seq_length=100000", "hardware=h100", "gpus=16", f"mode={mode}")
     assert check([*about, f"tokens_per_s={claim}"]) == 1
     assert "impossible" in capsys.readouterr().out
+
+
+def test_the_command_prints_what_the_arithmetic_says(capsys: pytest.CaptureFixture[str]) -> None:
+    from estimate.cli import main
+
+    assert main(["long_context", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    split = schemes(shipped(), None, "forward")[0]
+    one = next(row for row in said["schemes"] if (row["mode"], row["scheme"]) == ("forward", split.name))
+    assert one["time_per_token_s"] == pytest.approx(float(split.time_per_token_s[0]))
+    assert said["seq_length"] == 100_000 and said["ring_ahead_from_tokens"]["training"] == crossing(shipped())
+    assert main(["long_context", "training.seq_length=131072"]) == 0
+    assert "131,072 tokens a sequence" in capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""layout=searched: a launch in the layouts that a search found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from conf.errors import ConfigError
+from estimate.searched import with_searched
+from tensorprimat.launch import main
+
+CASE = ("model=llama31_8b", "platform=nvidia", "hardware=h100")
+
+
+def test_the_best_three_are_the_first_three_of_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+    from estimate.cli import search
+
+    assert search([*CASE, "--json"]) == 0
+    best = [one["layout"] for one in json.loads(capsys.readouterr().out)["best"][:3]]
+    assert main(["-m", *CASE, "layout=searched,searched:2,searched:3", "dry_run=true"]) == 0
+    plans = capsys.readouterr().out.split("\n\n")
+    for place, (layout, plan) in enumerate(zip(best, plans, strict=True), 1):
+        assert f"explicit: {layout}\n" in plan
+        assert f"layout searched: number {place} in predicted speed" in plan and "step time" in plan
+
+
+def test_what_is_not_searched_stays_as_it_was_typed() -> None:
+    assert list(with_searched([*CASE, "layout=tp2"])) == [((*CASE, "layout=tp2"), None)]
+    (first, why), (second, said) = with_searched([*CASE, "layout=searched,tp2"])
+    assert (first, why) == ((*CASE, "layout=tp2"), None)
+    assert said and not any(text.startswith("layout=") for text in second)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["layout=searched:11"], "the best 10 are kept"),
+        (["layout=searched:0"], "1 to 10"),
+        (["layout=searched", "method=max_performance"], "a recipe brings its own layout"),
+        (["layout=searched", "nodes=1,2"], "these are several"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(words: list[str], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        list(with_searched([*CASE, *words]))
+
+
+def test_several_take_a_multirun(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CASE, "layout=searched,searched:2", "dry_run=true"]) == 2
+    assert "-m before them" in capsys.readouterr().err
