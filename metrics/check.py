@@ -28,6 +28,7 @@ _MODEL = ("model", "seq_length", *_SHAPE)
 _EXIT = {"possible": 0, "implausible": 1, "impossible": 1, "cannot tell": 3}
 _TFLOPS = ("TFLOP/s", "TFLOPS", "TFLOP/s/GPU", "TFLOPS/GPU")
 _ONE = "leave out the one that is wrong"
+_WEIGHT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 _DIGITS = 0.005  # half of the last of three digits, as such figures are quoted
 
 
@@ -72,6 +73,10 @@ CHECK = Command(
         Key("mfu_percent", "beside a speed: must agree with it", positive("%"), example="41.5"),
         Key("step_time_s", "beside a speed, with its global_batch_size and gpus", positive("s"), example="2.1"),
         Key("global_batch_size", "of that step", positive_integer, example="128"),
+        Key("memory_gb", "claim: what one GPU holds", positive("GB"), example="5"),
+        Key(
+            "model_parallel_size", "GPUs that share one copy of the weights: TP × PP, of FSDP all", positive_integer, 1
+        ),
         Key("peak_tflops", "claim: the dense peak of hardware in precision", positive(*_TFLOPS), example="989"),
         Key("ratio", "claim: the ratio of the numbers in of", positive(), example="6.34"),
         Key("of", "the two numbers of a ratio", _two, example="13363,5115"),
@@ -80,6 +85,7 @@ CHECK = Command(
     examples=(
         "model=llama31_8b hardware=mi355x precision=bf16 tokens_per_s_per_gpu=20k",
         "num_layers=16 hidden_size=4096 seq_length=100000 hardware=h100 gpus=16 tokens_per_s=1.45M",
+        "num_layers=16 hidden_size=4096 ffn_hidden_size=14336 seq_length=100000 hardware=h100 mode=forward memory_gb=5",
         "hardware=h100 precision=fp8 peak_tflops=989",
         "model=llama31_8b hardware=h100 gpus=8 tokens_per_s_per_gpu=9k mfu_percent=46",
         "ratio=6.34 of=13363,5115",
@@ -285,6 +291,44 @@ def _tflops(arguments: Arguments) -> Judgement:
     return judge_tflops(ours, device, precision, needs, causes)
 
 
+def _memory(arguments: Arguments) -> Judgement:
+    """Judge what one GPU is claimed to hold: no more than it has, no less than its share of weights and, in training,
+    of gradients in 16 bits. Activations and optimizer are left out, which a layout or a method may make small."""
+    shape, _, left_out = _model(arguments)
+    (device, precision), claimed, over = _device(arguments), arguments["memory_gb"], arguments["model_parallel_size"]
+    if shape.mla is not None or precision not in _WEIGHT_BYTES:
+        unknown = f"how many bytes a weight in {precision} has is not known"
+        return Judgement("cannot tell", "weights of latent attention are not counted here" if shape.mla else unknown)
+    training, parameters = arguments["mode"] == "training", weights_at_least(shape)
+    least = parameters * (_WEIGHT_BYTES[precision] + 2 * training) / over / 1e9
+    room = device.room_bytes / 1e9 if device is not None and device.room_bytes else None
+    what = "weights and gradients" if training else "weights"
+    without = f" (left out: {listed(left_out)})" if left_out else ""
+    split = f", split over {over} GPUs," if over > 1 else ""
+    held = f"{what} of {parameters / 1e9:,.3g} billion parameters{without}{split} take {shown(least, 3)} GB of each GPU"
+    figures = {"least_memory_gb": Quantity(least, "GB", "computed"), "device_memory_gb": Quantity(room, "GB", "spec")}
+    if claimed < least:
+        hint = "are the weights split over more GPUs (model_parallel_size=), or in fewer bits (precision=)?"
+        return Judgement("impossible", f"{held} at least, more than {claimed:g} GB; {hint}", figures)
+    if device is None or room is None:
+        return Judgement("cannot tell", f"{held} at least; the memory of the GPU is not known", figures)
+    has = f"one {device.name} has {shown(room, 3)} GB"
+    if claimed > room:
+        return Judgement("impossible", f"{has}, less than {claimed:g} GB", figures)
+    return Judgement("possible", f"{held} at least; {has}", figures)
+
+
+def weights_at_least(shape: Shape) -> int:
+    """Return the weights of the matrices of `shape`, without norms and biases. Attention is not latent."""
+    attention = 2 * (shape.num_attention_heads + shape.num_query_groups) * shape.kv_channels
+    wide = 3 if shape.gated_linear_unit else 2
+    routed = shape.num_layers - shape.dense_layers
+    experts = shape.num_experts * shape.moe_ffn_hidden_size + shape.moe_shared_expert_intermediate_size
+    mlp = wide * (shape.dense_layers * shape.ffn_hidden_size + routed * experts)
+    vocabulary = shape.vocabulary * (1 if shape.untie_embeddings_and_output_weights is False else 2)
+    return shape.hidden_size * (shape.num_layers * attention + mlp + vocabulary)
+
+
 def _peak(arguments: Arguments) -> Judgement:
     """Judge a claimed peak by the data sheet: which of its figures it is, if any."""
     tflops, (device, precision) = arguments["peak_tflops"], _device(arguments)
@@ -322,6 +366,7 @@ def _same(a: float, b: float) -> bool:
 _CLAIMS: Mapping[str, tuple[Callable[[Arguments], Judgement], tuple[str, ...]]] = {
     "tokens_per_s_per_gpu": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL, *BESIDE)),
     "tokens_per_s": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL, *BESIDE)),
+    "memory_gb": (_memory, ("model_parallel_size", "hardware", "precision", "mode", *_MODEL)),
     "tflops_per_gpu": (_tflops, ("convention", "model", "seq_length", "hardware", "precision")),
     "peak_tflops": (_peak, ("hardware", "precision")),
     "ratio": (_ratio, ("of",)),

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from conf import load_experiment
+from conf.load import model_named
 from conf.resolve import Experiment
+from conf.shapes import count
 from estimate.figures import estimate
 from estimate.long_context import LENGTHS, Mode, crossing, lines, schemes
-from metrics.check import check
+from metrics.check import check, named_model, weights_at_least
 
 MODES: tuple[Mode, ...] = ("training", "forward")
 
@@ -71,6 +73,27 @@ def test_the_published_speeds_of_it_are_impossible(claim: str, mode: Mode, capsy
     about = ("num_layers=16", "hidden_size=4096", "seq_length=100000", "hardware=h100", "gpus=16", f"mode={mode}")
     assert check([*about, f"tokens_per_s={claim}"]) == 1
     assert "impossible" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("claim", "split", "code"),
+    [("78", 16, 0), ("5", 16, 0), ("5", 1, 1), ("90", 16, 1)],
+)
+def test_the_published_memory_of_it_is_possible_only_where_weights_are_split(
+    claim: str, split: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """78 GB fit an H100; 5 GB hold the weights under TP8 × PP2, and under CP16, where each GPU has them all, never."""
+    sizes = ("num_layers=16", "hidden_size=4096", "ffn_hidden_size=14336", "gated_linear_unit=true")
+    about = (*sizes, "vocab_size=128256", "seq_length=100000", "hardware=h100", "mode=forward")
+    assert check([*about, f"memory_gb={claim}", f"model_parallel_size={split}"]) == code
+    assert capsys.readouterr().out.startswith("impossible: " if code else "possible: ")
+
+
+@pytest.mark.parametrize("name", ["llama31_8b", "mixtral_8x7b", "qwen3_235b_a22b", "qwen25_0p5b"])
+def test_weights_at_least_are_those_of_the_model_without_norms(name: str) -> None:
+    model = model_named(name)
+    assert model is not None
+    assert 0.999 < weights_at_least(named_model(name, None)[0]) / count(model).total < 1
 
 
 def test_the_command_prints_what_the_arithmetic_says(capsys: pytest.CaptureFixture[str]) -> None:
