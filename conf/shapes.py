@@ -108,7 +108,9 @@ def expert(model: Model, moe: MoE) -> tuple[Role, ...]:
 def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iterator[Module]:
     """Yield the modules of pipeline stage `stage`, from 0. The first has the embedding, the last the output matrix, the
     final norm and multi-token prediction; a last stage that is not also the first has its own copy of the embedding
-    where it is tied or multi-token prediction looks it up. ValueError: sizes that do not divide the model."""
+    where it is tied or multi-token prediction looks it up. Beside multi-token prediction the final norm is where the
+    last layer is (core/transformer/transformer_block.py, has_final_layernorm_in_this_stage). ValueError: sizes that do
+    not divide the model."""
     _check_divides(model, sizes)
     mtp, last = model.mtp_num_layers or 0, stage == sizes.pp - 1
     tied, h = not model.untie_embeddings_and_output_weights, model.hidden_size
@@ -117,12 +119,14 @@ def modules(model: Model, sizes: Sizes, stage: int, local: bool = False) -> Iter
         yield Module("", (embedding,))
     first = sizes.first_layers(model)
     kinds = {moe: layer(model, moe, local) for moe in {None, model.moe}}
-    for chunk in range(stage, sizes.pp * sizes.vp, sizes.pp):
-        for number in range(first[chunk], first[chunk + 1]):
-            moe = model.moe if number >= model.dense_layers else None
-            yield Module(f"decoder.layers.{number}.", kinds[moe], moe is not None)
-    if last:
+    chunks = range(stage, sizes.pp * sizes.vp, sizes.pp)
+    numbers = [number for chunk in chunks for number in range(first[chunk], first[chunk + 1])]
+    for number in numbers:
+        moe = model.moe if number >= model.dense_layers else None
+        yield Module(f"decoder.layers.{number}.", kinds[moe], moe is not None)
+    if model.num_layers - 1 in numbers if mtp else last:
         yield Module("", (Role("decoder.final_layernorm.weight", "norms", (h,)),))
+    if last:
         if not tied:
             yield Module("", (embedding._replace(name="output_layer.weight", part="output"),))
         norms = (Role(f"{name}.weight", "mtp", (h,)) for name in ("enorm", "hnorm", "final_layernorm"))

@@ -157,7 +157,7 @@ def without_accelerator(e: Experiment) -> Iterator[Problem]:
     if e.layout.context_parallel_size > 1 and not e.rehearse:
         what = "a split sequence needs TransformerEngine's attention, and so a GPU"
         yield wrong(e, key, what, "1", f"{key}=1, or framework=megatron")
-    if e.model.mla:
+    if e.model.mla and e.rehearse != "layout":
         what = "latent attention needs TransformerEngine's kernel, and so a GPU: Megatron's own has one width"
         yield Problem("model", what, e.model.name, hint="another model")
     if e.precision.fp8:

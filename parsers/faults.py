@@ -70,6 +70,8 @@ _CHEAP = re.compile(
     r"rror|RROR|xception|engine: |nterrupt|ault|memory|alloc|oom|OOM|Abort|terminate|bash: |what\(|NaN|Inf"
     r"|[Kk]illed|Terminated|Hangup|Exited|Watchdog"
 )
+# A traceback that somebody logs on their way on: Bridge of each package that it does without (utils/import_utils.py).
+_LOGGED = re.compile(r"(?:\b(?:INFO|DEBUG|WARN|WARNING)\b|^Import of \S).{0,300}: Traceback \(most recent call last\):$")
 _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
 
 
@@ -94,7 +96,7 @@ class FaultFinder:
         self._summary_rank: str | None = None
         self._message = ""
         self._message_left = 0
-        self._refusal = False
+        self._refusal = self._logged = False
 
     def faults(self) -> Faults:
         """Return what was read so far."""
@@ -115,7 +117,11 @@ class FaultFinder:
             if self._refusal:
                 self._first["root"] = f"{self._first['root']} | {said.strip()}"[:_LONGEST_JOINED]
                 return
-        if self._summary:
+        if self._logged and not text.startswith(" "):  # what was raised
+            self._logged = False
+        elif self._logged or (": Traceback (" in text and _LOGGED.search(text.rstrip())):
+            self._logged = True
+        elif self._summary:
             self._read_summary(text)
         elif "Root Cause (first observed failure)" in text:
             self._summary = True

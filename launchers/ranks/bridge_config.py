@@ -24,6 +24,7 @@ from megatron.bridge.training.callbacks import Callback
 from megatron.bridge.training.config import runtime_config_update
 from megatron.core import datasets
 from megatron.core import utils as core
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.optimizer.optimizer_config import OptimizerConfig
 from rank_program import Refused, is_first_rank, mark
 from tprimat_settings import megatron_schedule, planned_batches, read, rope_scaling, training
@@ -79,6 +80,13 @@ def as_with_fused_adam() -> None:
                 raise
 
     OptimizerConfig.__post_init__ = without
+
+
+def local_block_spec(config: Any, vp_stage: int | None = None) -> Any:
+    """Return Megatron-Core's own layers of a rank, as `model.transformer_layer_spec` takes them. Bridge's own
+    local_layer_spec has neither latent attention nor dense layers before those with experts."""
+    kind = config.normalization
+    return get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=kind, vp_stage=vp_stage)
 
 
 def as_with_transformer_engine() -> None:

@@ -35,7 +35,7 @@ NAMED = {
     "CudaGraphScope": "megatron.core.transformer.enums",  # megatron-core 0.16 on
     "silu": "torch.nn.functional",
     "quick_gelu": "megatron.core.fusions.fused_bias_geglu",
-    "local_layer_spec": "megatron.bridge.models.gpt_provider",
+    "local_block_spec": "bridge_config",
     "CommOverlapConfig": "megatron.bridge.training.comm_overlap",
     **{
         f"userbuffers_{precision}_{sizes}": "megatron.bridge.training.comm_overlap"

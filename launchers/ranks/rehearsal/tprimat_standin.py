@@ -19,6 +19,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import math
 import mmap
@@ -439,6 +440,8 @@ def _backward(_: Any) -> Any:
 def _attention_without_cp(original: Any, self: Any, config: Any, *arguments: Any, **options: Any) -> None:
     plain = copy.copy(config)
     plain.context_parallel_size = 1
+    if _state["played"]:  # latent attention gives these to TransformerEngine's; none of them makes a parameter
+        options = {name: value for name, value in options.items() if name not in ("k_channels", "v_channels")}
     original(self, plain, *arguments, **options)
     self.tprimat_is_split = config.context_parallel_size > 1
 
@@ -449,6 +452,22 @@ def _attention_on_the_shard(original: Any, self: Any, *arguments: Any, **named: 
     stack, and the shard in the other."""
     (mask, *rest) = arguments[3:] or (named.pop("attention_mask", None),)
     return original(self, *arguments[:3], None if self.tprimat_is_split else mask, *rest, **named)
+
+
+@around
+def _local(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Choose Megatron-Core's own layers, whatever is requested."""
+    given = inspect.signature(original).bind(*arguments, **options)
+    given.arguments["use_transformer_engine"] = False
+    return original(*given.args, **given.kwargs)
+
+
+@around
+def _local_layer(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Make Megatron-Core's own layer of what TransformerEngine's is requested with, as far as it has that."""
+    make = sys.modules[original.__module__].get_gpt_layer_local_spec
+    given, known = inspect.signature(original).bind(*arguments, **options).arguments, inspect.signature(make).parameters
+    return make(**{name: value for name, value in given.items() if name in known})
 
 
 @around
@@ -533,6 +552,27 @@ MEGATRON = (
         _ATTENTION + ".forward",
         _attention_on_the_shard,
         _SPLIT + "done there: each rank attends to its own shard, so the loss is not context parallelism's",
+    ),
+    Replacement(
+        "megatron.core.models.gpt.gpt_layer_specs.get_gpt_mtp_block_spec",
+        _local,
+        "B:models/gpt_provider.py, mtp_block_spec, requests TransformerEngine's layers, whatever the others are",
+    ),
+    Replacement(
+        "megatron.core.models.gpt.gpt_layer_specs.get_gpt_decoder_layer_specs",
+        lambda original: original and _local(original),
+        "the same place of Bridge 0.6.0, where a rank has no layer but that of multi-token prediction; 0.15.3 has none",
+        added=True,
+    ),
+    Replacement(
+        "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec",
+        _local_layer,
+        "the same place of Bridge 0.3.1, whose layer is that of default_layer_spec: without latent attention",
+    ),
+    Replacement(
+        "megatron.core.transformer.multi_latent_attention.HAVE_TE",
+        lambda original: False,
+        "0.16.1 (:62) takes TransformerEngine for installed, as its names can be imported, and tests for the class None",
     ),
     Replacement(
         "megatron.core.transformer.moe.moe_utils.te_general_gemm",
