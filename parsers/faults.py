@@ -71,7 +71,7 @@ _CHEAP = re.compile(
     r"|[Kk]illed|Terminated|Hangup|Exited|Watchdog"
 )
 # A traceback that somebody logs on their way on: Bridge of each package that it does without (utils/import_utils.py).
-_LOGGED = re.compile(r"(?:\b(?:INFO|DEBUG|WARN|WARNING)\b|^Import of \S).{0,300}: Traceback \(most recent call last\):$")
+_LOGGED = re.compile(r"(?:\b(?:INFO|DEBUG|WARN|WARNING)\b|^Import of ).{1,300}: Traceback \(most recent call last\):")
 _ANOTHER_SPEAKER = re.compile(r"Traceback|\[tprimat\]|\b(?:WARN|WARNING|INFO|DEBUG)\b|Warning: ")
 
 
@@ -117,11 +117,9 @@ class FaultFinder:
             if self._refusal:
                 self._first["root"] = f"{self._first['root']} | {said.strip()}"[:_LONGEST_JOINED]
                 return
-        if self._logged and not text.startswith(" "):  # what was raised
-            self._logged = False
-        elif self._logged or (": Traceback (" in text and _LOGGED.search(text.rstrip())):
-            self._logged = True
-        elif self._summary:
+        if self._is_logged(text):
+            return
+        if self._summary:
             self._read_summary(text)
         elif "Root Cause (first observed failure)" in text:
             self._summary = True
@@ -132,6 +130,12 @@ class FaultFinder:
             self._keep("death", _death("a process that was started", int(child[1] or f"-{child[2]}")))
         elif self._message_left or _CHEAP.search(text):
             self._read_fault(text)
+
+    def _is_logged(self, text: str) -> bool:
+        """Return whether a line is of a traceback that does not end the program; its last names what was raised."""
+        before, self._logged = self._logged, ": Traceback (" in text and _LOGGED.search(text) is not None
+        self._logged |= before and text.startswith(" ")
+        return before or self._logged
 
     def _read_fault(self, text: str) -> None:
         """Keep a line that ends a program, and what counts in its message, which goes on until somebody else speaks."""

@@ -56,7 +56,9 @@ class Row:
         """Return it as conf/recipes/rehearsed.csv has it."""
         if self.state == NOT_RUN or self.is_ended:
             return Rehearsal(self.recipe, NOT_REHEARSED, reason="not run yet")
-        outcome = self.state if self.state in (COMPLETED, REFUSED) else FAILED
+        if self.state not in (COMPLETED, REFUSED, FAILED):  # hung, out of memory, killed: of this machine and hour
+            return Rehearsal(self.recipe, NOT_REHEARSED, reason=f"{self.state}: {self.reason}")
+        outcome = self.state
         if self.same_as and outcome == COMPLETED:
             return Rehearsal(self.recipe, SAME, self.same_as, "", version, date)
         return Rehearsal(self.recipe, outcome, self.same_as or "", self.reason or "", version, date)

@@ -337,6 +337,8 @@ def test_how_a_rehearsal_went_is_kept_and_shown(
     assert {row["name"]: row["rehearsed"] for row in rows} == {THEIRS.name: "failed", OTHER.name: "not rehearsed"}
     shown = run(capsys, "show", THEIRS.name)[0]
     assert "failed (TensorPrimat 0.1.0+abc, 2026-11-23): it does not build" in shown
+    hung = replace(ended, state="hung", reason="no progress after no iteration").kept(*ours)
+    assert (hung.outcome, hung.reason) == ("not rehearsed", "hung: no progress after no iteration"), "busy, or broken"
     same = replace(ended, state="completed", same_as=OTHER.name, reason=None).kept(*ours)
     kept.keep([same, replace(same, recipe=OTHER.name, outcome="completed", same_as="")])
     assert f"same as {OTHER.name} (TensorPrimat" in run(capsys, "show", THEIRS.name)[0]

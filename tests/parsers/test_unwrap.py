@@ -77,6 +77,15 @@ def test_a_cause_behind_any_prefix(prefix: str) -> None:
     assert "CUDA out of memory" in (finder.faults().out_of_memory or "")
 
 
+def test_a_traceback_that_is_logged_on_the_way_is_no_cause() -> None:
+    logged = 'Traceback (most recent call last):\n  File "utils.py", line 3, in f\n    x()\nAttributeError: no FP8\n'
+    for before in ("Import of FP8 from transformer_engine failed with: ", "INFO:bridge.utils:Import failed with: "):
+        finder = FaultFinder()
+        for line in f"{before}{logged}\n{logged.replace('no FP8', 'the cause')}".splitlines():
+            finder.feed(line)
+        assert finder.faults().root == "AttributeError: the cause"
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS.PLACED)
 def test_what_a_damaged_log_says_is_right(mutation: str) -> None:
     for dialect in MUTATIONS.LOGS:

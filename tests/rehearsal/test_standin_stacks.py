@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from stacks import free_port, interpreter, rehearsed
+from test_launch_rehearsal import command, record
 from test_standin_start import FOLDER
 
 from conf import load_experiment
@@ -68,9 +69,9 @@ def test_a_users_own_script_of_bridge(tmp_path: Path) -> None:
 
 def losses(folder: Path, stack: str, *overrides: str) -> list[float]:
     """Return the losses of a rehearsal that got to its end, and went down."""
-    record, _ = rehearsed(folder, stack, *TOY, *overrides)
-    assert record.status == "completed", record
-    result = [step.loss for step in record.steps if step.loss is not None]
+    made, _ = rehearsed(folder, stack, *TOY, *overrides)
+    assert made.status == "completed", made
+    result = [step.loss for step in made.steps if step.loss is not None]
     assert len(result) == 8
     assert result[0] - result[-1] > 0.5
     return result
@@ -88,11 +89,11 @@ def test_tied_pp2_vp2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("stack", "key"), [("nemo", "optim.config"), ("megatron_bridge", "optimizer")])
 def test_the_fused_optimizer_is_given_what_it_is_on_a_gpu(stack: str, key: str, tmp_path: Path) -> None:
     """Needs Adam and USING_PYTORCH_OPTIMIZER."""
-    record, _ = rehearsed(tmp_path, stack, wrong={f"{key}.decoupled_weight_decay": False})
-    assert record.status == "completed" and record.read_back is not None and record.read_back.optimizer is not None
-    optimizer = record.read_back.optimizer
-    betas = [record.requested["adam_beta1"], record.requested["adam_beta2"]]
-    given = {"betas": betas, "eps": record.requested["adam_eps"], "adam_w_mode": False, "bias_correction": True}
+    made, _ = rehearsed(tmp_path, stack, wrong={f"{key}.decoupled_weight_decay": False})
+    assert made.status == "completed" and made.read_back is not None and made.read_back.optimizer is not None
+    optimizer = made.read_back.optimizer
+    betas = [made.requested["adam_beta1"], made.requested["adam_beta2"]]
+    given = {"betas": betas, "eps": made.requested["adam_eps"], "adam_w_mode": False, "bias_correction": True}
     assert optimizer.kind == "tprimat_standin.FusedAdam"
     assert {name: optimizer.arguments[name] for name in given} == given
 
@@ -101,6 +102,46 @@ def test_experts_are_equal_to_the_last_bit(tmp_path: Path) -> None:
     requested = ("model=moe_tiny", "gpus_per_node=1", "equal_init=true")
     first, second = (losses(tmp_path / stack, stack, *requested) for stack in ("nemo", "megatron"))
     assert first == second
+
+
+OWN_LAYERS = """
+import tprimat_standin; tprimat_standin.install()
+import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+from megatron.core import parallel_state; parallel_state.initialize_model_parallel(create_gloo_process_groups=False)
+from megatron.core.models.gpt import gpt_layer_specs as specs
+from megatron.core.transformer import TransformerConfig
+config = TransformerConfig(num_layers=2, hidden_size=8, num_attention_heads=2, mtp_num_layers=1)
+*_, last = specs.get_gpt_decoder_layer_specs(config, use_transformer_engine=True)
+(joint,) = specs.get_gpt_mtp_block_spec(config, last, use_transformer_engine=True).layer_specs
+alone = specs.get_gpt_layer_with_transformer_engine_spec(None, qk_layernorm=True)
+cores = [layer.submodules.self_attention.submodules.core_attention for layer in (last, alone)]
+print(*(module.__name__ for module in (*cores, joint.submodules.eh_proj)))
+"""
+
+
+def test_layers_of_transformer_engine_are_megatrons_own(tmp_path: Path) -> None:
+    """Needs get_gpt_decoder_layer_specs, get_gpt_mtp_block_spec and get_gpt_layer_with_transformer_engine_spec."""
+    env = {**os.environ, "PYTHONPATH": str(FOLDER), "TPRIMAT_REHEARSE": "layout", "OMP_NUM_THREADS": "1"}
+    argv = (interpreter("megatron_bridge"), "-c", OWN_LAYERS)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split()[-3:] == ["DotProductAttention", "DotProductAttention", "ColumnParallelLinear"]
+
+
+def test_latent_attention_and_a_stage_of_multi_token_prediction_alone(tmp_path: Path) -> None:
+    """Needs HAVE_TE of multi_latent_attention. Bridge 0.3.1 forgets latent attention in such a stage
+    (gpt_provider.py, mtp_block_spec takes default_layer_spec), and so does every run of this recipe."""
+    interpreter("megatron_bridge")
+    case = ("model=deepseek_v3", "platform=nvidia", "hardware=h100", "nodes=128", "precision=bf16", "batch=vendor")
+    stack = ("framework=megatron_bridge", "framework.release=0.3.1", "method=max_performance")
+    recipe = "recipe=deepseek_v3_pretrain_config_h100_bf16_v1"
+    code, rows = command("launch", *case, *stack, recipe, "rehearse=layout", f"runs_dir={tmp_path}")
+    reported, _ = record(rows[0]["run"])
+    assert code == 1 and reported["cause"].startswith("rank 1022 has ")
+    assert "mtp.layers.0.transformer_layer.self_attention.linear_kv_down_proj.weight: absent" in reported["cause"]
+    assert "latent attention's kernel" in reported["not_rehearsed"]
 
 
 def test_cp2(tmp_path: Path) -> None:

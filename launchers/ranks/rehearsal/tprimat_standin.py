@@ -466,8 +466,10 @@ def _local(original: Any, *arguments: Any, **options: Any) -> Any:
 def _local_layer(original: Any, *arguments: Any, **options: Any) -> Any:
     """Make Megatron-Core's own layer of what TransformerEngine's is requested with, as far as it has that."""
     make = sys.modules[original.__module__].get_gpt_layer_local_spec
-    given, known = inspect.signature(original).bind(*arguments, **options).arguments, inspect.signature(make).parameters
-    return make(**{name: value for name, value in given.items() if name in known})
+    known, given = inspect.signature(make).parameters, inspect.signature(original).bind(*arguments, **options)
+    if "kwargs" in known:  # 0.19 names none
+        return original(*arguments, **options)
+    return make(**{name: value for name, value in given.arguments.items() if name in known})
 
 
 @around
@@ -572,7 +574,7 @@ MEGATRON = (
     Replacement(
         "megatron.core.transformer.multi_latent_attention.HAVE_TE",
         lambda original: False,
-        "0.16.1 (:62) takes TransformerEngine for installed, as its names can be imported, and tests for the class None",
+        "0.16.1 (:62) takes TransformerEngine for there, as its names can be imported, and asks for the class None",
     ),
     Replacement(
         "megatron.core.transformer.moe.moe_utils.te_general_gemm",
