@@ -1,4 +1,5 @@
-"""The lock of a run: a file beside its directory, which the launcher holds as long as it lives, also across nodes."""
+"""Beside the directory of a run: its lock, which the launcher holds as long as it lives, also across nodes, and its
+record where the directory could not be written any more."""
 
 from __future__ import annotations
 
@@ -6,10 +7,17 @@ import fcntl
 from pathlib import Path
 from typing import IO
 
+BESIDE = ".record"
+
 
 def lock_of(directory: Path) -> Path:
     """Return where the lock of the run in `directory` is."""
     return directory.parent / f".{directory.name}.lock"
+
+
+def beside(directory: Path) -> Path:
+    """Return the directory of the record of a run whose own `directory` could not be written in the end."""
+    return directory.with_name(f"{directory.name}{BESIDE}")
 
 
 def take(lock: IO[str]) -> bool:

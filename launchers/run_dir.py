@@ -7,20 +7,20 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
 from conf.errors import InputError, Problem, writing
-from conf.locks import lock_of, take
+from conf.locks import beside, lock_of, take
 from conf.resolve import Experiment
 from conf.vocabulary import program_settings
 from launchers.plan import Plan
 
 ATTEMPTS = "attempts"
-PLAN = "plan.json"
+PLAN, RECORD = "plan.json", "run.json"  # the second alone: the directory was removed while its run went on
 NEW = ".new"
 RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024
 _ELSEWHERE = "runs_dir=DIR puts the runs elsewhere"
@@ -103,6 +103,8 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
             target.mkdir(parents=True)
             for p in earlier:
                 os.replace(p, target / p.name)
+            if beside(path).is_dir():
+                os.replace(beside(path), target / "record")
         for written in new.iterdir():
             os.replace(written, path / written.name)
         new.rmdir()
@@ -111,7 +113,7 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
 def _ours(path: Path) -> None:
     """Refuse a folder of something else: NeMo and Bridge would go on with what lies in it."""
     names = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
-    if set(names) <= {ATTEMPTS, DATA, NEW} or PLAN in names:
+    if set(names) <= {ATTEMPTS, DATA, NEW} or {PLAN, RECORD} & {*names}:
         return
     hint = "move it away, or name=OTHER, or runs_dir=DIR"
     raise InputError(Problem(str(path), "has files of something else, not of a run of ours", names[0], hint=hint))
@@ -119,4 +121,5 @@ def _ours(path: Path) -> None:
 
 def release_reserve(path: Path) -> None:
     """Give back the room that was kept for the record of a run that fills the disk."""
-    (path / RESERVE).unlink(missing_ok=True)
+    with suppress(OSError):  # a directory that cannot be written any more
+        (path / RESERVE).unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from conf import devices
 from launchers.leftovers import remove
 from launchers.output import Output
 from launchers.plan import Plan
+from launchers.variables import steering
 
 GRACE_S = 8.0  # between SIGTERM and SIGKILL: torchrun forwards the first to its ranks and waits for them
 START_TIMES = 3
@@ -168,9 +169,17 @@ def oom_kills() -> int | None:
 
 
 def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the child's environment: the inherited one under the plan's; of PYTHONPATH, the plan's folder first."""
+    """Return the child's environment: the inherited one, without what would steer torchrun past the plan, under the
+    plan's; of PYTHONPATH, the plan's folder first."""
     paths = [paths for paths in (plan.env.get("PYTHONPATH"), inherited.get("PYTHONPATH")) if paths]
-    return {**inherited, **plan.env, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
+    left_out = {*taken(plan, inherited)}
+    kept = {name: value for name, value in inherited.items() if name not in left_out}
+    return {**kept, **plan.env, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
+
+
+def taken(plan: Plan, inherited: Iterable[str]) -> list[str]:
+    """Return the names of the inherited variables that a run of `plan` does not get."""
+    return steering(inherited, (*plan.env, *plan.forward_env))
 
 
 def _follow(run: _Run, log: IO[bytes], hang_after_s: float, on_line: Callable[[str], bool | None]) -> Exception | None:

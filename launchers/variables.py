@@ -30,6 +30,13 @@ _OF_TORCHRUN: Mapping[str, str | None] = {
     **dict.fromkeys(("RANK", "LOCAL_RANK")),
 }
 _PREFIXES = {"TORCHELASTIC_": "torchrun sets it", "ROLE_": "torchrun sets it", "TPRIMAT_": "the plan sets it"}
+# What of a shell steers torchrun, or a program of ours: PET_NNODES is --nnodes. Kubeflow, torchx and a torchrun around
+# us leave them (torch/distributed/argparse_util.py, torch/distributed/elastic).
+_STEERING = re.compile(
+    r"PET_\w+|TORCH_?ELASTIC_\w+|ROLE_\w+|TPRIMAT_(?!WARM$)\w+|(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)"
+    r"|NNODES|NODE_RANK|GPUS_PER_NODE|NPROC_PER_NODE|PYTHON_EXEC|LOGLEVEL|USE_LIBUV"
+    r"|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_WORKER_SERVER_SOCKET"
+)
 TABLES = Path(__file__).parent.parent / "conf" / "tables"
 
 
@@ -96,6 +103,12 @@ def tuned(e: Experiment) -> Reasoned:
     """Return what the tables export for a run of `e`. What cluster.forward_env names is the user's own."""
     rows = (row for row in _decided(e) if row.export and row.variable not in e.cluster.forward_env)
     return {row.variable: (row.value, f"{row.reason} [{row.source}]") for row in rows if row.value is not None}
+
+
+def steering(inherited: Iterable[str], kept: Iterable[str]) -> list[str]:
+    """Return the names of a shell's variables that would steer the launcher of the ranks past the plan: they are taken
+    out of its environment, but for those `kept`, which the plan sets or passes on."""
+    return sorted(name for name in {*inherited} - {*kept} if _STEERING.fullmatch(name))
 
 
 def requested(e: Experiment) -> Reasoned:

@@ -17,6 +17,7 @@ from conf.arguments import Key, is_pair, offered, program
 from conf.compose import choices, read_choice
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.freeze import amount
+from conf.locks import BESIDE
 from conf.vocabulary import vocabulary
 from parsers.cautions import cautions, settled
 from parsers.planned import is_plan, read_plans
@@ -131,7 +132,8 @@ def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
         places = {name: os.path.realpath(Path(directory, name)) for name in inner if name != _NOT_RUNS}
         inner[:] = [name for name, place in places.items() if place not in seen]
         seen.update(places.values())
-        if RUN_FILE in files:
+        own = Path(directory.removesuffix(BESIDE), RUN_FILE)  # which is read first
+        if RUN_FILE in files and (not directory.endswith(BESIDE) or not own.is_file()):
             yield Path(directory)
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import asdict, fields, replace
 
 from conf.arguments import program
 from conf.errors import InputError, Problem, listed
+from conf.locks import beside
 from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step, StepsFile
 from parsers.text import writable
 
@@ -58,6 +59,8 @@ def read_lazily(directory: Path) -> Record:
     a file of another size than was written."""
     path, steps = directory / RUN_FILE, directory / STEPS_FILE
     record = record_of(_object(_text(path), str(path)), str(path))
+    if record.status == "running" and (beside(directory) / RUN_FILE).is_file():
+        return read_lazily(beside(directory))
     # of a run that goes on, the steps may be written at this moment
     written = None if record.status == "running" else record.steps_file
     record = replace(record, steps_file=None)

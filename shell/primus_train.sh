@@ -31,6 +31,9 @@ one_visibility_variable() {
   [[ -z $chosen ]] || export ROCR_VISIBLE_DEVICES=$chosen
 }
 
+# torchrun reads its options from these, too: PET_NNODES is --nnodes. Kubeflow and torchx leave them in a shell.
+for name in "${!PET_@}" "${!TORCHELASTIC_@}"; do unset "$name"; done
+
 checkout=${PRIMUS_PATH:-}
 [[ -n $checkout ]] || fail "PRIMUS_PATH is not set. Try PRIMUS_PATH=/path/to/a/checkout/of/Primus"
 [[ -f $checkout/primus/cli/main.py ]] || fail "PRIMUS_PATH=$checkout is not a checkout of Primus (no primus/cli/main.py there)." \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from launchers import containers, make_plan, preflight, run_dir, where
 from launchers.attribute_settings import options_unknown
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
+from launchers.runner import taken
 from launchers.variables import machine, tuned
 from tensorprimat.departures import GROUPS, why
 from tensorprimat.recipes import figures
@@ -38,6 +40,7 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     rows += [("not here", f"{problem.where}: {problem.what}") for problem in preflight.problems(e)]
     rows += _variables_and_reasons(p) if complete else _variables(e, p)
     rows += [("passed on", listed(p.forward_env))] if p.forward_env else []
+    rows += [("taken away", f"{name} of this shell, which would steer torchrun") for name in taken(p, os.environ)]
     rows += [("declared", f"{d.key} = {d.value} ({d.reason})") for d in p.declared]
     folder = (
         f"{run_dir.directory(rehearsed.requested or e, where.commit())}: the command starts there, its log is {p.log}"

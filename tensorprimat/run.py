@@ -26,6 +26,7 @@ from conf import shapes
 from conf.arguments import program
 from conf.compose import SECRET
 from conf.errors import ConfigError, InputError, Problem, listed, some
+from conf.locks import beside
 from conf.resolve import Experiment
 from conf.vocabulary import leaves, requested, vocabulary
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
@@ -41,6 +42,8 @@ from parsers.planned import as_planned
 from parsers.power import with_power
 from parsers.probe import FOLDER, RankFile, read_files, with_files
 from parsers.record import Departure, RunRecipe
+from parsers.storage import dumps, run_file
+from parsers.text import plain
 
 REHEARSAL_LIMIT_S = {"train": 1800.0, "layout": 1800.0}
 """The limit of one rehearsal, in seconds. A toy takes a minute, two ranks of a large model some minutes each,
@@ -73,7 +76,7 @@ def run_once(e: Experiment, plan: Plan, rehearsed: Scope = NO_REHEARSAL) -> tupl
             print(f"{path}: no checkpoint to resume from; begins anew", file=sys.stderr)
         run_dir.prepare(path, e, plan, go_on)
         about = _about(e, plan, path, commit)
-        notes = (*rehearsed.notes, *about.notes)
+        notes = (*rehearsed.notes, *about.notes, *_taken(plan))
         about = replace(about, shrunk=rehearsed.shrunk, not_rehearsed=rehearsed.not_rehearsed, notes=notes)
         try:
             parsers.write(about, path)
@@ -135,6 +138,14 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
         with power.sampled(path, e.accelerator) as notes:
             ending = runner.execute(plan, path, e.hang_after_s, on_line, go_on=go_on, limit_s=limit_s)
     return ending, (*notes, *filter(None, [ending.left, ending.lost]))
+
+
+def _taken(plan: Plan) -> Iterator[str]:
+    """Yield, and print, which variables of this shell a run of `plan` does not get."""
+    if names := runner.taken(plan, os.environ):
+        note = f"taken out of the environment, as they would steer torchrun past the plan: {listed(names)}"
+        print(f"warning: {note}", file=sys.stderr)
+        yield note
 
 
 def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
@@ -222,6 +233,19 @@ def _not_requested(e: Experiment) -> dict[str, Any]:
 
 def _close(about: Record, e: Experiment, plan: Plan, path: Path, ended: runner.Ending | str) -> Record:
     """Read the log, judge, summarise, write. ended: how, or an error of the system, which ended the run or its log."""
+    try:
+        if isinstance(ended, runner.Ending) and not (path / plan.log).exists():
+            ended = f"its directory was removed while it ran, and its log with it: {path}"
+        record = _judged(about, e, plan, path, ended)
+    except (OSError, InputError) as error:
+        cause = f"its directory cannot be read any more: {' '.join(str(error).split())}"
+        record = replace(about, status="failed", cause=cause, ended_at=where.now())
+    _keep(record, path)
+    return record
+
+
+def _judged(about: Record, e: Experiment, plan: Plan, path: Path, ended: runner.Ending | str) -> Record:
+    """Return the record of a run that has ended: what its log and its probe's files say."""
     log, fault = path / plan.log, ended if isinstance(ended, str) else None
     ending = None if isinstance(ended, str) else ended
     parsed = parsers.parse(log if log.exists() else ())
@@ -244,9 +268,7 @@ def _close(about: Record, e: Experiment, plan: Plan, path: Path, ended: runner.E
         if (path / FOLDER).is_dir():
             record = with_files(record, files, wrong, rehearse.played(e) if e.rehearse == "layout" else None)
         record = with_edited(against_count(record, e, files), plan)
-    record = replace(record, summary=summary_json(record))
-    _keep(record, path)
-    return record
+    return replace(record, summary=summary_json(record))
 
 
 def with_edited(record: Record, plan: Plan) -> Record:
@@ -276,16 +298,25 @@ def with_own_power(record: Record, path: Path) -> Record:
 
 
 def _keep(record: Record, path: Path) -> None:
-    """Write the record; on a full disk without its steps, which can be read from the log."""
+    """Write the record; on a full disk without its steps, which can be read from the log; where the directory cannot be
+    written any more, beside it; where that cannot be either, print it."""
     run_dir.release_reserve(path)
     try:
         parsers.write(record, path)
+        return
     except OSError as error:
-        note = f"the steps could not be written ({error.strerror}): {program('parse')} {record.log} reads them"
-        try:
-            parsers.write(replace(record, steps=(), notes=(*record.notes, note)), path)
-        except OSError:
-            print(f"{path}: the record could not be written: {error.strerror}", file=sys.stderr)
+        why = error.strerror or str(error)
+    note = f"the steps could not be written ({why}): {program('parse')} {record.log} reads them"
+    with suppress(OSError):
+        parsers.write(replace(record, steps=(), notes=(*record.notes, note)), path)
+        return
+    place = beside(path)
+    with suppress(OSError):
+        parsers.write(replace(record, notes=(*record.notes, f"recorded beside its directory: {why}")), place)
+        print(f"warning: {path}: {why}: the record is in {place}", file=sys.stderr)
+        return
+    print(f"{path}: the record could not be written: {why}; this is it:", file=sys.stderr)
+    print(plain(dumps(run_file(record))), file=sys.stderr)
 
 
 def _without_secrets(record: Record) -> Record:

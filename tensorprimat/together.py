@@ -36,15 +36,23 @@ def at_once(requested: Sequence[Experiment]) -> int:
 
 def rows(starts: Sequence[Callable[[], Row]], most: int, is_last: Callable[[Row], bool]) -> Iterator[Row]:
     """Yield what each of `starts` returns, in their order; `most` of them run at a time, all of them in this process
-    where that is one. After a row of which `is_last` is true none is started any more. UserError: as one raised it."""
+    where that is one. After a row of which `is_last` is true none is started any more. UserError: what some raised,
+    when the others have ended."""
     if most > 1:
         yield from _side_by_side(starts, most, is_last)
         return
+    problems: list[Problem] = []  # of a run whose directory cannot be written: the others may go on
     for start in starts:
-        row = start()
+        try:
+            row = start()
+        except UserError as error:
+            problems += error.problems
+            continue
         yield row
         if is_last(row):
-            return
+            break
+    if problems:
+        raise InputError(*problems)
 
 
 def _side_by_side(starts: Sequence[Callable[[], Row]], most: int, is_last: Callable[[Row], bool]) -> list[Row]:

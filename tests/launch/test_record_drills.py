@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,58 @@ def test_a_daemon_of_a_rank_ends_with_the_run(stub: Stub, tmp_path: Path) -> Non
     code, shown = stub.launch()
     assert code == 0, shown
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text(encoding="utf-8")))
+
+
+@drill("torchrun waited for a second node, restarted ranks, or wrote its log elsewhere")
+def test_variables_that_steer_torchrun_are_taken_away_and_named(stub: Stub, tmp_path: Path) -> None:
+    stub.program(f"if step == 0: open('{tmp_path}/seen', 'w').write(repr(sorted(os.environ)))")
+    odd = {"PET_NNODES": "2", "PET_MAX_RESTARTS": "3", "PET_LOG_DIR": "/tmp/x", "PYTHON_EXEC": "/bin/false"}
+    odd |= {"TORCHELASTIC_RUN_ID": "outer", "TPRIMAT_PROBE": "x", "RANK": "7", "LOGLEVEL": "nonsense"}
+    code, shown = stub.launch(**odd)
+    assert code == 0, shown
+    seen = (tmp_path / "seen").read_text(encoding="utf-8")
+    assert [name for name in odd if f"'{name}'" in seen] == []
+    (note,) = [note for note in record(stub.directory())["notes"] if note.startswith("taken out of the environment")]
+    assert [name for name in odd if name not in note] == [] and note in shown
+    assert "taken away" in stub.launch("dry_run=true", PET_NNODES="2")[1]
+
+
+def mount(*words: str) -> None:
+    if subprocess.run(["mount", *words], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no rights to mount")
+
+
+@drill("a traceback, the run stayed running, and the second run of the sweep never began")
+def test_a_directory_that_becomes_read_only_loses_no_run(stub: Stub) -> None:
+    stub.program("time.sleep(0.2)")
+    process = stub.start("repeat=2")
+    directory = stub.directory()
+    wait_until(lambda: '"step": 3' in (directory / "train.log").read_text(encoding="utf-8"), "step 3")
+    mount("--bind", str(directory), str(directory))
+    try:
+        mount("-o", "remount,bind,ro", str(directory))
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out.count("completed ")) == (0, 2), err + out
+        beside = Path(f"{directory}.record")
+        assert "Read-only file system" in err and str(beside) in err and "Traceback" not in err
+        assert (record(beside)["status"], record(beside)["steps_file"]["count"]) == ("completed", 20)
+        assert command("metrics", str(stub.runs))[1].count("(t, measured, completed)") == 2
+        assert "completed before" in stub.launch("repeat=2")[1]
+    finally:
+        process.kill()
+        subprocess.run(["umount", str(directory)], check=False)
+    assert stub.launch("rerun=true")[0] == 0
+    assert [*directory.glob("attempts/1/record/run.json")] and not beside.exists()
+
+
+@drill("exit code 0 after no iteration; and the next launch refused our own record")
+def test_a_directory_that_is_removed_is_named_and_the_run_begins_anew(stub: Stub) -> None:
+    stub.program("time.sleep(0.2)")
+    process = stub.start("repeat=2")
+    directory = stub.directory()
+    wait_until(lambda: '"step": 3' in (directory / "train.log").read_text(encoding="utf-8"), "step 3")
+    shutil.rmtree(directory)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1 and "was removed while it ran" in out and out.count("completed ") == 1, err + out
+    code, shown = stub.launch("repeat=2")
+    assert code == 0 and shown.count("completed before") == 1, shown
