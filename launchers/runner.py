@@ -126,14 +126,13 @@ def execute(  # noqa: PLR0913
     of all commands together. Returns when every process has ended. SIGINT and SIGTERM end the run; no output for
     `hang_after_s` seconds too, START_TIMES as long before a step; output is any byte. OSError: the program cannot be
     started, or the log cannot be written."""
-    adopt_orphans()
     started = time.monotonic()
     remove(plan.container)  # of a launcher that was killed in this very directory
     left: str | None = None
     with (directory / plan.log).open("ab" if go_on else "wb", buffering=0) as log:
         commands, run, kills = [*plan.setup, plan.argv], _Run(limit_s), oom_kills()
         failure = None
-        with _signals(run):  # before anything is started: a signal in between would leave it behind
+        with _signals(run), adopting():  # before anything is started: a signal in between would leave it behind
             while commands and failure is None and not run.exit_code and not run.ended:
                 run.process = subprocess.Popen(
                     commands.pop(0),
@@ -156,10 +155,19 @@ def execute(  # noqa: PLR0913
     return Ending(run.exit_code, run.signal, run.hung, took_s, killed, run.over_limit, left, run.lost, run.said)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of processes below us whose own parent ends (Linux), so that none of a run escapes."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Be the parent of processes below us whose own parent ends (Linux), so that none of a run escapes."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        yield
+        return
+    prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def oom_kills() -> int | None:
