@@ -4,7 +4,7 @@ communication that is not hidden; everything else stays. A run that contradicts 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -70,6 +70,7 @@ def _learned(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Parame
     )
     physics = np.log(predict(jobs, known).step_time_s)
     problem = problem_of(jobs, known, free)
+    problem = replace(problem, sd=np.array([_deviation(parameters, name) for name in problem.names]))
     target, weight = np.log(step_time_s), np.full(jobs.count, 1 / REPEATS)
     assert np.isfinite(physics).all(), "a rate of the machine is unknown"
     found, jacobian = solved(jobs, target, weight, known, problem)
@@ -90,6 +91,12 @@ def _as_known(parameters: Parameters, name: str) -> Kind:
     kind, value = parameters.kinds[name], parameters.values.get(name)
     sd = MACHINE if name.startswith("offset.stack") else value.sd if value and value.sd else kind.sd
     return msgspec.structs.replace(kind, sd=sd)
+
+
+def _deviation(parameters: Parameters, name: str) -> float:
+    """Return how well a parameter is known: by its own fit, else as its kind."""
+    value = parameters.values.get(name)
+    return value.sd if value and value.sd else parameters.kinds[name.partition(".")[0]].sd
 
 
 def _free(count: int, jobs: Jobs) -> Callable[[str], bool]:

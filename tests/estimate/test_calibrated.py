@@ -1,0 +1,71 @@
+"""Calibration on runs that are simulated: of a machine whose rates are known, with the noise that repeats have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from estimate.calibrate import REPEATS, calibrate
+from estimate.fitted import Parameters, shipped
+from estimate.jobs import Jobs
+from estimate.predict import predict
+from estimate.step_time import step_time
+from tests.estimate.test_step_time import job
+
+GEMM = "gemm_efficiency.h100.bf16"
+STACK = np.array("own-1.0")
+
+
+def machine(faster: float) -> Parameters:
+    """Return the parameters of a machine whose matrix products are `faster` by this factor."""
+    known = shipped()
+    value = msgspec.structs.replace(known.values[GEMM], value=known.values[GEMM].value * faster)
+    return msgspec.structs.replace(known, values={**known.values, GEMM: value})
+
+
+def runs() -> Jobs:
+    """Return six runs of one model: matrix products, and what is sent between ranks, have other shares in each."""
+    tp = np.array([1.0, 2.0, 4.0, 8.0, 8.0, 2.0])
+    pp = np.array([8.0, 4.0, 2.0, 1.0, 4.0, 1.0])
+    sizes = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "data_parallel_size": 128 / (tp * pp),
+    }
+    return replace(job(), stack=STACK, expert_tensor_parallel_size=tp, **sizes)
+
+
+def unseen() -> Jobs:
+    """Return a run of the same machine with another batch and length."""
+    sizes: dict[str, Any] = {"tensor_model_parallel_size": 4.0, "pipeline_model_parallel_size": 4.0}
+    sizes |= {"data_parallel_size": 8.0, "expert_tensor_parallel_size": 4.0}
+    return job(stack="own-1.0", seq_length=8192.0, global_batch_size=512.0, **sizes)
+
+
+def widths(known: Parameters) -> float:
+    said = predict(unseen(), known)
+    return float(np.log(said.high_95_s[0] / said.low_95_s[0]))
+
+
+@pytest.mark.parametrize("faster", [0.85, 1.15])
+def test_more_runs_find_what_the_machine_is_and_say_it_with_less_doubt(faster: float) -> None:
+    true, jobs = machine(faster), runs()
+    noise = np.exp(np.random.default_rng(11).normal(0, REPEATS / 3, jobs.count))
+    times = step_time(jobs, true).total * noise
+    expected = step_time(unseen(), true).total[0]
+    before = abs(predict(unseen(), shipped()).step_time_s[0] / expected - 1)
+    learned = {}
+    for count in (1, 3, 6):
+        found = calibrate(shipped(), jobs.take(slice(0, count)), times[:count])
+        assert found.used.all(), found.warnings
+        learned[count] = found.parameters
+    wrong = {n: abs(predict(unseen(), known).step_time_s[0] / expected - 1) for n, known in learned.items()}
+    assert wrong[1] < before and wrong[3] < 0.05 and wrong[6] < 0.05, (before, wrong)
+    doubt = {n: known.values[GEMM].sd for n, known in learned.items()}
+    assert (doubt[6] or 9) <= (doubt[3] or 9) < (doubt[1] or 9), doubt
+    assert widths(learned[1]) < widths(shipped()), "the stack is measured now"
+    assert widths(learned[6]) <= widths(learned[1]) * (1 + 1e-9)
