@@ -130,3 +130,19 @@ def test_a_run_calibrates_and_the_estimate_comes_nearer(tmp_path: Path) -> None:
     after = estimate(load_experiment("platform=amd", *CASE), learned).figures["step_time_mean_s"].value
     assert after is not None
     assert before < after <= before * 1.08
+
+
+def test_a_written_estimate_stands_beside_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from compare.cli import main as compare
+    from parsers.storage import write
+    from tests.compare.made import made
+
+    write(made("measured"), tmp_path / "measured")
+    assert main([*CASE, "-o", str(tmp_path / "estimate")]) == 0
+    speed = json.loads((tmp_path / "estimate" / "run.json").read_text("utf-8"))["summary"]["step_time_mean_s"]["value"]
+    capsys.readouterr()
+    assert compare([str(tmp_path / "measured"), str(tmp_path / "estimate")]) == 3, "one side was not measured"
+    text = capsys.readouterr().out
+    assert "estimated: does not count" in text
+    row = next(line for line in text.splitlines() if line.startswith(" step time, s"))
+    assert row.split()[3:] in ([f"{speed:.4g}", "c", "2.000", "m"], ["2.000", "m", f"{speed:.4g}", "c"])
