@@ -17,6 +17,7 @@ from conf.recipes import COMPLETED, FAILED, NOT_REHEARSED, REFUSED, SAME, Recipe
 from conf.resolve import Experiment
 from conf.vocabulary import leaves, read_yaml
 from launchers import make_plan, preflight, rehearse, warm, where
+from launchers.frameworks import framework_of
 from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
 from tensorprimat.run import rehearse_once
@@ -100,6 +101,8 @@ def _rehearsed(wanted: Iterable[tuple[Recipe, str]], runs: Path, start: bool) ->
         row = Row(recipe.name, f"{recipe.framework} {recipe.release}", recipe.model, NOT_RUN)
         try:
             e = _experiment(recipe, request, runs)
+            if refused := list(framework_of(e.framework.name).refusals(replace(e, rehearse=None))):
+                raise ConfigError(*refused)  # for any machine, which says more than why it cannot be rehearsed
             seen = seen_by_a_cpu(e)
         except ConfigError as error:
             reason = "; ".join(" ".join(str(problem).split()) for problem in error.problems)

@@ -283,6 +283,8 @@ def test_recipes_are_classified_before_anything_is_started(tmp_path: Path, capsy
     assert [by_name[name]["state"] for name in (*names, refused)] == ["not run", "not run", "refused"]
     assert "does not divide 64 GPUs" in by_name[refused]["reason"]
     assert [row["same_as"] for row in rows if row["same_as"]] == names[:1]
+    (row,) = json.loads(run(capsys, "rehearse", "MI300X-llama3.1_405B-BF16", "--classify", "--json", code=1)[0])
+    assert row["state"] == "refused" and "Megatron refuses it as it is shipped" in row["reason"]
     assert not [*tmp_path.iterdir()]
     assert "recipes list has all" in run(capsys, "rehearse", "no_such_recipe", code=2)[1]
 
