@@ -3,7 +3,6 @@ record where the directory could not be written any more."""
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +21,8 @@ def beside(directory: Path) -> Path:
 
 def take(lock: IO[str]) -> bool:
     """Return whether nobody else held `lock`; it is ours then, until it is closed."""
+    import fcntl  # of Unix: records are read on other systems, too
+
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -32,10 +33,12 @@ def take(lock: IO[str]) -> bool:
 def is_held(directory: Path) -> bool:
     """Return whether a launcher is at work in `directory`. A copy has no lock beside it: nobody works there."""
     try:
+        import fcntl
+
         with lock_of(directory.resolve()).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:  # held, or on a file system without locks: then nobody knows
+    except (OSError, ImportError):  # held; or a file system or a machine without such locks: then nobody knows
         return True
     return False
