@@ -111,8 +111,7 @@ def predicted(settings: dict[str, Any]) -> tuple[float, float]:
 
 def peak(moved: list[tuple[int, int, int]]) -> int:
     """Return the most bytes that were allocated at once. moved: (when, address, bytes), below 0 where it was released.
-    The profiler does not see what gloo's threads release, whose sum then never falls: an address that is given out again
-    was released before."""
+    The profiler does not see what gloo's threads release: an address that is given out again was released before."""
     live: dict[int, int] = {}
     held = most = 0
     for _, address, size in moved:
