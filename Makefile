@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test quick drills npm test-layouts test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes check wheel clean
+.PHONY: help install demo test quick drills npm test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
 	@echo "make quick    the tests that a change needs most, in two minutes"
@@ -21,6 +21,7 @@ help:
 	@echo "make docs     site/ from docs/ and the docstrings, and every code block of README.md and docs/ run"
 	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
+	@echo "make test-slurm   jobs on a real Slurm of two emulated nodes (root, apt-get install slurm-wlm munge; skipped by name without)"
 	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"
 	@echo "make rehearse NeMo and Megatron-Bridge train toys and play ranks of large jobs on this CPU, and are read back; Primus too where PRIMUS_PATH and PRIMUS_PYTHON name one"
 	@echo "make nemo     .venv-nemo with NeMo, for framework=nemo framework.python=.venv-nemo/bin/python"
@@ -72,6 +73,9 @@ $(VENV)/.docs: $(VENV)/.dev pyproject.toml
 docs: $(VENV)/.docs
 	$(VENV)/bin/mkdocs build --strict --quiet
 	$(VENV)/bin/python -m pytest -m docs --durations=15 tests/test_docs.py
+
+test-slurm: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m slurm --durations=5 tests/cluster
 
 test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5
@@ -139,8 +143,8 @@ check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/shellcheck shell/*.sh launchers/ranks/rehearsal/bin/* .ci/run
-	$(VENV)/bin/shfmt -i 2 -d shell/*.sh launchers/ranks/rehearsal/bin/* .ci/run
+	$(VENV)/bin/shellcheck shell/*.sh tests/cluster/*.sh launchers/ranks/rehearsal/bin/* .ci/run
+	$(VENV)/bin/shfmt -i 2 -d shell/*.sh tests/cluster/*.sh launchers/ranks/rehearsal/bin/* .ci/run
 
 wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .

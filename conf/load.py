@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 from conf import devices, frameworks
@@ -18,7 +19,7 @@ from conf.recipes import Case, fitting
 from conf.resolve import Declared, Experiment, resolve
 from conf.schema import BEST, IDENTICAL, METHODS, Data, Model, Request
 from conf.vendors import CPU, accelerators
-from conf.vocabulary import requested
+from conf.vocabulary import read_yaml, requested
 
 # Docker takes what begins with a dash as an option, and primus-cli splits its words.
 _IMAGE = re.compile(r"[\w./~][\w./:@#+~-]*", re.ASCII)
@@ -75,13 +76,17 @@ def _of_a_recipe(overrides: Sequence[str], reasons: list[str]) -> list[str]:
 
 
 def spelled_out(overrides: Iterable[str]) -> list[str]:
-    """Return `overrides` with `data=/x/y` as what it stands for, `data=prefix` and `data.path=/x/y`, and with the older
-    spelling of method=max_performance, `layout=max_performance`, as that."""
+    """Return `overrides` with what stands for others spelled out: `data=/x/y` is `data=prefix` and `data.path=/x/y`; a
+    site's file, `cluster=/x/y.yaml`, is cluster=slurm and its keys; `layout=max_performance` is the older form of
+    method=max_performance."""
     spelled: list[str] = []
     for text in overrides:
         value = text.partition("=")[2]
         path = _key(text) == "data" and "/" in value
         older = _key(text) == "layout" and value == BEST
+        if _key(text) == "cluster" and value.endswith((".yaml", ".yml")):
+            spelled += ["cluster=slurm", *flattened({"cluster": read_yaml(Path(value))})]
+            continue
         spelled += ["data=prefix", f"data.path={value}"] if path else [f"method={value}"] if older else [text]
     return spelled
 

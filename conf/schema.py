@@ -293,9 +293,23 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a site of Slurm wants of a job. modules: loaded in this order. mounts: for a container, beside the bundle's
+    folder. options: more of sbatch, by their long names; true: an option without a value."""
+
+    partition: str | None
+    account: str | None
+    qos: str | None
+    time_limit: str
+    modules: tuple[str, ...]
+    mounts: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Where the processes start, and paths there. container: what starts the image; none: it is where we are already.
-    forward_env: variables passed on by name, never read by us."""
+    forward_env: variables passed on by name, never read by us. job: of a batch system; None: there is none."""
 
     name: str
     master_addr: str
@@ -304,6 +318,7 @@ class Cluster:
     hf_home: str
     container: Literal["none", "docker", "podman", "enroot", "pyxis"]
     forward_env: tuple[str, ...]
+    job: Job | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
 from conf.vocabulary import follow, requested
+from launchers import slurm
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 
@@ -32,6 +34,7 @@ _PLACES = {
     "NODE_RANK": ("cluster.node_rank", "this node's number"),
     "MASTER_ADDR": ("cluster.master_addr", "where the ranks meet"),
     "MASTER_PORT": ("cluster.master_port", "where the ranks meet"),
+    "GPU_VENDOR": ("platform.vendor", "whose variable chooses the GPUs"),
 }
 _OVERRIDABLE = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OF_HOST = ("OMP_NUM_THREADS", "PYTHONPATH")  # of the machine that renders
@@ -120,13 +123,16 @@ def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
         raise ConfigError(*dict.fromkeys(problems))
     for e, plan, scope in requested:
         texts = framework_of(e.framework.name).bundle(e, plan, scope) or of_programs(e, plan, scope)
-        write(Path(e.bundle or ""), texts)
+        job = {} if e.cluster.job is None else {slurm.JOB: slurm.job_sh(e)}
+        write(Path(e.bundle or ""), {**texts, **job})
         for note in scope.notes:
             print(f"warning: {note}", file=sys.stderr)
-        print(f"{e.bundle}: copy it to where it is to run, then bash run.sh (README.txt says more)")
+        how = f"cd {e.bundle} && sbatch {slurm.JOB}" if job else "copy it to where it is to run, then bash run.sh"
+        print(f"{e.bundle}: {how} (README.txt says more)")
 
 
 def _problems(e: Experiment) -> Iterator[Problem]:
+    yield from slurm.problems(e)
     if e.rehearse == "layout":
         what = "a bundle starts the stack once, and a layout is rehearsed rank by rank"
         yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")
@@ -139,7 +145,8 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         ours = {*(name.partition("/")[0] for name in texts), "runs", "data"}  # those of earlier runs may stay
-        foreign = sorted(path.name for path in directory.iterdir() if path.name not in ours)
+        names = (path.name for path in directory.iterdir() if not re.fullmatch(r"slurm-\d.*\.out", path.name))
+        foreign = sorted(name for name in names if name not in ours)
         if foreign:
             hint = "bundle=ANOTHER/FOLDER, or empty it"
             raise InputError(

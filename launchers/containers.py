@@ -38,7 +38,7 @@ def problems(e: Experiment) -> Iterator[Problem]:
     elif runtime == "enroot" and "/" in image and not image.endswith(".sqsh"):
         hint = f"enroot import docker://{enroot_name(image)}, then image=/path/to/it.sqsh"
         yield Problem("image", "enroot starts a local image", image, "the path of a .sqsh file, or a container", hint)
-    if runtime == "pyxis" and e.nodes > 1:
+    if runtime == "pyxis" and e.nodes > 1 and e.cluster.job is None:
         yield Problem("nodes", "srun would start the same node rank on each node", str(e.nodes), "1")
 
 

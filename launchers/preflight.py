@@ -21,7 +21,10 @@ from launchers.rank_modules import rank_module
 def problems(e: Experiment) -> list[Problem]:
     """Return what keeps `e` from running on this machine; empty if nothing does."""
     framework, found = framework_of(e.framework.name), [*_platform(e)]
-    if e.nodes > 1 and not e.rehearse:
+    if e.cluster.job is not None:
+        what = "launch.py submits no job by itself so far"
+        found.append(Problem("cluster", what, e.cluster.name, "local", "bundle=DIR, then cd DIR && sbatch job.sh"))
+    elif e.nodes > 1 and not e.rehearse:
         what = "launch.py runs one node so far, and would record that one only"
         hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
         found.append(wrong(e, "nodes", what, "1", hint))

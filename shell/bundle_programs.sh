@@ -32,6 +32,20 @@ stack_ready() {
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > GPUS_PER_NODE ? cores / GPUS_PER_NODE : 1))}
 }
 
+# one_visibility_variable: Slurm sets those of all vendors at once. ROCm would apply two of them one after the other, the
+# second to what the first has left (https://github.com/ROCm/ROCR-Runtime/issues/155).
+one_visibility_variable() {
+  case $GPU_VENDOR in
+  amd)
+    local chosen=${ROCR_VISIBLE_DEVICES:-${HIP_VISIBLE_DEVICES:-${CUDA_VISIBLE_DEVICES:-}}}
+    unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES
+    [[ -z $chosen ]] || export ROCR_VISIBLE_DEVICES=$chosen
+    ;;
+  nvidia) unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ;;
+  esac
+  unset GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK
+}
+
 # stack_settle: copies what runs into the run's folder, prints the first lines of the log.
 stack_settle() {
   "$PYTHON" -B "$here/ranks/bundle_marks.py" "$here" "$here/environment.sh" || return 2
@@ -42,4 +56,5 @@ stack_check() { :; }
 
 stack_prepare() {
   export here
+  one_visibility_variable
 }

@@ -59,7 +59,11 @@ source "$here/stack.sh"
 source "$here/env.sh"
 [[ ! -d $here/rehearsal ]] || export PYTHONPATH=$here/rehearsal${PYTHONPATH:+:$PYTHONPATH}
 [[ -z ${DATA_PREFIX:-} ]] || DATA_PREFIX=$(absolute "$DATA_PREFIX")
-run_dir=$(absolute "${RUN_DIR:-runs/$(date -u +%Y%m%dT%H%M%SZ)-node$NODE_RANK}")
+started=$(date -u +%Y%m%dT%H%M%SZ)
+if [[ -n ${SLURM_STEP_ID:-} ]]; then
+  started=job$SLURM_JOB_ID.$SLURM_STEP_ID${SLURM_RESTART_COUNT:+-restart$SLURM_RESTART_COUNT}
+fi
+run_dir=$(absolute "${RUN_DIR:-runs/$started-node$NODE_RANK}")
 log=$(absolute "${TRAIN_LOG:-$run_dir/train.log}")
 
 if [[ ${DRY_RUN:-} == 1 ]]; then

@@ -14,7 +14,7 @@ from conf import devices, summary
 from conf.errors import listed, some
 from conf.resolve import Experiment
 from estimate.headroom import memory_problems, memory_text, what_fits
-from launchers import containers, make_plan, preflight, run_dir, where
+from launchers import containers, make_plan, preflight, run_dir, slurm, where
 from launchers.attribute_settings import options_unknown
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
@@ -37,6 +37,7 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     rows += [("shrunk", f"{name}: {one['asked']}, here {one['ran']}") for name, one in rehearsed.shrunk.items()]
     rows += [("not rehearsed", f"{name}: {why}") for name, why in rehearsed.not_rehearsed.items()]
     rows += [("not looked up", text) for text in _not_looked_up(e)]
+    rows += [("refused", f"{problem.where}: {problem.what}") for problem in slurm.problems(e)]
     rows += [("not here", f"{problem.where}: {problem.what}") for problem in preflight.problems(e)]
     rows += _variables_and_reasons(p) if complete else _variables(e, p)
     rows += [("passed on", listed(p.forward_env))] if p.forward_env else []
@@ -49,6 +50,8 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     texts = [summary(e), *(f"{label:<{COLUMN}}{text}" for label, text in rows)]
     if complete:
         texts += [f"--- {name}\n{text.rstrip()}" for name, text in sorted(p.files.items())]
+    if e.cluster.job is not None and not list(slurm.problems(e)):
+        texts.append(f"--- {slurm.JOB} (bundle=DIR leaves it)\n{slurm.job_sh(e).rstrip()}")
     return "\n".join(texts)
 
 

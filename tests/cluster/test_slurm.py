@@ -1,0 +1,158 @@
+"""cluster=slurm: the batch script, what is refused of it, and real jobs on a real Slurm of two emulated nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from conf import load_experiment
+from conf.errors import ConfigError
+from launch import main as launch
+from launchers import slurm
+from parsers import Record, read
+from parsers.cli import main as parse_logs
+from tests.drills import MARK, wait_until
+
+HERE = Path(__file__).parent
+TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "layout.tensor_model_parallel_size=2")
+TINY = (*TINY, "training.train_iters=4", "optimizer.lr_warmup_iters=1")
+ON_TWO_NODES = (*TINY, "nodes=2", "gpus_per_node=2", "cluster=slurm", "cluster.job.time_limit=00:30:00")
+JOBS = {
+    "engine_cpu": ON_TWO_NODES,
+    "nemo_pyxis": (
+        *("platform=nvidia", "framework=nemo", "model=llama31_70b", "nodes=4", "cluster=slurm"),
+        *("cluster.container=pyxis", "image=nvcr.io/nvidia/nemo:25.09", "cluster.job.partition=batch"),
+        *("cluster.job.account=llm", "cluster.job.qos=high", "cluster.job.modules=[cuda/12.9, gdrcopy]"),
+        *("cluster.job.mounts=['/scratch:/scratch']", "cluster.job.options={exclusive: true, constraint: h100}"),
+    ),
+    "primus": ("platform=amd", "framework=primus", "model=llama31_70b", "nodes=8", "cluster=slurm"),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_golden_job(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"slurm/{name}.sh", slurm.job_sh(load_experiment(*JOBS[name])))
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("cluster.job.time_limit=soon", "is no time of Slurm"),
+        ("cluster.job.partition='a b'", "partition=a b"),
+        ("cluster.job.options={nodes: 3}", "follows from the experiment"),
+        ("cluster.job.modules=['cuda; reboot']", "cuda; reboot"),
+        ("cluster.container=docker", "cluster.container"),
+    ],
+)
+def test_what_no_job_can_be_rendered_of(override: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch([*ON_TWO_NODES, override, "bundle=/nowhere/b"]) == 2
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert "Traceback" not in shown
+
+
+def test_a_site_has_a_file_of_its_own(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("job:\n  partition: mi300\n  modules: [rocm/7.0]\n  options: {exclusive: true}\n", encoding="utf-8")
+    job = load_experiment(
+        *TINY, "nodes=2", "gpus_per_node=2", f"cluster={site}", "cluster.job.account=mine"
+    ).cluster.job
+    assert job is not None
+    assert (job.partition, job.modules, dict(job.options), job.account) == (
+        "mi300",
+        ("rocm/7.0",),
+        {"exclusive": True},
+        "mine",
+    )
+    site.write_text("job:\n  partiton: mi300\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="did you mean partition"):
+        load_experiment(*TINY, "gpus_per_node=2", f"cluster={site}")
+
+
+def test_launch_starts_no_job_and_says_what_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch([*ON_TWO_NODES]) == 2
+    assert "sbatch job.sh" in capsys.readouterr().err
+    assert launch([*ON_TWO_NODES, "dry_run=true"]) == 0
+    assert "#SBATCH --nodes=2" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """A Slurm of two nodes, tn1 and tn2: the environment in which its commands work."""
+    if missing := [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]:
+        pytest.skip(f"{missing[0]} is not installed: apt-get install slurm-wlm munge")
+    if os.geteuid() != 0:
+        pytest.skip("starting a Slurm takes root")
+    folder = tmp_path_factory.mktemp("slurm")
+    unmarked = {name: value for name, value in os.environ.items() if name != MARK}  # its daemons outlive a test
+    up = subprocess.run(
+        ["bash", str(HERE / "slurm_up.sh"), str(folder)], env=unmarked, capture_output=True, text=True, check=False
+    )
+    try:
+        assert up.returncode == 0, up.stdout + up.stderr
+        yield {**os.environ, "SLURM_CONF": str(folder / "etc" / "slurm.conf")}
+    finally:
+        subprocess.run(["bash", str(HERE / "slurm_down.sh"), str(folder)], env=unmarked, check=True)
+
+
+def submitted(site: Mapping[str, str], bundle: Path, *more: str) -> str:
+    """Submit the job in `bundle`; return its state at the end."""
+    done = subprocess.run(
+        ["sbatch", "--parsable", *more, "job.sh"], cwd=bundle, env=site, capture_output=True, text=True, check=True
+    )
+    job = done.stdout.strip()
+
+    def state() -> str:
+        shown = subprocess.run(["scontrol", "show", "job", job], env=site, capture_output=True, text=True, check=True)
+        return re.findall(r"JobState=(\w+)", shown.stdout)[0]
+
+    wait_until(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), f"job {job} ends", 600)
+    return state()
+
+
+def recorded(log: Path, target: Path) -> Record:
+    assert parse_logs([str(log), "-o", str(target)]) == 0
+    return read(target)
+
+
+@pytest.mark.slurm
+def test_two_nodes_train_to_the_losses_of_one(site: Mapping[str, str], tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    assert launch([*ON_TWO_NODES, f"bundle={bundle}"]) == 0
+    tested = subprocess.run(["sbatch", "--test-only", "job.sh"], cwd=bundle, env=site, capture_output=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+    assert submitted({**site, "PYTHON": sys.executable}, bundle) == "COMPLETED"
+    runs = sorted((bundle / "runs").iterdir())
+    assert [run.name.partition("-")[2] for run in runs] == ["node0", "node1"]
+    record = recorded(runs[0] / "train.log", tmp_path / "record")
+    assert launch([*TINY, "gpus_per_node=4", f"runs_dir={tmp_path / 'runs'}", "name=one"]) == 0
+    (one,) = (read(path) for path in (tmp_path / "runs" / "one").iterdir() if path.is_dir())
+    assert (record.status, len(record.steps)) == ("completed", 4)
+    assert [step.loss for step in record.steps] == [step.loss for step in one.steps]
+    assert record.requested == one.requested
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("more", ["--partition=none", "--nodes=3", "--gpus-per-node=9"])
+def test_slurm_refuses_what_it_does_not_have(site: Mapping[str, str], tmp_path: Path, more: str) -> None:
+    assert launch([*ON_TWO_NODES, f"bundle={tmp_path / 'bundle'}"]) == 0
+    command = ["sbatch", "--test-only", more, "job.sh"]
+    tested = subprocess.run(command, cwd=tmp_path / "bundle", env=site, capture_output=True, check=False)
+    assert tested.returncode != 0
+
+
+@pytest.mark.slurm
+def test_a_job_whose_module_does_not_load_fails_and_says_so(site: Mapping[str, str], tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    assert launch([*ON_TWO_NODES, "cluster.job.modules=[no-such-module]", f"bundle={bundle}"]) == 0
+    assert submitted(site, bundle) == "FAILED"
+    (said,) = bundle.glob("slurm-*.out")
+    assert "the module no-such-module does not load" in said.read_text(encoding="utf-8")
+    assert not (bundle / "runs").exists()
