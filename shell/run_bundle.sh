@@ -51,6 +51,8 @@ train() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 training="" sampler="" signal="" code=0 stack="" rendered=""
+# torchrun reads its options from these, too: PET_NNODES is --nnodes. Kubeflow and torchx leave them in a shell.
+for name in "${!PET_@}" "${!TORCHELASTIC_@}"; do unset "$name"; done
 export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
 # Both are written beside this when the bundle was rendered. stack.sh comes first: it looks at what was set before.
 # shellcheck source=/dev/null
