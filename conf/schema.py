@@ -294,7 +294,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a site of Slurm wants of a job. modules: loaded in this order. mounts: for a container, beside the bundle's
+    """The wishes of a site of Slurm for a job. modules: loaded in this order. mounts: for a container, beside the bundle's
     folder. options: more of sbatch, by their long names; true: an option without a value."""
 
     partition: str | None

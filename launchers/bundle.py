@@ -14,6 +14,7 @@ from typing import Any
 
 from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
+from conf.vendors import vendor_of
 from conf.vocabulary import follow, requested
 from launchers import slurm
 from launchers.frameworks import framework_of
@@ -34,7 +35,6 @@ _PLACES = {
     "NODE_RANK": ("cluster.node_rank", "this node's number"),
     "MASTER_ADDR": ("cluster.master_addr", "where the ranks meet"),
     "MASTER_PORT": ("cluster.master_port", "where the ranks meet"),
-    "GPU_VENDOR": ("platform.vendor", "whose variable chooses the GPUs"),
 }
 _OVERRIDABLE = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OF_HOST = ("OMP_NUM_THREADS", "PYTHONPATH")  # of the machine that renders
@@ -72,6 +72,10 @@ def of_programs(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
     read."""
     env = {name: (value, plan.env_reasons.get(name, "")) for name, value in plan.env.items() if name not in _OF_HOST}
     env |= {name: (str(follow(e, of)), because) for name, (of, because) in _PLACES.items()}
+    env["VISIBILITY"] = (
+        " ".join(vendor_of(e.accelerator).visibility),
+        "which variables choose GPUs: the first is kept",
+    )
     values, reasons = ({name: pair[n] for name, pair in env.items()} for n in (0, 1))
     rendered = {**plan.files, "env.sh": env_sh(values, reasons, _OVERRIDABLE), "train.sh": train_sh(e, plan)}
     of_bundle = {**facts(e, plan, scope), "sha256": digests(rendered)}

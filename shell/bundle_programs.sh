@@ -35,15 +35,13 @@ stack_ready() {
 # one_visibility_variable: Slurm sets those of all vendors at once. ROCm would apply two of them one after the other, the
 # second to what the first has left (https://github.com/ROCm/ROCR-Runtime/issues/155).
 one_visibility_variable() {
-  case $GPU_VENDOR in
-  amd)
-    local chosen=${ROCR_VISIBLE_DEVICES:-${HIP_VISIBLE_DEVICES:-${CUDA_VISIBLE_DEVICES:-}}}
-    unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES
-    [[ -z $chosen ]] || export ROCR_VISIBLE_DEVICES=$chosen
-    ;;
-  nvidia) unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ;;
-  esac
-  unset GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK
+  local name chosen=""
+  [[ -n $VISIBILITY ]] || return 0 # no GPU
+  for name in $VISIBILITY; do
+    chosen=${chosen:-${!name:-}}
+  done
+  unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK
+  [[ -z $chosen ]] || export "${VISIBILITY%% *}=$chosen"
 }
 
 # stack_settle: copies what runs into the run's folder, prints the first lines of the log.
