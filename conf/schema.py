@@ -294,8 +294,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The wishes of a site of Slurm for a job. modules: loaded in this order. mounts: for a container, beside the bundle's
-    folder. options: more of sbatch, by their long names; true: an option without a value."""
+    """The wishes of a site of Slurm. modules: loaded in this order. mounts: for a container, beside the run's folder.
+    options: more of sbatch, by their long names; true: an option without a value."""
 
     partition: str | None
     account: str | None
