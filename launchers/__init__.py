@@ -15,17 +15,25 @@ if TYPE_CHECKING:
 PYTHON_OF_IMAGE = "python"  # where framework.python names no other
 
 
-def make_plan(experiment: Experiment, host: Host) -> Plan:
-    """Return what will be executed for `experiment` on `host`, as plain data. Pure. Raises: ConfigError: all that the
-    framework cannot do."""
-    from launchers.rehearse import attached
-    from launchers.variables import refused, requested, tuned
+def unplanned(experiment: Experiment) -> list[Problem]:
+    """Return why no plan is made of `experiment`."""
+    from launchers.variables import refused
 
     framework = framework_of(experiment.framework.name)
     if experiment.framework.options and not framework.takes_options:
         options = listed(sorted(experiment.framework.options))
-        raise ConfigError(Problem("framework.options", f"{framework.name} takes no options", options, "{}"))
-    if problems := [*framework.refusals(experiment), *refused(experiment)]:
+        return [Problem("framework.options", f"{framework.name} takes no options", options, "{}")]
+    return [*framework.refusals(experiment), *refused(experiment)]
+
+
+def make_plan(experiment: Experiment, host: Host) -> Plan:
+    """Return what will be executed for `experiment` on `host`, as plain data. Pure. Raises: ConfigError: all that the
+    framework cannot do."""
+    from launchers.rehearse import attached
+    from launchers.variables import requested, tuned
+
+    framework = framework_of(experiment.framework.name)
+    if problems := unplanned(experiment):
         raise ConfigError(*problems)
     python = PYTHON_OF_IMAGE if experiment.cluster.container != "none" else host.python
     host = replace(host, python=experiment.framework.python or python)

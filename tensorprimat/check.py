@@ -21,13 +21,14 @@ from conf.errors import ConfigError, Problem, command
 from conf.load import experiments
 from conf.resolve import Experiment
 from conf.vocabulary import requested
-from estimate.headroom import memory_problems, memory_text
+from estimate.headroom import memory_text
 from launchers import containers, leftovers, make_plan, preflight, rehearse, where
 from launchers.frameworks import framework_of
 from launchers.plan import Host, Plan
 from launchers.runner import environment
 from parsers import marks
 from parsers.assemble import same
+from tensorprimat.recipe_plans import too_large
 from tensorprimat.run import rehearsal, run_once
 
 NOT_DONE = "not done"
@@ -129,7 +130,7 @@ def _row(stated: Experiment, rehearsing: bool) -> dict[str, Any]:
     if rehearsing and not framework_of(e.framework.name).own_stand_in:
         rehearsed = [*_rehearsed(replace(e, rehearse=stated.rehearse or "train", equal_init=True), host)]
     said = f"every rule holds; memory: {memory_text(e)}"
-    parts: list[Part] = [("config", said, memory_problems(e, devices.host_memory_bytes()))]
+    parts: list[Part] = [("config", said, too_large(e))]
     parts.append(_machine(e, any(not text.startswith(NOT_DONE) for _, text, _ in rehearsed)))
     if target is None:
         parts.append(("target", f"{NOT_DONE}: {e.framework.name} has no check of its settings before it starts", []))

@@ -16,13 +16,12 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from conf import devices
 from conf.arguments import JSON, Command, experiment_keys, program
 from conf.compose import CONF, checked_overrides, choices, compose
 from conf.errors import ConfigError, Problem, command
 from conf.load import experiments, settle
 from conf.resolve import Experiment
-from estimate.headroom import headroom, memory_problems
+from estimate.headroom import headroom
 from launchers import bundle, make_plan, preflight, where
 from launchers.frameworks import framework_of
 from launchers.plan import Scope
@@ -33,6 +32,7 @@ from parsers.storage import run_file
 from tensorprimat import together
 from tensorprimat.check import target_problems
 from tensorprimat.plan_text import plan_text, planned
+from tensorprimat.recipe_plans import too_large
 from tensorprimat.run import planned_record, rehearsal, rehearse_once, run_once
 
 HYDRA_FLAGS = {"--cfg", "-c", "--info", "-i", "--package", "-p", "--resolve", "--hydra-help", "--shell-completion"}
@@ -96,9 +96,9 @@ def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
     """Check every experiment, then run each; a signal ends them all, a failure does not.
 
     A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record."""
-    host, memory, checked = where.host(), devices.host_memory_bytes(), [e for e in requested if not e.rehearse]
+    host, checked = where.host(), [e for e in requested if not e.rehearse]
     problems = [p for e in checked for p in preflight.problems(e)]
-    problems = problems or [p for e in checked for p in memory_problems(e, memory)]
+    problems = problems or [p for e in checked for p in too_large(e)]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))

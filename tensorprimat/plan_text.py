@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import TextWrapper
 
-from conf import devices, summary
+from conf import summary
 from conf.errors import listed, some
 from conf.resolve import Experiment
-from estimate.headroom import memory_problems, memory_text, what_fits
+from estimate.headroom import memory_text, what_fits
 from launchers import containers, make_plan, preflight, run_dir, slurm, where
 from launchers.attribute_settings import options_unknown
 from launchers.frameworks import framework_of
@@ -21,6 +21,7 @@ from launchers.plan import Plan, Scope
 from launchers.runner import taken
 from launchers.variables import machine, tuned
 from tensorprimat.departures import GROUPS, why
+from tensorprimat.recipe_plans import too_large
 from tensorprimat.recipes import figures
 
 WIDTH, COLUMN, MOST_DIFFERENCES, LONGEST_VALUE = 140, 14, 8, 30
@@ -31,8 +32,9 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     """Return the plan `p` of `e` for people. complete: with the files, each variable's reason, and commands that can be
     copied."""
     rows = [*_of_recipe(e, complete), ("memory", memory_text(e)), ("step time", _wrapped(_step_time(e)))]
-    rows += [("does not fit", problem.what) for problem in memory_problems(e, devices.host_memory_bytes())]
-    rows += [("what fits", text) for text in what_fits(e)]
+    large = too_large(e)
+    rows += [("does not fit", problem.what) for problem in large]
+    rows += [("what fits", text) for text in (what_fits(e) if e.recipe is None else [one.hint for one in large])]
     rows += [("warning", note) for note in rehearsed.notes]
     rows += [("shrunk", f"{name}: {one['asked']}, here {one['ran']}") for name, one in rehearsed.shrunk.items()]
     rows += [("not rehearsed", f"{name}: {why}") for name, why in rehearsed.not_rehearsed.items()]

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from conf import load_experiment
-from conf.errors import ConfigError
+from conf.recipe_request import experiment
 from conf.recipes import COMPLETED, SAME, Recipe, Rehearsal
 from launchers.frameworks import framework_of
 from tensorprimat.departures import part_of
 from tensorprimat.lists import Row
+from tensorprimat.recipe_plans import refusals, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,13 @@ class Planned:
     rehearsed: str | None = None
 
 
-def planned(recipe: Recipe, request: str, rehearsal: Rehearsal) -> Planned:
-    """Return how `recipe` is planned. request: what to type for a run of it."""
-    row = Planned(recipe.name, rehearsed=str(rehearsal))
-    framework = framework_of(recipe.framework)
-    try:
-        e = load_experiment(*request.split(), f"recipe={recipe.name}", "batch=vendor")
-        problems = list(framework.refusals(e))
-    except ConfigError as error:
-        problems = list(error.problems)
-    if problems:
-        return replace(row, refused="; ".join(problem.what for problem in problems))
-    differences = framework.differences(e)
+def planned(recipe: Recipe, rehearsal: Rehearsal) -> Planned:
+    """Return how `recipe` is planned."""
+    row = Planned(recipe.name, refused=why_not(recipe), rehearsed=str(rehearsal))
+    if refusals(recipe):
+        return row
+    e = experiment(recipe)
+    differences = framework_of(recipe.framework).differences(e)
     parts = Counter(part_of(one, e, recipe) for one in differences)
     theirs = len(recipe.settings.keys() - {one.path for one in differences})
     return replace(row, theirs=theirs, forced=parts["forced"], differs=parts["differs"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import sys
@@ -14,21 +13,18 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any
 
-from conf import devices, load_experiment
 from conf import recipes as kept
-from conf.arguments import JSON, Arguments, Command, Key, program
+from conf.arguments import JSON, Arguments, Command, Key
 from conf.compose import choices
-from conf.errors import ConfigError, InputError, Problem, closest, command, listed, some, writing
-from conf.facts import hardware
+from conf.errors import InputError, Problem, closest, command, listed, some, writing
 from conf.frameworks import facts, git, tag_of
-from conf.load import model_named
+from conf.recipe_request import request_of
 from conf.recipes import Recipe, recipes
-from conf.schema import BEST
 from conf.version import VERSION
-from estimate.headroom import memory_problems
 from launchers import where
 from launchers.frameworks import Framework, framework_of, frameworks
 from tensorprimat.lists import Row, table
+from tensorprimat.recipe_plans import to_type, why_not
 
 _CASE = ("model", "hardware", "gpus", "precision", "framework")
 _UNITS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_s": "s a step"}
@@ -57,9 +53,9 @@ TABLE = Command(
     keys=LIST.keys,
     examples=("model=llama31_8b",),
     more="theirs, forced, differs: values of the vendor's own object that the plan keeps, that the experiment forces,\n"
-    "and that differ otherwise (dry_run=true names each); refused: of so many no plan is made; rehearsed: so many\n"
-    "completed, or are the same to a CPU as one that did; published: the vendor's own tokens/s/GPU, and on how many\n"
-    "GPUs. Every recipe is planned: a minute or two without a filter.",
+    "and that differ otherwise (dry_run=true names each); refused: so many are refused before a run;\n"
+    "rehearsed: so many completed, or are the same to a CPU as one that did; published: the vendor's own\n"
+    "tokens/s/GPU, and on how many GPUs. Every recipe is planned: some seconds.",
 )
 IMPORT = Command(
     name="recipes import",
@@ -150,7 +146,7 @@ def _table(arguments: Arguments) -> int:
     from tensorprimat.recipe_table import grouped, planned
 
     outcomes = kept.rehearsals()
-    wanted = [(recipe, planned(recipe, request_of(recipe), outcomes[recipe.name])) for recipe in _chosen(arguments)]
+    wanted = [(recipe, planned(recipe, outcomes[recipe.name])) for recipe in _chosen(arguments)]
     if arguments.switches:
         print(json.dumps([asdict(plan) for _, plan in wanted], indent=1))
     else:
@@ -163,7 +159,7 @@ def _rehearse(arguments: Arguments) -> int:
 
     today = where.now()[:10]
     version = "+".join([VERSION, *filter(None, [(where.commit() or "")[:9]])])
-    wanted = [(recipe, request_of(recipe)) for recipe in _chosen(arguments)]
+    wanted = [(recipe, " ".join(request_of(recipe))) for recipe in _chosen(arguments)]
     rows = []
     for row in rehearsed(wanted, Path(arguments["runs_dir"]), start="--classify" not in arguments.switches):
         rows.append(asdict(row))
@@ -185,7 +181,7 @@ def _row(r: Recipe, rehearsed: str) -> Row:
     case = {name: getattr(r, name) for name in _CASE}
     about = {"name": r.name, "variant": r.variant, "published": next(map(_figure, r.published), None)}
     about["rehearsed"] = rehearsed
-    more = {"release": r.release, "source": r.source, "refused": _refused(r)}
+    more = {"release": r.release, "source": r.source, "refused": why_not(r)}
     return {**case, "hardware": [*r.hardware], "framework": f"{r.framework} {r.release}", **about, **more}
 
 
@@ -213,68 +209,15 @@ def _show(arguments: Arguments) -> int:
 
 def _text(r: Recipe) -> str:
     plain = {"recipe": r, "source": r.source, "set on": r.base, "variant": r.variant, "note": r.note}
-    plain |= {"refused": _refused(r), "rehearsed": kept.rehearsals()[r.name]}
+    plain |= {"rehearsed": kept.rehearsals()[r.name]}
     lines = [f"{label:<14}{text}" for label, text in plain.items() if text is not None]
     lines += [f"{'published':<14}{figure}" for figure in figures(r)]
     parts = {"experiment": r.experiment, "settings": r.settings, "more": r.more, "environment": r.environment}
     for part, values in parts.items():
         lines += [f"{part}:" if values else f"{part}: {'none' if values is not None else 'none published'}"]
         lines += [f"  {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in (values or {}).items()]
-    request = request_of(r)
-    wrong = _wrong(request)
-    if wrong and not _wrong(f"{request} batch=vendor"):
-        request, wrong = f"{request} batch=vendor", []
-    lines += [f"{'does not run':<14}{problem.what}" for problem in wrong[:1]]
-    return "\n".join([*lines, f"{'to plan it' if wrong else 'to run it':<14}{program('launch')} {request}"])
-
-
-def _wrong(request: str) -> list[Problem]:
-    """Return why a run of `request` is refused, or does not fit its GPUs."""
-    try:
-        e = load_experiment(*request.split())
-    except ConfigError as error:
-        return list(error.problems)
-    return [*framework_of(e.framework.name).refusals(e), *memory_problems(e, devices.host_memory_bytes())]
-
-
-def request_of(r: Recipe) -> str:
-    """Return what to type for a run of it."""
-    words = {"model": r.model, "hardware": r.hardware[0], "precision": r.precision}
-    device = hardware(r.hardware[0])
-    if device is not None:
-        words = {"platform": str(device.vendor), **words}
-        in_a_node = device.gpus_per_node * device.devices_per_package
-        nodes, rest = divmod(r.gpus or _least(r, in_a_node), in_a_node)
-        words |= {"gpus_per_node": str(rest)} if not nodes else {"nodes": str(nodes)} if nodes > 1 else {}
-    stack = {"framework": r.framework, "framework.release": r.release}
-    words |= {**stack, "method": BEST, **({"recipe": r.name} if r.variant else {})}
-    return " ".join(f"{key}={value}" for key, value in words.items())
-
-
-def _least(r: Recipe, in_a_node: int) -> int:
-    """Return the GPUs of as few full nodes as the layout of a recipe for any number of them takes."""
-    tp, pp, cp, ep = _sizes(r)
-    return math.lcm(tp * pp * cp, tp * pp * ep, in_a_node)
-
-
-def _refused(r: Recipe) -> str | None:
-    """Return why no plan is made of a recipe, by the rules of conf/check.py (its experts' matrices may be left whole)
-    and of its framework."""
-    model = model_named(r.model)
-    if model and r.in_layout() not in (None, (model.num_layers, model.mtp_num_layers or 0)):
-        return "its layout of the pipeline has other layers than the model, which Megatron refuses"
-    tp, pp, cp, ep = _sizes(r)
-    unit = math.lcm(tp * pp * cp, pp * ep)
-    if r.gpus is None or r.gpus % unit == 0:
-        return None
-    return f"its own layout takes a multiple of {unit} GPUs, and it is published for {r.gpus}"
-
-
-def _sizes(r: Recipe) -> tuple[int, int, int, int]:
-    """Return TP, PP, CP and EP."""
-    names = ("tensor_model", "pipeline_model", "context", "expert_model")
-    tp, pp, cp, ep = (r.experiment.get(f"layout.{name}_parallel_size") or 1 for name in names)
-    return tp, pp, cp, ep
+    lines += [f"{label:<14}{text}" for label, text in to_type(r)]
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

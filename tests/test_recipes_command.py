@@ -12,12 +12,15 @@ import pytest
 
 from conf import load_experiment
 from conf import recipes as kept
-from conf.errors import Problem
+from conf.errors import ConfigError, Problem
+from conf.recipe_request import experiment, request_of
 from conf.recipes import Recipe
 from conf.vocabulary import read_yaml
+from launchers import make_plan, where
 from launchers.frameworks import Framework, framework_of
 from parsers.outcome import FROM_LAUNCHER
-from tensorprimat import recipes
+from tensorprimat import recipe_plans, recipes
+from tensorprimat.recipe_table import planned
 from tensorprimat.recipes import main
 from tensorprimat.rehearse_recipes import Row
 
@@ -60,6 +63,9 @@ class Made(Framework):
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     framework = Made()
+    monkeypatch.setattr(recipe_plans, "_planned", lambda r, batch: (None, []))  # conf/framework has no such stack
+    monkeypatch.setattr(recipe_plans, "experiment", lambda r, batch: None)
+    monkeypatch.setattr(recipe_plans, "too_large", lambda e: [])
     monkeypatch.setattr(recipes, "frameworks", lambda: ("made",))
     monkeypatch.setattr(recipes, "framework_of", {"made": framework}.__getitem__)
     monkeypatch.setattr(recipes, "facts", lambda name: {"release": "1.1.0", "label": "Made"})
@@ -245,8 +251,10 @@ def test_the_command_of_a_recipe_without_a_number_of_gpus_has_as_many_nodes_as_i
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name, nodes in {"MI300X-llama3.1_405B-BF16": 8, "MI355X-mixtral_8x22B_v0.1-BF16": 4}.items():
-        assert main(["show", name]) == 0
-        assert f" nodes={nodes} " in capsys.readouterr().out
+        (recipe,) = (r for r in kept.recipes() if r.name == name)
+        assert f"nodes={nodes}" in request_of(recipe)
+    assert main(["show", name]) == 0
+    assert f" nodes={nodes} " in capsys.readouterr().out
 
 
 def test_a_recipe_that_cannot_be_planned_is_listed_as_refused(
@@ -254,17 +262,61 @@ def test_a_recipe_that_cannot_be_planned_is_listed_as_refused(
 ) -> None:
     assert main(["list", "--json"]) == 0
     refused = {row["name"]: row["refused"] for row in json.loads(capsys.readouterr().out) if row["refused"]}
-    stages = [name for name, why in refused.items() if why.startswith("its layout of the pipeline has other layers")]
-    assert len(refused) - len(stages) == 7, "TOO_FEW in tests/nvidia/test_bridge_recipes.py"
+    by = {name: next(r for r in kept.recipes() if r.name == name) for name in refused}
+    stages = [name for name, why in refused.items() if "has other layers than the model" in why]
+    large = [name for name, why in refused.items() if "for its model states alone" in why]
     assert sorted({name.partition("_v3")[0] for name in stages}) == ["MI355X-deepseek", "pretrain_deepseek"]
     assert len(stages) == 11
+    assert sorted({(by[name].model, by[name].hardware[0]) for name in large}) == [
+        (model, gpu) for model in ("deepseek_v3", "qwen3_235b_a22b") for gpu in ("mi300x", "mi325x")
+    ]
+    others = [name for name in refused if name not in (*stages, *large)]
+    assert sum(by[name].framework == "megatron_bridge" for name in others) == 7, "TOO_FEW in test_bridge_recipes.py"
+    assert sum(by[name].framework == "primus" for name in others) == 14, "gpt-oss, and 126 layers over 8 stages"
+    assert len(others) == 21
     name = "deepseek_v3_pretrain_64gpu_h100_bf16_config"
-    why = "its own layout takes a multiple of 512 GPUs, and it is published for 64"
+    why = "TP 1 × EP 64 × PP 8 does not divide 64 GPUs"
     assert refused[name] == why
     assert main(["list", "model=deepseek_v3", "hardware=h100", "gpus=64"]) == 0
     assert f"{name} is refused: {why}" in capsys.readouterr().out
     assert main(["show", name]) == 0
     assert why in capsys.readouterr().out
+
+
+# Of each stack and reason one that planning refuses, and one that it does not.
+PLANNED = (
+    *("MI300X-llama3.1_405B-BF16", "MI355X-gpt_oss_20B-FP8", "MI355X-deepseek_v3-BF16", "MI300X-llama3.1_8B-BF16"),
+    *("qwen3_235b_a22b_pretrain_64gpu_gb200_fp8cs_config", "llama3_8b_pretrain_8gpu_b200_bf16_config"),
+    *("pretrain_deepseek_v3_b200_256gpus_bf16", "pretrain_mixtral_8x7b_h100_64gpus_bf16"),
+    *("llama3_70b_pretrain_config_b200_bf16_v2", "MI355X-mixtral_8x22B_v0.1-BF16"),
+)
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_every_listing_says_what_planning_says(name: str) -> None:
+    (recipe,) = (r for r in kept.recipes() if r.name == name)
+    typed = (*request_of(recipe, "vendor"), f"recipe={recipe.name}", "dry_run=true")
+    try:
+        e = load_experiment(*typed)
+        assert replace(e, reasons=(), dry_run=False) == replace(experiment(recipe), reasons=())
+        make_plan(e, where.host())
+        said: list[Problem] = []
+    except ConfigError as error:
+        said = list(error.problems)
+    assert [p.what for p in recipe_plans.refusals(recipe)] == [p.what for p in said if "this is" not in p.what]
+    assert (planned(recipe, kept.rehearsals()[name]).refused is None) == (not said)
+
+
+def test_a_recipe_that_does_not_run_is_shown_with_what_does_and_no_command_that_starts_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = run(capsys, "show", "MI300X-qwen3_235B_A22B-BF16")[0]
+    assert "does not fit" in out and "nearest that can is MI355X-qwen3_235B_A22B-BF16" in out
+    assert "to run it" not in out and out.rstrip().endswith("dry_run=true")
+    out = run(capsys, "show", "MI300X-deepseek_v3-BF16")[0]
+    assert "no recipe of this vendor for deepseek_v3 fits" in out and "to run it" not in out
+    out = run(capsys, "show", "MI355X-gpt_oss_20B-FP8")[0]
+    assert "refused " in out and "tensorprimat launch" not in out
 
 
 def test_no_model_states_are_counted_of_a_recipe_that_shards_more_than_the_optimizer() -> None:
@@ -293,16 +345,16 @@ def test_the_table_counts_what_plans_keep_and_what_they_have_otherwise(capsys: p
     words = ("table", "model=deepseek_v3", "hardware=mi300x", "precision=bf16")
     (row,) = json.loads(run(capsys, *words, "--json")[0])
     (recipe,) = (r for r in kept.recipes() if r.name == row["recipe"])
-    e = load_experiment(*recipes.request_of(recipe).split(), f"recipe={recipe.name}", "batch=vendor")
+    e = load_experiment(*request_of(recipe), f"recipe={recipe.name}", "batch=vendor")
     differences = framework_of("primus").differences(e)
     assert row["forced"] + row["differs"] == len(differences) > 10
-    assert row["theirs"] == len(recipe.settings) - len(differences) and row["refused"] is None
+    assert row["theirs"] == len(recipe.settings) - len(differences) and "for its model states alone" in row["refused"]
     assert row["rehearsed"] == str(kept.rehearsals()[recipe.name])
     header, line = run(capsys, *words)[0].splitlines()
     cells = dict(zip(header.split(), line.replace("primus v26.5", "primus").split(), strict=True))
     assert cells["recipes"] == "1" and cells["gpus"] == "any" and cells["theirs"] == str(row["theirs"])
-    words = ("table", "model=deepseek_v3", "hardware=h100", "framework=nemo", "--json")
-    refused = [one["refused"] for one in json.loads(run(capsys, *words)[0])]
+    of_nemo = ("table", "model=deepseek_v3", "hardware=h100", "framework=nemo", "--json")
+    refused = [one["refused"] for one in json.loads(run(capsys, *of_nemo)[0])]
     assert len(refused) == 3 and all("other layers than the model" in why for why in refused)
 
 

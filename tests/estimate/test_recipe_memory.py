@@ -8,11 +8,11 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
+from conf.recipe_request import request_of
 from conf.recipes import Recipe, recipes
 from conf.resolve import Experiment
 from conf.vocabulary import read_yaml
 from estimate.headroom import headroom
-from tensorprimat.recipes import request_of
 
 REFUSED = 7  # published for a number of GPUs that their own layout does not divide
 PUBLISHED = [r for r in recipes() if r.published]
@@ -23,7 +23,7 @@ def own(recipe: Recipe) -> Experiment | None:
     length = f"training.seq_length={recipe.experiment['training.seq_length']}"
     for batch in ("batch=vendor", "batch=identical"):
         try:
-            return load_experiment(*request_of(recipe).split(), length, batch)
+            return load_experiment(*request_of(recipe), length, batch)
         except ConfigError:
             continue
     return None
