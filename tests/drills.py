@@ -72,7 +72,9 @@ class Stub:
         """Start a launch; its name is t, unless the arguments say otherwise."""
         fixed = ("platform=cpu", "framework=megatron", f"framework.python={self._python}", f"runs_dir={self.runs}")
         sizes = (f"training.train_iters={iterations}", "optimizer.lr_warmup_iters=2")
-        argv = [sys.executable, str(ROOT / "launch.py"), *fixed, *sizes, "name=t", *arguments]
+        # a shell lets what it starts in the background ignore it, and the launcher leaves that so
+        heard = ("env", "--default-signal=QUIT")
+        argv = [*heard, sys.executable, str(ROOT / "launch.py"), *fixed, *sizes, "name=t", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(argv, text=True, env={**os.environ, **env}, **pipes)  # type: ignore[call-overload, no-any-return]
 

@@ -88,7 +88,7 @@ def test_the_outcome_and_its_reason(capsys: Capture) -> None:
     # Another setting beside the image is no other container.
     expect(ran(OLD, *EVEN), ran(NEW, *SLOW, lr=0.1), 3, "cannot tell", "not comparable")
     *done, fourth = ran(NEW, *EVEN, 2.0)
-    expect(ran(OLD, *EVEN, 2.0), [*done, replace(fourth, status="running")], 3, "cannot tell", "running$")
+    expect(ran(OLD, *EVEN, 2.0), [*done, replace(fourth, status="running")], 1, "failed run", "killed: its launcher")
     for status in ("failed", "out_of_memory", "diverged", "hung", "killed"):
         died = replace(fourth, status=status, cause="RCCL error", steps=())
         expect(ran(OLD, *EVEN, 2.0), [*done, died], 1, "failed run", f"{status}: RCCL error$")
