@@ -75,6 +75,9 @@ def test_a_switch_that_changes_what_a_gpu_computes_decides_and_one_of_speed_does
     slower = compared(of("nemo"), of("primus", evaluation=[2, 1]))
     assert slower.audit.verdict.word == "comparable"
     assert "(nemo / primus): evaluation null / [2, 1]" in " ".join(slower.conditions)
+    interval = "garbage_collection_interval"
+    by_hand = compared(of("nemo", **{interval: None}), of("primus", **{interval: 1}))
+    assert f"(nemo / primus): {interval} null / 1" in " ".join(by_hand.conditions)
 
 
 def test_an_object_that_one_stack_alone_has_is_one_row_and_a_run_that_nobody_read_none() -> None:

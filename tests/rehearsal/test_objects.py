@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,20 @@ def test_an_object_by_the_arguments_that_it_is_made_with(read: Any) -> None:
     made = read.given(Model, (config,), {"rotary_percent": 0.5, "unknown": 1})
     described = read.described({"GPTModel": made, "Config": config})["GPTModel"]
     assert (described["fields"], described["defaults"]) == ({"rotary_percent": 0.5}, {"rotary_percent": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("trainers", "interval"),
+    [
+        ((None, SimpleNamespace(manual_gc=True, manual_gc_interval=1)), 1),
+        ((None, SimpleNamespace(manual_gc=False, manual_gc_interval=1)), None),
+        ((None, SimpleNamespace(manual_gc=True, manual_gc_interval=0)), None),
+        ((SimpleNamespace(callbacks=[object(), SimpleNamespace(gc_interval_train=100)]),), 100),
+        ((SimpleNamespace(callbacks=[object()]), None), None),
+    ],
+)
+def test_after_how_many_steps_garbage_is_collected_by_hand(read: Any, trainers: Any, interval: int | None) -> None:
+    assert read.collection_interval(trainers) == interval
 
 
 def test_variables_that_steer_numerics_and_communication(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,11 +100,13 @@ def lightning(trainer: Any) -> Named:
 
 class Switches(NamedTuple):
     """The switches of a process that decide how fast a step is, or how it is rounded, beside all configuration: as
-    they are while steps are made. workers: of the training data's loader, as its iterator has them. evaluation: after
-    so many steps so many batches."""
+    they are while steps are made. garbage_collection: by Python itself; its interval: after how many steps the stack
+    collects by hand. workers: of the training data's loader, as its iterator has them. evaluation: after so many steps
+    so many batches."""
 
     garbage_collection: bool
     garbage_collection_threshold: tuple[int, ...]
+    garbage_collection_interval: int | None
     num_workers: int | None
     pin_memory: bool | None
     persistent_workers: bool | None
@@ -130,6 +132,7 @@ def switches(
     values = Switches(
         garbage_collection=gc.isenabled(),
         garbage_collection_threshold=gc.get_threshold(),
+        garbage_collection_interval=collection_interval(trainers),
         num_workers=getattr(loader, "_num_workers", None),
         pin_memory=getattr(loader, "_pin_memory", None),
         persistent_workers=getattr(loader, "_persistent_workers", None),
@@ -148,6 +151,15 @@ def switches(
         cudnn_benchmark=cudnn.benchmark,
     )
     return Named(Switches, values._asdict(), {})
+
+
+def collection_interval(trainers: tuple[Any, ...]) -> int | None:
+    """Return after how many steps a stack collects garbage by hand; None where it never does. By Megatron's names, and
+    that of NeMo's callback. A stack may have Python's collector off in either case, as Primus has."""
+    callbacks = tuple(callback for trainer in trainers for callback in getattr(trainer, "callbacks", None) or ())
+    by_hand = _first_of(trainers, "manual_gc")
+    interval: int | None = _first_of(trainers, "manual_gc_interval") if by_hand else None
+    return interval or _first_of(callbacks, "gc_interval_train")
 
 
 def evaluation(trainers: tuple[Any, ...]) -> tuple[float, float] | None:
