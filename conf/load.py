@@ -85,6 +85,9 @@ def spelled_out(overrides: Iterable[str]) -> list[str]:
         path = _key(text) == "data" and "/" in value
         older = _key(text) == "layout" and value == BEST
         if _key(text) == "cluster" and value.endswith((".yaml", ".yml")):
+            if not Path(value).is_file():
+                hint = "cluster=slurm, or the file of your site, with the keys of conf/cluster/slurm.yaml"
+                raise ConfigError(Problem("cluster", "there is no such file", value, hint=hint))
             spelled += ["cluster=slurm", *flattened({"cluster": read_yaml(Path(value))})]
             continue
         spelled += ["data=prefix", f"data.path={value}"] if path else [f"method={value}"] if older else [text]
