@@ -71,6 +71,7 @@ def elsewhere(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, program, "--prefix", elsewhere / "corpus", *tokens], check=True, capture_output=True
     )
+    (elsewhere / "site.yaml").write_text("job:\n  partition: batch\n  options: {exclusive: true}\n", encoding="utf-8")
     (elsewhere / "b.log.gz").write_bytes(gzip.compress(LOG))
     (elsewhere / "power.csv").write_text("timestamp, index, power.draw [W]\n2026/09/11 04:19:41.0, 0, 100 W\n")
     sides = (("nvidia", "h100", "A"), ("amd", "mi300x", "B"))
