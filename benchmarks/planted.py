@@ -7,12 +7,12 @@
     .venv/bin/python benchmarks/planted.py --keep DIR            what has completed in DIR is not run again
     .venv/bin/python benchmarks/planted.py --seconds 3600        nothing is started after that; 0: DIR is compared again
 
-Each fault is planted in one side of two rehearsals of the same experiment. It passes where `compare` says
-"comparable", exit code 0: a defect. It is right where the first thing that differs, in the order of a step, is said to
-be in the part that the fault is in (of what parts nothing: where its name is said), and named where one of its words is
-said that is not said of the same stacks without the fault, too. A run that dies shows nothing: its row is an ERROR, and
-so is one of runs of two commits; neither counts as found. Fails where a fault passes, a clean pair alarms, or one of
-either is an ERROR or did not run. Every answer is a line of DIR/results.jsonl.
+Each fault is planted in one side of two rehearsals of the same experiment. It passes where `compare` says "comparable",
+exit code 0: a defect. It is right where the first thing that differs, in the order of a step, is said to be in the part
+that the fault is in (of what parts nothing: where its name is said), and named where one of its words is said that is
+not said of the same stacks without the fault, too. A run that dies shows nothing: its row is an ERROR, and so is one of
+runs of two commits; neither counts as found. One that trains to its end and is then refused is. Fails where a fault
+passes, a clean pair alarms, or one of either is an ERROR or did not run. Every answer is a line of DIR/results.jsonl.
 
 First come the faults in environment, provenance, schedule and the vendors' stacks, then the clean pairs, then the
 faults in the engine."""
