@@ -2,6 +2,7 @@
 
     python benchmarks/estimate.py                      all splits, ten minutes on one core
     python benchmarks/estimate.py configuration speed  some of them
+    python benchmarks/estimate.py later                the shipped parameters on MLPerf Training v5.1, unseen by any fit
 
 Splits of the runs in conf/tables/measured.csv, of which each fold is predicted by a fit to the others that starts from
 the priors: unseen configuration (10 folds of complete configurations), unseen source, unseen GPU. Anchors: of a source
@@ -37,6 +38,9 @@ from estimate.measured import read_runs
 from estimate.predict import predict
 from estimate.step_time import cases_of, step_time, vendor_of
 
+# Of mlcommons/training_results_v5.1: the median logged step time, or batch / median rate of blocks, without the first
+# one and the evaluation; the layout is of the submitter's only configuration whose nodes, batch and accumulation agree.
+LATER = Path(__file__).with_name("mlperf_v5.1.csv")
 FEWEST = 4  # runs of one framework and GPU in a source, for anchors
 MANY = 200_000
 DIRECTIONS = {"TP": "tensor_model", "PP": "pipeline_model", "VP": "virtual_pipeline_model", "CP": "context"}
@@ -113,6 +117,14 @@ def anchored(runs: Runs, count: int) -> Numbers:
     return error
 
 
+def later(runs: Runs) -> None:
+    """Print the errors of the shipped parameters on runs that no fit had, and how many lie in the 95 % interval."""
+    predicted = predict(runs.jobs)
+    table("published after the fit: MLPerf Training v5.1", np.log(predicted.step_time_s / runs.step_time_s), runs)
+    inside = (predicted.low_95_s <= runs.step_time_s) & (runs.step_time_s <= predicted.high_95_s)
+    print(f"in the 95 % interval: {100 * inside.mean():.1f} %")
+
+
 def speed(runs: Runs) -> None:
     """Print predictions per second."""
     chosen = np.random.default_rng(0).integers(0, runs.jobs.count, MANY)
@@ -133,7 +145,7 @@ def _layouts(runs: Runs) -> Jobs:
 
 def main() -> None:
     """Print the tables that were chosen."""
-    parts = ("configuration", "source", "gpu", "anchors", "worst", "speed")
+    parts = ("later", "configuration", "source", "gpu", "anchors", "worst", "speed")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="all where none is named")
     chosen = parser.parse_args().parts or parts
@@ -153,6 +165,8 @@ def main() -> None:
     if "anchors" in chosen:
         for count in (1, 3):
             table(f"unseen source, after {count} of its runs", anchored(runs, count), runs)
+    if "later" in chosen:
+        later(read_runs(LATER))
     if "speed" in chosen:
         speed(runs)
 
