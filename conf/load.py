@@ -46,6 +46,10 @@ def settle(overrides: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         raise ConfigError(
             Problem("layout", what, f"method={_chosen(overrides, 'method')}", hint="leave one of them out")
         )
+    typed = _chosen(overrides, "training.global_batch_size")
+    if typed is not None and _chosen(overrides, "batch") == "vendor":
+        what = "batch=vendor keeps each recipe's own, and this is another"
+        raise ConfigError(Problem("training.global_batch_size", what, typed, hint="leave one of them out"))
     settled, reasons = spelled_out(overrides), list[str]()
     if _platform_is_auto(settled):
         platform, because = _platform(settled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 from conf import devices
 from conf.check import wrong
@@ -77,6 +78,13 @@ def _packages(e: Experiment) -> Iterator[Problem]:
     if missing := [name for name in missing if not is_module(name, python)]:
         what = f"{' and '.join(missing)} missing in {python or sys.executable}"
         yield Problem("framework", what, hint=e.framework.install)
+
+
+def other_release(e: Experiment) -> Iterator[Problem]:
+    """Yield the problem of a recipe of another release than the installed one; nothing where none is installed."""
+    with suppress(ConfigError):
+        installed = versions(e.framework.distributions, e.framework.python) if e.recipe else {}
+        yield from _release(e, installed.get(e.framework.distributions[-1]) if installed else None)
 
 
 def _release(e: Experiment, installed: str | None) -> Iterator[Problem]:

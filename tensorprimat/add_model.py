@@ -28,7 +28,9 @@ _LARGE = 60e9  # parameters from which a learning rate of half the usual one is 
 
 def _published(text: str) -> tuple[str, int]:
     """Read a number of parameters as its digits and the power of ten behind them. Raises ValueError."""
-    plain = text.replace(",", "").replace("_", "").strip().upper()
+    plain = text.replace("_", "").strip().upper()
+    if re.fullmatch(r"\d{1,3}(,\d{3}){1,5}", plain, re.ASCII):  # 3,5B is no count: 35B or 3.5B
+        plain = plain.replace(",", "")
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,12})?) *([MBT]?|E\d\d?)", plain, re.ASCII)
     if match is None or ("." in match[1] and not match[2]):
         raise ValueError("a number of parameters, such as 7615616512, 7.6B or 7.6e9")

@@ -95,9 +95,10 @@ def _requested(overrides: Sequence[str], multirun: bool) -> Iterator[Experiment]
 def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
     """Check every experiment, then run each; a signal ends them all, a failure does not.
 
-    A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record."""
+    A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record. But a recipe of a release
+    that is not installed is refused before."""
     host, checked = where.host(), [e for e in requested if not e.rehearse]
-    problems = [p for e in checked for p in preflight.problems(e)]
+    problems = [p for e in requested for p in (preflight.other_release(e) if e.rehearse else preflight.problems(e))]
     problems = problems or [p for e in checked for p in too_large(e)]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]
     if problems:

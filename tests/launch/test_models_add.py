@@ -322,6 +322,8 @@ WORDS = [
     (("parameters=1B",), "2B: 1,543,714,304, rounded to the digits given"),
     (("parameters=1543714305",), "1543714304"),
     (("parameters=1.5",), "a number of parameters, such as"),
+    (("parameters=1,5B",), "a number of parameters, such as"),
+    (("parameters=1,54",), "a number of parameters, such as"),
     (("parameters=many",), "a number of parameters, such as"),
     (("name=../mine",), "name: is given twice"),
     (("another.json",), "PATH: takes one config.json"),

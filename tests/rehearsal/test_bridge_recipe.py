@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from stacks import interpreter
 from test_launch_rehearsal import command, record
+
+from launch import main as launch
 
 pytestmark = pytest.mark.nvidia
 
@@ -39,6 +42,16 @@ def test_what_a_rank_of_a_recipe_runs_is_what_the_plan_says(tmp_path: Path) -> N
     plain["dataset.sequence_length"] = plain.pop("dataset.seq_length")  # which Bridge 0.3.1 has it under
     unlike = {path: (value, ran) for path, value in plain.items() if (ran := at(dump, path)) != value}
     assert unlike == {} and len(plain) > 100
+
+
+def test_a_recipe_of_another_release_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = ("model=llama31_8b", "hardware=b200", "platform=nvidia", "framework=megatron_bridge", "rehearse=layout")
+    python = f"framework.python={interpreter('megatron_bridge')}"
+    assert launch([*case, python, "method=max_performance", "framework.release=0.6.0", f"runs_dir={tmp_path}"]) == 2
+    assert "is of another release than the installed Megatron-Bridge" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
 
 
 def at(dump: Any, path: str) -> Any:
