@@ -71,16 +71,8 @@ def find_runs(
             runs += read_plans(path)
         except UserError as error:
             problems.extend(error.problems)
-    unusable: list[Problem] = []
-    for count, directory in enumerate(directories, start=1):
-        try:
-            record = settled(read_lazily(directory), directory)
-            if skipped is not None:
-                len(record.steps)
-            runs.append(Run(str(directory), record))
-        except UserError as error:
-            unusable.extend(error.problems)
-        progress(count, len(directories))
+    read, unusable = _records(directories, progress, with_steps=skipped is not None)
+    runs += read
     if skipped is None or not runs:
         problems += [replace(one, hint=one.hint or _SKIP) for one in unusable]
     else:
@@ -102,6 +94,21 @@ def find_and_warn(
     for text in (*(f"skipped: {problem}" for problem in skipped or ()), *(f"warning: {c}" for c in cautions(runs))):
         print(plain(text, keep="\n"), file=sys.stderr)
     return runs
+
+
+def _records(directories: Sequence[Path], progress: Progress, with_steps: bool) -> tuple[list[Run], list[Problem]]:
+    """Return the records that can be used, and why the others cannot. with_steps: each is judged by its steps, too."""
+    runs, unusable = list[Run](), list[Problem]()
+    for count, directory in enumerate(directories, start=1):
+        try:
+            record = settled(read_lazily(directory), directory)
+            if with_steps:
+                len(record.steps)
+            runs.append(Run(str(directory), record))
+        except UserError as error:
+            unusable.extend(error.problems)
+        progress(count, len(directories))
+    return runs, unusable
 
 
 def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:

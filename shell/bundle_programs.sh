@@ -6,7 +6,7 @@ set -euo pipefail
 
 stack=bundle
 rendered=bundle.json
-asked_nodes=${NNODES:-${SLURM_NNODES:-}} asked_gpus=${GPUS_PER_NODE:-} asked_iterations=${TRAIN_ITERS:-}
+given_nodes=${NNODES:-${SLURM_NNODES:-}} given_gpus=${GPUS_PER_NODE:-} given_iterations=${TRAIN_ITERS:-}
 export PYTHON=${PYTHON:-python3}
 
 stack_dry_run() {
@@ -14,16 +14,16 @@ stack_dry_run() {
   cat "$here/env.sh" "$here/train.sh"
 }
 
-# same NAME ASKED RENDERED
+# same NAME GIVEN RENDERED
 same() {
   [[ -z $2 || $2 == "$3" ]] || fail "$1=$2, and the bundle was rendered for ${3:-its own}." \
     "Try python launch.py … with the other number and bundle=ANOTHER/FOLDER"
 }
 
 stack_ready() {
-  same NNODES "$asked_nodes" "$NNODES"
-  same GPUS_PER_NODE "$asked_gpus" "$GPUS_PER_NODE"
-  same TRAIN_ITERS "$asked_iterations" ""
+  same NNODES "$given_nodes" "$NNODES"
+  same GPUS_PER_NODE "$given_gpus" "$GPUS_PER_NODE"
+  same TRAIN_ITERS "$given_iterations" ""
   [[ $NODE_RANK =~ ^[0-9]+$ && $NODE_RANK -lt $NNODES ]] || fail "NODE_RANK=$NODE_RANK is no node of $NNODES." \
     "Try NODE_RANK=0 on the first one, 1 on the next"
   command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON is no command here. Try PYTHON=/path/to/python bash run.sh"

@@ -1,7 +1,7 @@
 """Print facts of this machine and this Primus, as a mark for the record: python3 primus_facts.py [ENVIRONMENT.sh]
 
-Runs in the environment that trains, before it, and needs the standard library, primus_check.py and
-rank_program.py beside it. What is not known is left out.
+Runs in the environment that trains, before it, and needs the standard library, bundle_marks.py,
+primus_check.py and rank_program.py beside it. What is not known is left out.
 ENVIRONMENT.sh: shell/environment.sh, where nothing of ours has reported the host's facts already."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bundle_marks import host_facts
 from image_facts import absent, header_version, image_facts
 from primus_check import git, output, version_of
 from rank_program import installed, mark
@@ -35,8 +36,7 @@ def facts(environment_script: str | None = None) -> dict[str, Any]:
     if os.environ.get("TPRIMAT_REHEARSE"):
         values["stand_in"] = "torch.cuda"
     if environment_script is not None:
-        lines = output("bash", environment_script).splitlines()
-        values |= dict(line.split("=", 1) for line in lines if "=" in line)
+        values |= host_facts(environment_script)
         values |= {} if values.get("stand_in") else _devices()
     return {name: value for name, value in values.items() if value is not None}
 
