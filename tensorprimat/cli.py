@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "metrics": ("metrics.cli", "METRICS", "main", "figures of runs: RUN; cost, energy, check, flops"),
     "compare": ("compare.cli", "COMPARE", "main", "compare runs: RUN RUN -o DIR"),
     "estimate": ("estimate.cli", "ESTIMATE", "main", "memory, step time and cost before anyone rents a GPU: KEY=VALUE"),
+    "measure": ("measure.cli", "MEASURE", "main", "what this machine can really do: rates and links, in minutes"),
     "models": ("tensorprimat.add_model", "MODELS", "main", "the models of conf/model; add PATH: one more"),
     "gpus": ("tensorprimat.lists", "GPUS", "gpus", "the GPUs of conf/hardware"),
     "prices": ("tensorprimat.lists", "PRICES", "prices", "the example prices of conf/price"),

@@ -1,0 +1,159 @@
+"""Time pieces of work on every rank at once: what `tprimat measure` starts by torchrun, on CPU, CUDA or ROCm.
+
+    python -m torch.distributed.run --standalone --nproc-per-node N measure.py --settings FILE.json
+
+The settings name the visits (a case in a round), in random order. Each rank appends one line of JSON to samples-RANK.jsonl
+beside them for each visit; a visit whose line is cut is made again. Needs torch and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rank_program import die_with_parent, machine_facts, mark, say
+
+WARM = 0.05  # a call that is no more faster than this than the fastest before it is warm
+MOST_WARM_UP = 20  # calls
+
+
+def main() -> int:
+    die_with_parent()
+    parser = argparse.ArgumentParser(description="one rank of tprimat measure; start it with torchrun")
+    parser.add_argument("--settings", required=True, metavar="FILE.json")
+    path = Path(parser.parse_args().settings)
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    # their new names are those of torch 2.13, the old ones work everywhere
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated")
+    import torch
+    import torch.distributed as dist
+
+    gpu = torch.cuda.is_available() and settings["accelerator"]
+    local = int(os.environ["LOCAL_RANK"])
+    if gpu:
+        torch.cuda.set_device(local)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+    if dist.get_rank() == 0:
+        mark("facts", machine_facts(gpu))
+    try:
+        return _visit_all(settings, path.parent, torch.device("cuda", local) if gpu else torch.device("cpu"))
+    finally:
+        dist.destroy_process_group()
+
+
+def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> int:
+    import torch
+    import torch.distributed as dist
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    counts = sorted({world, *(case["ranks"] for case in settings["cases"])})
+    groups = {count: dist.new_group(list(range(count))) for count in counts}
+    ends, stopped = time.monotonic() + settings["limit_s"], _Stopped()
+    torch.manual_seed(rank)
+    gc.disable()
+    with (folder / f"samples-{rank}.jsonl").open("a", encoding="utf-8") as samples:
+        for done, (turn, index) in enumerate(settings["visits"]):
+            # the first rank decides for all, so that none waits for one that has ended
+            late = torch.tensor([float(stopped.signal is not None or time.monotonic() > ends)])
+            dist.all_reduce(late, dist.ReduceOp.MAX)
+            if late.item():
+                if rank == 0:
+                    say(f"measure: stopped after {done} of {len(settings['visits'])} visits")
+                return 0
+            case = settings["cases"][index]
+            if rank in case.get("pair", range(case["ranks"])):
+                torch.set_num_threads(max(1, settings["cores"] // case["ranks"]))
+                line = {"case": index, "round": turn, "rank": rank, **_visit(case, device, groups)}
+                samples.write(json.dumps(line) + "\n")
+                samples.flush()
+            if rank == 0 and done % 50 == 0:
+                say(f"measure: {done} of {len(settings['visits'])} visits")
+    return 0
+
+
+class _Stopped:
+    """Whether somebody wants this to end: after the visit that is running."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _: object) -> None:
+        self.signal = number
+
+
+def _visit(case: Mapping[str, Any], device: Any, groups: Mapping[int, Any]) -> dict[str, Any]:
+    """Return seconds of one call of the case's work, how many calls were timed and how many warmed up; or an error."""
+    import torch
+    from measured_work import work_of
+
+    try:
+        with torch.set_grad_enabled(bool(case.get("backward"))):
+            work = work_of(case, device, groups)
+            return _timed(work, case, device, groups)
+    except (RuntimeError, NotImplementedError, ValueError) as error:  # torch's, of a dtype or size that it cannot do
+        return {"seconds": None, "error": " ".join(str(error).split())[:300]}
+
+
+def _timed(
+    work: Callable[[], object], case: Mapping[str, Any], device: Any, groups: Mapping[int, Any]
+) -> dict[str, Any]:
+    import torch
+
+    def seconds_of(calls: int) -> float:
+        started = time.perf_counter()
+        for _ in range(calls):
+            work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - started) / calls
+
+    together = case["kind"] in _TOGETHER
+    fastest, warm_up = seconds_of(1), 1
+    while warm_up < MOST_WARM_UP:
+        latest = seconds_of(1)
+        warm_up += 1
+        settled, fastest = latest > fastest * (1 - WARM), min(latest, fastest)
+        if _agreed(settled, case, groups) if together else settled:
+            break
+    calls = max(1, int(case["least_s"] / max(fastest, 1e-9)))
+    if together:  # ranks that wait for each other make as many calls
+        calls = _agreed(calls, case, groups)
+    import torch.distributed as dist
+
+    if "pair" not in case:
+        dist.barrier(groups[case["ranks"]])  # at the same time, as in training
+    return {"seconds": seconds_of(calls), "calls": calls, "warm_up": warm_up}
+
+
+def _agreed(value: int, case: Mapping[str, Any], groups: Mapping[int, Any]) -> int:
+    """Return the least value of the ranks of the case."""
+    import torch
+    import torch.distributed as dist
+
+    shared = torch.tensor([int(value)])
+    if pair := case.get("pair"):
+        first, second = pair
+        if dist.get_rank() == first:
+            dist.send(shared, second)
+        else:
+            dist.recv(shared, first)
+    else:
+        dist.all_reduce(shared, dist.ReduceOp.MIN, group=groups[case["ranks"]])
+    return int(shared.item())
+
+
+_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "overlap")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

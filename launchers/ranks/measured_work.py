@@ -1,0 +1,205 @@
+"""What `tprimat measure` times: for each kind of work a function that makes its tensors and returns what runs once.
+
+The words of a case are those of measure/cases.py: sizes in elements, rows, columns or bytes as its kinds state them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+Work = Callable[[], object]
+Groups = Mapping[int, "dist.ProcessGroup | None"]
+"""The process group of the first ranks, by their number."""
+LAUNCHES = 200  # of one small kernel, timed as one
+
+
+def work_of(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    """Return the work of a case. KeyError: no such kind. RuntimeError: torch cannot do it here, or lacks the memory."""
+    return _KINDS[case["kind"]](case, device, groups)
+
+
+def _random(case: Mapping[str, Any], device: torch.device, *shape: int, grad: bool = False) -> torch.Tensor:
+    drawn = torch.randn(shape, device=device).to(getattr(torch, case["dtype"]))
+    return drawn.requires_grad_(grad)
+
+
+def _gemm(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Multiply as a linear layer does: rows of m tokens by a weight of n × k."""
+    rows, weight = _random(case, device, case["m"], case["k"]), _random(case, device, case["n"], case["k"])
+    return lambda: functional.linear(rows, weight)
+
+
+def _grouped(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Multiply for each expert in turn, as experts without a grouped kernel do."""
+    rows = _random(case, device, case["experts"], case["m"], case["k"])
+    weights = _random(case, device, case["experts"], case["n"], case["k"])
+    return lambda: [functional.linear(one, weight) for one, weight in zip(rows, weights, strict=True)]
+
+
+def _attention(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    shape = (case["batch"], case["heads"], case["seq"], case["channels"])
+    query, key, value = (_random(case, device, *shape, grad=bool(case["backward"])) for _ in range(3))
+
+    def forward() -> torch.Tensor:
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    if not case["backward"]:
+        return forward
+    gradient = torch.ones_like(query)
+    return lambda: torch.autograd.grad(forward(), (query, key, value), gradient)
+
+
+def _copy(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    source = _random(case, device, case["n"])
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def _triad(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    a, b, c = (_random(case, device, case["n"]) for _ in range(3))
+    return lambda: torch.add(b, c, alpha=3.0, out=a)
+
+
+def _rms_norm(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    rows, weight = _random(case, device, case["rows"], case["width"]), _random(case, device, case["width"])
+    return lambda: functional.rms_norm(rows, (case["width"],), weight)
+
+
+def _swiglu(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    gate, up = _random(case, device, case["rows"], 2 * case["width"]).chunk(2, dim=-1)
+    return lambda: functional.silu(gate) * up
+
+
+def _rope(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Turn the halves of each head, as Megatron's rotary embedding does without its fused kernel."""
+    heads = _random(case, device, case["rows"], case["width"] // case["channels"], case["channels"])
+    cos, sin = (_random(case, device, case["rows"], 1, case["channels"]) for _ in range(2))
+    return lambda: heads * cos + torch.roll(heads, case["channels"] // 2, dims=-1) * sin
+
+
+def _softmax(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    logits = _random(case, device, case["rows"], case["width"])
+    return lambda: torch.softmax(logits, dim=-1)
+
+
+def _adam(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    weight = torch.nn.Parameter(torch.zeros(case["n"], device=device))
+    weight.grad = torch.ones_like(weight)
+    return torch.optim.AdamW([weight], lr=1e-4, fused=True).step
+
+
+def _launches(_: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    small = torch.zeros(1, device=device)
+
+    def launch() -> None:
+        for _ in range(LAUNCHES):
+            small.add_(1.0)
+
+    return launch
+
+
+def _graph(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    """Replay the same launches as one graph of CUDA or HIP."""
+    launch, graph = _launches(case, device, groups), torch.cuda.CUDAGraph()
+    launch()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        launch()
+    return graph.replay
+
+
+def _to_device(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    host = torch.zeros(case["n"], dtype=torch.uint8, pin_memory=True)
+    there = torch.empty_like(host, device=device)
+    return lambda: there.copy_(host, non_blocking=True)
+
+
+def _to_host(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    host = torch.empty(case["n"], dtype=torch.uint8, pin_memory=True)
+    there = torch.zeros_like(host, device=device)
+    return lambda: host.copy_(there, non_blocking=True)
+
+
+def _bytes(case: Mapping[str, Any], device: torch.device, parts: int = 1) -> torch.Tensor:
+    """Return fp32 elements of about so many bytes, which `parts` divides."""
+    return torch.zeros(max(1, case["bytes"] // 4 // parts) * parts, device=device)
+
+
+def _all_reduce(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    whole, group = _bytes(case, device), groups[case["ranks"]]
+    return lambda: dist.all_reduce(whole, group=group)
+
+
+def _all_gather(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    ranks, group = case["ranks"], groups[case["ranks"]]
+    whole = _bytes(case, device, ranks)
+    part = torch.zeros_like(whole[: len(whole) // ranks])
+    return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+
+
+def _reduce_scatter(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    ranks, group = case["ranks"], groups[case["ranks"]]
+    whole = _bytes(case, device, ranks)
+    part = torch.zeros_like(whole[: len(whole) // ranks])
+    return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+
+
+def _all_to_all(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    whole, group = _bytes(case, device, case["ranks"]), groups[case["ranks"]]
+    other = torch.empty_like(whole)
+    return lambda: dist.all_to_all_single(other, whole, group=group)
+
+
+def _send(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Send from one rank of a pair to the other and back: half of it is one way."""
+    whole, here, (first, second) = _bytes(case, device), dist.get_rank(), case["pair"]
+
+    def there_and_back() -> None:
+        if here == first:
+            dist.send(whole, second)
+            dist.recv(whole, second)
+        else:
+            dist.recv(whole, first)
+            dist.send(whole, first)
+
+    return there_and_back
+
+
+def _overlap(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    """Reduce while a product runs; both alone are cases of their own."""
+    product, whole, group = _gemm(case, device, groups), _bytes(case, device), groups[case["ranks"]]
+
+    def both() -> None:
+        reduced = dist.all_reduce(whole, group=group, async_op=True)
+        product()
+        reduced.wait()
+
+    return both
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any], torch.device, Groups], Work]] = {
+    "gemm": _gemm,
+    "grouped": _grouped,
+    "attention": _attention,
+    "copy": _copy,
+    "triad": _triad,
+    "rms_norm": _rms_norm,
+    "swiglu": _swiglu,
+    "rope": _rope,
+    "softmax": _softmax,
+    "adam": _adam,
+    "launches": _launches,
+    "graph": _graph,
+    "to_device": _to_device,
+    "to_host": _to_host,
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "send": _send,
+    "overlap": _overlap,
+}

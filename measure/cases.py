@@ -1,0 +1,153 @@
+"""What is measured: pure. A case is one piece of work of one size on so many ranks at once; launchers/ranks/measured_work.py
+runs its kinds; how much each of them computes and moves stands here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+Case = Mapping[str, Any]
+"""kind, dtype, ranks, least_s (how long a timing takes at least) and the sizes of its kind."""
+
+DTYPES = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2), "float16": ("fp16", 2)}
+"""torch's name: ours, and bytes."""
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_LEAST_S = 2e-3  # a timing of many calls
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How far to measure. accelerator: whether there are GPUs; ranks: how many devices, or processes of a CPU; cores:
+    of the host; memory_bytes: that one rank may use; full: all sizes and many rounds, not those of two minutes."""
+
+    accelerator: bool
+    ranks: int
+    cores: int
+    memory_bytes: int
+    full: bool
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return how many ranks work at once: one, powers of two, all."""
+        powers = [1 << power for power in range(self.ranks.bit_length()) if 1 << power < self.ranks]
+        return (*powers, self.ranks)
+
+
+def flops_of(case: Case) -> float:
+    """Return the FLOPs of one call, a multiply-add as two; 0 of work that is bound by memory or by a link."""
+    if case["kind"] in ("gemm", "grouped", "overlap"):
+        return 2.0 * case["m"] * case["n"] * case["k"] * case.get("experts", 1)
+    if case["kind"] == "attention":  # causal: half of two products of seq × seq × channels; 2.5 times as much backward
+        forward = 2.0 * case["batch"] * case["heads"] * case["seq"] ** 2 * case["channels"]
+        return forward * (3.5 if case["backward"] else 1)
+    return 0.0
+
+
+def moved_bytes(case: Case) -> float:
+    """Return the bytes that one call has to read and write: each operand once; of a link those of the whole tensor, one
+    way."""
+    if "bytes" in case:
+        return float(case["bytes"])
+    if case["kind"] in ("to_device", "to_host"):
+        return float(case["n"])
+    size, kind = DTYPES[case["dtype"]][1], case["kind"]
+    elements = {
+        "gemm": lambda: case["m"] * case["k"] + case["n"] * case["k"] + case["m"] * case["n"],
+        "grouped": lambda: case["experts"] * (case["m"] * case["k"] + case["n"] * case["k"] + case["m"] * case["n"]),
+        "attention": lambda: 4 * case["batch"] * case["heads"] * case["seq"] * case["channels"],
+        "copy": lambda: 2 * case["n"],
+        "triad": lambda: 3 * case["n"],
+        "rms_norm": lambda: 2 * case["rows"] * case["width"],
+        "swiglu": lambda: 3 * case["rows"] * case["width"],
+        "rope": lambda: 2 * case["rows"] * (case["width"] + case["channels"]),
+        "softmax": lambda: 2 * case["rows"] * case["width"],
+        "adam": lambda: 7 * case["n"],  # weight and two moments read and written, the gradient read
+    }
+    return float(size * elements[kind]()) if kind in elements else 0.0
+
+
+def cases(scope: Scope) -> tuple[Case, ...]:
+    """Return what is measured of a machine, but for work that needs more than half of a rank's memory."""
+    found = [*_kernels(scope), *_links(scope)]
+    return tuple(case for case in found if 3 * moved_bytes(case) < scope.memory_bytes / 2)
+
+
+def visits(count: int, rounds: int, done: Mapping[tuple[int, int], bool], seed: int = 0) -> list[tuple[int, int]]:
+    """Return (round, case) in the order of visiting: every case once a round, in an order of its own, so that no drift
+    of the machine falls on one kind of work. done: visits that are not made again."""
+    order = []
+    for turn in range(rounds):
+        indices = list(range(count))
+        random.Random(seed + turn).shuffle(indices)  # noqa: S311 - an order, no secret
+        order += [(turn, index) for index in indices if (turn, index) not in done]
+    return order
+
+
+def _kernels(scope: Scope) -> Iterator[Case]:
+    dtypes = ("float32", "bfloat16", "float16") if scope.accelerator else ("float32", "bfloat16")
+    for ranks, dtype in product(scope.counts, dtypes):
+        common = {"dtype": dtype, "ranks": ranks, "least_s": _LEAST_S}
+        for m, n, k in _products(scope):
+            yield {"kind": "gemm", **common, "m": m, "n": n, "k": k}
+        for seq, channels, backward in product(_sequences(scope), _channels(scope), (0, 1)):
+            sizes = {"batch": 1, "heads": 8, "seq": seq, "channels": channels, "backward": backward}
+            yield {"kind": "attention", **common, **sizes}
+        yield from (case | common for case in _memory_bound(scope))
+        rows = 4096 if scope.accelerator else 64
+        width = 4096 if scope.accelerator else 128
+        for experts in (4, 16) if scope.full else (4,):
+            yield {"kind": "grouped", **common, "experts": experts, "m": rows, "n": width, "k": width}
+    for ranks in scope.counts:
+        common = {"dtype": "float32", "ranks": ranks, "least_s": _LEAST_S}
+        yield {"kind": "adam", **common, "n": _large(scope)}
+        yield {"kind": "launches", **common}
+        if scope.accelerator:
+            yield {"kind": "graph", **common}
+            yield {"kind": "to_device", **common, "n": 1 << 28}
+            yield {"kind": "to_host", **common, "n": 1 << 28}
+
+
+def _products(scope: Scope) -> Iterator[tuple[int, int, int]]:
+    """Yield rows, columns and depth: a grid in equal steps of the logarithm."""
+    sizes = (256, 1024, 4096, 8192) if scope.accelerator else (32, 128, 512, 1024)
+    more = sizes if scope.full else sizes[:-1]
+    yield from product(more, more, more)
+
+
+def _sequences(scope: Scope) -> tuple[int, ...]:
+    sizes = (1024, 4096, 16384, 32768) if scope.accelerator else (64, 256, 1024)
+    return sizes if scope.full else sizes[:-1]
+
+
+def _channels(scope: Scope) -> tuple[int, ...]:
+    return (64, 128) if scope.accelerator else (16, 64)
+
+
+def _large(scope: Scope) -> int:
+    return 1 << (28 if scope.accelerator else 23)  # elements: more than caches hold
+
+
+def _memory_bound(scope: Scope) -> Iterator[dict[str, Any]]:
+    for kind in ("copy", "triad"):
+        yield {"kind": kind, "n": _large(scope)}
+    for rows, width in ((4096, 4096), (8192, 8192)) if scope.accelerator else ((256, 128), (1024, 512)):
+        yield {"kind": "rms_norm", "rows": rows, "width": width}
+        yield {"kind": "swiglu", "rows": rows, "width": 3 * width}
+        yield {"kind": "rope", "rows": rows, "width": width, "channels": _channels(scope)[0]}
+        yield {"kind": "softmax", "rows": rows, "width": 8 * width}
+
+
+def _links(scope: Scope) -> Iterator[Case]:
+    most = 30 if scope.accelerator else 24
+    powers = range(10, most + 1, 2 if scope.full else 4)
+    common = {"dtype": "float32", "least_s": _LEAST_S}
+    for ranks in scope.counts[1:]:
+        for kind, power in product(COLLECTIVES, powers):
+            yield {"kind": kind, **common, "ranks": ranks, "bytes": 1 << power}
+        m = 4096 if scope.accelerator else 512
+        yield {"kind": "overlap", **common, "ranks": ranks, "bytes": 1 << (most - 4), "m": m, "n": m, "k": m}
+    for pair, power in product(combinations(range(scope.ranks), 2), powers):
+        yield {"kind": "send", **common, "ranks": 2, "pair": list(pair), "bytes": 1 << power}

@@ -1,0 +1,246 @@
+"""tprimat measure: time kernels and links of this machine, and write what it can do as DIR/machine.yaml."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conf import devices
+from conf.arguments import Command, Key, between, positive_integer
+from conf.errors import InputError, Problem, command, listed, writing
+from conf.frameworks import is_module
+from conf.locks import lock_of, take
+from conf.vendors import Devices
+from launchers.plan import Plan
+from launchers.rank_modules import FOLDER
+from launchers.runner import Ending, execute
+from measure.cases import Case, Scope, cases, visits
+from measure.machine import VERSION, Figure, Machine, write
+from measure.rates import Samples, figures, samples_of
+from metrics.quantity import shown
+from parsers import marks
+
+FILE, SETTINGS, LOG = "machine.yaml", "settings.json", "measure.log"
+SIZES = {"quick": (5, 2.0), "full": (15, 10.0)}
+"""Rounds, and the minutes after which it ends with what it has."""
+MOST_RANKS, SHARE_OF_MEMORY, HANG_S = 64, 0.5, 300.0
+SLOWER = 0.05
+"""A rank that takes so much longer than the median of its like is named."""
+BAD_LINK = 0.7
+"""A pair whose rate is below so much of the median of pairs is named."""
+DRIFT = 0.1
+"""Between the first and the last third of the rounds: throttling, or others on the machine."""
+
+MEASURE = Command(
+    name="measure",
+    summary="Time kernels and links of this machine by torch: what estimate, launch and compare use of it.",
+    words="quick|full",
+    words_help="quick: two minutes (default); full: more sizes and rounds, ten minutes",
+    keys=(
+        Key(
+            "ranks",
+            "processes on a CPU, GPUs otherwise (default: all; of a CPU two a core)",
+            positive_integer,
+            None,
+            "4",
+        ),
+        Key("minutes", "end after so long with what there is", between(0.1, 24 * 60, "0.1 to 1440"), None, "5"),
+    ),
+    output="where machine.yaml and every sample go (default: machine); one that was stopped there goes on",
+    examples=("", "full -o machine"),
+)
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure. 0: machine.yaml is written; 1: a rank died, or nothing was timed; 2: it cannot be measured here."""
+    given = MEASURE.parse(argv)
+    size = given.words[0] if given.words else "quick"
+    if len(given.words) > 1 or size not in SIZES:
+        raise InputError(Problem("measure", "how far?", " ".join(given.words), listed([*SIZES])))
+    here, folder = devices.find(), given.output or Path("machine")
+    scope = _scope(here, given["ranks"], size == "full")
+    rounds, minutes = SIZES[size]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock_of(folder.resolve()).open("w") as lock:
+            if not take(lock):
+                raise InputError(Problem("-o", "another measurement runs there", str(folder), hint="-o OTHER"))
+            ending = _run(scope, rounds, 60 * (given["minutes"] or minutes), folder)
+            machine = machine_of(scope, here, _read(folder, scope), _facts(folder), rounds)
+            if machine.figures:
+                write(folder / FILE, machine)
+    print(json.dumps(_plain(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder)))
+    return 0 if machine.figures and not ending.exit_code else 1
+
+
+def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
+    if not is_module("torch", None):
+        raise InputError(
+            Problem("measure", "torch is not installed here", hint="make install, or a vendor's container")
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = here.count or min(MOST_RANKS, 2 * cores)
+    if ranks is not None and ranks > (here.count or MOST_RANKS):
+        raise InputError(Problem("ranks", "more than there are", str(ranks), f"1 to {here.count or MOST_RANKS}"))
+    count = ranks or most
+    memory = devices.available_memory_bytes() * SHARE_OF_MEMORY / count
+    return Scope(here.vendor is not None, count, cores, int(memory), full)
+
+
+def _run(scope: Scope, rounds: int, limit_s: float, folder: Path) -> Ending:
+    """Time what was not timed yet, on all ranks."""
+    known = cases(scope)
+    plan = {"scope": _plain(scope), "cases": known}
+    before = folder / SETTINGS
+    if before.is_file() and {**json.loads(before.read_text(encoding="utf-8")), "visits": 0} != {**plan, "visits": 0}:
+        raise InputError(Problem("-o", "holds another measurement", str(folder), hint="-o OTHER, or remove it"))
+    left = visits(len(known), rounds, _done(folder, known))
+    settings = {**plan, "visits": 0}
+    before.write_text(json.dumps(settings), encoding="utf-8")
+    todo = {"accelerator": scope.accelerator, "cores": scope.cores, "limit_s": limit_s, "cases": known, "visits": left}
+    (folder / "todo.json").write_text(json.dumps(todo), encoding="utf-8")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={scope.ranks}")
+    program = (str(FOLDER / "measure.py"), "--settings", str((folder / "todo.json").resolve()))
+    env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
+    argv = (sys.executable, "-u", *torchrun, *program)
+    return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, HANG_S, _show)
+
+
+def _show(line: str) -> bool:
+    if said := line.startswith("measure: "):
+        print(f"\r{line}", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None
+    return said
+
+
+def _lines(folder: Path) -> Iterator[Mapping[str, Any]]:
+    for path in sorted(folder.glob("samples-*.jsonl")):
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:  # cut by a kill: that visit is made again
+                continue
+            if isinstance(line, dict) and {"case", "round", "rank", "seconds"} <= line.keys():
+                yield line
+
+
+def _done(folder: Path, known: Sequence[Case]) -> Mapping[tuple[int, int], bool]:
+    """Return the visits of which every rank has written its line."""
+    counts: dict[tuple[int, int], int] = {}
+    for line in _lines(folder):
+        key = line["round"], line["case"]
+        counts[key] = counts.get(key, 0) + 1
+    return {key: True for key, count in counts.items() if count >= known[key[1]]["ranks"]}
+
+
+def _read(folder: Path, scope: Scope) -> tuple[Samples, list[Mapping[str, Any]]]:
+    lines = [*_lines(folder)]
+    return samples_of(cases(scope), lines, scope.ranks), lines
+
+
+def _facts(folder: Path) -> Mapping[str, Any]:
+    log = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    return next(filter(None, (marks.read("facts", line) for line in log)), {})
+
+
+def machine_of(
+    scope: Scope, here: Devices, read: tuple[Samples, list[Mapping[str, Any]]], facts: Mapping[str, Any], rounds: int
+) -> Machine:
+    """Return what the samples say of the machine."""
+    samples, lines = read
+    found = tuple(figures(samples))
+    return Machine(
+        version=VERSION,
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        host=platform.node(),
+        device=here.names[0] if here.names else _processor(),
+        ranks=scope.ranks,
+        facts=facts,
+        figures=found,
+        unknown={**_unknown(scope), **_skipped(samples.cases, lines)},
+        warnings=(*_slow_ranks(samples), *_bad_links(found), *_drift(samples)),
+    )
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _unknown(scope: Scope) -> dict[str, str]:
+    if scope.accelerator:
+        return {}
+    why = "this machine has no GPU"
+    return {
+        "power": "no counter of power is read on a CPU",
+        "graph_launch": why,
+        "to_device_rate": why,
+        "to_host_rate": why,
+    }
+
+
+def _skipped(known: Sequence[Case], lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the cases that torch refused, with its reason."""
+    refused = {line["case"]: str(line.get("error")) for line in lines if line["seconds"] is None}
+    sizes = ((known[i], why) for i, why in refused.items())
+    return {" ".join(f"{k}={v}" for k, v in case.items() if k != "least_s"): why for case, why in sizes}
+
+
+def _slow_ranks(samples: Samples) -> Iterator[str]:
+    """Yield the ranks that take longer than the others for the same products."""
+    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm" and case["ranks"] > 1]
+    if not products:
+        return
+    own = samples.by_rank[products]
+    ratio = own / np.nanmedian(own, axis=1, keepdims=True)
+    for rank, slower in enumerate(np.nanmedian(ratio, axis=0)):
+        if slower > 1 + SLOWER:
+            yield f"rank {rank} takes {slower:.2f} times as long as the median rank for the same products"
+
+
+def _bad_links(found: Sequence[Figure]) -> Iterator[str]:
+    rates = {(one.of["first"], one.of["second"]): one.value for one in found if one.name == "send_rate"}
+    usual = float(np.median([*rates.values()])) if rates else 0.0
+    for (first, second), rate in rates.items():
+        if rate < BAD_LINK * usual:
+            yield f"ranks {first} and {second}: {shown(rate)} bytes/s between them, {shown(usual)} in the median of pairs"
+
+
+def _drift(samples: Samples) -> Iterator[str]:
+    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm"]
+    own = samples.seconds[products]
+    third = own.shape[1] // 3
+    if not third:
+        return
+    ratio = float(np.nanmedian(np.nanmedian(own[:, -third:], axis=1) / np.nanmedian(own[:, :third], axis=1)))
+    if abs(ratio - 1) > DRIFT:
+        cause = "throttling, or others on this machine" if ratio > 1 else "others on this machine at the start"
+        yield f"products took {ratio:.2f} times as long in the last rounds as in the first: {cause}"
+
+
+def _plain(value: object) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def _text(machine: Machine, folder: Path) -> Iterator[str]:
+    yield f"{machine.device}, {machine.ranks} ranks"
+    for one in machine.figures:
+        of = " ".join(f"{name}={value}" for name, value in one.of.items())
+        ends = f"  ({shown(one.interval[0])} to {shown(one.interval[1])})" if one.interval else ""
+        yield f"  {one.name:<26}{of:<32}{shown(one.value):>12} {one.unit}{ends}"
+    yield from (f"unknown: {name}: {why}" for name, why in machine.unknown.items())
+    yield from (f"warning: {text}" for text in machine.warnings)
+    yield f"written: {folder / FILE}" if machine.figures else f"nothing was timed; see {folder / LOG}"

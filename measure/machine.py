@@ -1,0 +1,77 @@
+"""machine.yaml: what one machine was measured to do. Versioned, with a hash of its own text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from conf.errors import ConfigError, Problem, blamed
+from conf.vocabulary import read_yaml
+
+VERSION = 1
+
+
+class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One figure. of: what it belongs to (ranks at once, precision, pair). interval: 95 %, None where there were too few
+    rounds. formula: how it follows from what was timed; cases and samples: how much of that there was."""
+
+    name: str
+    value: float
+    unit: str
+    formula: str
+    of: Mapping[str, int | str] = {}
+    interval: tuple[float, float] | None = None
+    cases: int = 0
+    samples: int = 0
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was measured on a machine. facts: of torch, driver and devices. unknown: figure → why there is none.
+    warnings: what looks wrong with the machine or its figures."""
+
+    version: int
+    date: str
+    host: str
+    device: str
+    ranks: int
+    facts: Mapping[str, Any]
+    figures: tuple[Figure, ...]
+    unknown: Mapping[str, str] = {}
+    warnings: tuple[str, ...] = ()
+
+    def value(self, name: str, **of: int | str) -> float | None:
+        """Return a figure by its name and what it belongs to; None where it was not measured."""
+        return next((one.value for one in self.figures if one.name == name and dict(one.of) == of), None)
+
+
+def write(path: Path, machine: Machine) -> None:
+    """Write a machine as a file that `read` reads."""
+    from yaml import safe_dump
+
+    values = msgspec.to_builtins(machine)
+    text = safe_dump({"hash": _hash(values), **values}, sort_keys=False, width=120, default_flow_style=None)
+    path.write_text(text, encoding="utf-8")
+
+
+def read(path: Path) -> Machine:
+    """Return the machine of a file. ConfigError: it is none, of another version, or was changed since."""
+    with blamed(str(path), "cannot be used as a machine's figures"):
+        values = dict(read_yaml(path))
+        stated = values.pop("hash", None)
+        machine = msgspec.convert(values, Machine, strict=False)
+    if machine.version != VERSION:
+        raise ConfigError(
+            Problem(str(path), "is of another version", str(machine.version), str(VERSION), "measure again")
+        )
+    if stated != _hash(msgspec.to_builtins(machine)):
+        hint = "measure again, or keep your own changes in a file for parameters="
+        raise ConfigError(Problem(str(path), "was changed after it was measured", str(stated), hint=hint))
+    return machine
+
+
+def _hash(values: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(values, order="deterministic")).hexdigest()[:16]

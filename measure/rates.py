@@ -1,0 +1,212 @@
+"""Samples into figures, pure: what kernels and links of a machine reach, with 95 % intervals over the rounds.
+
+A round visits every case once, so that rounds are drawn with replacement (Efron 1979) and everything is fitted again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from measure.cases import COLLECTIVES, DTYPES, Case, flops_of, moved_bytes
+from measure.machine import Figure
+
+Numbers = NDArray[np.float64]
+LAUNCHES = 200  # of launchers/ranks/measured_work.py, timed as one
+DRAWS = 200
+LEAST_ROUNDS = 3  # for an interval
+MEMORY_BOUND = ("rms_norm", "swiglu", "rope", "softmax", "adam")
+_BUS: Mapping[str, Callable[[float], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), lambda ranks: (ranks - 1) / ranks),
+    "send": lambda ranks: 1.0,
+}
+"""Bytes that each rank's link carries, as a share of the tensor (nccl-tests, doc/PERFORMANCE.md)."""
+
+_PLAIN = ("launches", "graph", "to_device", "to_host", "overlap")  # of which the precision says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """seconds: of each case, shape (cases, rounds), nan where it was not visited; of the slowest of the ranks where
+    they wait for each other, else their mean. by_rank: medians over rounds, shape (cases, ranks)."""
+
+    cases: tuple[Case, ...]
+    seconds: Numbers
+    by_rank: Numbers
+
+
+def samples_of(cases: Sequence[Case], lines: Sequence[Mapping[str, object]], ranks: int) -> Samples:
+    """Return the samples of all ranks' lines, of which those without seconds count as not visited."""
+    rounds = 1 + max((int(str(line["round"])) for line in lines), default=-1)
+    every = np.full((len(cases), max(rounds, 1), ranks), np.nan)
+    for line in lines:
+        seconds = line["seconds"]
+        if isinstance(seconds, float):
+            every[int(str(line["case"])), int(str(line["round"])), int(str(line["rank"]))] = seconds
+    waits = np.array([case["kind"] in _BUS or case["kind"] == "overlap" for case in cases])
+    with np.errstate(all="ignore"), _no_warning():
+        joined = np.where(waits[:, None], np.nanmax(every, axis=2), np.nanmean(every, axis=2))
+        return Samples(tuple(cases), joined, np.nanmedian(every, axis=1))
+
+
+def figures(samples: Samples) -> Iterator[Figure]:
+    """Yield every figure that the samples give."""
+    groups: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for index, case in enumerate(samples.cases):
+        groups[case["kind"], case["dtype"], case["ranks"]].append(index)
+    for (kind, dtype, ranks), indices in groups.items():
+        own = [samples.cases[index] for index in indices]
+        of = {"ranks": ranks} | ({} if kind in _BUS or kind in _PLAIN else {"precision": DTYPES[dtype][0]})
+        for name, unit, formula, value in _formulas(kind):
+            figure = _figure(samples.seconds[indices], own, value)
+            if figure is not None:
+                yield Figure(name=name, unit=unit, formula=formula, of=of, cases=len(own), **figure)
+    yield from _pairs(samples)
+
+
+def _figure(seconds: Numbers, cases: Sequence[Case], value: Callable[..., float]) -> dict[str, object] | None:
+    """Return value and interval of one figure over all rounds that have every case; None where there is none."""
+    whole = seconds[:, ~np.isnan(seconds).any(axis=0)]
+    rounds = whole.shape[1]
+    if not rounds:
+        return None
+    best = value(cases, np.median(whole, axis=1))
+    if not np.isfinite(best):
+        return None
+    interval = None
+    if rounds >= LEAST_ROUNDS:
+        generator = np.random.default_rng(0)
+        drawn = (whole[:, generator.integers(0, rounds, rounds)] for _ in range(DRAWS))
+        ends = np.quantile([value(cases, np.median(one, axis=1)) for one in drawn], (0.025, 0.975))
+        interval = (float(min(ends[0], best)), float(max(ends[1], best)))
+    return {"value": best, "interval": interval, "samples": int(whole.size)}
+
+
+def _formulas(kind: str) -> Iterator[tuple[str, str, str, Callable[[Sequence[Case], Numbers], float]]]:
+    """Yield name, unit, formula and function of each figure of a kind of work."""
+    if kind == "gemm":
+        text = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of log t, none below 0"
+        for place, (name, unit) in enumerate(
+            (("rate", "FLOP/s"), ("rows", "rows"), ("width", "columns"), ("launch", "s"))
+        ):
+            yield f"gemm_{name}", unit, text, lambda cases, t, place=place: float(_gemm(cases, t)[place])
+        yield "gemm_best", "FLOP/s", "most of 2 m n k / t", lambda cases, t: float(max(_flops(cases) / t))
+    elif kind == "attention":
+        text = (
+            "t = launch + flops (1 + tokens/seq)(1 + channels/width) / rate; flops = 2 batch heads seq² width, causal"
+        )
+        for place, (name, unit) in enumerate((("rate", "FLOP/s"), ("tokens", "tokens"), ("channels", "channels"))):
+            yield f"attention_{name}", unit, text, lambda cases, t, place=place: float(_attention(cases, t)[place])
+        ratio = "median of (forward and backward - forward) / forward"
+        yield "attention_backward", "1", ratio, _attention_backward
+    elif kind in ("copy", "triad", "to_device", "to_host"):
+        text = "bytes read and written / t"
+        yield f"{kind}_rate", "bytes/s", text, lambda cases, t: float(np.median(_bytes(cases) / t))
+    elif kind in MEMORY_BOUND:
+        text = "bytes read and written once / t, median of sizes"
+        yield f"{kind}_rate", "bytes/s", text, lambda cases, t: float(np.median(_bytes(cases) / t))
+    elif kind in ("launches", "graph"):
+        text = f"t / {LAUNCHES} kernels of one element"
+        yield (
+            f"{'launch' if kind == 'launches' else 'graph_launch'}",
+            "s",
+            text,
+            lambda cases, t: float(t[0] / LAUNCHES),
+        )
+    elif kind == "grouped":
+        yield "grouped_rate", "FLOP/s", "2 experts m n k / t, median", lambda c, t: float(np.median(_flops(c) / t))
+    elif kind in COLLECTIVES:
+        yield from _of_link(kind)
+
+
+def _of_link(kind: str) -> Iterator[tuple[str, str, str, Callable[[Sequence[Case], Numbers], float]]]:
+    share = {"all_reduce": "2 (ranks - 1) / ranks", "send": "1"}.get(kind, "(ranks - 1) / ranks")
+    text = f"t = latency + {share} bytes / rate, least squares of log t"
+    yield f"{kind}_latency", "s", text, lambda cases, t: float(_link(cases, t)[0])
+    yield f"{kind}_rate", "bytes/s", text, lambda cases, t: float(_link(cases, t)[1])
+    off = "most of |measured - fitted| / measured"
+    yield f"{kind}_deviation", "1", off, lambda cases, t: float(_link(cases, t)[2])
+
+
+def _pairs(samples: Samples) -> Iterator[Figure]:
+    """Yield latency and rate of each pair of ranks, one way."""
+    pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, case in enumerate(samples.cases):
+        if case["kind"] == "send":
+            pairs[tuple(case["pair"])].append(index)
+    for (first, second), indices in pairs.items():
+        own = [samples.cases[index] for index in indices]
+        for name, unit, formula, value in _of_link("send"):
+            figure = _figure(samples.seconds[indices] / 2, own, value)
+            if figure is not None:
+                of = {"first": first, "second": second}
+                yield Figure(name=name, unit=unit, formula=formula, of=of, cases=len(own), **figure)
+
+
+def _flops(cases: Sequence[Case]) -> Numbers:
+    return np.array([flops_of(case) for case in cases])
+
+
+def _bytes(cases: Sequence[Case]) -> Numbers:
+    return np.array([moved_bytes(case) for case in cases])
+
+
+def _relative(columns: Numbers, seconds: Numbers) -> Numbers:
+    """Return the weights, none negative, of columns that sum up to the seconds: relative errors count, so that small
+    work counts as much as large."""
+    from scipy.optimize import nnls
+
+    scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
+    found, _ = nnls(columns / scale / seconds[:, None], np.ones(len(seconds)))
+    return np.asarray(found / scale)
+
+
+def _gemm(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float, float]:
+    """Return rate, rows and width that halve it, and the launch."""
+    m, n, k = (np.array([case[name] for case in cases], dtype=float) for name in "mnk")
+    columns = np.stack([2 * m * n * k, 2 * n * k, 2 * (m * k + m * n), np.ones_like(m)], axis=1)
+    per_flop, per_weight, per_row, launch = _relative(columns, seconds)
+    if per_flop <= 0:
+        return (np.nan,) * 4
+    return 1 / per_flop, per_weight / per_flop, per_row / per_flop, launch
+
+
+def _attention(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float]:
+    """Return the rate of the forward pass, and the tokens and channels that halve it."""
+    forward = [index for index, case in enumerate(cases) if not case["backward"]]
+    flops = _flops(cases)[forward]
+    seq, width = (np.array([cases[index][name] for index in forward], dtype=float) for name in ("seq", "channels"))
+    columns = np.stack([flops, flops / seq, flops / width, np.ones_like(flops)], axis=1)
+    per_flop, per_token, per_channel, _ = _relative(columns, seconds[forward])
+    if per_flop <= 0:
+        return (np.nan,) * 3
+    return 1 / per_flop, per_token / per_flop, per_channel / per_flop
+
+
+def _attention_backward(cases: Sequence[Case], seconds: Numbers) -> float:
+    def size(index: int) -> tuple[int, int]:
+        return cases[index]["seq"], cases[index]["channels"]
+
+    forward = {size(index): seconds[index] for index, case in enumerate(cases) if not case["backward"]}
+    both = {size(index): seconds[index] for index, case in enumerate(cases) if case["backward"]}
+    return float(np.median([both[key] / forward[key] - 1 for key in both if key in forward]))
+
+
+def _link(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float]:
+    """Return latency, rate of a rank's link, and the largest relative error of the fit."""
+    share = _BUS[cases[0]["kind"]](cases[0]["ranks"])
+    carried = np.array([share * case["bytes"] for case in cases])
+    latency, per_byte = _relative(np.stack([np.ones_like(carried), carried], axis=1), seconds)
+    if per_byte <= 0:
+        return (np.nan,) * 3
+    return latency, 1 / per_byte, float(np.max(np.abs(latency + carried * per_byte - seconds) / seconds))
+
+
+def _no_warning() -> object:
+    import warnings
+
+    return warnings.catch_warnings(action="ignore")
