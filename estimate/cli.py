@@ -26,13 +26,14 @@ if TYPE_CHECKING:  # numpy takes a quarter of a second, which completion and --h
     from estimate.figures import Estimate
 
 _CALIBRATED = Key("calibrated", "parameters that `estimate calibrate` wrote (default: ours)", Path, None, "mine.yaml")
+_MACHINE = Key("machine", "what `measure` found on the machine, in place of data sheets", Path, None, "machine.yaml")
 _MONEY = ("gpu_hours", "days", "price", "total", "cost_per_trillion_tokens", "energy_mwh", "carbon_t", "carbon_total_t")
 ESTIMATE = Command(
     name="estimate",
     summary="Predict memory, step time, speed, cost, energy and CO2 of an experiment that nobody has run yet.",
     words="KEY=VALUE…",
     words_help="any key of conf/, as of launch: model=llama31_70b hardware=mi300x nodes=8",
-    keys=(*KEYS, _CALIBRATED),
+    keys=(*KEYS, _CALIBRATED, _MACHINE),
     others="any key of conf/, as of launch",
     known=experiment_keys,
     switches={
@@ -82,7 +83,7 @@ SEARCH = replace(
     ESTIMATE,
     name="estimate search",
     summary="Predict every valid layout of a model, GPUs and batch; the ten best, and why the next ones lose.",
-    keys=(*ESTIMATE.keys, *_SEARCHED),
+    keys=(*KEYS, _CALIBRATED, *_SEARCHED),
     switches=JSON,
     output="",
     examples=(
@@ -289,7 +290,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from estimate.figures import estimate
 
     terms, notes = terms_of(arguments, ()), list[str]()
-    result = estimate(_experiment(arguments.others, notes), _parameters(arguments["calibrated"]))
+    own = _parameters(arguments["calibrated"]), _machine(arguments["machine"])
+    result = estimate(_experiment(arguments.others, notes), *own)
     terms, notes = _with_hosts(arguments, terms, notes)
     if arguments.output is not None:
         with writing(arguments.output):
@@ -301,6 +303,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parameters(path: Path | None) -> Any:
     from estimate.fitted import read
+
+    return None if path is None else read(path)
+
+
+def _machine(path: Path | None) -> Any:
+    from measure.machine import read
 
     return None if path is None else read(path)
 

@@ -9,18 +9,13 @@ from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
 from estimate.cells import Again
 from estimate.host import columns_of_host
-from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
-from estimate.rows import Column, jobs_of
+from estimate.jobs import PEAK_OF, RECOMPUTED, adam_bytes, columns_of_hardware, columns_of_shape
+from estimate.rows import Column
 from estimate.switches import UNKNOWN, again, kept_in_less, layers_by_number, recompute_modules, switches
 from metrics.shape import shape_of_model
 
 _SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "fsdp")
 """Settings of recipes that switch on sharding of parameters and gradients: Bridge's, Primus', NeMo's."""
-
-
-def jobs_of_experiments(*experiments: Experiment) -> Jobs:
-    """Return a job for each. ConfigError: hardware of which too little is known."""
-    return jobs_of([columns_of(e) for e in experiments])
 
 
 def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:

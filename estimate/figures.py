@@ -12,11 +12,14 @@ from conf.errors import ConfigError
 from conf.facts import peak_of
 from conf.resolve import Experiment
 from conf.vocabulary import requested
-from estimate.experiment import jobs_of_experiments, precision_of
-from estimate.fitted import Parameters
+from estimate.experiment import columns_of, precision_of
+from estimate.fitted import Parameters, shipped
 from estimate.jobs import PEAK_OF, Jobs
 from estimate.memory import ASSUMED, Memory, memory
+from estimate.of_machine import with_machine
 from estimate.predict import Prediction, predict
+from estimate.rows import jobs_of
+from measure.machine import Machine
 from metrics.bill import Option, energy_at
 from metrics.flops import DEFAULT, flops_per_token
 from metrics.peak import achievable_tflops, design_power, peak_tflops, utilisation
@@ -102,11 +105,14 @@ class Estimate:
         return changed(as_planned(planned), provenance="estimated", status="completed", summary=summary)
 
 
-def estimate(e: Experiment, parameters: Parameters | None = None) -> Estimate:
-    """Return the prediction for `e`, by the shipped parameters or calibrated ones. ConfigError: hardware of which too
-    little is known."""
-    jobs = jobs_of_experiments(e)
-    bytes_, time = memory(jobs), predict(jobs, parameters)
+def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machine | None = None) -> Estimate:
+    """Return the prediction for `e`, by the shipped parameters or calibrated ones, and by what was measured on its
+    machine. ConfigError: hardware of which too little is known, or another machine."""
+    columns, known = columns_of(e), shipped() if parameters is None else parameters
+    if machine is not None:
+        columns, known = with_machine(e, machine, columns, known)
+    jobs = jobs_of([columns])
+    bytes_, time = memory(jobs), predict(jobs, known)
     ends = float(time.low_95_s[0]), float(time.high_95_s[0])
     seconds = replace(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
     tokens = e.training.global_batch_size * e.training.seq_length

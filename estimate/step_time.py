@@ -30,7 +30,7 @@ OFFSETS = (
     ("framework", "hardware", "model", "precision"),
 )
 """Jobs that have these in common share a factor: from all of a framework to one model on one GPU."""
-_A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
+A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
 _NORM = 4  # of launching and computing, of which the slower counts
 
 
@@ -275,7 +275,7 @@ class _Maker:
 
     def product(self, m: Numbers, n: Numbers, k: Numbers, rate: Numbers, peak: Numbers) -> Numbers:
         """Return the seconds of an m × k by k × n product: slower the fewer tiles it has for the GPU's rate."""
-        halving = np.sqrt(peak / _A100)
+        halving = np.sqrt(peak / A100)
         m0, n0, k0 = self.sizes
         seconds: Numbers = (2 * m * n * k + 2 * halving * (m0 * n * k + n0 * m * k + k0 * m * n)) / rate
         return seconds

@@ -1,5 +1,5 @@
-"""What is measured: pure. A case is one piece of work of one size on so many ranks at once; launchers/ranks/measured_work.py
-runs its kinds; how much each of them computes and moves stands here."""
+"""What is measured: pure. A case is one piece of work of one size on so many ranks at once;
+launchers/ranks/measured_work.py runs its kinds; how much each of them computes and moves stands here."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def visits(count: int, rounds: int, done: Mapping[tuple[int, int], bool], seed: 
     order = []
     for turn in range(rounds):
         indices = list(range(count))
-        random.Random(seed + turn).shuffle(indices)  # noqa: S311 - an order, no secret
+        random.Random(seed + turn).shuffle(indices)
         order += [(turn, index) for index in indices if (turn, index) not in done]
     return order
 

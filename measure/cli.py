@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import sys
-
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from conf import devices
-from conf.arguments import Command, Key, between, positive_integer
-from conf.errors import InputError, Problem, command, listed, writing
+from conf.arguments import OUTPUT, Command, Key, between, positive_integer
+from conf.errors import InputError, Problem, blamed, command, listed, writing
 from conf.frameworks import is_module
 from conf.locks import lock_of, take
 from conf.vendors import Devices
@@ -29,7 +28,7 @@ from measure.rates import Samples, figures, samples_of
 from metrics.quantity import shown
 from parsers import marks
 
-FILE, SETTINGS, LOG = "machine.yaml", "settings.json", "measure.log"
+FILE, SETTINGS, TODO, LOG = "machine.yaml", "settings.json", "todo.json", "measure.log"
 SIZES = {"quick": (5, 2.0), "full": (15, 10.0)}
 """Rounds, and the minutes after which it ends with what it has."""
 MOST_RANKS, SHARE_OF_MEMORY, HANG_S = 64, 0.5, 300.0
@@ -48,7 +47,7 @@ MEASURE = Command(
     keys=(
         Key(
             "ranks",
-            "processes on a CPU, GPUs otherwise (default: all; of a CPU two a core)",
+            "GPUs, or processes of a CPU (default: all, two a core)",
             positive_integer,
             None,
             "4",
@@ -74,9 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with lock_of(folder.resolve()).open("w") as lock:
             if not take(lock):
-                raise InputError(Problem("-o", "another measurement runs there", str(folder), hint="-o OTHER"))
-            ending = _run(scope, rounds, 60 * (given["minutes"] or minutes), folder)
-            machine = machine_of(scope, here, _read(folder, scope), _facts(folder), rounds)
+                raise InputError(Problem(OUTPUT, "another measurement runs there", str(folder), hint=f"{OUTPUT} OTHER"))
+            known = _planned(scope, folder)
+            ending = _run(scope, known, rounds, 60 * (given["minutes"] or minutes), folder)
+            machine = machine_of(scope, here, known, [*_lines(folder)], _facts(folder))
             if machine.figures:
                 write(folder / FILE, machine)
     print(json.dumps(_plain(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder)))
@@ -97,20 +97,28 @@ def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
     return Scope(here.vendor is not None, count, cores, int(memory), full)
 
 
-def _run(scope: Scope, rounds: int, limit_s: float, folder: Path) -> Ending:
+def _planned(scope: Scope, folder: Path) -> list[Case]:
+    """Return the cases of the measurement in a folder, begun now or before. InputError: it is another one."""
+    path, about = folder / SETTINGS, {**_plain(scope), "memory_bytes": None}  # which others use, too
+    if path.is_file():
+        with blamed(str(path), "cannot be read"):
+            before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if before.get("scope") != about:
+            what = "holds another measurement, of other ranks or sizes"
+            raise InputError(Problem(OUTPUT, what, str(folder), hint=f"{OUTPUT} OTHER, or remove it"))
+        return list(before["cases"])
+    known = [*cases(scope)]
+    path.write_text(json.dumps({"scope": about, "cases": known}), encoding="utf-8")
+    return known
+
+
+def _run(scope: Scope, known: Sequence[Case], rounds: int, limit_s: float, folder: Path) -> Ending:
     """Time what was not timed yet, on all ranks."""
-    known = cases(scope)
-    plan = {"scope": _plain(scope), "cases": known}
-    before = folder / SETTINGS
-    if before.is_file() and {**json.loads(before.read_text(encoding="utf-8")), "visits": 0} != {**plan, "visits": 0}:
-        raise InputError(Problem("-o", "holds another measurement", str(folder), hint="-o OTHER, or remove it"))
     left = visits(len(known), rounds, _done(folder, known))
-    settings = {**plan, "visits": 0}
-    before.write_text(json.dumps(settings), encoding="utf-8")
     todo = {"accelerator": scope.accelerator, "cores": scope.cores, "limit_s": limit_s, "cases": known, "visits": left}
-    (folder / "todo.json").write_text(json.dumps(todo), encoding="utf-8")
+    (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={scope.ranks}")
-    program = (str(FOLDER / "measure.py"), "--settings", str((folder / "todo.json").resolve()))
+    program = (str(FOLDER / "measure.py"), "--settings", TODO)
     env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
     argv = (sys.executable, "-u", *torchrun, *program)
     return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, HANG_S, _show)
@@ -142,27 +150,23 @@ def _done(folder: Path, known: Sequence[Case]) -> Mapping[tuple[int, int], bool]
     return {key: True for key, count in counts.items() if count >= known[key[1]]["ranks"]}
 
 
-def _read(folder: Path, scope: Scope) -> tuple[Samples, list[Mapping[str, Any]]]:
-    lines = [*_lines(folder)]
-    return samples_of(cases(scope), lines, scope.ranks), lines
-
-
 def _facts(folder: Path) -> Mapping[str, Any]:
     log = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
     return next(filter(None, (marks.read("facts", line) for line in log)), {})
 
 
 def machine_of(
-    scope: Scope, here: Devices, read: tuple[Samples, list[Mapping[str, Any]]], facts: Mapping[str, Any], rounds: int
+    scope: Scope, here: Devices, known: Sequence[Case], lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
 ) -> Machine:
     """Return what the samples say of the machine."""
-    samples, lines = read
+    samples = samples_of(known, lines, scope.ranks)
     found = tuple(figures(samples))
     return Machine(
         version=VERSION,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         host=platform.node(),
         device=here.names[0] if here.names else _processor(),
+        accelerator=scope.accelerator,
         ranks=scope.ranks,
         facts=facts,
         figures=found,
@@ -199,31 +203,36 @@ def _skipped(known: Sequence[Case], lines: Sequence[Mapping[str, Any]]) -> dict[
 
 def _slow_ranks(samples: Samples) -> Iterator[str]:
     """Yield the ranks that take longer than the others for the same products."""
-    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm" and case["ranks"] > 1]
-    if not products:
-        return
+    every = samples.by_rank.shape[1]
+    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm" and case["ranks"] == every > 1]
     own = samples.by_rank[products]
-    ratio = own / np.nanmedian(own, axis=1, keepdims=True)
-    for rank, slower in enumerate(np.nanmedian(ratio, axis=0)):
+    own = own[~np.isnan(own).any(axis=1)]
+    if not len(own):
+        return
+    ratio = own / np.median(own, axis=1, keepdims=True)
+    for rank, slower in enumerate(np.median(ratio, axis=0)):
         if slower > 1 + SLOWER:
             yield f"rank {rank} takes {slower:.2f} times as long as the median rank for the same products"
 
 
 def _bad_links(found: Sequence[Figure]) -> Iterator[str]:
-    rates = {(one.of["first"], one.of["second"]): one.value for one in found if one.name == "send_rate"}
-    usual = float(np.median([*rates.values()])) if rates else 0.0
-    for (first, second), rate in rates.items():
-        if rate < BAD_LINK * usual:
-            yield f"ranks {first} and {second}: {shown(rate)} bytes/s between them, {shown(usual)} in the median of pairs"
+    """Yield the pairs whose rate is surely below that of the others."""
+    pairs = [one for one in found if one.name == "send_rate"]
+    usual = float(np.median([one.value for one in pairs])) if pairs else 0.0
+    for one in pairs:
+        if one.interval and one.interval[1] < BAD_LINK * usual:
+            first, second, rate = one.of["first"], one.of["second"], one.value
+            yield f"ranks {first} and {second}: {shown(rate)} bytes/s between them, {shown(usual)} in the median"
 
 
 def _drift(samples: Samples) -> Iterator[str]:
     products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm"]
-    own = samples.seconds[products]
-    third = own.shape[1] // 3
+    whole = samples.seconds[products]
+    whole = whole[:, ~np.isnan(whole).any(axis=0)]
+    third = whole.shape[1] // 3
     if not third:
         return
-    ratio = float(np.nanmedian(np.nanmedian(own[:, -third:], axis=1) / np.nanmedian(own[:, :third], axis=1)))
+    ratio = float(np.median(np.median(whole[:, -third:], axis=1) / np.median(whole[:, :third], axis=1)))
     if abs(ratio - 1) > DRIFT:
         cause = "throttling, or others on this machine" if ratio > 1 else "others on this machine at the start"
         yield f"products took {ratio:.2f} times as long in the last rounds as in the first: {cause}"

@@ -16,8 +16,8 @@ VERSION = 1
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One figure. of: what it belongs to (ranks at once, precision, pair). interval: 95 %, None where there were too few
-    rounds. formula: how it follows from what was timed; cases and samples: how much of that there was."""
+    """One figure. of: what it belongs to (ranks at once, precision, pair). interval: 95 %, None where there were too
+    few rounds. formula: how it follows from what was timed; cases and samples: how much of that there was."""
 
     name: str
     value: float
@@ -30,13 +30,14 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was measured on a machine. facts: of torch, driver and devices. unknown: figure → why there is none.
-    warnings: what looks wrong with the machine or its figures."""
+    """What was measured on a machine. device: as the driver spells it. facts: of torch, driver and devices. unknown:
+    figure → why there is none. warnings: what looks wrong with the machine or its figures."""
 
     version: int
     date: str
     host: str
     device: str
+    accelerator: bool
     ranks: int
     facts: Mapping[str, Any]
     figures: tuple[Figure, ...]
@@ -68,7 +69,7 @@ def read(path: Path) -> Machine:
             Problem(str(path), "is of another version", str(machine.version), str(VERSION), "measure again")
         )
     if stated != _hash(msgspec.to_builtins(machine)):
-        hint = "measure again, or keep your own changes in a file for parameters="
+        hint = "measure again, or estimate calibrate"
         raise ConfigError(Problem(str(path), "was changed after it was measured", str(stated), hint=hint))
     return machine
 

@@ -1,12 +1,14 @@
 """Samples into figures, pure: what kernels and links of a machine reach, with 95 % intervals over the rounds.
 
-A round visits every case once, so that rounds are drawn with replacement (Efron 1979) and everything is fitted again."""
+A round visits every case once: rounds are drawn with replacement (Efron 1979), and everything is fitted again."""
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from measure.machine import Figure
 
 Numbers = NDArray[np.float64]
 LAUNCHES = 200  # of launchers/ranks/measured_work.py, timed as one
+_LAUNCH = f"t / {LAUNCHES} kernels of one element"
 DRAWS = 200
 LEAST_ROUNDS = 3  # for an interval
 MEMORY_BOUND = ("rms_norm", "swiglu", "rope", "softmax", "adam")
@@ -27,6 +30,15 @@ _BUS: Mapping[str, Callable[[float], float]] = {
 """Bytes that each rank's link carries, as a share of the tensor (nccl-tests, doc/PERFORMANCE.md)."""
 
 _PLAIN = ("launches", "graph", "to_device", "to_host", "overlap")  # of which the precision says nothing
+
+
+class Formula(NamedTuple):
+    """A figure of one kind of work: its value from cases and the seconds of each."""
+
+    name: str
+    unit: str
+    text: str
+    value: Callable[[Sequence[Case], Numbers], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,8 @@ def samples_of(cases: Sequence[Case], lines: Sequence[Mapping[str, object]], ran
         if isinstance(seconds, float):
             every[int(str(line["case"])), int(str(line["round"])), int(str(line["rank"]))] = seconds
     waits = np.array([case["kind"] in _BUS or case["kind"] == "overlap" for case in cases])
-    with np.errstate(all="ignore"), _no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of cases that no round has visited
         joined = np.where(waits[:, None], np.nanmax(every, axis=2), np.nanmean(every, axis=2))
         return Samples(tuple(cases), joined, np.nanmedian(every, axis=1))
 
@@ -61,75 +74,28 @@ def figures(samples: Samples) -> Iterator[Figure]:
     for (kind, dtype, ranks), indices in groups.items():
         own = [samples.cases[index] for index in indices]
         of = {"ranks": ranks} | ({} if kind in _BUS or kind in _PLAIN else {"precision": DTYPES[dtype][0]})
-        for name, unit, formula, value in _formulas(kind):
-            figure = _figure(samples.seconds[indices], own, value)
-            if figure is not None:
-                yield Figure(name=name, unit=unit, formula=formula, of=of, cases=len(own), **figure)
+        yield from _figures(_FORMULAS.get(kind, ()), samples.seconds[indices], own, of)
     yield from _pairs(samples)
 
 
-def _figure(seconds: Numbers, cases: Sequence[Case], value: Callable[..., float]) -> dict[str, object] | None:
-    """Return value and interval of one figure over all rounds that have every case; None where there is none."""
+def _figures(
+    formulas: Iterable[Formula], seconds: Numbers, cases: Sequence[Case], of: Mapping[str, int | str]
+) -> Iterator[Figure]:
+    """Yield a figure for each formula over all rounds that visited every case; none where there is no such round."""
     whole = seconds[:, ~np.isnan(seconds).any(axis=0)]
     rounds = whole.shape[1]
     if not rounds:
-        return None
-    best = value(cases, np.median(whole, axis=1))
-    if not np.isfinite(best):
-        return None
-    interval = None
-    if rounds >= LEAST_ROUNDS:
-        generator = np.random.default_rng(0)
-        drawn = (whole[:, generator.integers(0, rounds, rounds)] for _ in range(DRAWS))
-        ends = np.quantile([value(cases, np.median(one, axis=1)) for one in drawn], (0.025, 0.975))
-        interval = (float(min(ends[0], best)), float(max(ends[1], best)))
-    return {"value": best, "interval": interval, "samples": int(whole.size)}
-
-
-def _formulas(kind: str) -> Iterator[tuple[str, str, str, Callable[[Sequence[Case], Numbers], float]]]:
-    """Yield name, unit, formula and function of each figure of a kind of work."""
-    if kind == "gemm":
-        text = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of log t, none below 0"
-        for place, (name, unit) in enumerate(
-            (("rate", "FLOP/s"), ("rows", "rows"), ("width", "columns"), ("launch", "s"))
-        ):
-            yield f"gemm_{name}", unit, text, lambda cases, t, place=place: float(_gemm(cases, t)[place])
-        yield "gemm_best", "FLOP/s", "most of 2 m n k / t", lambda cases, t: float(max(_flops(cases) / t))
-    elif kind == "attention":
-        text = (
-            "t = launch + flops (1 + tokens/seq)(1 + channels/width) / rate; flops = 2 batch heads seq² width, causal"
-        )
-        for place, (name, unit) in enumerate((("rate", "FLOP/s"), ("tokens", "tokens"), ("channels", "channels"))):
-            yield f"attention_{name}", unit, text, lambda cases, t, place=place: float(_attention(cases, t)[place])
-        ratio = "median of (forward and backward - forward) / forward"
-        yield "attention_backward", "1", ratio, _attention_backward
-    elif kind in ("copy", "triad", "to_device", "to_host"):
-        text = "bytes read and written / t"
-        yield f"{kind}_rate", "bytes/s", text, lambda cases, t: float(np.median(_bytes(cases) / t))
-    elif kind in MEMORY_BOUND:
-        text = "bytes read and written once / t, median of sizes"
-        yield f"{kind}_rate", "bytes/s", text, lambda cases, t: float(np.median(_bytes(cases) / t))
-    elif kind in ("launches", "graph"):
-        text = f"t / {LAUNCHES} kernels of one element"
-        yield (
-            f"{'launch' if kind == 'launches' else 'graph_launch'}",
-            "s",
-            text,
-            lambda cases, t: float(t[0] / LAUNCHES),
-        )
-    elif kind == "grouped":
-        yield "grouped_rate", "FLOP/s", "2 experts m n k / t, median", lambda c, t: float(np.median(_flops(c) / t))
-    elif kind in COLLECTIVES:
-        yield from _of_link(kind)
-
-
-def _of_link(kind: str) -> Iterator[tuple[str, str, str, Callable[[Sequence[Case], Numbers], float]]]:
-    share = {"all_reduce": "2 (ranks - 1) / ranks", "send": "1"}.get(kind, "(ranks - 1) / ranks")
-    text = f"t = latency + {share} bytes / rate, least squares of log t"
-    yield f"{kind}_latency", "s", text, lambda cases, t: float(_link(cases, t)[0])
-    yield f"{kind}_rate", "bytes/s", text, lambda cases, t: float(_link(cases, t)[1])
-    off = "most of |measured - fitted| / measured"
-    yield f"{kind}_deviation", "1", off, lambda cases, t: float(_link(cases, t)[2])
+        return
+    generator = np.random.default_rng(0)
+    drawn = [whole[:, generator.integers(0, rounds, rounds)] for _ in range(DRAWS if rounds >= LEAST_ROUNDS else 0)]
+    medians = [np.median(one, axis=1) for one in drawn]
+    for name, unit, formula, value in formulas:
+        best = value(cases, np.median(whole, axis=1))
+        ends = np.quantile([value(cases, one) for one in medians], (0.025, 0.975)) if medians else None
+        interval = None if ends is None else (float(min(ends[0], best)), float(max(ends[1], best)))
+        if np.isfinite(best):
+            about = {"formula": formula, "of": of, "cases": len(cases), "samples": int(whole.size)}
+            yield Figure(name=name, unit=unit, value=float(best), interval=interval, **about)
 
 
 def _pairs(samples: Samples) -> Iterator[Figure]:
@@ -140,11 +106,7 @@ def _pairs(samples: Samples) -> Iterator[Figure]:
             pairs[tuple(case["pair"])].append(index)
     for (first, second), indices in pairs.items():
         own = [samples.cases[index] for index in indices]
-        for name, unit, formula, value in _of_link("send"):
-            figure = _figure(samples.seconds[indices] / 2, own, value)
-            if figure is not None:
-                of = {"first": first, "second": second}
-                yield Figure(name=name, unit=unit, formula=formula, of=of, cases=len(own), **figure)
+        yield from _figures(_of_link("send"), samples.seconds[indices] / 2, own, {"first": first, "second": second})
 
 
 def _flops(cases: Sequence[Case]) -> Numbers:
@@ -187,7 +149,7 @@ def _attention(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, f
     return 1 / per_flop, per_token / per_flop, per_channel / per_flop
 
 
-def _attention_backward(cases: Sequence[Case], seconds: Numbers) -> float:
+def _backward(cases: Sequence[Case], seconds: Numbers) -> float:
     def size(index: int) -> tuple[int, int]:
         return cases[index]["seq"], cases[index]["channels"]
 
@@ -206,7 +168,44 @@ def _link(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float]
     return latency, 1 / per_byte, float(np.max(np.abs(latency + carried * per_byte - seconds) / seconds))
 
 
-def _no_warning() -> object:
-    import warnings
+def _of_link(kind: str) -> tuple[Formula, ...]:
+    share = {"all_reduce": "2 (ranks - 1) / ranks", "send": "1"}.get(kind, "(ranks - 1) / ranks")
+    text = f"t = latency + {share} bytes / rate, least squares of t / measured"
+    return (
+        Formula(f"{kind}_latency", "s", text, lambda cases, t: _link(cases, t)[0]),
+        Formula(f"{kind}_rate", "bytes/s", text, lambda cases, t: _link(cases, t)[1]),
+        Formula(
+            f"{kind}_deviation", "1", "most of |measured - fitted| / measured", lambda cases, t: _link(cases, t)[2]
+        ),
+    )
 
-    return warnings.catch_warnings(action="ignore")
+
+def _moving(kind: str) -> Formula:
+    text = "bytes read and written once / t, median of sizes"
+    return Formula(f"{kind}_rate", "bytes/s", text, lambda cases, t: float(np.median(_bytes(cases) / t)))
+
+
+_GEMM = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of t / measured, none below 0"
+_ATTENTION = "t = launch + flops (1 + tokens/seq + channels/width) / rate; flops = 2 batch heads seq² width, causal"
+_FORMULAS: Mapping[str, tuple[Formula, ...]] = {
+    "gemm": (
+        Formula("gemm_rate", "FLOP/s", _GEMM, lambda cases, t: _gemm(cases, t)[0]),
+        Formula("gemm_rows", "rows", _GEMM, lambda cases, t: _gemm(cases, t)[1]),
+        Formula("gemm_width", "columns", _GEMM, lambda cases, t: _gemm(cases, t)[2]),
+        Formula("gemm_launch", "s", _GEMM, lambda cases, t: _gemm(cases, t)[3]),
+        Formula("gemm_best", "FLOP/s", "most of 2 m n k / t", lambda cases, t: float(max(_flops(cases) / t))),
+    ),
+    "attention": (
+        Formula("attention_rate", "FLOP/s", _ATTENTION, lambda cases, t: _attention(cases, t)[0]),
+        Formula("attention_tokens", "tokens", _ATTENTION, lambda cases, t: _attention(cases, t)[1]),
+        Formula("attention_channels", "channels", _ATTENTION, lambda cases, t: _attention(cases, t)[2]),
+        Formula("attention_backward", "1", "median of (both passes - forward) / forward", _backward),
+    ),
+    "grouped": (
+        Formula("grouped_rate", "FLOP/s", "2 experts m n k / t, median", lambda c, t: float(np.median(_flops(c) / t))),
+    ),
+    "launches": (Formula("launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
+    "graph": (Formula("graph_launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
+    **{kind: (_moving(kind),) for kind in (*MEMORY_BOUND, "copy", "triad", "to_device", "to_host")},
+    **{kind: _of_link(kind) for kind in COLLECTIVES},
+}

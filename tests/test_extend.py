@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "parsers" / "fixtures"
-PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "shell", "tensorprimat")
+PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "measure", "shell", "tensorprimat")
 FACTS = "tests/conf/test_facts.py"
 CHECKS = ("tests/conf/test_parameters.py", "tests/conf/test_shapes.py", "tests/metrics/test_flops.py", FACTS)
 MODEL = "conf/model/qwen25_1p5b.yaml"

@@ -2,8 +2,8 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node N measure.py --settings FILE.json
 
-The settings name the visits (a case in a round), in random order. Each rank appends one line of JSON to samples-RANK.jsonl
-beside them for each visit; a visit whose line is cut is made again. Needs torch and nothing else."""
+The settings name the visits (a case in a round), in random order. Each rank appends one line of JSON to
+samples-RANK.jsonl beside them for each visit; a visit whose line is cut is made again. Needs torch and nothing else."""
 
 from __future__ import annotations
 

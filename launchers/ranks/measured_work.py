@@ -89,7 +89,8 @@ def _softmax(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
 def _adam(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     weight = torch.nn.Parameter(torch.zeros(case["n"], device=device))
     weight.grad = torch.ones_like(weight)
-    return torch.optim.AdamW([weight], lr=1e-4, fused=True).step
+    optimizer = torch.optim.AdamW([weight], lr=1e-4, fused=True)
+    return lambda: optimizer.step()
 
 
 def _launches(_: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
@@ -109,7 +110,7 @@ def _graph(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Wor
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         launch()
-    return graph.replay
+    return lambda: graph.replay()
 
 
 def _to_device(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:

@@ -64,7 +64,18 @@ def test_a_setting_stands_in_five_places_at_most() -> None:
     """Its type and its value in conf/, its row here and that for the ranks, and where the engine builds with it. What
     others run with it (conf/tables, conf/recipes) is no place of ours."""
     root = Path(__file__).parents[2]
-    folders = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "tensorprimat", "shell", "docs")
+    folders = (
+        "conf",
+        "launchers",
+        "parsers",
+        "metrics",
+        "compare",
+        "estimate",
+        "measure",
+        "tensorprimat",
+        "shell",
+        "docs",
+    )
     suffixes = (".py", ".yaml", ".json", ".md", ".sh")
     files = [path for folder in folders for path in (root / folder).rglob("*.*") if path.suffix in suffixes]
     texts = {

@@ -119,12 +119,13 @@ def test_a_run_calibrates_and_the_estimate_comes_nearer(tmp_path: Path) -> None:
 
     from conf import load_experiment
     from estimate.calibrate import calibrate
-    from estimate.experiment import jobs_of_experiments
+    from estimate.experiment import columns_of
     from estimate.figures import estimate
     from estimate.fitted import shipped
     from estimate.predict import predict
+    from estimate.rows import jobs_of
 
-    jobs = jobs_of_experiments(load_experiment("platform=amd", *CASE))
+    jobs = jobs_of([columns_of(load_experiment("platform=amd", *CASE))])
     before = predict(jobs).step_time_s[0]
     learned = calibrate(shipped(), jobs, np.array([before * 1.08])).parameters
     after = estimate(load_experiment("platform=amd", *CASE), learned).figures["step_time_mean_s"].value

@@ -6,7 +6,7 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from estimate.experiment import columns_of, jobs_of_experiments
+from estimate.experiment import columns_of
 from estimate.figures import step_time_text
 from estimate.roofline import rooflines
 from estimate.rows import jobs_of, read_row
@@ -68,7 +68,7 @@ def test_hardware_without_a_peak_is_refused() -> None:
 @pytest.mark.parametrize("model", ["llama31_8b", "mixtral_8x7b", "deepseek_v2_lite", "qwen3_30b_a3b"])
 def test_the_modules_of_all_layers_make_the_work_of_a_forward_pass(model: str) -> None:
     e = load_experiment(f"model={model}", "platform=nvidia", "hardware=h100", "layout=data_parallel")
-    jobs, shape = jobs_of_experiments(e), shape_of_model(e.model)
+    jobs, shape = jobs_of([columns_of(e)]), shape_of_model(e.model)
     found = {bound.module: bound for bound in rooflines(jobs)}
     in_layers = sum(
         bound.flop for name, bound in found.items() if name not in ("logits", "norms and residuals", "router")
