@@ -1,4 +1,4 @@
-"""What was measured on a machine (`tprimat measure`) in place of data sheets and priors, term by term."""
+"""Take what was measured on a machine (`tprimat measure`) in place of data sheets and priors, term by term."""
 
 from __future__ import annotations
 

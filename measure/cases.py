@@ -1,4 +1,4 @@
-"""What is measured: pure. A case is one piece of work of one size on so many ranks at once;
+"""Choose the work that is measured: pure. A case is one piece of work of one size on so many ranks at once;
 launchers/ranks/measured_work.py runs its kinds; how much each of them computes and moves stands here."""
 
 from __future__ import annotations

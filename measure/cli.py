@@ -75,12 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not take(lock):
                 raise InputError(Problem(OUTPUT, "another measurement runs there", str(folder), hint=f"{OUTPUT} OTHER"))
             known = _planned(scope, folder)
-            ending = _run(scope, known, rounds, 60 * (given["minutes"] or minutes), folder)
+            left = visits(len(known), rounds, _done(folder, known))
+            failed = left and _run(scope, known, left, 60 * (given["minutes"] or minutes), folder).exit_code
             machine = machine_of(scope, here, known, [*_lines(folder)], _facts(folder))
             if machine.figures:
                 write(folder / FILE, machine)
     print(json.dumps(_plain(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder)))
-    return 0 if machine.figures and not ending.exit_code else 1
+    return 0 if machine.figures and not failed else 1
 
 
 def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
@@ -112,9 +113,8 @@ def _planned(scope: Scope, folder: Path) -> list[Case]:
     return known
 
 
-def _run(scope: Scope, known: Sequence[Case], rounds: int, limit_s: float, folder: Path) -> Ending:
-    """Time what was not timed yet, on all ranks."""
-    left = visits(len(known), rounds, _done(folder, known))
+def _run(scope: Scope, known: Sequence[Case], left: Sequence[tuple[int, int]], limit_s: float, folder: Path) -> Ending:
+    """Time the visits that are left, on all ranks."""
     todo = {"accelerator": scope.accelerator, "cores": scope.cores, "limit_s": limit_s, "cases": known, "visits": left}
     (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={scope.ranks}")

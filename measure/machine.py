@@ -30,7 +30,7 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was measured on a machine. device: as the driver spells it. facts: of torch, driver and devices. unknown:
+    """A machine as it was measured. device: as the driver spells it. facts: of torch, driver and devices. unknown:
     figure → why there is none. warnings: what looks wrong with the machine or its figures."""
 
     version: int

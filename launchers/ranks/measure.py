@@ -80,7 +80,7 @@ def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> int:
 
 
 class _Stopped:
-    """Whether somebody wants this to end: after the visit that is running."""
+    """Note that somebody wants this to end, which it does after the visit that is running."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

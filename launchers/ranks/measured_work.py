@@ -1,4 +1,4 @@
-"""What `tprimat measure` times: for each kind of work a function that makes its tensors and returns what runs once.
+"""Work that `tprimat measure` times: for each kind a function that makes its tensors and returns what runs once.
 
 The words of a case are those of measure/cases.py: sizes in elements, rows, columns or bytes as its kinds state them."""
 

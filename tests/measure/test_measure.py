@@ -1,0 +1,74 @@
+"""tprimat measure on this CPU, for real: it is stopped, goes on, and its file is of use."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from measure.cli import main
+from measure.machine import read
+from tests.drills import started_processes, wait_until
+
+pytestmark = pytest.mark.engine  # torch
+
+
+def lines(folder: Path) -> list[tuple[int, int, int]]:
+    texts = [text for path in folder.glob("samples-*.jsonl") for text in path.read_text("utf-8").splitlines()]
+    return [(one["round"], one["case"], one["rank"]) for one in map(json.loads, texts)]
+
+
+def test_what_was_stopped_goes_on_and_no_visit_is_made_twice(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "measure", "ranks=2", "-o", str(tmp_path)]
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    samples = tmp_path / "samples-0.jsonl"
+    wait_until(lambda: samples.is_file() and samples.stat().st_size > 1000, "samples are written", 120)
+    started.send_signal(signal.SIGINT)
+    said, _ = started.communicate(timeout=120)
+    assert "written: " in said
+    assert not [command for command in started_processes().values() if "measure.py" in command]
+    before = lines(tmp_path)
+    with samples.open("a", encoding="utf-8") as file:
+        file.write('{"case": 0, "round": 4, "ra')  # as a kill leaves it
+    assert main(["ranks=2", "minutes=0.2", "-o", str(tmp_path)]) == 0
+    after = [one for one in read_lines(samples) if one]
+    assert len(after) > len([one for one in before if one[2] == 0])
+    assert len(after) == len({(one["round"], one["case"]) for one in after})
+    found = read(tmp_path / "machine.yaml")
+    assert found.facts["torch"]
+    assert found.device
+    assert found.ranks == 2
+
+
+def read_lines(path: Path) -> list[dict[str, int]]:
+    found = []
+    for text in path.read_text("utf-8").splitlines():
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            found.append({})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["slow"], "how far?"),
+        (["ranks=100000"], "more than there are"),
+        (["ranks=0"], "an integer from 1"),
+        (["minutes=0"], "0.1 to 1440"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_of_another_measurement_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.json").write_text(json.dumps({"scope": {"ranks": 8}, "cases": []}), encoding="utf-8")
+    assert main(["ranks=2", "-o", str(tmp_path)]) == 2
+    assert "holds another measurement" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""Samples into figures: figures that are known beforehand come out again, whatever the noise and the order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conf import load_experiment
+from conf.errors import ConfigError
+from estimate.figures import estimate
+from measure.cases import Case, Scope, cases, flops_of, moved_bytes, visits
+from measure.machine import Machine, read, write
+from measure.rates import figures, samples_of
+
+SMALL = Scope(accelerator=False, ranks=2, cores=2, memory_bytes=8 << 30, full=False)
+RATE, ROWS, WIDTH, LAUNCH = 5e10, 12.0, 7.0, 4e-6
+LATENCY, LINK = 3e-4, 1.5e9
+
+
+def seconds_of(case: Case) -> float:
+    """Return the time of a case on a machine that is exactly as the formulas say."""
+    if case["kind"] == "gemm":
+        m, n, k = (float(case[name]) for name in "mnk")
+        return LAUNCH + 2 * m * n * k * (1 + ROWS / m + WIDTH / n + WIDTH / k) / RATE
+    if "bytes" in case and case["kind"] != "overlap":
+        share = {"all_reduce": 2 * (case["ranks"] - 1) / case["ranks"], "send": 1.0}
+        one_way = LATENCY + share.get(case["kind"], (case["ranks"] - 1) / case["ranks"]) * case["bytes"] / LINK
+        return 2 * one_way if case["kind"] == "send" else one_way
+    return 1e-6 + flops_of(case) / RATE + moved_bytes(case) / 1e10
+
+
+def lines_of(known: tuple[Case, ...], rounds: int = 5, noise: float = 0.0) -> list[Mapping[str, Any]]:
+    generator = np.random.default_rng(1)
+    return [
+        {
+            "case": i,
+            "round": turn,
+            "rank": rank,
+            "seconds": float(seconds_of(case) * np.exp(noise * generator.normal())),
+        }
+        for turn in range(rounds)
+        for i, case in enumerate(known)
+        for rank in case.get("pair", range(case["ranks"]))
+    ]
+
+
+def machine(device: str = "AMD EPYC", accelerator: bool = False, noise: float = 0.0) -> Machine:
+    known = cases(SMALL)
+    found = tuple(figures(samples_of(known, lines_of(known, noise=noise), SMALL.ranks)))
+    return Machine(1, "2026-11-24T00:00:00+00:00", "host", device, accelerator, 2, {}, found)
+
+
+def test_a_machine_that_is_as_the_formulas_say_gives_their_constants() -> None:
+    known = machine()
+    of = {"ranks": 2, "precision": "fp32"}
+    expected = {"gemm_rate": RATE, "gemm_rows": ROWS, "gemm_width": WIDTH, "gemm_launch": LAUNCH}
+    assert {name: known.value(name, **of) for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert known.value("all_reduce_rate", ranks=2) == pytest.approx(LINK)
+    assert known.value("all_reduce_latency", ranks=2) == pytest.approx(LATENCY)
+    assert known.value("send_rate", first=0, second=1) == pytest.approx(LINK)  # one way of the two
+
+
+def test_noise_widens_the_intervals_around_the_truth() -> None:
+    for one in machine(noise=0.05).figures:
+        if one.name in ("gemm_rate", "all_reduce_rate"):
+            assert one.interval is not None
+            low, high = one.interval
+            truth = RATE if one.name == "gemm_rate" else LINK
+            assert low <= one.value <= high
+            assert low * 0.95 <= truth <= high * 1.05
+
+
+def test_two_rounds_are_too_few_for_an_interval_and_a_case_without_seconds_gives_no_figure() -> None:
+    known = cases(SMALL)
+    lines = lines_of(known, rounds=2)
+    assert all(one.interval is None for one in figures(samples_of(known, lines, 2)))
+    gone = [line for line in lines if known[line["case"]]["kind"] != "adam"]
+    assert "adam_rate" not in {one.name for one in figures(samples_of(known, gone, 2))}
+
+
+@given(st.integers(1, 30), st.integers(1, 6), st.data())
+def test_every_visit_is_made_once_in_all(count: int, rounds: int, data: st.DataObject) -> None:
+    every = visits(count, rounds, {})
+    done = data.draw(st.sets(st.sampled_from(every)))
+    left = visits(count, rounds, dict.fromkeys(done, True))
+    assert sorted([*left, *done]) == sorted(every) == [(turn, i) for turn in range(rounds) for i in range(count)]
+    assert [visit[0] for visit in left] == sorted(visit[0] for visit in left)  # round after round
+
+
+def test_nothing_needs_more_than_half_of_the_memory_of_a_rank() -> None:
+    scope = Scope(accelerator=True, ranks=8, cores=64, memory_bytes=2 << 30, full=True)
+    assert max(3 * moved_bytes(case) for case in cases(scope)) < scope.memory_bytes / 2
+    assert {case["ranks"] for case in cases(scope)} == {1, 2, 4, 8}
+
+
+def test_a_file_is_read_as_it_was_written_and_refused_when_it_was_changed(tmp_path: Path) -> None:
+    path, known = tmp_path / "machine.yaml", machine()
+    write(path, known)
+    assert read(path) == known
+    text = path.read_text(encoding="utf-8")
+    wrong = {
+        "was changed after it was measured": text.replace("AMD EPYC", "AMD EPYC 2"),
+        "of another version": text.replace("version: 1", "version: 2"),
+        "cannot be used as a machine": "[",
+    }
+    for number, (said, changed) in enumerate(wrong.items()):
+        other = tmp_path / f"{number}.yaml"
+        other.write_text(changed, encoding="utf-8")
+        with pytest.raises(ConfigError, match=said):
+            read(other)
+
+
+def test_an_estimate_takes_the_machine_in_place_of_priors() -> None:
+    e = load_experiment("platform=cpu", "model=llama_tiny", "gpus_per_node=2", "layout.tensor_model_parallel_size=2")
+    found = estimate(e, machine=machine()).time.parts
+    slower = Machine(**{**vars_of(machine()), "figures": tuple(slowed(one) for one in machine().figures)})
+    assert estimate(e, machine=slower).time.parts.gemm[0] == pytest.approx(2 * found.gemm[0], rel=0.01)
+    # four all-gathers and reduce-scatters a layer, one way, of which a share is exposed
+    assert found.tensor_parallel[0] > 8 * 4 * 4 * LATENCY * 0.5
+
+
+def vars_of(one: Machine) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+def slowed(one: Any) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(one, value=one.value / 2) if one.name == "gemm_rate" else one
+
+
+def test_the_figures_of_another_machine_are_refused() -> None:
+    e = load_experiment("platform=nvidia", "model=llama", "hardware=h100")
+    with pytest.raises(ConfigError, match="another machine"):
+        estimate(e, machine=machine())
+    gpu = machine("NVIDIA H100 80GB HBM3", accelerator=True)
+    assert estimate(e, machine=gpu).jobs.peak_bf16_flops[0] == pytest.approx(RATE, rel=1e-6)
