@@ -43,7 +43,7 @@ class Formula(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """seconds: of each case, shape (cases, rounds), nan where it was not visited; of the slowest of the ranks where
+    """Timed cases. seconds: shape (cases, rounds), nan where a case was not visited; of the slowest of the ranks where
     they wait for each other, else their mean. by_rank: medians over rounds, shape (cases, ranks)."""
 
     cases: tuple[Case, ...]
