@@ -107,7 +107,9 @@ def test_a_file_is_read_as_it_was_written_and_refused_when_it_was_changed(tmp_pa
     wrong = {
         "was changed after it was measured": text.replace("AMD EPYC", "AMD EPYC 2"),
         "of another version": text.replace("version: 1", "version: 2"),
-        "cannot be used as a machine": "[",
+        "is not valid YAML": "[",
+        "is not a mapping": "- version: 1",
+        "cannot be used as a machine": text.replace("accelerator: false", "accelerator: maybe"),
     }
     for number, (said, changed) in enumerate(wrong.items()):
         other = tmp_path / f"{number}.yaml"
