@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -131,7 +132,7 @@ def program(name: str) -> str:
 
 
 _TYPED = re.compile(r"(tprimat|python -m tensorprimat) ")
-_OTHERS = ("check", "data", "models", "gpus", "prices", "frameworks", "recipes", "demo", "completion")
+_OTHERS = ("matrix", "check", "data", "models", "gpus", "prices", "frameworks", "recipes", "demo", "completion")
 _IN_A_CHECKOUT = {
     "parse": "python -m parsers",
     "launch": "python launch.py",
@@ -228,7 +229,10 @@ class _Parser:
 
 def is_pair(word: str) -> bool:
     """Return whether `word` is KEY=VALUE, and no path that is there."""
-    return bool(_PAIR.match(word)) and not Path(word).exists()
+    looks_so = bool(_PAIR.match(word))
+    with suppress(OSError):  # too long for a path, as many values are
+        return looks_so and not Path(word).exists()
+    return looks_so
 
 
 def between(low: float, high: float, allowed: str, *units: str, exclusive: bool = False) -> Callable[[str], float]:

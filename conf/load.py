@@ -101,7 +101,12 @@ def spelled_out(overrides: Iterable[str]) -> list[str]:
 def _request(config: dict[str, Any]) -> Request:
     """Return the validated request. ConfigError: every wrong key, type and fact."""
     request: Request = frozen(Request, config, "")
-    if problems := [*check_hardware(asdict(request.hardware)), *_data_problems(request.data), *_senseless(request)]:
+    if problems := [
+        *check_hardware(asdict(request.hardware)),
+        *_data_problems(request.data),
+        *_senseless(request),
+        *_of_a_matrix(request),
+    ]:
         raise ConfigError(*problems)
     return request
 
@@ -119,6 +124,14 @@ def _data_problems(data: Data) -> Iterator[Problem]:
         order = "another split is another order of samples"
         why = "Megatron's mock data knows no other" if data.name == "mock" else order
         yield Problem("data.split", why, data.split, SPLITS[data.name])
+
+
+def _of_a_matrix(r: Request) -> Iterator[Problem]:
+    if r.cluster.retries < 0:
+        yield Problem("cluster.retries", "must be at least 0", str(r.cluster.retries))
+    if r.cluster.budget is not None and r.cluster.budget < r.world_size:
+        what = f"one run takes {r.world_size}"
+        yield Problem("cluster.budget", what, str(r.cluster.budget), f"at least {r.world_size}, or null")
 
 
 def _senseless(r: Request) -> Iterator[Problem]:

@@ -309,7 +309,9 @@ class Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Where the processes start, and paths there. container: what starts the image; none: it is where we are already.
-    forward_env: variables passed on by name, never read by us. job: of a batch system; None: there is none."""
+    forward_env: variables passed on by name, never read by us. budget: GPUs, on a CPU cores, that the runs of a matrix
+    take together; None: one run at a time, of a batch system as it likes. retries: of a run that failed, in a matrix.
+    job: of a batch system; None: there is none."""
 
     name: str
     master_addr: str
@@ -318,6 +320,8 @@ class Cluster:
     hf_home: str
     container: Literal["none", "docker", "podman", "enroot", "pyxis"]
     forward_env: tuple[str, ...]
+    budget: int | None
+    retries: int
     job: Job | None
 
 

@@ -16,6 +16,7 @@ from conf.version import VERSION
 # Command: its module, its Command and its main there, and its purpose.
 COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "launch": ("tensorprimat.launch", "LAUNCH", "main", "run an experiment: model=llama platform=nvidia"),
+    "matrix": ("tensorprimat.matrix", "MATRIX", "main", "the runs that a launch planned: status, resume, cancel"),
     "check": ("tensorprimat.check", "CHECK", "main", "can it run here, and as requested? model=llama platform=nvidia"),
     "data": ("tensorprimat.data", "DATA", "main", "look into a corpus, or ahead: preview platform=cpu"),
     "parse": ("tensorprimat.parse", "PARSE", "main", "read training logs: LOG"),

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import ExitStack, redirect_stderr, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,25 +16,28 @@ from typing import Any
 
 from msgspec import to_builtins
 
+import parsers
 from conf.arguments import JSON, Command, experiment_keys, program
 from conf.compose import CONF, checked_overrides, choices, compose
-from conf.errors import ConfigError, Problem, command
+from conf.errors import ConfigError, InputError, Problem, command
 from conf.load import experiments, settle
 from conf.resolve import Experiment
 from estimate.headroom import headroom
 from launchers import bundle, make_plan, preflight, where
 from launchers.frameworks import framework_of
-from launchers.plan import Scope
+from launchers.matrix import Run
+from launchers.plan import Host, Scope
 from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
 from parsers.planned import RECORD
 from parsers.storage import run_file
-from tensorprimat import together
+from tensorprimat import together, turns
 from tensorprimat.check import target_problems
 from tensorprimat.plan_text import plan_text, planned
 from tensorprimat.recipe_plans import too_large
 from tensorprimat.run import planned_record, rehearsal, rehearse_once, run_once
 
+Row = dict[str, Any]
 HYDRA_FLAGS = {"--cfg", "-c", "--info", "-i", "--package", "-p", "--resolve", "--hydra-help", "--shell-completion"}
 
 
@@ -68,13 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _show_config(arguments)
     typed = LAUNCH.parse(arguments)
     as_json = "--json" in typed.switches
-    requested = list(_requested(typed.rest, multirun=bool(typed.switches & {"-m", "--multirun"})))
+    multirun = bool(typed.switches & {"-m", "--multirun"})
+    requested = list(_requested(typed.rest, multirun=multirun))
     dry, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if dry:
         _show_plans(list(map(rehearsal, dry)), as_json, "--files" in typed.switches)
     left = map(rehearsal, (e for e in requested if e.bundle is not None and not e.dry_run))
     bundle.leave([(e, make_plan(e, where.host()), scope) for e, scope in left])
-    return _run_all(runs, as_json) if runs else 0
+    return run_all(runs, as_json, is_matrix=multirun) if runs else 0
 
 
 def _requested(overrides: Sequence[str], multirun: bool) -> Iterator[Experiment]:
@@ -92,40 +96,67 @@ def _requested(overrides: Sequence[str], multirun: bool) -> Iterator[Experiment]
             yield replace(e, reasons=(*e.reasons, why)) if why else e
 
 
-def _run_all(requested: Sequence[Experiment], as_json: bool) -> int:
-    """Check every experiment, then run each; a signal ends them all, a failure does not.
+def run_all(requested: Sequence[Experiment], as_json: bool, *, anew: bool = True, is_matrix: bool = False) -> int:
+    """Check every experiment, then run each; a signal ends them all, a failure does not. Several runs are a matrix,
+    with a journal. anew: its runs that failed too often are tried again.
 
     A rehearsal is checked when its turn comes: one that cannot begin becomes a failed record. But a recipe of a release
     that is not installed is refused before."""
-    host, checked = where.host(), [e for e in requested if not e.rehearse]
+    host, commit = where.host(), where.commit()
+    _check(requested, host)
+    single = [e for e in requested if not e.rehearse]
+    single = [
+        replace(e, training=replace(e.training, seed=seed), repeat=1)
+        for e in single
+        for seed in range(e.training.seed, e.training.seed + e.repeat)
+    ]
+    for warning in dict.fromkeys(w for e in requested for w in e.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    starts: list[Callable[[], Row]] = [partial(_rehearsed, e, host) for e in requested if e.rehearse]
+    rows: list[Row] = []
+    with ExitStack() as held:
+        if is_matrix or len(single) > 1:
+            in_turn = held.enter_context(turns.turns(single, commit, anew))
+            starts += [partial(turn.take, _once, partial(_not_started, turn)) for turn in in_turn]
+        else:
+            starts += [partial(_once, e) for e in single]
+        most = together.at_once(requested) if not single else turns.at_once(single)
+        try:
+            for row in together.rows(starts, most, _is_ended_by_us):
+                rows.append(row)
+        finally:
+            print(json.dumps(rows, indent=2) if as_json else _table(rows))
+    return 0 if all(row["status"] == "completed" for row in rows) else 1
+
+
+def _check(requested: Sequence[Experiment], host: Host) -> None:
+    checked = [e for e in requested if not e.rehearse]
     problems = [p for e in requested for p in (preflight.other_release(e) if e.rehearse else preflight.problems(e))]
     problems = problems or [p for e in checked for p in too_large(e)]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    runs: list[Callable[[], tuple[Record, Path]]] = []
-    for e in requested:
-        if e.rehearse:
-            runs.append(partial(rehearse_once, e, host))
-            continue
-        for seed in range(e.training.seed, e.training.seed + e.repeat):
-            run = replace(e, training=replace(e.training, seed=seed), repeat=1)
-            runs.append(partial(run_once, run, planned(run)))
-    for warning in dict.fromkeys(w for e in requested for w in e.warnings):
-        print(f"warning: {warning}", file=sys.stderr)
-    rows: list[dict[str, Any]] = []
-    try:
-        for row in together.rows(
-            [partial(_started, start) for start in runs], together.at_once(requested), _is_ended_by_us
-        ):
-            rows.append(row)
-    finally:
-        print(json.dumps(rows, indent=2) if as_json else _table(rows))
-    return 0 if all(row["status"] == "completed" for row in rows) else 1
 
 
-def _started(start: Callable[[], tuple[Record, Path]]) -> dict[str, Any]:
-    return _row(*start())
+def _once(e: Experiment) -> Row:
+    return _row(*run_once(e, planned(e)))
+
+
+def _rehearsed(e: Experiment, host: Host) -> Row:
+    return _row(*rehearse_once(e, host))
+
+
+def _not_started(turn: turns.Turn, run: Run) -> Row:
+    """Return the row of a run of a matrix that is not started: what its record says, and the journal's state."""
+    path = turn.journal.folder / run.id
+    about = Record(
+        id=run.id, name=turn.e.name, provenance="measured", status="unknown", framework=turn.e.framework.name
+    )
+    with suppress(InputError):
+        about = parsers.read(path)
+    known = run.state == "failed" and about.status != "unknown"
+    now = {} if known else {"status": run.state, "cause": run.cause, "framework": turn.e.framework.name}
+    return {**_row(about, path), **now}
 
 
 def _is_ended_by_us(row: Mapping[str, Any]) -> bool:

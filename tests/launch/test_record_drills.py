@@ -197,7 +197,7 @@ def test_a_directory_that_becomes_read_only_loses_no_run(stub: Stub) -> None:
 @drill("exit code 0 after no iteration; and the next launch refused our own record")
 def test_a_directory_that_is_removed_is_named_and_the_run_begins_anew(stub: Stub) -> None:
     stub.program("time.sleep(0.2)")
-    process = stub.start("repeat=2")
+    process = stub.start("repeat=2", "cluster.retries=0")
     directory = stub.directory()
     wait_until(lambda: '"step": 3' in (directory / "train.log").read_text(encoding="utf-8"), "step 3")
     shutil.rmtree(directory)
