@@ -308,7 +308,7 @@ def _parameters(path: Path | None) -> Any:
 
 
 def _machine(path: Path | None) -> Any:
-    from measure.machine import read
+    from conf.machine import read
 
     return None if path is None else read(path)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace as changed
 
 from conf.errors import ConfigError
 from conf.facts import peak_of
+from conf.machine import Machine
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from estimate.experiment import columns_of, precision_of
@@ -19,7 +20,6 @@ from estimate.memory import ASSUMED, Memory, memory
 from estimate.of_machine import with_machine
 from estimate.predict import Prediction, predict
 from estimate.rows import jobs_of
-from measure.machine import Machine
 from metrics.bill import Option, energy_at
 from metrics.flops import DEFAULT, flops_per_token
 from metrics.peak import achievable_tflops, design_power, peak_tflops, utilisation

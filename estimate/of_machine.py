@@ -1,8 +1,9 @@
-"""Take what was measured on a machine (`tprimat measure`) in place of data sheets and priors, term by term."""
+"""Take what was measured on a machine (`tprimat measure`) in place of data sheets and priors, term by term: kernels and
+links by themselves, and what whole trainings there say beside."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import log
 
 import msgspec
@@ -10,16 +11,33 @@ import numpy as np
 
 from conf.errors import ConfigError, Problem
 from conf.load import hardware_named
+from conf.machine import Factor, Machine
 from conf.resolve import Experiment
-from estimate.fitted import Parameters, Value
-from estimate.rows import Column
-from estimate.step_time import A100, vendor_of
-from measure.machine import Machine
+from estimate.fitted import Error, Parameters, Value, shipped
+from estimate.jobs import Numbers
+from estimate.rows import Column, jobs_of
+from estimate.step_time import A100, cases_of, step_time, vendor_of
 
 MEASURED = 0.05
 """Standard deviation of the logarithm of what was measured on the very machine."""
 BF16 = 2  # bytes, in which estimate.step_time counts traffic
 _MOVED = ("rms_norm_rate", "swiglu_rate", "rope_rate")
+_EXPOSED = ("tensor", "context", "experts", "pipeline", "data")
+FITTED: Mapping[str, float] = {
+    **dict.fromkeys(("step_overhead", "micro_overhead"), 1.5),
+    **dict.fromkeys(("launch_dense", "launch_moe"), 0.7),
+    **dict.fromkeys(("grouped", "permute", "collective_latency", "link_efficiency"), 0.4),
+    **dict.fromkeys((f"exposed_{name}" for name in _EXPOSED), 0.3),
+    **dict.fromkeys(("traffic", "traffic_backward", "optimizer"), 0.3),
+    "gemm_backward": 0.15,
+}
+"""What trainings correct, and the standard deviation of the logarithm of the factor before any: what the host's program
+takes is known least, what was timed by itself best."""
+CALLS: Mapping[str, tuple[int, int]] = {"launch_dense": (400, 20), "launch_moe": (800, 50)}
+"""Of a layer's forward pass on a CPU: calls of Python and torch, and kernels that all threads of a rank begin together.
+Assumed, of the embedded engine; the trainings correct their sum."""
+REPEATED = 0.05
+"""Standard deviation of the logarithm of a training's step time that is measured again."""
 Terms = Mapping[str, float | None]
 
 
@@ -29,14 +47,82 @@ def with_machine(
     """Return the columns of Jobs of `e` and the parameters with the machine's figures in their place, those of as many
     ranks at once as a node of `e` has, or the nearest number. ConfigError: it is another machine than that of `e`."""
     _check(e, machine)
-    precision = str(columns["precision"])
-    figures = _Figures(machine, e.gpus_per_node, precision, str(columns["hardware"]))
+    source = f"{parameters.source}; {machine.device} on {machine.host}, measured {machine.date}"
+    known, values = _replaced(machine, columns, parameters)
+    if not machine.factors:
+        return known, msgspec.structs.replace(values, source=source)
+    offsets = {name: Value(1.0, MEASURED) for case in cases_of(jobs_of([known])).distinct for name in case.offsets}
+    vendor = vendor_of(str(columns["hardware"]))
+    errors = {**parameters.errors, vendor: _error(machine)}
+    times = _times(values, {name: factor.value for name, factor in machine.factors.items()})
+    efficiency = f"gemm_efficiency.{columns['hardware']}.{columns['precision']}"
+    measured = tuple(sorted({*parameters.measured, efficiency}))
+    return known, msgspec.structs.replace(times, offsets=offsets, errors=errors, measured=measured, source=source)
+
+
+def learned(
+    machine: Machine, trainings: Sequence[Mapping[str, Column]], step_time_s: Sequence[float]
+) -> dict[str, Factor]:
+    """Return by what trainings on the machine, as columns of Jobs, multiply the parameters of FITTED: least squares on
+    the logarithm of predicted by measured, each factor near 1 by its deviation. step_time_s: shape (n,)."""
+    from scipy.optimize import least_squares
+
+    jobs = [_replaced(machine, columns, _without_offsets(shipped())) for columns in trainings]
+    deviations, target = np.array([*FITTED.values()]), np.log(step_time_s)
+
+    def residuals(x: Numbers) -> Numbers:
+        factors = dict(zip(FITTED, np.exp(x * deviations).tolist(), strict=True))
+        return np.concatenate([(np.log([_seconds(*job, factors) for job in jobs]) - target) / REPEATED, x])
+
+    found = least_squares(residuals, np.zeros(len(FITTED)), loss="soft_l1", xtol=1e-4, ftol=1e-4)
+    sds = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac))) * deviations
+    values = np.exp(found.x * deviations)
+    return {name: Factor(_short(value), _short(sd)) for name, value, sd in zip(FITTED, values, sds, strict=True)}
+
+
+def trained(machine: Machine, columns: Mapping[str, Column], factors: Mapping[str, Factor]) -> float:
+    """Return the step time of one training, s, by the machine and the factors of others."""
+    known = _replaced(machine, columns, _without_offsets(shipped()))
+    return _seconds(*known, {name: factor.value for name, factor in factors.items()})
+
+
+def _seconds(columns: Mapping[str, Column], parameters: Parameters, factors: Mapping[str, float]) -> float:
+    return float(step_time(jobs_of([columns]), _times(parameters, factors)).total[0])
+
+
+def _times(parameters: Parameters, factors: Mapping[str, float]) -> Parameters:
+    times = {name: Value(factor * parameters.of(name), MEASURED) for name, factor in factors.items()}
+    return msgspec.structs.replace(parameters, values={**parameters.values, **times})
+
+
+def _without_offsets(parameters: Parameters) -> Parameters:
+    return msgspec.structs.replace(parameters, offsets={})
+
+
+def _error(machine: Machine) -> Error:
+    """Return the half widths of intervals that hold one more training, by those that the fit did not have (Student's
+    t)."""
+    from scipy.stats import t
+
+    logs = [np.log(one.left_out_s / one.step_time_s) for one in machine.trainings if one.left_out_s]
+    count = len(logs)
+    spread = float(np.sqrt(np.mean(np.square(logs)) * (1 + 1 / count))) if count > 1 else np.inf
+    half_80, half_95 = (float(t.ppf(0.5 + level / 2, max(count - 1, 1))) * spread for level in (0.8, 0.95))
+    return Error(count, half_80, half_95)
+
+
+def _replaced(
+    machine: Machine, columns: Mapping[str, Column], parameters: Parameters
+) -> tuple[dict[str, Column], Parameters]:
+    """Return columns and parameters with what kernels and links reached in their place."""
+    figures = _Figures(machine, columns)
     known = {name: value for name, value in figures.columns().items() if value is not None}
     values = {name: Value(value, MEASURED) for name, value in figures.values().items() if value is not None}
-    source = f"{parameters.source}; {machine.device} on {machine.host}, measured {machine.date}"
-    return {**columns, **known}, msgspec.structs.replace(
-        parameters, values={**parameters.values, **values}, source=source
-    )
+    return {**columns, **known}, msgspec.structs.replace(parameters, values={**parameters.values, **values})
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _check(e: Experiment, machine: Machine) -> None:
@@ -50,17 +136,22 @@ class _Figures:
     """The figures of a machine for so many processes at once. fp8 and narrower products were not measured: what follows
     from them stays as published."""
 
-    def __init__(self, machine: Machine, processes: int, precision: str, hardware: str) -> None:
+    def __init__(self, machine: Machine, columns: Mapping[str, Column]) -> None:
+        self.machine, self.precision = machine, str(columns["precision"])
+        self.hardware = str(columns["hardware"])
         counts = {int(one.of["ranks"]) for one in machine.figures if one.name == "gemm_rate"}
-        self.machine, self.precision, self.hardware = machine, precision, hardware
-        self.ranks = min(counts, key=lambda count: (abs(log(count / processes)), count), default=1)
-        self.wide = "fp32" if precision == "fp32" else "bf16"  # of what is not quantised
+        self.ranks = _nearest(counts, float(columns["gpus_per_node"]))
+        # ranks wait most for those that they split a layer with
+        splits = [float(columns[f"{name}_parallel_size"]) for name in ("tensor_model", "context", "expert_model")]
+        group = max(splits) if max(splits) > 1 else float(columns["data_parallel_size"])
+        self.group = _nearest(counts - {1}, min(group, float(columns["gpus_per_node"])))
+        self.wide = "fp32" if self.precision == "fp32" else "bf16"  # of what is not quantised
 
     def of(self, name: str, precision: str = "") -> float | None:
         return self.machine.value(name, ranks=self.ranks, precision=precision or self.wide)
 
     def link(self, name: str) -> float | None:
-        return self.machine.value(name, ranks=max(self.ranks, 2))
+        return self.machine.value(name, ranks=self.group)
 
     def columns(self) -> Terms:
         """Return columns of Jobs: rates of one rank."""
@@ -90,7 +181,16 @@ class _Figures:
             "optimizer": _over(triad, self.of("adam_rate", "fp32")),
             "link_efficiency": 1.0 if self.link("all_reduce_rate") else None,
             "collective_latency": self.link("all_reduce_latency"),
+            **({} if self.machine.accelerator else self._of_a_host()),
         }
+
+    def _of_a_host(self) -> Terms:
+        """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile."""
+        call, kernel = self.machine.value("launch", ranks=self.ranks), self.of("gemm_launch")
+        hidden = {f"exposed_{name}": 1.0 for name in _EXPOSED}
+        if call is None or kernel is None:
+            return hidden
+        return {**hidden, **{name: calls * call + kernels * kernel for name, (calls, kernels) in CALLS.items()}}
 
     def _efficiencies(self, rate: float) -> Terms:
         vendor, gpu = vendor_of(self.hardware), self.hardware
@@ -104,6 +204,11 @@ class _Figures:
             f"attention_efficiency.{gpu}": _over(self.of("attention_rate"), rate),
             f"attention_efficiency_vendor.{vendor}": 1.0,
         }
+
+
+def _nearest(counts: Collection[int], count: float) -> int:
+    """Return the number that is nearest by its logarithm; 1 of none."""
+    return min(counts, key=lambda one: (abs(log(one / max(count, 1))), one), default=1)
 
 
 def _over(value: float | None, divisor: float | None) -> float | None:

@@ -65,7 +65,8 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
     nodes = record.environment.get("num_nodes")
-    of_node = world // nodes if isinstance(nodes, int) and nodes > 0 else min(world, device.gpus_per_node)
+    most = world if device.vendor is None else min(world, device.gpus_per_node)
+    of_node = world // nodes if isinstance(nodes, int) and nodes > 0 else most
     spelled = precision if precision in PEAK_OF else "nvfp4"
     machine = columns_of_host(of_node) if device.vendor is None else columns_of_hardware(device, spelled)
     fp32 = precision == "fp32"

@@ -31,7 +31,8 @@ OFFSETS = (
 )
 """Jobs that have these in common share a factor: from all of a framework to one model on one GPU."""
 A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
-_NORM = 4  # of launching and computing, of which the slower counts
+_NORM = 4  # of launching and computing side by side, of which the slower counts
+_NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,7 @@ class _Maker:
             [float(case.precision not in ("bf16", "fp16", "fp32")) for case in cases.distinct]
         )
         self.pretrained = cases.spread([float(case.trained != "lora") for case in cases.distinct])
+        self.norm = cases.spread([_NORM_OF_HOST if case.hardware == "cpu" else _NORM for case in cases.distinct])
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
     def product(self, m: Numbers, n: Numbers, k: Numbers, rate: Numbers, peak: Numbers) -> Numbers:
@@ -506,7 +508,7 @@ def _of_layer(m: _Maker, layer: _Layer) -> _Micro:
         launches=np.zeros(()),
     )
     busy, start = micro.total, layer.launch * (3 + j.recompute_layers)
-    both = (busy**_NORM + start**_NORM) ** (1 / _NORM)
+    both = (busy**m.norm + start**m.norm) ** (1 / m.norm)
     return micro._replace(launches=np.maximum(both - busy, 0.0))
 
 

@@ -16,6 +16,9 @@ DTYPES = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2), "float16": ("fp16", 2
 """torch's name: ours, and bytes."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _LEAST_S = 2e-3  # a timing of many calls
+_LEAST_OF_MORE_S = (
+    25e-3  # of more ranks than cores: several turns of the scheduler, else a rank times its own turn alone
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,10 @@ class Scope:
     cores: int
     memory_bytes: int
     full: bool
+
+    def least_s(self, ranks: int) -> float:
+        """Return how long a timing of so many ranks at once takes at least."""
+        return _LEAST_OF_MORE_S if ranks > self.cores and not self.accelerator else _LEAST_S
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -89,7 +96,7 @@ def visits(count: int, rounds: int, done: Mapping[tuple[int, int], bool], seed: 
 def _kernels(scope: Scope) -> Iterator[Case]:
     dtypes = ("float32", "bfloat16", "float16") if scope.accelerator else ("float32", "bfloat16")
     for ranks, dtype in product(scope.counts, dtypes):
-        common = {"dtype": dtype, "ranks": ranks, "least_s": _LEAST_S}
+        common = {"dtype": dtype, "ranks": ranks, "least_s": scope.least_s(ranks)}
         for m, n, k in _products(scope):
             yield {"kind": "gemm", **common, "m": m, "n": n, "k": k}
         for seq, channels, backward in product(_sequences(scope), _channels(scope), (0, 1)):
@@ -101,7 +108,7 @@ def _kernels(scope: Scope) -> Iterator[Case]:
         for experts in (4, 16) if scope.full else (4,):
             yield {"kind": "grouped", **common, "experts": experts, "m": rows, "n": width, "k": width}
     for ranks in scope.counts:
-        common = {"dtype": "float32", "ranks": ranks, "least_s": _LEAST_S}
+        common = {"dtype": "float32", "ranks": ranks, "least_s": scope.least_s(ranks)}
         yield {"kind": "adam", **common, "n": _large(scope)}
         yield {"kind": "launches", **common}
         if scope.accelerator:
@@ -143,11 +150,19 @@ def _memory_bound(scope: Scope) -> Iterator[dict[str, Any]]:
 def _links(scope: Scope) -> Iterator[Case]:
     most = 30 if scope.accelerator else 24
     powers = range(10, most + 1, 2 if scope.full else 4)
-    common = {"dtype": "float32", "least_s": _LEAST_S}
+    common: dict[str, Any] = {"dtype": "float32", "least_s": _LEAST_S}
     for ranks in scope.counts[1:]:
+        common = {**common, "least_s": scope.least_s(ranks)}
         for kind, power in product(COLLECTIVES, powers):
             yield {"kind": kind, **common, "ranks": ranks, "bytes": 1 << power}
         m = 4096 if scope.accelerator else 512
         yield {"kind": "overlap", **common, "ranks": ranks, "bytes": 1 << (most - 4), "m": m, "n": m, "k": m}
     for pair, power in product(combinations(range(scope.ranks), 2), powers):
-        yield {"kind": "send", **common, "ranks": 2, "pair": list(pair), "bytes": 1 << power}
+        yield {
+            "kind": "send",
+            **common,
+            "least_s": scope.least_s(2),
+            "ranks": 2,
+            "pair": list(pair),
+            "bytes": 1 << power,
+        }

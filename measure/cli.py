@@ -1,4 +1,5 @@
-"""tprimat measure: time kernels and links of this machine, and write what it can do as DIR/machine.yaml."""
+"""tprimat measure: time kernels, links and small trainings on this machine, and write what it can do as
+DIR/machine.yaml."""
 
 from __future__ import annotations
 
@@ -6,24 +7,27 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from conf import devices
 from conf.arguments import OUTPUT, Command, Key, between, positive_integer
 from conf.errors import InputError, Problem, blamed, command, listed, writing
 from conf.frameworks import is_module
 from conf.locks import lock_of, take
+from conf.machine import VERSION, Figure, Machine, write
 from conf.vendors import Devices
 from launchers.plan import Plan
 from launchers.rank_modules import FOLDER
 from launchers.runner import Ending, execute
+from measure import trainings
 from measure.cases import Case, Scope, cases, visits
-from measure.machine import VERSION, Figure, Machine, write
 from measure.rates import Samples, figures, samples_of
 from metrics.quantity import shown
 from parsers import marks
@@ -31,6 +35,8 @@ from parsers import marks
 FILE, SETTINGS, TODO, LOG = "machine.yaml", "settings.json", "todo.json", "measure.log"
 SIZES = {"quick": (5, 2.0), "full": (15, 10.0)}
 """Rounds, and the minutes after which it ends with what it has."""
+OF_KERNELS = 0.6
+"""Share of the time after which kernels and links end, for the trainings to have the rest."""
 MOST_RANKS, SHARE_OF_MEMORY, HANG_S = 64, 0.5, 300.0
 SLOWER = 0.05
 """A rank that takes so much longer than the median of its like is named."""
@@ -41,7 +47,7 @@ DRIFT = 0.1
 
 MEASURE = Command(
     name="measure",
-    summary="Time kernels and links of this machine by torch: what estimate, launch and compare use of it.",
+    summary="Time kernels, links and small trainings on this machine by torch: what estimate uses of it.",
     words="quick|full",
     words_help="quick: two minutes (default); full: more sizes and rounds, ten minutes",
     keys=(
@@ -74,14 +80,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         with lock_of(folder.resolve()).open("w") as lock:
             if not take(lock):
                 raise InputError(Problem(OUTPUT, "another measurement runs there", str(folder), hint=f"{OUTPUT} OTHER"))
-            known = _planned(scope, folder)
+            known, limit_s, began = _planned(scope, folder), 60 * (given["minutes"] or minutes), time.monotonic()
             left = visits(len(known), rounds, _done(folder, known))
-            failed = left and _run(scope, known, left, 60 * (given["minutes"] or minutes), folder).exit_code
+            runs, why = _trainings(scope)
+            ending = _run(scope, known, left, limit_s * (OF_KERNELS if runs else 1), folder) if left else None
+            if runs and not (ending and ending.exit_code):
+                trainings.run(folder, runs, began + limit_s, _said)
             machine = machine_of(scope, here, known, [*_lines(folder)], _facts(folder))
+            if why:
+                machine = replace(machine, unknown={**machine.unknown, "trainings": why})
+            machine = trainings.with_trainings(machine, [*trainings.done(folder, runs)], len(runs))
             if machine.figures:
                 write(folder / FILE, machine)
     print(json.dumps(_plain(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder)))
-    return 0 if machine.figures and not failed else 1
+    return 0 if machine.figures and not (ending and ending.exit_code) else 1
 
 
 def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
@@ -124,10 +136,25 @@ def _run(scope: Scope, known: Sequence[Case], left: Sequence[tuple[int, int]], l
     return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, HANG_S, _show)
 
 
+def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:
+    """Return the trainings to run here, or why there are none."""
+    why = ""
+    if scope.accelerator:
+        why = "small trainings are run on a CPU only; estimate calibrate learns from runs on a GPU"
+    elif not is_module("megatron-core", None):
+        why = "megatron-core is not installed here: make install"
+    return [] if why else trainings.overrides(scope.ranks, scope.full), why
+
+
 def _show(line: str) -> bool:
-    if said := line.startswith("measure: "):
-        print(f"\r{line}", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None
-    return said
+    if is_ours := line.startswith("measure: "):
+        _said(line)
+    return is_ours
+
+
+def _said(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{line}", end="", file=sys.stderr, flush=True)
 
 
 def _lines(folder: Path) -> Iterator[Mapping[str, Any]]:
@@ -156,7 +183,11 @@ def _facts(folder: Path) -> Mapping[str, Any]:
 
 
 def machine_of(
-    scope: Scope, here: Devices, known: Sequence[Case], lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    scope: Scope,
+    here: Devices,
+    known: Sequence[Case],
+    lines: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
 ) -> Machine:
     """Return what the samples say of the machine."""
     samples = samples_of(known, lines, scope.ranks)
@@ -250,6 +281,10 @@ def _text(machine: Machine, folder: Path) -> Iterator[str]:
         of = " ".join(f"{name}={value}" for name, value in one.of.items())
         ends = f"  ({shown(one.interval[0])} to {shown(one.interval[1])})" if one.interval else ""
         yield f"  {one.name:<26}{of:<32}{shown(one.value):>12} {one.unit}{ends}"
+    for training in machine.trainings:
+        left_out = f", {training.left_out_s:.4g} s predicted by the others" if training.left_out_s else ""
+        took = f"{training.step_time_s:.4g} s a step of {training.steps} ± {training.deviation:.0%}{left_out}"
+        yield f"  training {' '.join(training.run)}: {took}"
     yield from (f"unknown: {name}: {why}" for name, why in machine.unknown.items())
     yield from (f"warning: {text}" for text in machine.warnings)
     yield f"written: {folder / FILE}" if machine.figures else f"nothing was timed; see {folder / LOG}"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conf.machine import Figure
 from measure.cases import COLLECTIVES, DTYPES, Case, flops_of, moved_bytes
-from measure.machine import Figure
 
 Numbers = NDArray[np.float64]
 LAUNCHES = 200  # of launchers/ranks/measured_work.py, timed as one

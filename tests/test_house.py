@@ -20,8 +20,8 @@ MAY_IMPORT = {
     "parsers": {"conf", "parsers"},
     "metrics": {"conf", "parsers", "metrics"},
     "compare": {"conf", "parsers", "metrics", "compare"},
-    "measure": {"conf", "launchers", "parsers", "metrics", "measure"},
-    "estimate": {"conf", "parsers", "metrics", "measure", "estimate"},
+    "measure": {"conf", "launchers", "parsers", "metrics", "estimate", "measure"},
+    "estimate": {"conf", "parsers", "metrics", "estimate"},
 }
 OURS = {*MAY_IMPORT, "launch", "tensorprimat"}
 HEAVY = ("torch", "jinja2", "resvg_py", "scipy", "numpy", "hydra", "megatron")

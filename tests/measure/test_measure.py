@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from conf.machine import read
 from measure.cli import main
-from measure.machine import read
+from measure.trainings import done, overrides, run
 from tests.drills import started_processes, wait_until
 
 pytestmark = pytest.mark.engine  # torch
@@ -42,6 +43,18 @@ def test_what_was_stopped_goes_on_and_no_visit_is_made_twice(tmp_path: Path) -> 
     assert found.facts["torch"]
     assert found.device
     assert found.ranks == 2
+
+
+def test_a_small_training_runs_as_a_user_would_and_is_read_back(tmp_path: Path) -> None:
+    (words,) = runs = overrides(1, full=False)[:1]
+    run(tmp_path, runs, float("inf"), str)
+    (found,) = done(tmp_path, runs)
+    assert found.training.run == words
+    assert found.training.steps == 16
+    assert 0 < found.training.step_time_s < 60
+    assert found.columns["global_batch_size"] == 6
+    run(tmp_path, runs, float("inf"), str)  # done before: launch leaves it
+    assert len([*(tmp_path / "trainings").glob("*/*/run.json")]) == 1
 
 
 def read_lines(path: Path) -> list[dict[str, int]]:

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from conf import load_experiment
 from conf.errors import ConfigError
+from conf.machine import Factor, Machine, Training, read, write
+from estimate.experiment import columns_of
 from estimate.figures import estimate
+from estimate.of_machine import learned, trained
 from measure.cases import Case, Scope, cases, flops_of, moved_bytes, visits
-from measure.machine import Machine, read, write
 from measure.rates import figures, samples_of
+from measure.trainings import LEAST, Done, overrides, with_trainings
 
 SMALL = Scope(accelerator=False, ranks=2, cores=2, memory_bytes=8 << 30, full=False)
 RATE, ROWS, WIDTH, LAUNCH = 5e10, 12.0, 7.0, 4e-6
@@ -143,3 +146,54 @@ def test_the_figures_of_another_machine_are_refused() -> None:
         estimate(e, machine=machine())
     gpu = machine("NVIDIA H100 80GB HBM3", accelerator=True)
     assert estimate(e, machine=gpu).jobs.peak_bf16_flops[0] == pytest.approx(RATE, rel=1e-6)
+
+
+TRUTH = {"launch_dense": 1.6, "collective_latency": 0.6, "step_overhead": 0.2}
+"""What whole steps of a made-up machine take by what kernels and links alone say."""
+UNSEEN = (
+    ("model=llama_tiny", "gpus_per_node=2", "training.global_batch_size=16"),
+    ("model=llama_tiny", "gpus_per_node=2", "layout.tensor_model_parallel_size=2", "training.micro_batch_size=2"),
+    ("model=llama_tiny", "gpus_per_node=2", "layout.pipeline_model_parallel_size=2"),
+)
+
+
+def training(words: tuple[str, ...]) -> Done:
+    """Return a training on a machine that is as the model says, but for TRUTH."""
+    columns = columns_of(load_experiment("platform=cpu", *words))
+    seconds = trained(machine(), columns, {name: Factor(value, 0.0) for name, value in TRUTH.items()})
+    return Done(Training(words, seconds, 16, 0.05), columns)
+
+
+def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> None:
+    every = [training(words) for words in overrides(2, full=True)]
+    known = with_trainings(machine(), every, len(every))
+    assert all(one.left_out_s == pytest.approx(one.step_time_s, rel=0.15) for one in known.trainings)
+    for words in UNSEEN:
+        e = load_experiment("platform=cpu", *words)
+        expected, found = training(words).training.step_time_s, estimate(e, machine=known)
+        alone = estimate(e, machine=machine()).figures["step_time_mean_s"].value
+        value = found.figures["step_time_mean_s"].value
+        assert value == pytest.approx(expected, rel=0.08)
+        assert alone is not None
+        assert abs(alone / expected - 1) > abs(value / expected - 1)
+        interval = found.figures["step_time_mean_s"].interval
+        assert interval is not None
+        assert interval[0] < expected < interval[1] < 1.5 * expected
+        assert not found.time.notes[0]
+
+
+def test_factors_without_trainings_are_one_and_few_trainings_give_none() -> None:
+    every = [training(words) for words in overrides(2, full=False)]
+    exact = [trained(machine(), one.columns, {}) for one in every]
+    found = learned(machine(), [one.columns for one in every], exact)
+    assert {name: factor.value for name, factor in found.items()} == pytest.approx(dict.fromkeys(found, 1.0), rel=0.01)
+    known = with_trainings(machine(), every[: LEAST - 1], len(every))
+    assert not known.factors
+    assert len(known.trainings) == LEAST - 1
+    assert f"{LEAST} are needed" in known.unknown["factors"]
+    assert known.unknown["trainings"].startswith(f"{LEAST - 1} of {len(every)} completed")
+
+
+def test_ranks_that_share_a_core_are_timed_over_several_turns_of_the_scheduler() -> None:
+    crowded = Scope(accelerator=False, ranks=4, cores=2, memory_bytes=8 << 30, full=False)
+    assert {crowded.least_s(2) < case["least_s"] for case in cases(crowded) if case["ranks"] == 4} == {True}

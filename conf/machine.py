@@ -29,9 +29,28 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     samples: int = 0
 
 
+class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A training of the embedded engine on the machine. run: the keys that were typed. step_time_s: the median of so
+    many steps; deviation: the standard deviation of one step by it. left_out_s: what the others predict of it."""
+
+    run: tuple[str, ...]
+    step_time_s: float
+    steps: int
+    deviation: float
+    left_out_s: float | None = None
+
+
+class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """By what the trainings multiply a parameter of estimate. sd: of its logarithm."""
+
+    value: float
+    sd: float
+
+
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine as it was measured. device: as the driver spells it. facts: of torch, driver and devices. unknown:
-    figure → why there is none. warnings: what looks wrong with the machine or its figures."""
+    """A machine as it was measured. device: as the driver spells it. facts: of torch, driver and devices. trainings,
+    factors: what whole steps say beside kernels and links. unknown: figure → why there is none. warnings: what looks
+    wrong with the machine or its figures."""
 
     version: int
     date: str
@@ -41,6 +60,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranks: int
     facts: Mapping[str, Any]
     figures: tuple[Figure, ...]
+    trainings: tuple[Training, ...] = ()
+    factors: Mapping[str, Factor] = {}
     unknown: Mapping[str, str] = {}
     warnings: tuple[str, ...] = ()
 

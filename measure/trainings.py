@@ -1,0 +1,120 @@
+"""Small trainings of the embedded engine, run as a user would: what whole steps take that no kernel alone shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, pstdev
+
+from msgspec.structs import replace
+
+import parsers
+from conf.machine import Machine, Training
+from estimate.of_machine import learned, trained
+from estimate.of_record import columns_of_record
+from estimate.rows import Column
+from parsers.storage import RUN_FILE
+
+RUNS, WARM_UP, STEPS = "trainings", 3, 16
+LEAST = 4
+"""Trainings of which something is learned."""
+_AGAIN = tuple(f"training.recompute_{key}" for key in ("granularity=full", "method=uniform", "num_layers=1"))
+_TINY, _MOE = ("model=llama_tiny",), ("model=moe_tiny",)
+_WIDE = (
+    *("model=llama_tiny", "model.hidden_size=256", "model.ffn_hidden_size=704", "model.kv_channels=32"),
+    *("model.max_position_embeddings=512", "training.seq_length=256", "training.global_batch_size=4"),
+)
+
+
+def _split(processes: int, **sizes: int) -> tuple[str, ...]:
+    return (f"gpus_per_node={processes}", *(f"layout.{name}_parallel_size={size}" for name, size in sizes.items()))
+
+
+def _batch(sequences: int, micro: int = 1) -> tuple[str, ...]:
+    return (f"training.global_batch_size={sequences}", f"training.micro_batch_size={micro}")
+
+
+_QUICK = (
+    (*_TINY, *_split(1), *_batch(6, 2)),
+    (*_TINY, *_split(1), *_batch(6)),
+    (*_TINY, *_split(2), *_batch(12)),
+    (*_TINY, *_split(2, tensor_model=2), *_batch(6)),
+    (*_TINY, *_split(2, pipeline_model=2), *_batch(6)),
+    (*_MOE, *_split(1), *_batch(6)),
+    (*_MOE, *_split(2, expert_model=2), *_batch(6)),
+)
+_FULL = (
+    *_QUICK,
+    (*_TINY, *_split(2, context=2), *_batch(6)),
+    (*_WIDE, *_split(1)),
+    (*_WIDE, *_split(2)),
+    (*_WIDE, *_split(2, tensor_model=2)),
+    (*_TINY, *_split(4, tensor_model=2, pipeline_model=2), *_batch(6)),
+    (*_TINY, *_split(4), *_batch(12)),
+    (*_MOE, *_split(4, expert_model=4), *_batch(12)),
+    (*_MOE, *_split(2, pipeline_model=2), *_batch(6, 2)),
+    (*_TINY, *_split(1), *_batch(6), *_AGAIN),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A training that completed, and its columns of Jobs."""
+
+    training: Training
+    columns: dict[str, Column]
+
+
+def overrides(ranks: int, full: bool) -> list[tuple[str, ...]]:
+    """Return the trainings of at most so many ranks."""
+    known = _FULL if full else _QUICK
+    return [run for run in known if any(f"gpus_per_node={count}" in run for count in range(1, ranks + 1))]
+
+
+def run(folder: Path, runs: Sequence[tuple[str, ...]], ends: float, say: Callable[[str], None]) -> None:
+    """Run trainings, those that are done excepted, until all are or the monotonic time `ends` has come."""
+    for number, words in enumerate(runs):
+        if time.monotonic() > ends:
+            return
+        say(f"measure: training {number + 1} of {len(runs)}")
+        argv = [sys.executable, "-m", "tensorprimat", "launch", *typed(folder, number, words)]
+        subprocess.run(argv, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def typed(folder: Path, number: int, words: Sequence[str]) -> tuple[str, ...]:
+    """Return what is typed for one training, which `launch` runs only where it is not done."""
+    steps = f"training.train_iters={WARM_UP + STEPS}"
+    return (*words, "platform=cpu", steps, f"runs_dir={folder.resolve() / RUNS}", f"name={number:02}")
+
+
+def done(folder: Path, runs: Sequence[tuple[str, ...]]) -> Iterator[Done]:
+    """Yield the trainings that completed."""
+    for number, words in enumerate(runs):
+        for path in sorted((folder / RUNS / f"{number:02}").glob(f"*/{RUN_FILE}")):
+            found = parsers.read(path.parent)
+            seconds = [step.step_time_s for step in found.steps[WARM_UP:] if step.step_time_s]
+            if found.status == "completed" and seconds:
+                usual = median(seconds)
+                training = Training(words, usual, len(seconds), pstdev(seconds) / usual)
+                yield Done(training, columns_of_record(found))
+
+
+def with_trainings(machine: Machine, every: Sequence[Done], expected: int) -> Machine:
+    """Return the machine with what its trainings say: factors by all, and what each is predicted as by the others.
+    expected: how many were to complete."""
+    if len(every) < expected:
+        reason = f"{len(every)} of {expected} completed: it takes more minutes, or {RUNS}/ says what failed"
+        machine = replace(machine, unknown={**machine.unknown, "trainings": reason})
+    if len(every) < LEAST:
+        unknown = {**machine.unknown, "factors": f"{len(every)} trainings completed, {LEAST} are needed"}
+        return replace(machine, trainings=tuple(one.training for one in every), unknown=unknown)
+    columns, times = [one.columns for one in every], [one.training.step_time_s for one in every]
+    trainings = []
+    for i, one in enumerate(every):
+        others = learned(machine, columns[:i] + columns[i + 1 :], times[:i] + times[i + 1 :])
+        trainings.append(replace(one.training, left_out_s=float(f"{trained(machine, one.columns, others):.4g}")))
+    return replace(machine, trainings=tuple(trainings), factors=learned(machine, columns, times))
