@@ -1,4 +1,4 @@
-"""Whether a machine's file predicts the embedded engine on it: every run is one that the file has not seen.
+"""Predict the embedded engine by this machine's own file: every run is one that the file has not seen.
 
     .venv/bin/python benchmarks/measure.py [--machine machine.yaml] [--keep DIR]
 
@@ -69,7 +69,7 @@ RUNS = {
     "32M TP2": (*MEDIUM, *split(2, tensor_model=2), *batch(2)),
     "32M CP2": (*MEDIUM, *split(2, context=2), *batch(2)),
 }
-"""None of them is a training of `tprimat measure`."""
+"""Runs by name; none is a training of `tprimat measure`."""
 BEST_OF = ("tiny DP2", "tiny TP2", "tiny CP2", "tiny PP2", "tiny PP2 VP2")
 """The layouts of one model, batch and two processes: is the fastest among the two that are predicted to be?"""
 

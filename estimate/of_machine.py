@@ -31,11 +31,11 @@ FITTED: Mapping[str, float] = {
     **dict.fromkeys(("traffic", "traffic_backward", "optimizer"), 0.3),
     "gemm_backward": 0.15,
 }
-"""What trainings correct, and the standard deviation of the logarithm of the factor before any: what the host's program
-takes is known least, what was timed by itself best."""
+"""Parameters that trainings correct, and the standard deviation of the logarithm of the factor before any: least is
+known of the program on the host, most of what was timed by itself."""
 CALLS: Mapping[str, tuple[int, int]] = {"launch_dense": (400, 20), "launch_moe": (800, 50)}
-"""Of a layer's forward pass on a CPU: calls of Python and torch, and kernels that all threads of a rank begin together.
-Assumed, of the embedded engine; the trainings correct their sum."""
+"""Calls of Python and torch in a layer's forward pass on a CPU, and kernels that all threads of a rank begin together:
+assumed, of the embedded engine; the trainings correct their sum."""
 REPEATED = 0.05
 """Standard deviation of the logarithm of a training's step time that is measured again."""
 Terms = Mapping[str, float | None]

@@ -149,7 +149,7 @@ def test_the_figures_of_another_machine_are_refused() -> None:
 
 
 TRUTH = {"launch_dense": 1.6, "collective_latency": 0.6, "step_overhead": 0.2}
-"""What whole steps of a made-up machine take by what kernels and links alone say."""
+"""Factors of a made-up machine, whose whole steps take other times than its kernels and links alone say."""
 UNSEEN = (
     ("model=llama_tiny", "gpus_per_node=2", "training.global_batch_size=16"),
     ("model=llama_tiny", "gpus_per_node=2", "layout.tensor_model_parallel_size=2", "training.micro_batch_size=2"),
