@@ -21,6 +21,7 @@ from tensorprimat.journal import CANCEL, JOURNAL, Journal
 from tensorprimat.launch import run_all
 
 ANEW = "--failed"
+RUNS = Path("runs")
 PARTS = {
     "status": "what became of every run",
     "resume": "go on where a runner was ended or killed",
@@ -47,7 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if part not in PARTS:
         hint = closest(part, PARTS)
         raise InputError(Problem("matrix", "status, resume or cancel?", part, "|".join(PARTS), hint))
-    journals = [journal for folder in folders or ["runs"] for journal in _journals(Path(folder))]
+    if not folders and not _journals(RUNS):
+        print(f"{RUNS}: no matrix of runs is here")
+        return 0
+    journals = [
+        journal for folder in map(Path, folders or [str(RUNS)]) for journal in _journals(folder) or _none(folder)
+    ]
     as_json = "--json" in typed.switches
     if part == "resume":
         return run_all([e for one in journals for e in _resumed(one)], as_json, anew=ANEW in typed.switches)
@@ -60,12 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _journals(folder: Path) -> list[Journal]:
-    """Return the matrix in `folder`, else those of its folders. InputError: there is none."""
-    found = [path.parent for path in (folder / JOURNAL, *sorted(folder.glob(f"*/{JOURNAL}"))) if path.is_file()]
-    if not found:
-        hint = "runs/NAME of `launch -m` or repeat=; one run alone has no matrix"
-        raise InputError(Problem(str(folder), f"has no {JOURNAL}", hint=hint))
-    return [Journal(one) for one in found]
+    """Return the matrix in `folder`, else those of its folders."""
+    found = (folder / JOURNAL, *sorted(folder.glob(f"*/{JOURNAL}")))
+    return [Journal(path.parent) for path in found if path.is_file()]
+
+
+def _none(folder: Path) -> list[Journal]:
+    """Raise InputError: a folder that was named has no matrix."""
+    hint = "runs/NAME of `launch -m` or repeat=; one run alone has no matrix"
+    raise InputError(Problem(str(folder), f"has no {JOURNAL}", hint=hint))
 
 
 def experiment(request: Any, source: Path) -> Experiment:
