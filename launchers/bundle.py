@@ -126,13 +126,21 @@ def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
     for e, plan, scope in requested:
-        texts = framework_of(e.framework.name).bundle(e, plan, scope) or of_programs(e, plan, scope)
-        job = {} if e.cluster.job is None else {slurm.JOB: slurm.job_sh(e)}
-        write(Path(e.bundle or ""), {**texts, **job})
+        write(Path(e.bundle or ""), texts(e, plan, scope))
         for note in scope.notes:
             print(f"warning: {note}", file=sys.stderr)
-        how = f"cd {e.bundle} && sbatch {slurm.JOB}" if job else "copy it to where it is to run, then bash run.sh"
+        how = (
+            f"cd {e.bundle} && sbatch {slurm.JOB}"
+            if e.cluster.job
+            else "copy it to where it is to run, then bash run.sh"
+        )
         print(f"{e.bundle}: {how} (README.txt says more)")
+
+
+def texts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
+    """Return the files of the bundle of any stack, with its batch script where the cluster has one."""
+    found = framework_of(e.framework.name).bundle(e, plan, scope) or of_programs(e, plan, scope)
+    return {**found, **({} if e.cluster.job is None else {slurm.JOB: slurm.job_sh(e)})}
 
 
 def _problems(e: Experiment) -> Iterator[Problem]:

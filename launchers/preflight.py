@@ -14,18 +14,17 @@ from conf.frameworks import is_module, plain_release, versions
 from conf.load import hardware_named
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
-from launchers import corpus, variables
+from launchers import corpus, slurm, variables
 from launchers.frameworks import framework_of
 from launchers.rank_modules import rank_module
 
 
 def problems(e: Experiment) -> list[Problem]:
     """Return what keeps `e` from running on this machine; empty if nothing does."""
+    if e.cluster.job is not None:  # its nodes are not here
+        return [*slurm.problems(e), *([] if e.bundle else _data(e))]
     framework, found = framework_of(e.framework.name), [*_platform(e)]
-    if e.cluster.job is not None:
-        what = "launch.py submits no job by itself so far"
-        found.append(Problem("cluster", what, e.cluster.name, "local", "bundle=DIR, then cd DIR && sbatch job.sh"))
-    elif e.nodes > 1 and not e.rehearse:
+    if e.nodes > 1 and not e.rehearse:
         what = "launch.py runs one node so far, and would record that one only"
         hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
         found.append(wrong(e, "nodes", what, "1", hint))

@@ -31,7 +31,7 @@ from parsers import Record
 from parsers.outcome import FROM_LAUNCHER
 from parsers.planned import RECORD
 from parsers.storage import run_file
-from tensorprimat import together, turns
+from tensorprimat import jobs, together, turns
 from tensorprimat.check import target_problems
 from tensorprimat.plan_text import plan_text, planned
 from tensorprimat.recipe_plans import too_large
@@ -112,6 +112,8 @@ def run_all(requested: Sequence[Experiment], as_json: bool, *, anew: bool = True
     ]
     for warning in dict.fromkeys(w for e in requested for w in e.warnings):
         print(f"warning: {warning}", file=sys.stderr)
+    if single and all(e.cluster.job is not None for e in single):
+        return _show([_of_job(*ended) for ended in jobs.run(single, commit, anew)], as_json)
     starts: list[Callable[[], Row]] = [partial(_rehearsed, e, host) for e in requested if e.rehearse]
     rows: list[Row] = []
     with ExitStack() as held:
@@ -125,12 +127,25 @@ def run_all(requested: Sequence[Experiment], as_json: bool, *, anew: bool = True
             for row in together.rows(starts, most, _is_ended_by_us):
                 rows.append(row)
         finally:
-            print(json.dumps(rows, indent=2) if as_json else _table(rows))
+            code = _show(rows, as_json)
+    return code
+
+
+def _show(rows: Sequence[Row], as_json: bool) -> int:
+    print(json.dumps(rows, indent=2) if as_json else _table(rows))
     return 0 if all(row["status"] == "completed" for row in rows) else 1
 
 
+def _of_job(run: Run, path: Path) -> Row:
+    row = _row(parsers.read(path), path)
+    return row if run.state == "completed" else {**row, "status": run.state, "cause": run.cause}
+
+
 def _check(requested: Sequence[Experiment], host: Host) -> None:
-    checked = [e for e in requested if not e.rehearse]
+    checked = [e for e in requested if not e.rehearse and e.cluster.job is None]
+    where_to = {e.cluster.job is None for e in requested}
+    if len(where_to) > 1:
+        raise ConfigError(Problem("cluster", "one launch runs here or as jobs", hint="a launch for each cluster"))
     problems = [p for e in requested for p in (preflight.other_release(e) if e.rehearse else preflight.problems(e))]
     problems = problems or [p for e in checked for p in too_large(e)]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]

@@ -15,7 +15,7 @@ from conf.arguments import JSON, Command, program
 from conf.errors import InputError, Problem, closest, command
 from conf.freeze import frozen
 from conf.resolve import Experiment
-from launchers import run_dir, where
+from launchers import run_dir, slurm_jobs, where
 from launchers.matrix import ACTIVE, Matrix, Run
 from tensorprimat.journal import CANCEL, JOURNAL, Journal
 from tensorprimat.launch import run_all
@@ -98,7 +98,11 @@ def _resumed(journal: Journal) -> list[Experiment]:
 def _cancelled(journal: Journal) -> str:
     """Cancel a matrix; return a sentence about it."""
     journal.append({"event": CANCEL})
-    runner = journal.runner()
+    runner, submitted = journal.runner(), [run.job for run in journal.read().active() if run.job]
+    slurm_jobs.cancel(submitted)
+    if submitted:
+        after = "" if runner else f"; {program('matrix')} resume records them"
+        return f"{journal.folder}: {len(submitted)} jobs of Slurm are cancelled{after}"
     if runner is None:
         return f"{journal.folder}: nobody is at work on it; {program('matrix')} resume would begin again"
     pid, _, host = runner.removeprefix("process ").partition(" on ")

@@ -18,7 +18,8 @@ from launch import main as launch
 from launchers import slurm
 from parsers import Record, read
 from parsers.cli import main as parse_logs
-from tests.drills import MARK, wait_until
+from tensorprimat.journal import Journal
+from tests.drills import MARK, ROOT, wait_until
 
 HERE = Path(__file__).parent
 TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "layout.tensor_model_parallel_size=2")
@@ -77,9 +78,7 @@ def test_a_site_has_a_file_of_its_own(tmp_path: Path) -> None:
         load_experiment(*TINY, "gpus_per_node=2", f"cluster={wrong}")
 
 
-def test_launch_starts_no_job_and_says_what_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch([*ON_TWO_NODES]) == 2
-    assert "sbatch job.sh" in capsys.readouterr().err
+def test_a_dry_run_shows_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch([*ON_TWO_NODES, "dry_run=true"]) == 0
     assert "#SBATCH --nodes=2" in capsys.readouterr().out
 
@@ -157,3 +156,63 @@ def test_a_job_whose_module_does_not_load_fails_and_says_so(site: Mapping[str, s
     (said,) = bundle.glob("slurm-*.out")
     assert "the module no-such-module does not load" in said.read_text(encoding="utf-8")
     assert not (bundle / "runs").exists()
+
+
+def started(site: Mapping[str, str], runs: Path, *more: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, str(ROOT / "launch.py"), "-m", *ON_TWO_NODES, "training.seed=1,2", "name=m", *more]
+    argv = [*argv, f"runs_dir={runs}"]
+    return subprocess.Popen(argv, env=site, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slurm
+@pytest.mark.drill("nothing was submitted")
+def test_a_matrix_of_jobs_survives_the_kill_of_its_runner(site: Mapping[str, str], tmp_path: Path) -> None:
+    first, journal = started(site, tmp_path), Journal(tmp_path / "m")
+    wait_until(lambda: any(run.job for run in journal.read().runs.values()), "a job", 600)
+    first.kill()
+    first.communicate()
+    again = started(site, tmp_path)
+    out, err = again.communicate(timeout=1200)
+    assert (again.returncode, out.count("completed ")) == (0, 2), err + out
+    runs = journal.read().runs.values()
+    assert [(run.state, run.attempt) for run in runs] == [("completed", 1)] * 2
+    assert len({run.job for run in runs}) == 2 and len({run.tag for run in runs}) == 1, "one array"
+    for run in runs:
+        record = read(tmp_path / "m" / run.id)
+        assert (record.status, len(record.steps), record.requested["world_size"]) == ("completed", 4, 4)
+    assert started(site, tmp_path).wait(600) == 0 and [r.attempt for r in journal.read().runs.values()] == [1, 1]
+
+
+@pytest.mark.slurm
+def test_an_intention_without_an_answer_is_found_by_its_name(site: Mapping[str, str], tmp_path: Path) -> None:
+    """As of a runner that was killed between its intention and the answer of sbatch."""
+    first, journal = started(site, tmp_path), Journal(tmp_path / "m")
+    wait_until(lambda: any(run.job for run in journal.read().runs.values()), "a job", 600)
+    first.kill()
+    first.communicate()
+    lines = journal.path.read_text(encoding="utf-8").splitlines(keepends=True)
+    upto = next(at for at, line in enumerate(lines) if '"submitted"' in line)
+    (job,) = {run.job.partition("_")[0] for run in journal.read().runs.values() if run.job}
+    journal.path.write_text("".join(lines[:upto]), encoding="utf-8")
+    subprocess.run(["scancel", job], env=site, check=True)
+    again = started(site, tmp_path, "cluster.retries=0")
+    out, err = again.communicate(timeout=1200)
+    assert (again.returncode, out.count("cancelled ")) == (1, 2) and "CANCELLED" in out, err + out
+    assert {run.job.partition("_")[0] for run in journal.read().runs.values() if run.job} == {job}
+
+
+@pytest.mark.slurm
+def test_what_slurm_refuses_is_not_submitted(site: Mapping[str, str], tmp_path: Path) -> None:
+    process = started(site, tmp_path, "cluster.job.partition=none")
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 2 and "invalid partition" in err and "Traceback" not in err, err
+
+
+@pytest.mark.slurm
+def test_a_job_that_fails_leaves_a_record_with_its_cause(site: Mapping[str, str], tmp_path: Path) -> None:
+    process = started(site, tmp_path, "cluster.job.modules=[no-such-module]")
+    out, err = process.communicate(timeout=1200)
+    assert process.returncode == 1 and "no-such-module does not load" in out, err + out
+    runs = Journal(tmp_path / "m").read().runs.values()
+    assert [(run.state, run.attempt, len(run.causes)) for run in runs] == [("failed", 2, 2)] * 2
+    assert all(read(tmp_path / "m" / run.id).status == "failed" for run in runs)
