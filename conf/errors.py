@@ -6,12 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
 from typing import Any, TextIO, TypeVar, cast
+
+from conf.plain import harmless, terminal
 
 Main = Callable[[Sequence[str] | None], int]
 _Object = TypeVar("_Object")
@@ -115,48 +117,61 @@ def some(texts: Sequence[str], most: int = 6, between: str = ", ") -> str:
 def command(main: Main) -> Main:
     """Return `main(argv)` so that it prints user errors without a traceback and returns their exit code. A reader that
     goes away (`| head -1`) is no error, and changes no exit code: a gate whose table nobody reads to its end still
-    fails. A full disk behind stdout is one. Ctrl-C ends with 130, as in a shell."""
+    fails. A full disk behind stdout is one. Ctrl-C ends with 130, as in a shell. Nothing that it prints steers the
+    terminal."""
 
     @wraps(main)
     def guarded(argv: Sequence[str] | None = None) -> int:
-        try:
-            with redirect_stdout(cast(TextIO, _Stdout(sys.stdout))):
-                try:
-                    code = main(argv)
-                except Answer as answer:
-                    print(answer)
-                    code = 0
-                sys.stdout.flush()
-        except UserError as error:
-            print(error, file=sys.stderr)
-            return error.exit_code
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
+        with redirect_stderr(cast(TextIO, _Harmless(sys.stderr))):
+            try:
+                return printed(argv)
+            except UserError as error:
+                print(error, file=sys.stderr)
+                return error.exit_code
+            except KeyboardInterrupt:
+                return 128 + signal.SIGINT
+
+    def printed(argv: Sequence[str] | None) -> int:
+        with redirect_stdout(cast(TextIO, _Stdout(sys.stdout))):
+            try:
+                code = main(argv)
+            except Answer as answer:
+                print(answer)
+                code = 0
+            sys.stdout.flush()
         return code
 
     return guarded
 
 
-class _Stdout:
-    """A stream that goes on into nothing once it cannot be written to."""
+class _Harmless:
+    """A stream whose text cannot steer a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self.behind = terminal(stream)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.behind, name)
 
     def write(self, text: str) -> int:
-        with self._goes_on():
-            self._stream.write(text)
+        self.behind.write(harmless(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write("".join(lines))
 
+
+class _Stdout(_Harmless):
+    """One that goes on into nothing once it cannot be written to."""
+
+    def write(self, text: str) -> int:
+        with self._goes_on():
+            return super().write(text)
+        return len(text)
+
     def flush(self) -> None:
         with self._goes_on():
-            self._stream.flush()
+            self.behind.flush()
 
     @contextmanager
     def _goes_on(self) -> Iterator[None]:
@@ -164,6 +179,6 @@ class _Stdout:
             yield
         except OSError as error:
             # Python flushes once more at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.behind.fileno())
             if not isinstance(error, BrokenPipeError):
                 raise InputError(Problem("standard output", "cannot be written", str(error))) from error

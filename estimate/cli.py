@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from conf.arguments import JSON, OUTPUT, Arguments, Command, Key, between, experiment_keys, positive, program
 from conf.errors import ConfigError, InputError, Main, Problem, command, writing
 from conf.load import load
+from conf.plain import plain
 from conf.resolve import Experiment
 from conf.schema import Request
 from metrics.bill import Bill, Prices, Terms, bill
@@ -20,7 +21,6 @@ from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
 from parsers.find import FILTERS, SKIP, WHERE, filter_keys, find_and_warn
 from parsers.storage import dumps, write
-from parsers.text import plain
 
 if TYPE_CHECKING:  # numpy takes a quarter of a second, which completion and --help do not wait for
     from estimate.figures import Estimate

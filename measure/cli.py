@@ -22,6 +22,7 @@ from conf.errors import InputError, Problem, blamed, command, listed, writing
 from conf.frameworks import is_module
 from conf.locks import lock_of, take
 from conf.machine import VERSION, Figure, Machine, write
+from conf.plain import terminal
 from conf.vendors import Devices
 from launchers.plan import Plan
 from launchers.rank_modules import FOLDER
@@ -154,7 +155,7 @@ def _show(line: str) -> bool:
 
 def _said(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r{line}", end="", file=sys.stderr, flush=True)
+        print(f"\r{line}", end="", file=terminal(sys.stderr), flush=True)
 
 
 def _lines(folder: Path) -> Iterator[Mapping[str, Any]]:

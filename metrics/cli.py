@@ -11,6 +11,7 @@ from typing import Any
 
 from conf.arguments import Arguments, Command, program
 from conf.errors import InputError, Main, Problem, command, listed
+from conf.plain import plain
 from metrics import quoted
 from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, break_evens, options, swings
 from metrics.check import check, flops
@@ -21,7 +22,7 @@ from metrics.terms import KEYS, OLD, left_at_nothing, terms_of
 from parsers import Run, differences
 from parsers.find import FILTERS, SKIP, WHERE, copies, filter_keys, find_and_warn
 from parsers.storage import dumps
-from parsers.text import cell, plain
+from parsers.text import cell
 
 _OF_MONEY = ("price", "gpus", "total", "cost_to_target", "cost_per_trillion_tokens", "tokens_per_currency")
 _BAR = 40

@@ -15,6 +15,7 @@ from typing import Any
 
 from conf.arguments import Arguments, Command, Key
 from conf.errors import InputError, Problem, UserError, command, listed, writing
+from conf.plain import plain
 from conf.vocabulary import vocabulary
 from parsers import DIALECTS, Ending, Parsed, Record, assemble, exports, judge, write
 from parsers.assemble import differences
@@ -28,7 +29,7 @@ from parsers.reader import Parser
 from parsers.record import STEP_FIELDS, Power, Step, Validation
 from parsers.scan import STDIN, read_blocks, size_of
 from parsers.storage import RUN_FILE, STEPS_FILE, dumps, run_file
-from parsers.text import cell, plain
+from parsers.text import cell
 from parsers.unread import SOURCES, is_python, looks_like, not_supported
 from parsers.unwrap import encoding_of
 from parsers.values import real

@@ -18,13 +18,13 @@ from conf.compose import choices, read_choice
 from conf.errors import InputError, Problem, UserError, closest, listed
 from conf.freeze import amount
 from conf.locks import BESIDE
+from conf.plain import plain
 from conf.vocabulary import vocabulary
 from parsers.cautions import cautions, settled
 from parsers.planned import is_plan, read_plans
 from parsers.progress import Progress, silent
 from parsers.record import Run
 from parsers.storage import RUN_FILE, experiment_of, read_lazily
-from parsers.text import plain
 from parsers.values import literal, real
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from conf.plain import terminal
+
 Progress = Callable[[int, int], None]
 """Called with how many are done, of how many."""
 _AFTER_S = 1.0
@@ -27,7 +29,7 @@ def shown(what: str, stream: IO[str]) -> Iterator[Progress]:
 
     started = time.monotonic()
     # No thread of its own: worker processes are forked meanwhile.
-    with Bar(console=Console(file=stream), transient=True, auto_refresh=False) as bar:
+    with Bar(console=Console(file=terminal(stream)), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(what, visible=False)
 
         def report(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Text as a terminal or a launcher left it, made plain: colours, prefixes, JSON in a line; and text for a terminal."""
+"""Text as a terminal or a launcher left it, bare: colours, prefixes, JSON in a line; and cells of a spreadsheet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
+from conf.plain import plain
 
 # With the ESC byte, or where a copy lost it: "[32m". Without it only codes of colours count; "[model]" is text.
 _CODE = r"(?:[0-47]|2[1-9]|[34]\d|9[0-7]|10[0-7])(?:;\d{1,3}){0,4}"
@@ -62,14 +64,6 @@ def body(text: str) -> str:
             break
         text = text[match.end() :]
     return text
-
-
-def plain(text: str, keep: str = "") -> str:
-    """Return `text` that cannot steer the terminal and is valid UTF-8. keep: control characters that may stay."""
-    if text.isprintable():
-        return text
-    kept = "".join(c if c.isprintable() or c in keep else "\ufffd" for c in text)
-    return kept.encode("utf-8", "replace").decode()
 
 
 def cell(value: Any) -> Any:

@@ -9,7 +9,8 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 
-from parsers.text import colourless, plain
+from conf.plain import plain
+from parsers.text import colourless
 from parsers.unwrap import encoding_of
 
 SOURCES = {

@@ -27,6 +27,7 @@ from conf.arguments import program
 from conf.compose import SECRET
 from conf.errors import ConfigError, InputError, Problem, listed, some, writing
 from conf.locks import beside
+from conf.plain import terminal
 from conf.resolve import Experiment
 from conf.vocabulary import leaves, requested, vocabulary
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
@@ -43,7 +44,6 @@ from parsers.power import with_power
 from parsers.probe import FOLDER, RankFile, read_files, with_files
 from parsers.record import Departure, RunRecipe
 from parsers.storage import dumps, run_file
-from parsers.text import plain
 
 REHEARSAL_LIMIT_S = {"train": 1800.0, "layout": 1800.0}
 """The limit of one rehearsal, in seconds. A toy takes a minute, two ranks of a large model some minutes each,
@@ -349,7 +349,7 @@ def _keep(record: Record, path: Path) -> None:
         print(f"warning: {path}: {why}: the record is in {place}", file=sys.stderr)
         return
     print(f"{path}: the record could not be written: {why}; this is it:", file=sys.stderr)
-    print(plain(dumps(run_file(record))), file=sys.stderr)
+    print(dumps(run_file(record)), file=sys.stderr)
 
 
 def _without_secrets(record: Record) -> Record:
@@ -419,9 +419,11 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
 @contextmanager
 def _shown(title: str, iterations: int, tokens_per_step: int) -> Iterator[_OnStep]:
     """Show a run; call what is given at the end of each step with its iteration, from 1, its loss and its seconds."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[state]}"))
     bar = Progress(
-        *columns, console=Console(stderr=True), disable=not sys.stderr.isatty() or parent_process() is not None
+        *columns,
+        console=Console(file=terminal(sys.stderr)),
+        disable=not sys.stderr.isatty() or parent_process() is not None,
     )
     task = bar.add_task(title, total=iterations, state="starting")
     first_step_at: float | None = None

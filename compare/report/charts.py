@@ -18,11 +18,11 @@ from compare.groups import Group, counted
 from compare.statistics import of_no_interest
 from conf.errors import listed
 from conf.facts import read_lines
+from conf.plain import plain
 from metrics import Quantity
 from metrics.step_times import step_times, usual_distance
 from parsers import Record
 from parsers.record import columns, numbered
-from parsers.text import plain
 
 _NAMED = 3
 _DRAWN = 24  # lines that an eye, and a page that opens at once, can take in

@@ -26,8 +26,9 @@ from compare.report.blocks import Report, lines_of, text_of
 from compare.report.page import headline, report, summary
 from conf.arguments import program
 from conf.errors import some
+from conf.plain import plain
 from parsers.storage import dumps
-from parsers.text import cell, plain
+from parsers.text import cell
 
 _HERE = Path(__file__).parent
 _PICTURE = "compare.png"

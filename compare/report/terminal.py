@@ -25,8 +25,8 @@ from compare.report.blocks import (
     lines_of,
     text_of,
 )
+from conf.plain import plain, terminal
 from metrics import shown
-from parsers.text import plain
 
 _PLAIN_WIDTH = 120
 _MARKS: Mapping[str, tuple[str, str]] = {
@@ -44,7 +44,9 @@ def print_report(report: Report, stream: IO[str]) -> None:
     """Write it to `stream`: in colour and to its width on a terminal, else plain at 120 columns."""
     text = StringIO()
     on_terminal = stream.isatty()
-    look: Any = {"file": stream} if on_terminal else {"file": text, "width": _PLAIN_WIDTH, "color_system": None}
+    look: Any = (
+        {"file": terminal(stream)} if on_terminal else {"file": text, "width": _PLAIN_WIDTH, "color_system": None}
+    )
     console = Console(highlight=False, **look)
     _say(console, report.word, _STYLES.get(report.tone, "bold"))
     _say(console, report.title + (f" ({report.aside})" if report.aside else ""), "bold")
