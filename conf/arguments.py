@@ -14,10 +14,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
-from conf.compose import CONF, SECRET, choices
+from conf.compose import CONF, choices
 from conf.errors import Answer, InputError, Problem, UserError, closest, listed
 from conf.freeze import MOST, field_types, number, required
 from conf.schema import Request
+from conf.secret import SECRET
 from conf.version import VERSION
 from conf.vocabulary import read_yaml
 

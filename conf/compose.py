@@ -14,6 +14,7 @@ from typing import Any, get_origin
 from conf.errors import ConfigError, Problem, closest, listed
 from conf.freeze import field_types, frozen, required, unknown_key
 from conf.schema import Request
+from conf.secret import SECRET
 from conf.vocabulary import leaves, read_yaml
 
 CONF = Path(__file__).parent
@@ -24,10 +25,6 @@ RENAMED = {
     "cluster.primus_cache": "framework.cache",
     "cluster.primus_entry": "framework.entry",
 }
-SECRET = re.compile(
-    r"(?!^TOKENS)TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:^|_)KEY(?:_|$)|APIKEY|PRIVATE",
-    re.IGNORECASE,
-)
 
 
 def choices(group: str) -> tuple[str, ...]:

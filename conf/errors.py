@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, TextIO, TypeVar, cast
 
 from conf.plain import harmless, terminal
+from conf.secret import blotted
 
 Main = Callable[[Sequence[str] | None], int]
 _Object = TypeVar("_Object")
@@ -118,7 +119,7 @@ def command(main: Main) -> Main:
     """Return `main(argv)` so that it prints user errors without a traceback and returns their exit code. A reader that
     goes away (`| head -1`) is no error, and changes no exit code: a gate whose table nobody reads to its end still
     fails. A full disk behind stdout is one. Ctrl-C ends with 130, as in a shell. Nothing that it prints steers the
-    terminal."""
+    terminal, and secrets are blotted out."""
 
     @wraps(main)
     def guarded(argv: Sequence[str] | None = None) -> int:
@@ -145,7 +146,7 @@ def command(main: Main) -> Main:
 
 
 class _Harmless:
-    """A stream whose text cannot steer a terminal."""
+    """A stream whose text cannot steer a terminal and holds no secret."""
 
     def __init__(self, stream: TextIO) -> None:
         self.behind = terminal(stream)
@@ -154,7 +155,7 @@ class _Harmless:
         return getattr(self.behind, name)
 
     def write(self, text: str) -> int:
-        self.behind.write(harmless(text))
+        self.behind.write(harmless(blotted(text)))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

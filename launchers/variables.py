@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from conf import devices
-from conf.compose import SECRET
 from conf.errors import ConfigError, Problem
 from conf.freeze import freeze, frozen
 from conf.resolve import Experiment
+from conf.secret import SECRET
 from conf.vocabulary import read_yaml, short_names
 from launchers.frameworks import framework_of
 from launchers.plan import Host, Reasoned

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -20,12 +21,14 @@ from msgspec.structs import asdict, fields, replace
 from conf.arguments import program
 from conf.errors import InputError, Problem, listed
 from conf.locks import beside
+from conf.secret import in_texts
 from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step, StepsFile
 from parsers.text import writable
 
 RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
 _TOGETHER = 1000  # steps that are encoded at once
+_OF_GROUP = 0o640  # a record holds lines of a log
 _KEPT = 4  # files whose steps stay in memory
 
 # Version n -> the function that makes version n + 1 of an object of version n.
@@ -37,6 +40,7 @@ T = TypeVar("T")
 
 def write(record: Record, directory: Path) -> None:
     """Write the record below `directory`, creating it. Steps first: a run.json never speaks of steps not yet there.
+    It is readable by its owner's group at most, and secrets are blotted out by their shape.
     What could not be read again (an integer beyond 64 bits, a count below zero) is left out, and a note says so.
 
     OSError passes through (a full disk); the older files then stay as they were."""
@@ -44,7 +48,8 @@ def write(record: Record, directory: Path) -> None:
     lines = _Lines(record.steps)
     replace_file(directory / STEPS_FILE, lines)
     about = replace(run_file(record), steps_file=lines.written())
-    replace_file(directory / RUN_FILE, dumps(_readable(about, lines.left_out), indent=1) + "\n")
+    shown = in_texts(msgspec.to_builtins(_readable(about, lines.left_out), enc_hook=_other))
+    replace_file(directory / RUN_FILE, dumps(shown, indent=1) + "\n", most=_OF_GROUP)
 
 
 def read(directory: Path) -> Record:
@@ -321,12 +326,14 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def replace_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Put `content` at `path` in one piece: whoever reads sees the old file or the new one."""
+def replace_file(path: Path, content: str | bytes | Iterable[bytes], most: int = 0o666) -> None:
+    """Put `content` at `path` in one piece: whoever reads sees the old file or the new one. most: who may read and
+    write it, as far as this process' umask lets them."""
     content = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
+            os.fchmod(stream.fileno(), stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & most)
             stream.writelines((content,) if isinstance(content, bytes) else content)
             stream.flush()
             os.fsync(stream.fileno())

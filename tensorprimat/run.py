@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace as changed
-from functools import partial
 from itertools import islice
 from multiprocessing import parent_process
 from pathlib import Path
@@ -24,11 +22,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 import parsers
 from conf import shapes
 from conf.arguments import program
-from conf.compose import SECRET
 from conf.errors import ConfigError, InputError, Problem, listed, some, writing
 from conf.locks import beside
 from conf.plain import terminal
 from conf.resolve import Experiment
+from conf.secret import SECRET, blotted
 from conf.vocabulary import leaves, requested, vocabulary
 from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
 from launchers.attribute_settings import FORMS, assignments, table
@@ -353,13 +351,9 @@ def _keep(record: Record, path: Path) -> None:
 
 
 def _without_secrets(record: Record) -> Record:
-    """Return the record with the values of secret variables replaced in all texts that come from its log."""
-    secrets = [re.escape(v) for name, v in os.environ.items() if SECRET.search(name) and len(v) >= 8]
-    if not secrets:
-        return record
-    redacted = partial(re.compile("|".join(secrets)).sub, "[secret]")
-    notes, lines = tuple(map(redacted, record.notes)), tuple(map(redacted, record.last_lines))
-    return replace(record, cause=record.cause and redacted(record.cause), notes=notes, last_lines=lines)
+    """Return the record without secrets in the texts that come from its log."""
+    notes, lines = tuple(map(blotted, record.notes)), tuple(map(blotted, record.last_lines))
+    return replace(record, cause=record.cause and blotted(record.cause), notes=notes, last_lines=lines)
 
 
 def rehearsal_outcome(e: Experiment, judged: Outcome, ending: Ending, log: Path) -> Outcome:

@@ -27,6 +27,7 @@ from compare.report.page import headline, report, summary
 from conf.arguments import program
 from conf.errors import some
 from conf.plain import plain
+from conf.secret import in_texts, without_shapes
 from parsers.storage import dumps
 from parsers.text import cell
 
@@ -53,12 +54,14 @@ def files(comparison: Comparison, argv: Sequence[str]) -> dict[str, str | bytes]
 def texts(comparison: Comparison, argv: Sequence[str]) -> dict[str, str]:
     """Return `files` without the picture."""
     content = report(comparison, f"{program('compare')} {shlex.join(argv)}")
-    return {
-        "compare.json": dumps(to_json(comparison), indent=1) + "\n",
+    shown = {
         "compare.html": html(content),
         "compare.md": markdown(content, _PICTURE),
         "compare.csv": csv_text(comparison),
     }
+    # records that others wrote may hold secrets
+    about = {"compare.json": dumps(in_texts(to_json(comparison)), indent=1) + "\n"}
+    return about | {name: without_shapes(text) for name, text in shown.items()}
 
 
 def page(comparison: Comparison, argv: Sequence[str]) -> str:

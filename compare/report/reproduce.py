@@ -12,7 +12,7 @@ from compare.decision import recipe_spelled
 from compare.groups import Group, seed_of
 from compare.report.blocks import Block, Cell, Code, Details, Line, Paragraph, Tag, folded, table
 from conf.arguments import program
-from conf.compose import SECRET
+from conf.secret import SECRET
 from metrics.repeats import requested_of
 from parsers import Record
 from parsers.given import typed

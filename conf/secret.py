@@ -1,0 +1,78 @@
+"""Secrets: variables that hold one by their name, and texts that are one by their shape. One list for all that is
+written or shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+SECRET = re.compile(
+    r"(?!^TOKENS)TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|PRIVATE|DATABASE_URL"
+    r"|(?:^|_)(?:KEY|PAT|PW|PASS|DSN)(?:_|$)",
+    re.IGNORECASE,
+)
+"""Names of variables, keys and options that hold one."""
+BLOT = "[secret]"
+_LEAST = 8  # characters of a variable's value that is no everyday word
+_NAMED = (
+    r"(?:pass(?:word|wd|phrase)|secret(?:_?access)?(?:_?key)?|api[_-]?key|access[_-]?key"
+    r"|(?:auth|access|hf|bearer)[_-]?token)"
+)
+_HINTS = ("pass", "Pass", "PASS", "ecret", "SECRET", "key", "Key", "KEY", "oken", "TOKEN")
+_IS = r"[\"']?(?:\s{0,3}[=:]\s{0,3}|\s{1,3}\.{2,80}\s{1,3})[\"']?"
+_VALUE = r"(?!none\b|null\b|true\b|false\b|\[secret\])[^\s\"'\\\\,;&<>)\]}]{6,400}"
+# Of each: words without which no text has it, and a group of what stays.
+_SHAPES = tuple(
+    (words, re.compile(pattern))
+    for words, pattern in (
+        (("://",), r"(://)[^\s/@:\"'\\]{0,100}:[^\s/@\"'\\]{1,200}(?=@)"),  # user:password@ of a URL
+        (("earer ",), r"(earer )[\w.~+/=-]{12,2000}"),
+        (("asic ",), r"(asic )(?=[A-Za-z+/]{0,100}[0-9])[A-Za-z0-9+/]{16,500}={0,2}"),
+        (("AKIA", "ASIA"), r"(?<![\w-])()A[KS]IA[0-9A-Z]{16}(?!\w)"),  # AWS
+        (("AIza",), r"(?<![\w-])()AIza[\w-]{35}"),  # Google
+        (("hf_",), r"(?<![\w-])()hf_[A-Za-z0-9]{20,300}"),
+        (("github_pat_", *(f"gh{kind}_" for kind in "pousr")), r"(?<![\w-])()(?:gh[pousr]|github_pat)_\w{22,300}"),
+        (("glpat-", "nvapi-", "xox"), r"(?<![\w-])()(?:glpat-|nvapi-|xox[abeprs]-)[\w-]{16,300}"),
+        (("sk-",), r"(?<![\w-])()sk-(?:[a-z]{2,8}-)?(?=[\w-]{0,40}[0-9])[\w-]{20,300}"),  # OpenAI, Anthropic
+        (("eyJ",), r"(?<![\w-])()eyJ[\w-]{10,2000}\.[\w-]{10,4000}\.[\w-]{5,1000}"),  # JSON web tokens
+        (("AccountKey=", "sig="), r"(AccountKey=|[?&]sig=)[\w%+/]{16,200}={0,2}"),  # Azure
+        (("PRIVATE KEY-----",), r"(PRIVATE KEY-----)[^-]{1,8000}"),
+        (
+            _HINTS,
+            rf"(?i)({_NAMED}{_IS}){_VALUE}",
+        ),
+        (("--",), r"(--[\w-]{0,40}(?:key|token|password|secret)[ =])(?!\$)[^\s\"'\\-][^\s\"'\\]{7,400}"),
+    )
+)
+
+
+def without_shapes(text: str) -> str:
+    """Return `text` with all in it that is a secret by its shape blotted out."""
+    for words, shape in _SHAPES:
+        if any(word in text for word in words):
+            text = shape.sub(rf"\1{BLOT}", text)
+    return text
+
+
+def in_texts(value: Any) -> Any:
+    """Return plain data with `without_shapes` of each text in it; the keys of mappings stay."""
+    if isinstance(value, str):
+        return without_shapes(value)
+    if isinstance(value, dict):
+        return {key: in_texts(item) for key, item in value.items()}
+    return [in_texts(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def blotted(text: str) -> str:
+    """Return `text` without what is a secret by its shape, or the value of a variable that is one by its name."""
+    shaped = without_shapes(text)
+    for value in _values():
+        shaped = shaped.replace(value, BLOT)
+    return shaped
+
+
+def _values() -> list[str]:
+    """Return values of this shell's secret variables, the longest first."""
+    values = (value for name, value in os.environ.items() if SECRET.search(name))
+    return sorted({one for one in values if len(one) >= _LEAST and not one.isalpha()}, key=len, reverse=True)

@@ -1,0 +1,103 @@
+"""Secrets by name and by shape, in whatever is printed or written; and nothing else."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from conf.secret import BLOT, SECRET, blotted, in_texts, without_shapes
+from parsers import Record
+from parsers.cli import main as parse
+from parsers.storage import read, write
+
+SHARED = Path(__file__).parents[3] / "shared"
+HEX = "0123456789abcdef0123456789abcdef01234567"
+SECRETS = {
+    "https://me:hunter22@example.org/x": "https://[secret]@example.org/x",
+    "postgres://me:pw@db:5432/x": "postgres://[secret]@db:5432/x",
+    "Authorization: Bearer abcdefghijklmnop.123": "Authorization: Bearer [secret]",
+    "key AKIAABCDEFGHIJKLMNOP": "key [secret]",
+    "token hf_abcdefghijklmnopqrstuvwx is invalid": "token [secret] is invalid",
+    "hf_token ........ hf_abcdefghijklmnopqrstuvwx": "hf_token ........ [secret]",
+    f"WANDB_API_KEY={HEX}": "WANDB_API_KEY=[secret]",
+    "password: hunter22": "password: [secret]",
+    '{"api_key": "abcdefgh"}': '{"api_key": "[secret]"}',
+    "train.py --wandb-key abcdef123456 --lr 1": "train.py --wandb-key [secret] --lr 1",
+    "AccountKey=abcdefghijklmnopqrstuvwxyz012345==;x": "AccountKey=[secret];x",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789": "[secret]",
+    "sk-proj-abcdefghij0123456789abc": "[secret]",
+}
+HARMLESS = (
+    "tokens_per_s=123456.7 num_tokens: 1234567 tokenizer_type ........ HuggingFaceTokenizer",
+    "key_value_heads = 8, attention keys 128",
+    "hf_token ................... None",
+    "password authentication failed for user",
+    "https://github.com/NVIDIA/Megatron-LM@core_v0.15.3 git@github.com:a/b",
+    "http://10.0.0.1:6006/ and tcp://host:29500",
+    f"commit {HEX}",
+    "task-aaaaaaaaaaaaaaaaaaaaaaaaaaaa --save-interval 100000000",
+)
+
+
+@pytest.mark.parametrize(("text", "expected"), SECRETS.items())
+def test_a_secret_is_known_by_its_shape(text: str, expected: str) -> None:
+    assert without_shapes(text) == expected
+    assert without_shapes(expected) == expected
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_none_stays(text: str) -> None:
+    assert without_shapes(text) == text
+
+
+NAMES = ("HF_TOKEN", "DB_PW", "PG_PASS", "GITHUB_PAT", "DATABASE_URL", "SSH_KEY", "MY_SECRET_1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variable_is_known_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SECRET.search(name)
+    monkeypatch.setenv(name, "correct-horse-1")
+    assert blotted("with correct-horse-1 in it") == f"with {BLOT} in it"
+
+
+@pytest.mark.parametrize("name", ["PATH", "TOKENIZERS_PARALLELISM", "PWD", "COMPASS", "KEYBOARD", "TOKENS_PER_STEP"])
+def test_other_names_are_none(name: str) -> None:
+    assert not SECRET.search(name)
+
+
+def test_a_record_is_written_without_them_and_for_the_group_at_most(tmp_path: Path) -> None:
+    about = {"id": "x", "name": "x", "provenance": "measured", "status": "failed"}
+    record = Record(**about, cause="\n".join(SECRETS), notes=HARMLESS)
+    write(record, tmp_path)
+    found = read(tmp_path)
+    assert found.cause == "\n".join(SECRETS.values())
+    assert found.notes == HARMLESS
+    assert stat.S_IMODE((tmp_path / "run.json").stat().st_mode) & 0o027 == 0
+
+
+def test_parsing_a_log_shows_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.log"
+    lines = [f"[2026-01-01 00:00:00] iteration {i}/ 3 | consumed samples: {i} | lm loss: 1.0E+00 |" for i in (1, 2, 3)]
+    log.write_text("\n".join([*lines, "ValueError: https://me:hunter22@example.org is gone"]) + "\n", encoding="utf-8")
+    parse([str(log)])
+    parse([str(log), "--json"])
+    shown = capsys.readouterr()
+    assert "hunter22" not in shown.out + shown.err
+    assert BLOT in shown.out
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real logs are not here")
+def test_nothing_is_blotted_out_of_real_logs() -> None:
+    for path in sorted((SHARED / "logs").rglob("*.log")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert without_shapes(text) == text, path
+
+
+def test_plain_data_keeps_its_form() -> None:
+    data = {
+        "api_key": 12345678,
+        "texts": ["ghp_abcdefghijklmnopqrstuvwxyz0123456789", None, {"password": "password: no"}],
+    }
+    assert in_texts(data) == {"api_key": 12345678, "texts": [BLOT, None, {"password": "password: no"}]}
