@@ -60,7 +60,10 @@ def directory(e: Experiment, commit: str | None) -> Path:
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
     """Hold the run at `path` for this process, also against one on another node that shares the file system.
-    InputError: another process holds it, or runs_dir cannot be written."""
+    InputError: another process holds it, it is a link, or runs_dir cannot be written."""
+    if path.is_symlink():
+        where, hint = os.path.realpath(path), "remove it, or name=OTHER, or runs_dir=DIR"
+        raise InputError(Problem(str(path), "is a link: a run is written to its own directory", where, hint=hint))
     with writing(path, _ELSEWHERE):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = lock_of(path).open("w")

@@ -28,6 +28,8 @@ from parsers.storage import RUN_FILE, experiment_of, read_lazily
 from parsers.values import literal, real
 
 # Earlier tries of a run that was started again (launch.py keeps them there): not repeats.
+_LEADS_OUT = "is a link out of the folder that was named, and is not followed"
+_NAME_IT = "name its target, too, or remove it"
 _NOT_RUNS = "attempts"
 RUNS = "runs"
 WHERE = "run directories, directories above them, globs, plans (dry_run=true --json > plan.json)"
@@ -124,8 +126,8 @@ def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:
 
 
 def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Yield the run directories below. Links are followed, none in a circle. What cannot be read is a problem: a repeat
-    may lie there."""
+    """Yield the run directories below. Links within are followed, none in a circle. What cannot be read is a problem,
+    as is a link that leads out, perhaps to a whole file system: a repeat may lie there."""
     if path.is_file():
         if path.name == RUN_FILE:
             yield path.parent
@@ -134,9 +136,12 @@ def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
     def unreadable(error: OSError) -> None:
         problems.append(Problem(str(error.filename), "cannot be looked into", str(error.strerror)))
 
-    seen = {os.path.realpath(path)}
+    home = os.path.realpath(path)
+    seen = {home}
     for directory, inner, files in os.walk(path, onerror=unreadable, followlinks=True):
         places = {name: os.path.realpath(Path(directory, name)) for name in inner if name != _NOT_RUNS}
+        for name in [name for name, place in places.items() if not Path(place).is_relative_to(home)]:
+            problems.append(Problem(f"{directory}/{name}", _LEADS_OUT, places.pop(name), f"below {path}", _NAME_IT))
         inner[:] = [name for name, place in places.items() if place not in seen]
         seen.update(places.values())
         own = Path(directory.removesuffix(BESIDE), RUN_FILE)  # which is read first

@@ -100,13 +100,28 @@ def test_what_is_not_answered(runs: Path, capsys: Capture) -> None:
 def test_runs_are_found_below_folders_and_links_but_not_among_earlier_attempts(runs: Path) -> None:
     save(runs / "deep", made("run10"), made("run2"))
     save(runs / "deep" / "run2" / "attempts", made("1"))
-    save(Path("elsewhere"), made("linked"))
-    (runs / "link").symlink_to(Path("elsewhere").resolve())
-    (runs / "link" / "circle").symlink_to(runs.resolve())
+    save(runs / "other", made("linked"))
+    (runs / "deep" / "link").symlink_to((runs / "other").resolve())
+    (runs / "other" / "circle").symlink_to(runs.resolve())
     (runs / "dangling").symlink_to("nowhere")
     assert [Path(run.path).name for run in find_runs(["runs"])] == ["run2", "run10", "linked"]
-    assert len(find_runs(["runs/deep", "runs/deep/run2", "runs/*/run*", "runs/deep/run10/run.json"])) == 2
+    assert len(find_runs(["runs/deep/run2", "runs/deep/run*", "runs/deep/run10/run.json"])) == 2
     assert len(find_runs(["runs/deep/run2/attempts/1"])) == 1
+
+
+def test_a_link_out_of_the_folder_is_not_followed_and_named(runs: Path) -> None:
+    save(runs, made("a"), made("b"))
+    save(Path("elsewhere"), made("linked"))
+    (runs / "root").symlink_to("/")
+    (runs / "link").symlink_to(Path("elsewhere").resolve())
+    with pytest.raises(InputError) as caught:
+        find_runs(["runs"])
+    assert [problem.where for problem in caught.value.problems] == ["runs/root", "runs/link"]
+    assert "is not followed" in str(caught.value)
+    (runs / "root").unlink()
+    (runs / "link").unlink()
+    Path("named").symlink_to(runs.resolve())
+    assert len(find_runs(["named", "elsewhere"])) == 3
 
 
 def test_what_cannot_be_read_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,3 +205,15 @@ def test_a_directory_that_is_removed_is_named_and_the_run_begins_anew(stub: Stub
     assert process.returncode == 1 and "was removed while it ran" in out and out.count("completed ") == 1, err + out
     code, shown = stub.launch("repeat=2")
     assert code == 0 and shown.count("completed before") == 1, shown
+
+
+@drill("the run was written where the link led")
+def test_a_run_directory_that_is_a_link_is_refused(stub: Stub, tmp_path: Path) -> None:
+    assert stub.launch()[0] == 0
+    directory = stub.directory()
+    shutil.rmtree(directory)
+    (tmp_path / "mine").mkdir()
+    directory.symlink_to(tmp_path / "mine")
+    code, shown = stub.launch()
+    assert code == 2 and "is a link" in shown and str(tmp_path / "mine") in shown, shown
+    assert not [*(tmp_path / "mine").iterdir()]
