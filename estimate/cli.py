@@ -16,6 +16,7 @@ from conf.load import load
 from conf.plain import plain
 from conf.resolve import Experiment
 from conf.schema import Request
+from estimate.headroom import what_fits
 from metrics.bill import Bill, Prices, Terms, bill
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
@@ -358,6 +359,7 @@ def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) 
     device = figures["peak_memory_device_bytes"].readable()
     allocated = figures["peak_memory_allocated_bytes"].readable()
     yield _row("memory per GPU", f"{device} of {room}: {result.fits}", f"{allocated} allocated by torch; {device.note}")
+    yield from (_row("what fits", change) for change in what_fits(e))
     yield from (_row(label, _interval(figures[name]), figures[name].note) for label, name in _SPEEDS)
     yield _row("how wrong", result.accuracy)
     yield _row(f"for {terms.tokens:g} tokens", "", f"goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}")
@@ -423,6 +425,7 @@ def _object(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool)
         "layout": str(e.layout),
         "provenance": "estimated",
         "fits": result.fits,
+        "what_fits": what_fits(result.experiment),
         "accuracy": {
             "class": result.time.classes[0],
             "runs": int(result.time.rows[0]),

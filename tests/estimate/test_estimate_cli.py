@@ -38,6 +38,20 @@ def test_every_figure_has_unit_source_and_interval(capsys: pytest.CaptureFixture
     assert record.summary["step_time_mean_s"]["value"] == step["value"]
 
 
+def test_what_does_not_fit_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["model=llama31_8b", "hardware=a100_40gb"]
+    assert main(small) == 0
+    out = capsys.readouterr().out
+    assert "does not fit" in out
+    assert "what fits" in out
+    assert main([*small, "--json"]) == 0
+    (change,) = json.loads(capsys.readouterr().out)["what_fits"]
+    typed, _, _ = change.partition(": ")
+    assert main([*small, *typed.split(), "--json"]) == 0
+    changed = json.loads(capsys.readouterr().out)
+    assert (changed["fits"], changed["what_fits"]) == ("fits", [])
+
+
 def test_an_estimate_stands_beside_a_measured_run_and_never_in_the_verdict(tmp_path: Path) -> None:
     from compare.cli import main as compare
 
