@@ -28,7 +28,10 @@ if TYPE_CHECKING:  # numpy takes a quarter of a second, which completion and --h
 
 _CALIBRATED = Key("calibrated", "parameters that `estimate calibrate` wrote (default: ours)", Path, None, "mine.yaml")
 _MACHINE = Key("machine", "what `measure` found on the machine, in place of data sheets", Path, None, "machine.yaml")
-_MONEY = ("gpu_hours", "days", "price", "total", "cost_per_trillion_tokens", "energy_mwh", "carbon_t", "carbon_total_t")
+_MONEY = (
+    *("gpu_hours", "days", "price", "total", "cost_per_trillion_tokens", "energy_mwh"),
+    *("carbon_t", "carbon_embodied_t", "carbon_total_t"),
+)
 ESTIMATE = Command(
     name="estimate",
     summary="Predict memory, step time, speed, cost, energy and CO2 of an experiment that nobody has run yet.",
