@@ -38,7 +38,7 @@ SIZES = {"quick": (5, 2.0), "full": (15, 10.0)}
 """Rounds, and the minutes after which it ends with what it has."""
 OF_KERNELS = 0.6
 """Share of the time after which kernels and links end, for the trainings to have the rest."""
-MOST_RANKS, SHARE_OF_MEMORY, HANG_S = 64, 0.5, 300.0
+MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5
 SLOWER = 0.05
 """A rank that takes so much longer than the median of its like is named."""
 BAD_LINK = 0.7
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             left = visits(len(known), rounds, _done(folder, known))
             runs, why = _trainings(scope)
             ending = _run(scope, known, left, limit_s * (OF_KERNELS if runs else 1), folder) if left else None
-            if runs and not (ending and ending.exit_code):
+            if runs and not (ending and (ending.exit_code or ending.signal_sent)):
                 trainings.run(folder, runs, began + limit_s, _said)
             machine = machine_of(scope, here, known, [*_lines(folder)], _facts(folder))
             if why:
@@ -134,7 +134,7 @@ def _run(scope: Scope, known: Sequence[Case], left: Sequence[tuple[int, int]], l
     program = (str(FOLDER / "measure.py"), "--settings", TODO)
     env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
     argv = (sys.executable, "-u", *torchrun, *program)
-    return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, HANG_S, _show)
+    return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, trainings.HANG_S, _show)
 
 
 def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:

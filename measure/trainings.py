@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +16,12 @@ from conf.machine import Machine, Training
 from estimate.of_machine import learned, trained
 from estimate.of_record import columns_of_record
 from estimate.rows import Column
+from launchers.plan import Plan
+from launchers.runner import execute
 from parsers.storage import RUN_FILE
 
 RUNS, WARM_UP, STEPS = "trainings", 3, 16
+HANG_S = 300.0
 LEAST = 4
 """Trainings of which something is learned."""
 _AGAIN = tuple(f"training.recompute_{key}" for key in ("granularity=full", "method=uniform", "num_layers=1"))
@@ -76,13 +78,16 @@ def overrides(ranks: int, full: bool) -> list[tuple[str, ...]]:
 
 
 def run(folder: Path, runs: Sequence[tuple[str, ...]], ends: float, say: Callable[[str], None]) -> None:
-    """Run trainings, those that are done excepted, until all are or the monotonic time `ends` has come."""
+    """Run trainings, those that are done excepted, until all are, the monotonic time `ends` has come or somebody ends
+    it."""
     for number, words in enumerate(runs):
         if time.monotonic() > ends:
             return
         say(f"measure: training {number + 1} of {len(runs)}")
-        argv = [sys.executable, "-m", "tensorprimat", "launch", *typed(folder, number, words)]
-        subprocess.run(argv, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        argv = (sys.executable, "-m", "tensorprimat", "launch", *typed(folder, number, words))
+        plan = Plan(argv=argv, files={}, env={}, log=f"{RUNS}-{number:02}.log")
+        if execute(plan, folder, HANG_S, lambda line: True).signal_sent:
+            return
 
 
 def typed(folder: Path, number: int, words: Sequence[str]) -> tuple[str, ...]:

@@ -45,6 +45,17 @@ def test_what_was_stopped_goes_on_and_no_visit_is_made_twice(tmp_path: Path) -> 
     assert found.ranks == 2
 
 
+def test_one_that_is_stopped_in_a_training_leaves_what_it_has_and_nobody_behind(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "measure", "ranks=1", "minutes=0.2", "-o", str(tmp_path)]
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: [*tmp_path.glob("trainings/00/*/train.log")] or started.poll() is not None, "a training", 240)
+    started.send_signal(signal.SIGTERM)
+    said, _ = started.communicate(timeout=120)
+    assert "written: " in said
+    assert "factors" in read(tmp_path / "machine.yaml").unknown
+    assert not [command for command in started_processes().values() if "engine.py" in command]
+
+
 def test_a_small_training_runs_as_a_user_would_and_is_read_back(tmp_path: Path) -> None:
     (words,) = runs = overrides(1, full=False)[:1]
     run(tmp_path, runs, float("inf"), str)
