@@ -14,7 +14,7 @@ from conf.load import hardware_named
 from conf.machine import Factor, Machine
 from conf.resolve import Experiment
 from estimate.fitted import Error, Parameters, Value, shipped
-from estimate.jobs import Numbers
+from estimate.jobs import Jobs, Numbers
 from estimate.rows import Column, jobs_of
 from estimate.step_time import A100, cases_of, step_time, vendor_of
 
@@ -67,17 +67,31 @@ def learned(
     the logarithm of predicted by measured, each factor near 1 by its deviation. step_time_s: shape (n,)."""
     from scipy.optimize import least_squares
 
-    jobs = [_replaced(machine, columns, _without_offsets(shipped())) for columns in trainings]
+    groups = _alike([_replaced(machine, columns, _without_offsets(shipped())) for columns in trainings])
     deviations, target = np.array([*FITTED.values()]), np.log(step_time_s)
 
     def residuals(x: Numbers) -> Numbers:
-        factors = dict(zip(FITTED, np.exp(x * deviations).tolist(), strict=True))
-        return np.concatenate([(np.log([_seconds(*job, factors) for job in jobs]) - target) / REPEATED, x])
+        factors, predicted = dict(zip(FITTED, np.exp(x * deviations).tolist(), strict=True)), np.empty(len(target))
+        for rows, jobs, parameters in groups:
+            predicted[rows] = step_time(jobs, _times(parameters, factors)).total
+        return np.concatenate([(np.log(predicted) - target) / REPEATED, x])
 
     found = least_squares(residuals, np.zeros(len(FITTED)), loss="soft_l1", xtol=1e-4, ftol=1e-4)
     sds = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac))) * deviations
     values = np.exp(found.x * deviations)
     return {name: Factor(_short(value), _short(sd)) for name, value, sd in zip(FITTED, values, sds, strict=True)}
+
+
+def _alike(trainings: Sequence[tuple[dict[str, Column], Parameters]]) -> list[tuple[list[int], Jobs, Parameters]]:
+    """Return trainings with the same parameters together: their numbers and jobs."""
+    groups: list[tuple[list[int], Parameters]] = []
+    for number, (_, parameters) in enumerate(trainings):
+        rows = next((rows for rows, known in groups if known == parameters), None)
+        if rows is None:
+            groups.append(([number], parameters))
+        else:
+            rows.append(number)
+    return [(rows, jobs_of([trainings[row][0] for row in rows]), known) for rows, known in groups]
 
 
 def trained(machine: Machine, columns: Mapping[str, Column], factors: Mapping[str, Factor]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def lines_of(known: tuple[Case, ...], rounds: int = 5, noise: float = 0.0) -> li
     ]
 
 
+@cache
 def machine(device: str = "AMD EPYC", accelerator: bool = False, noise: float = 0.0) -> Machine:
     known = cases(SMALL)
     found = tuple(figures(samples_of(known, lines_of(known, noise=noise), SMALL.ranks)))
