@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,15 +42,39 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     checked = checked_overrides(overrides)
-    with _undisturbed("config"), initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-        plain = OmegaConf.to_container(hydra_compose("config", overrides=checked), resolve=True)
+    chosen = tuple(text for text in checked if (CONF / text.partition("=")[0]).is_dir())
+    with _undisturbed("config"):
+        try:
+            config = copy.deepcopy(_of_choices(CONF, chosen))
+            for text in checked:
+                if text not in chosen:
+                    typed = parsed_override(text)
+                    added = typed.is_force_add()
+                    OmegaConf.update(config, typed.key_or_group, typed.value(), merge=True, force_add=added)
+        except OmegaConfBaseException:
+            config = _by_hydra(checked)  # which says what is wrong
+        plain = OmegaConf.to_container(config, resolve=True)
     frozen(Request, plain, "")
     return plain  # type: ignore[return-value]
+
+
+@cache
+def _of_choices(_conf: Path, chosen: tuple[str, ...]) -> Any:
+    """Return what Hydra composes of choices of groups alone, interpolations left, for all points of a sweep: it
+    sets values after that, in their order, and so does `_composed`. Do not change it."""
+    return _by_hydra(chosen)
+
+
+def _by_hydra(checked: Sequence[str]) -> Any:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        return hydra_compose("config", overrides=list(checked))
 
 
 def read_choice(group: str, choice: str) -> Mapping[str, Any]:
@@ -129,6 +154,7 @@ def checked_overrides(overrides: Sequence[str]) -> list[str]:
     return checked
 
 
+@cache
 def parsed_override(text: str) -> Any:
     """Return Hydra's own object of the override that `text` is, None where it is none."""
     from hydra.core.override_parser.overrides_parser import OverridesParser

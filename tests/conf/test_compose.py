@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import zip_longest
 
 import pytest
@@ -76,3 +77,21 @@ def test_every_file_of_a_group_is_a_valid_choice() -> None:
 def test_the_lists_for_the_python_door() -> None:
     assert {"llama", "qwen", "llama31_70b", "llama_tiny", "mixtral_8x7b", "moe_tiny"} <= set(models())
     assert {"nvidia", "amd", "cpu", "auto"} <= set(platforms())
+
+
+@pytest.mark.parametrize("platform", ["cpu", "nvidia", "amd"])
+@pytest.mark.parametrize("model", ["llama_tiny", "llama"])
+def test_a_point_of_a_sweep_is_what_hydra_composes_of_it_alone(model: str, platform: str) -> None:
+    from omegaconf import OmegaConf
+
+    from conf.compose import _by_hydra, _undisturbed
+
+    for more in (
+        ["training.seed=3", "training.seed=4"],
+        ["optimizer.lr=1e-3", "layout=tp2", "layout.name=explicit"],
+        ["++price.usd_per_gpu_hour.h100=3", "framework.release='26.10'", "cluster=slurm"],
+    ):
+        overrides = [more[0], f"model={model}", *more[1:], f"platform={platform}"]
+        with _undisturbed("config"):
+            alone = OmegaConf.to_container(_by_hydra(overrides), resolve=True)
+        assert json.dumps(compose(overrides)) == json.dumps(alone), overrides
