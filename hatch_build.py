@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDERS = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "measure", "shell")
+FOLDERS = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "measure", "corpora", "shell")
 PACKAGE = "tensorprimat"
 INNER = "_app"
 _OURS = "|".join(FOLDERS)

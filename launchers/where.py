@@ -18,7 +18,18 @@ from conf.vendors import output
 from launchers.plan import Host
 
 ROOT = Path(__file__).parent.parent
-_OURS = ("conf", "estimate", "launchers", "measure", "parsers", "metrics", "compare", "shell", "tensorprimat")
+_OURS = (
+    "conf",
+    "launchers",
+    "parsers",
+    "metrics",
+    "compare",
+    "estimate",
+    "measure",
+    "corpora",
+    "shell",
+    "tensorprimat",
+)
 _SOURCES = (".py", ".yaml", ".csv", ".sh")
 """A new file of ours in these folders takes part in a run before git tracks it."""
 

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "parsers": {"conf", "parsers"},
     "metrics": {"conf", "parsers", "metrics"},
     "compare": {"conf", "parsers", "metrics", "compare"},
+    "corpora": {"conf", "launchers", "corpora"},
     "measure": {"conf", "launchers", "parsers", "metrics", "estimate", "measure"},
     "estimate": {"conf", "parsers", "metrics", "estimate"},
 }
