@@ -309,16 +309,19 @@ class Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Where the processes start, and paths there. container: what starts the image; none: it is where we are already.
-    forward_env: variables passed on by name, never read by us. budget: GPUs, on a CPU cores, that the runs of a matrix
-    take together; None: one run at a time, of a batch system as it likes. retries: of a run that failed, in a matrix.
-    job: of a batch system; None: there is none."""
+    container_options: more words for that runtime, before the image. network: variables of the ranks that this site's
+    network needs, under the user's own (environment). forward_env: variables passed on by name, never read by us.
+    budget: GPUs, on a CPU cores, that the runs of a matrix take together; None: one run at a time, of a batch system as
+    it likes. retries: of a run that failed, in a matrix. job: of a batch system; None: there is none."""
 
     name: str
     master_addr: str
     master_port: int
     node_rank: int
     hf_home: str
-    container: Literal["none", "docker", "podman", "enroot", "pyxis"]
+    container: Literal["none", "docker", "podman", "apptainer", "enroot", "pyxis"]
+    container_options: tuple[str, ...]
+    network: Mapping[str, Any]
     forward_env: tuple[str, ...]
     budget: int | None
     retries: int

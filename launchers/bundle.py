@@ -16,7 +16,7 @@ from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, requested
-from launchers import slurm
+from launchers import containers, slurm
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 
@@ -140,11 +140,13 @@ def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
 def texts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
     """Return the files of the bundle of any stack, with its batch script where the cluster has one."""
     found = framework_of(e.framework.name).bundle(e, plan, scope) or of_programs(e, plan, scope)
-    return {**found, **({} if e.cluster.job is None else {slurm.JOB: slurm.job_sh(e)})}
+    job = {slurm.JOB: slurm.job_sh(e)} if e.cluster.job else {}
+    started = {containers.SCRIPT: containers.container_sh(e, plan)} if containers.on_each_node(e) else {}
+    return {**found, **started, **job}
 
 
 def _problems(e: Experiment) -> Iterator[Problem]:
-    yield from slurm.problems(e)
+    yield from slurm.problems(e) if e.cluster.job else containers.problems(e)
     if e.rehearse == "layout":
         what = "a bundle starts the stack once, and a layout is rehearsed rank by rank"
         yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,22 @@ from launchers.plan import Plan
 RANKS = Path(__file__).parent / "ranks"
 TABLE = Path(__file__).parent.parent / "conf" / "tables" / "containers.yaml"
 
-RUNTIMES: tuple[Literal["docker", "podman", "enroot", "pyxis"], ...] = ("docker", "podman", "enroot", "pyxis")
+RUNTIMES: tuple[Literal["docker", "podman", "apptainer", "enroot", "pyxis"], ...] = (
+    *("docker", "podman"),
+    *("apptainer", "enroot", "pyxis"),
+)
 
 Command = tuple[str, ...]
-Mount = tuple[str, bool]
-"""A folder, and whether it may be written."""
+Mount = tuple[str, str, bool]
+"""A folder, its place in the container, and whether it may be written."""
+SCRIPT = "container.sh"
+_HERE, _NAME = "@here@", "@name@"  # what only the node knows, until the words are written for its shell
+_OF_JOB = (
+    *("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NODEID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID"),
+    *("CHECKPOINTS", "DRY_RUN", "PREFLIGHT", "POWER_INTERVAL_S", "PYTHON", "RUN_DIR", "TRAIN_ITERS", "TRAIN_LOG"),
+    *("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NNODES", "GPUS_PER_NODE"),
+)
+"""Variables that the scripts of a bundle read: inside the container they have the values of the job."""
 
 
 def problems(e: Experiment) -> Iterator[Problem]:
@@ -49,17 +61,16 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
     if e.cluster.container == "none":
         return plan
     folders, variables = framework_of(e.framework.name).in_container(e)
-    mounts = [(str(directory), True), (str(RANKS), False)]
-    if e.data.path is not None and Path(e.data.path).is_absolute():
-        mounts.append((str(Path(e.data.path).parent), e.data.name == "synthetic"))
-    mounts += [*((folder, True) for folder in folders), *([(str(cache), False)] if cache else [])]
+    own = [(str(directory), True), (str(RANKS), False), *_corpus(e)]
+    own += [*((folder, True) for folder in folders), *([(str(cache), False)] if cache else [])]
     what = "a folder with : or , in its name cannot be mounted"
-    if refused := [*problems(e), *(Problem("mount", what, path) for path, _ in mounts if {*":,"} & {*path})]:
+    if refused := [*problems(e), *(Problem("mount", what, path) for path, _ in own if {*":,"} & {*path})]:
         raise ConfigError(*refused)
+    mounts = [(path, path, writable) for path, writable in own]
     if cache is not None and "HF_HOME" not in plan.env:
         plan = plan.with_env({"HF_HOME": (str(cache), "the user's Hugging Face cache, mounted")})
     env = {**plan.env, **variables}
-    before = _before(e, str(directory), mounts, (*sorted(env), *plan.forward_env))
+    before = _before(e, str(directory), mounts, (*sorted(env), *plan.forward_env), name_of(directory))
     check = (*before, *plan.check) if plan.check else ()
     setup = tuple((*before, *command) for command in plan.setup)
     container = (e.cluster.container, name_of(directory))
@@ -78,20 +89,81 @@ def enroot_name(image: str) -> str:
     return f"{registry}#{rest}" if slash and is_registry else image
 
 
-def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Command) -> Command:
+def container_sh(e: Experiment, plan: Plan) -> str:
+    """Return the script that starts run.sh of a bundle in e.image by e.cluster.container on this node, where nothing
+    else starts it there. `problems` yields nothing of `e`."""
+    runtime = e.cluster.container
+    mounts = [(_HERE, _HERE, True), *((path, path, writable) for path, writable in _corpus(e))]
+    mounts += [_mount(text) for text in (e.cluster.job.mounts if e.cluster.job else ())]
+    visible = vendor_of(e.accelerator).visibility
+    names = {*_OF_JOB, *plan.env, *plan.forward_env, *visible} - {"PYTHONPATH", "OMP_NUM_THREADS"}
+    before = [_shell(word) for word in _before(e, _HERE, mounts, tuple(sorted(names)), _NAME)]
+    left = [f'{runtime} rm --force "$name" >/dev/null 2>&1 || true # of a job that was killed'] if by_name(e) else []
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            f"# Start run.sh of this bundle in its image by {runtime}, on this node. Variables go in by name.",
+            "set -euo pipefail",
+            'here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+            "name=tprimat-${SLURM_JOB_ID:-$$}-${SLURM_NODEID:-${NODE_RANK:-0}}" if by_name(e) else "",
+            *left,
+            " \\\n  ".join([f"exec {before[0]} {before[1]}", *before[2:], f"bash {_shell(f'{_HERE}/run.sh')}"]),
+            "",
+        ]
+    ).replace("\n\n", "\n")
+
+
+def by_name(e: Experiment) -> bool:
+    """Return whether what the runtime starts has a name, and may outlive its client."""
+    return e.cluster.container in ("docker", "podman")
+
+
+def on_each_node(e: Experiment) -> bool:
+    """Return whether a bundle has a script of its own that starts its container: Pyxis needs none."""
+    return e.cluster.container not in ("none", "pyxis")
+
+
+def _shell(word: str) -> str:
+    parts = re.split(f"({_HERE}|{_NAME})", word)
+    known = {_HERE: '"$here"', _NAME: '"$name"'}
+    return "".join(known.get(part) or shlex.quote(part) for part in parts if part)
+
+
+def _corpus(e: Experiment) -> Iterator[tuple[str, bool]]:
+    if e.data.path is not None and Path(e.data.path).is_absolute():
+        yield str(Path(e.data.path).parent), e.data.name == "synthetic"
+
+
+def _mount(text: str) -> Mount:
+    """Return FROM:TO[:ro], or one folder, as a mount."""
+    source, _, rest = text.partition(":")
+    target, _, how = rest.partition(":")
+    return source, target or source, how != "ro"
+
+
+def oci_name(image: str) -> str:
+    """Return an image as Apptainer writes it: docker://nvcr.io/nvidia/nemo:26.02; a path or a URL stays."""
+    local = "://" in image or image.startswith((".", "/")) or image.endswith((".sif", ".sqsh"))
+    return image if local else f"docker://{image}"
+
+
+def _before(e: Experiment, directory: str, mounts: list[Mount], variables: Command, name: str) -> Command:
     image, runtime = e.image or "", e.cluster.container
-    devices = vendor_of(e.platform.vendor).container_arguments.get(runtime, ())
+    devices = vendor_of(e.accelerator).container_arguments.get(runtime, ())
     shared = (*read_yaml(TABLE)["common"][runtime], *devices)
-    name = name_of(Path(directory))
-    names = [f"--env={name}" for name in variables]
-    shown = [f"{path}:{path}{'' if writable else ':ro'}" for path, writable in mounts]
+    own = e.cluster.container_options
+    names = [f"--env={variable}" for variable in variables]
+    shown = [f"{source}:{target}{'' if writable else ':ro'}" for source, target, writable in mounts]
     if runtime in ("docker", "podman"):
         volumes = [f"--volume={mount}" for mount in shown]
-        return (runtime, "run", *shared, f"--name={name}", *volumes, *names, f"--workdir={directory}", image)
+        return (runtime, "run", *shared, f"--name={name}", *volumes, *names, f"--workdir={directory}", *own, image)
+    if runtime == "apptainer":  # it passes the environment on by itself
+        binds = [f"--bind={mount}" for mount in shown]
+        return (runtime, "exec", *shared, *binds, f"--pwd={directory}", *own, oci_name(image))
     if runtime == "enroot":
         how = {True: "x-create=dir,bind,rw", False: "x-create=dir,bind,ro"}
-        options = [f"--mount={path}:{path}:none:{how[writable]}" for path, writable in mounts]
-        return ("enroot", "start", *shared, *options, *names, image, "env", f"--chdir={directory}")
+        options = [f"--mount={source}:{target}:none:{how[writable]}" for source, target, writable in mounts]
+        return ("enroot", "start", *shared, *options, *names, *own, image, "env", f"--chdir={directory}")
     options = [f"--container-image={enroot_name(image)}", f"--container-mounts={','.join(shown)}"]
-    options += [f"--container-workdir={directory}", f"--container-env={','.join(variables)}"]
+    options += [f"--container-workdir={directory}", f"--container-env={','.join(variables)}", *own]
     return ("srun", "--nodes=1", f"--gpus-per-node={e.gpus_per_node}", f"--job-name={name}", *shared, *options)

@@ -8,13 +8,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from conf.errors import Problem, listed
+from conf.errors import Problem
 from conf.resolve import Experiment
 from conf.schema import Job
-from launchers.containers import enroot_name
+from launchers import containers
 
 JOB = "job.sh"
-_CONTAINERS = ("none", "pyxis")
 _OURS = ("nodes", "ntasks", "ntasks-per-node", "output", "job-name")
 _PLAIN = re.compile(r"[\w@%+:.,/=()\[\]{}&|*-]+", re.ASCII)  # what #SBATCH takes without quotes
 _TIME = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+", re.ASCII)
@@ -25,11 +24,7 @@ def problems(e: Experiment) -> Iterator[Problem]:
     job = e.cluster.job
     if job is None:
         return
-    if e.cluster.container not in _CONTAINERS:
-        what = "a job starts its processes in no container, or in one of Pyxis (srun --container-image)"
-        yield Problem("cluster.container", what, e.cluster.container, listed(_CONTAINERS))
-    elif e.cluster.container == "pyxis" and e.image is None:
-        yield Problem("image", "cluster.container=pyxis needs one", "null", hint="see conf/tables/images.yaml")
+    yield from containers.problems(e)
     if e.rehearse:
         yield Problem("rehearse", "a rehearsal needs no cluster", e.rehearse, hint="cluster=local")
     if not _TIME.fullmatch(job.time_limit):
@@ -59,7 +54,8 @@ def job_sh(e: Experiment) -> str:
         f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={value}" for name, value in _options(e).items()
     ]
     modules = [f"module load {shlex.quote(name)} || fail 'the module {name} does not load'" for name in job.modules]
-    step = ["srun", "--kill-on-bad-exit=1", '--output="$here/slurm-%j-node%n.out"', *_container(e)]
+    step = ["srun", "--kill-on-bad-exit=1", '--output="$here/slurm-%j-node%n.out"', *_pyxis(e)]
+    script = containers.SCRIPT if containers.on_each_node(e) else "run.sh"
     return "\n".join(
         [
             "#!/usr/bin/env bash",
@@ -77,7 +73,7 @@ def job_sh(e: Experiment) -> str:
             'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")',
             "export MASTER_ADDR=${nodes%%$'\\n'*} # of node 0, whose rank is 0",
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) # two jobs that share a node do not meet",
-            f'exec {" ".join(step)} bash "$here/run.sh"',
+            f'exec {" ".join(step)} bash "$here/{script}"',
             "",
         ]
     )
@@ -93,9 +89,10 @@ def _options(e: Experiment) -> dict[str, str | int | bool]:
     return {**own, **{name: value for name, value in site.items() if value is not None and value is not False}}
 
 
-def _container(e: Experiment) -> Iterator[str]:
-    if e.cluster.container == "none" or e.cluster.job is None:
+def _pyxis(e: Experiment) -> Iterator[str]:
+    if e.cluster.container != "pyxis" or e.cluster.job is None:
         return
-    yield shlex.quote(f"--container-image={enroot_name(e.image or '')}")
+    yield shlex.quote(f"--container-image={containers.enroot_name(e.image or '')}")
     yield '--container-mounts="$here:$here' + "".join(f",{mount}" for mount in e.cluster.job.mounts) + '"'
     yield "--no-container-mount-home"
+    yield from map(shlex.quote, e.cluster.container_options)

@@ -112,8 +112,9 @@ def steering(inherited: Iterable[str], kept: Iterable[str]) -> list[str]:
 
 
 def requested(e: Experiment) -> Reasoned:
-    """Return the user's own variables, which beat all others."""
-    return {name: (str(value), "as requested") for name, value in e.environment.items()}
+    """Return the user's own variables, which beat all others, and under them those that the network needs."""
+    of_network = {name: (str(value), "of this network (cluster.network)") for name, value in e.cluster.network.items()}
+    return of_network | {name: (str(value), "as requested") for name, value in e.environment.items()}
 
 
 def refused(e: Experiment) -> Iterator[Problem]:
@@ -122,8 +123,10 @@ def refused(e: Experiment) -> Iterator[Problem]:
     planned = framework_of(e.framework.name).table.more.get("variables", {})
     keys = {**_OF_TORCHRUN, **{name: row["of"] for name, row in planned.items()}, "PYTHONPATH": "framework.python"}
     hidden = devices.hidden_by() if e.accelerator is None else ()
-    for name, value in e.environment.items():
-        where = f"environment.{name}"
+    own = [("environment", *one) for one in e.environment.items()]
+    own += [("cluster.network", *one) for one in e.cluster.network.items()]
+    for key, name, value in own:
+        where = f"{key}.{name}"
         prefixed = next((who for prefix, who in _PREFIXES.items() if name.startswith(prefix)), None)
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             yield Problem(where, "is no name of a variable", name, "letters, digits and _")
@@ -146,7 +149,7 @@ def refused(e: Experiment) -> Iterator[Problem]:
 def _overruled(e: Experiment) -> Iterator[Problem]:
     """Yield a variable of the user's that the stack sets itself, or that must not be set anywhere."""
     for row in _of_tables(e, set()):
-        value = e.environment.get(row.variable)
+        value = {**e.cluster.network, **e.environment}.get(row.variable)
         fixed = not row.export or (row.value is None and not row.when)
         if value is not None and fixed and str(value) != row.value:
             allowed = row.value or "not set"
@@ -171,7 +174,7 @@ def conflicts(e: Experiment, inherited: Mapping[str, str]) -> Iterator[Problem]:
 def _decided(e: Experiment) -> Iterator[Row]:
     """Yield the row of each variable that has one: the user's own, of the recipe, else of the GPU's vendor; then of the
     framework itself."""
-    seen = {*e.environment}
+    seen = {*e.environment, *e.cluster.network}
     yield from (_plain_row(name, value, why, f"environment.{name}") for name, (value, why) in requested(e).items())
     of_recipe = e.recipe.environment if e.recipe else None
     if e.recipe and of_recipe is not None:

@@ -25,7 +25,10 @@ class Amd(Vendor):
     visibility = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")  # HIP honours CUDA's, too
     device_prefixes = ("amd",)
     torch_device = "rocm"
-    container_arguments: Mapping[str, tuple[str, ...]] = {"docker": _DEVICE_FILES, "podman": _DEVICE_FILES}
+    container_arguments: Mapping[str, tuple[str, ...]] = {
+        **dict.fromkeys(("docker", "podman"), _DEVICE_FILES),
+        "apptainer": ("--rocm",),
+    }
 
     def devices(self) -> Devices | None:
         """Read one object a card, and the driver's. rocm-smi is in every ROCm image, also where amd-smi is not."""

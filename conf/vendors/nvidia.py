@@ -18,6 +18,7 @@ class Nvidia(Vendor):
     container_arguments: Mapping[str, tuple[str, ...]] = {  # enroot's own hook finds NVIDIA's GPUs
         "docker": ("--gpus", "all"),
         "podman": ("--device", "nvidia.com/gpu=all"),
+        "apptainer": ("--nv",),
     }
 
     def devices(self) -> Devices | None:

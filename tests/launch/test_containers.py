@@ -22,6 +22,7 @@ CASES = {
     "docker": ("platform=nvidia", "framework=megatron_bridge", IMAGE),
     "podman": ("platform=nvidia", "framework=nemo", IMAGE),
     "enroot": ("platform=nvidia", "framework=megatron_bridge", "image=/images/nemo.sqsh"),
+    "apptainer": ("platform=amd", "framework=megatron", "image=rocm/primus:v26.2"),
     "pyxis": ("platform=nvidia", "framework=megatron_bridge", IMAGE),
     "docker_amd": ("platform=amd", "framework=megatron", "image=rocm/primus:v26.2"),
     "docker_own_corpus": ("platform=nvidia", "framework=megatron_bridge", IMAGE, "data=/corpora/web/part"),
@@ -95,5 +96,5 @@ def test_a_dry_run_shows_how_each_runtime_would_start_the_image(capsys: pytest.C
     )
     lines = capsys.readouterr().out.splitlines()
     starts = {line.split()[1]: line for line in lines if line.startswith("or ")}
-    assert set(starts) == {"docker", "podman", "pyxis"}, "enroot wants a local image"
+    assert set(starts) == {"docker", "podman", "apptainer", "pyxis"}, "enroot wants a local image"
     assert "docker run --rm" in starts["docker"] and "srun --nodes=1" in starts["pyxis"]
