@@ -132,7 +132,7 @@ def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
         how = (
             f"cd {e.bundle} && sbatch {slurm.JOB}"
             if e.cluster.job
-            else "copy it to where it is to run, then bash run.sh"
+            else f"copy it to where it is to run, then bash {_started_by(e)}"
         )
         print(f"{e.bundle}: {how} (README.txt says more)")
 
@@ -143,6 +143,10 @@ def texts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
     job = {slurm.JOB: slurm.job_sh(e)} if e.cluster.job else {}
     started = {containers.SCRIPT: containers.container_sh(e, plan)} if containers.on_each_node(e) else {}
     return {**found, **started, **job}
+
+
+def _started_by(e: Experiment) -> str:
+    return containers.SCRIPT if containers.on_each_node(e) else "run.sh"
 
 
 def _problems(e: Experiment) -> Iterator[Problem]:

@@ -55,7 +55,7 @@ def job_sh(e: Experiment) -> str:
     ]
     modules = [f"module load {shlex.quote(name)} || fail 'the module {name} does not load'" for name in job.modules]
     step = ["srun", "--kill-on-bad-exit=1", '--output="$here/slurm-%j-node%n.out"', *_pyxis(e)]
-    script = containers.SCRIPT if containers.on_each_node(e) else "run.sh"
+    script = containers.SCRIPT if containers.on_each_node(e) else "run.sh"  # srun itself starts that of Pyxis
     return "\n".join(
         [
             "#!/usr/bin/env bash",

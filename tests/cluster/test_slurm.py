@@ -49,7 +49,7 @@ def test_golden_job(name: str, golden: Callable[[str, str], None]) -> None:
         ("cluster.job.partition='a b'", "partition=a b"),
         ("cluster.job.options={nodes: 3}", "follows from the experiment"),
         ("cluster.job.modules=['cuda; reboot']", "cuda; reboot"),
-        ("cluster.container=docker", "cluster.container"),
+        ("cluster.container=docker", "cluster.container=docker needs one"),
     ],
 )
 def test_what_no_job_can_be_rendered_of(override: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

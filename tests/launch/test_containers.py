@@ -56,9 +56,10 @@ def test_variables_go_in_by_name_and_their_values_by_the_environment(
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret_value")
     plan = wrapped(name.partition("_")[0], *CASES[name])
     assert "hf_very_secret_value" not in repr(plan)
-    assert "HF_TOKEN" in repr(plan.argv)
-    for variable in plan.env:
-        assert any(variable in part for part in plan.argv), variable
+    if name != "apptainer":  # which passes all on
+        assert "HF_TOKEN" in repr(plan.argv)
+        for variable in plan.env:
+            assert any(variable in part for part in plan.argv), variable
     assert environment(plan, os.environ)["OMP_NUM_THREADS"] == plan.env["OMP_NUM_THREADS"]
 
 
